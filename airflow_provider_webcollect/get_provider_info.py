@@ -40,7 +40,7 @@ def get_provider_info() -> dict[str, Any]:
                     "token_store": {
                         "description": "Where processes share a connection's access token: "
                         "variable, memory (each process for itself), or the dotted path of a subclass of "
-                        "airflow_provider_webcollect.service.tokens.store.TokenStore.",
+                        "airflow_provider_webcollect.service.tokens.TokenStore.",
                         "version_added": "1.0.0",
                         "type": "string",
                         "example": "my_company.tokens.VaultTokenStore",

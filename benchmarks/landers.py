@@ -25,7 +25,7 @@ from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.settings import Credentials, Settings
-from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from benchmarks.measured import measured
 
 PAGE_ROWS = 1000

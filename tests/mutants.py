@@ -170,7 +170,8 @@ MUTANTS = (
     Mutant("service/tokens/claim.py", "if visible != claim:", "if visible.state is not RenewalState.CLAIMED:",
            "no refresh token is sent twice: of several processes that claim the renewal, one renews",
            "service/tokens/test_world.py", at_night=True),
-    Mutant("service/tokens/store.py", 'text = ""  # it may hold a token, and some tracebacks show variables',
+    Mutant("service/tokens/__init__.py",
+           'text = ""  # it may hold a token, and some tracebacks show variables',
            "return None",
            "a store that cannot be read is not taken for an empty one", "service/tokens/test_obtaining.py"),
     # Waits, and the operators and triggers that wait.

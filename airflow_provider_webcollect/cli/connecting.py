@@ -23,7 +23,7 @@ from airflow_provider_webcollect.service.call import ClientContext, make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.pauses import Stop
-from airflow_provider_webcollect.service.tokens.store import FileTokenStore, TokenStore
+from airflow_provider_webcollect.service.tokens import FileTokenStore, TokenStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,7 +31,7 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.settings import TIMING, Credentials, Retries, Settings
-from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection

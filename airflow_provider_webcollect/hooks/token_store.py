@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import Variable, conf
 
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register, TokenStore
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, TokenStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -40,8 +40,7 @@ from airflow_provider_webcollect.service.errors import (
     TooManyRequests,
     WebCollectError,
 )
-from airflow_provider_webcollect.service.limits import RateLimiters, shared_rate_limiters
-from airflow_provider_webcollect.service.pauses import Notice
+from airflow_provider_webcollect.service.pauses import Notice, RateLimiters, shared_rate_limiters
 from airflow_provider_webcollect.service.responses import (
     Response,
     no_response,
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from airflow_provider_webcollect.service.settings import Credentials, Settings
-    from airflow_provider_webcollect.service.tokens.store import TokenStore
+    from airflow_provider_webcollect.service.tokens import TokenStore
     from airflow_provider_webcollect.service.url_file import UrlFile
 
 log = logging.getLogger(__name__)

@@ -1,19 +1,24 @@
-"""Waits: announced in the log, ended by a stop, and interrupted by a signal; and threads to wait for."""
+"""When a client waits: for the rate limit, with a message in the log, until a stop, or for a thread."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import math
+import random
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from airflow_provider_webcollect.service.errors import Stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -23,6 +28,8 @@ SHORT, LINES_APART = 2.0, 15.0
 SIGNALS_APART = 1.0
 #: Seconds that an interrupted task waits for an upload to be dropped.
 LONGEST_WAIT = 5.0
+#: Requests per second that the service allows from one address (assumptions.md, Limits).
+GENERAL_RATE = 20.0
 
 
 class Notice:
@@ -141,3 +148,149 @@ def drop(error: BaseException, *steps: Callable[[], object]) -> None:
 
     dropped = in_background(take_steps, "webcollect-drop")
     wait([dropped], None if isinstance(error, Exception) else LONGEST_WAIT)
+
+
+class RateLimit(Enum):
+    """The rate limit that applies to an endpoint (contract.md, Limits; assumptions.md, Limits)."""
+
+    GENERAL = "general"
+    STATUS_V1 = "status v1"
+    STATUS_V2 = "status v2"
+
+
+#: Seconds between two requests (contract.md, Limits: v1 1 per 5 s, v2 5 per s), with a margin for bunching:
+#: at this interval four queries are sent in any second, and a delayed one may arrive with them as the fifth.
+STATUS_INTERVALS = {RateLimit.STATUS_V1: 5.25, RateLimit.STATUS_V2: 0.25}
+#: Share of the general rate that is used.
+GENERAL_SHARE = 0.9
+#: By a 429 at the full rate, this part of the rate is lost; at a share s of it, sqrt(s) times this part.
+#: With more, the shares of processes differ more; with less, they take longer to settle.
+STEP = 1 / 6
+#: After this many full-rate intervals without a 429, divided by s^0.75, a rate has grown e-fold. With less,
+#: there are more 429s; with more, it takes longer until the share of a process that has ended is in use.
+GROWTH = 4000
+#: The longest pause after a 429, in intervals. Each pause of a row is twice as long as the one before it.
+LONGEST_PAUSE = 16
+#: The least share of the full rate.
+LEAST_SHARE = 1 / 200
+#: Below the full rate, intervals are up to this part shorter or longer.
+JITTER = 0.1
+
+
+class RateLimiter:
+    """Assigns the moments at which requests may be sent.
+
+    The service counts requests per client address, so all clients of a process that use one address share
+    its limiters, across threads and event loops. Requests are spread evenly, at a rate a little below the
+    limit: delays on the network can bunch requests together, and the margin allows for that.
+
+    Other processes behind the same address use up the same limit, and nothing but responses 429 shows them.
+    So each process looks for its share of the limit on its own:
+
+    - A 429 lowers the rate, by an eighth at half of the full rate and by a fortieth at a fiftieth of it.
+      The more processes, the fewer 429s each of them sees, and the less one may mean; the faster of two
+      processes sees more of them and takes larger steps, so their rates approach each other.
+    - Without 429s the rate in use grows with the cube of the time since the last one: hardly at first, so
+      that shares that have settled stay, and quickly once it is unlikely that others still need theirs.
+    - Below the full rate, intervals are random. Otherwise processes could stay in step, and all 429s be
+      one's.
+
+    :param interval: seconds between two requests at the full rate; 0 for no limit.
+    """
+
+    def __init__(self, interval: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._interval = interval
+        self._now = now
+        self._lock = threading.Lock()
+        self._next = 0.0
+        #: The share of the full rate.
+        self._share = 1.0
+        #: Seconds since the last 429 in which the rate was used up.
+        self._undisturbed = 0.0
+        #: The length of the last pause in intervals.
+        self._pause = 1
+        #: The first moment that was assigned after the last step.
+        self._stepped = 0.0
+        #: Logs that requests have to wait.
+        self.notice = Notice(log)
+
+    def reserve(self) -> float:
+        """Reserve the next moment and return the seconds until it."""
+        with self._lock:
+            now = self._now()
+            gap = self._interval / self._share
+            if self._share < 1.0:
+                # a rate that is not used up shows nothing about the limit
+                if self._next > now:
+                    self._grow(gap)
+                gap *= random.uniform(1 - JITTER, 1 + JITTER)
+            moment = max(now, self._next)
+            self._next = moment + gap
+            return moment - now
+
+    def is_free(self) -> bool:
+        """Return whether a request may be sent now."""
+        with self._lock:
+            return self._next <= self._now()
+
+    def slow_down(self, seconds: float | None = None) -> None:
+        """React to a 429: pause for ``seconds`` (at least an interval), and be slower from then on."""
+        with self._lock:
+            now = self._now()
+            gap = self._interval / self._share
+            # requests whose moments were assigned before the last step show nothing about the rate after it
+            counts = bool(gap) and now >= self._stepped
+            if counts:
+                in_a_row = now < self._stepped + 2 * gap
+                self._pause = min(LONGEST_PAUSE, 2 * self._pause) if in_a_row else 1
+                self._share = max(LEAST_SHARE, self._share * (1 - STEP * self._share**0.5))
+            self._next = max(self._next, now + max(seconds or 0.0, self._pause * gap))
+            if counts:
+                self._stepped = self._next
+            self._undisturbed = 0.0
+
+    def _grow(self, seconds: float) -> None:
+        """Grow for a time that the rate was used up."""
+        time_constant = GROWTH * self._interval / self._share**0.75
+        self._undisturbed += seconds
+        growth = 3 * self._undisturbed**2 * seconds / time_constant**3
+        self._share = min(1.0, self._share * (1 + growth))
+
+
+class RateLimiters:
+    """The rate limiters of one address.
+
+    :param general: the limiter of all requests.
+    :param status: further limiters, of the status endpoints.
+    """
+
+    def __init__(self, general: RateLimiter, status: Mapping[RateLimit, RateLimiter]) -> None:
+        self._limiters: Mapping[RateLimit, RateLimiter] = {RateLimit.GENERAL: general, **status}
+
+    def of(self, limit: RateLimit) -> tuple[RateLimiter, ...]:
+        """Return the limiters that apply; that of a status endpoint first, since its wait is longer."""
+        general = self._limiters[RateLimit.GENERAL]
+        return (general,) if limit is RateLimit.GENERAL else (self._limiters[limit], general)
+
+
+_general: dict[tuple[str, float], RateLimiter] = {}
+_status: dict[str, Mapping[RateLimit, RateLimiter]] = {}
+_lock = threading.Lock()
+
+
+def status_rate_limiters(now: Callable[[], float] = time.monotonic) -> Mapping[RateLimit, RateLimiter]:
+    """Return new limiters of the two status endpoints."""
+    return {limit: RateLimiter(interval, now) for limit, interval in STATUS_INTERVALS.items()}
+
+
+def shared_rate_limiters(base_url: str, requests_per_second: float = GENERAL_RATE) -> RateLimiters:
+    """Return the limiters that all clients of this process share for the address in ``base_url``.
+
+    :param requests_per_second: the general limit; 0 for none. The limits of the status endpoints always
+        apply, and clients with different general limits share them.
+    """
+    address = urlsplit(base_url).netloc.lower()
+    interval = 1 / (requests_per_second * GENERAL_SHARE) if requests_per_second else 0.0
+    with _lock:
+        general = _general.setdefault((address, requests_per_second), RateLimiter(interval))
+        return RateLimiters(general, _status.setdefault(address, status_rate_limiters()))

@@ -66,7 +66,7 @@ def timing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
     after it other pauses still: the fields of ``Timing``.
     """
     from airflow_provider_webcollect import waits
-    from airflow_provider_webcollect.service.limits import STATUS_INTERVALS
+    from airflow_provider_webcollect.service.pauses import STATUS_INTERVALS
     from airflow_provider_webcollect.waiting.poll import Timing
 
     usual: dict[str, Any] = {

@@ -13,8 +13,7 @@ from airflow_provider_webcollect.hooks.token_store import make_token_store
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.settings import Settings
-from airflow_provider_webcollect.service.tokens import StoredToken
-from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, TokenStore
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore, StoredToken, TokenStore
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.connection import WebCollectConnection

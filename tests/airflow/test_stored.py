@@ -17,7 +17,7 @@ import pytest
 
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.landing.manifest import decode_manifest, decode_progress, encode
-from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register, TokenStore
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, TokenStore
 from airflow_provider_webcollect.waiting.conditions import Capacity, Ended, SubTaskStates, TaskStates
 
 STORED = Path(__file__).parent / "stored" / "1.0.0"

@@ -27,7 +27,7 @@ from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
-from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from tests.landing.pages import make_job
 from tests.landing.storages import filesystem
 from tests.landing.tables import sql_catalog

@@ -22,7 +22,7 @@ from airflow_provider_webcollect.service.errors import (
 )
 from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader, PageSize
 from airflow_provider_webcollect.service.settings import TIMING, Credentials, Retries, Settings, Timing
-from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from tests.interruption import PATIENCE
 from tests.service.servers import Server, answer, refusal, serving
 

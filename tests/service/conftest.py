@@ -11,15 +11,15 @@ import pytest
 
 from airflow_provider_webcollect.service.call import ClientContext
 from airflow_provider_webcollect.service.client import AsyncClient, Client
-from airflow_provider_webcollect.service.limits import (
+from airflow_provider_webcollect.service.pauses import (
     RateLimiter,
     RateLimiters,
+    Stop,
     status_rate_limiters,
 )
-from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Credentials, Settings
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
-from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from tests.conftest import RETRIES
 
 if TYPE_CHECKING:

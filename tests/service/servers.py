@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.settings import TIMING, Credentials, Settings, Timing
-from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:

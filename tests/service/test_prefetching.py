@@ -17,16 +17,16 @@ import pytest
 from airflow_provider_webcollect.service.call import ClientContext
 from airflow_provider_webcollect.service.client import HEAD_BYTES, Client
 from airflow_provider_webcollect.service.errors import RequestRejected
-from airflow_provider_webcollect.service.limits import (
+from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader
+from airflow_provider_webcollect.service.pauses import (
     RateLimiter,
     RateLimiters,
     status_rate_limiters,
 )
-from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader
 from airflow_provider_webcollect.service.responses import offset_before_rows
 from airflow_provider_webcollect.service.settings import Credentials, Settings, Timing
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
-from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.interruption import PATIENCE, Signalled, signalled_when
 from tests.service.conftest import Clock

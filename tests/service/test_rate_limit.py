@@ -16,11 +16,11 @@ from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.bodies import ServiceError
 from airflow_provider_webcollect.sandbox.settings import Settings as SandboxSettings
 from airflow_provider_webcollect.sandbox.state import Limits
-from airflow_provider_webcollect.service import endpoints, limits
-from airflow_provider_webcollect.service.endpoints import RateLimit
-from airflow_provider_webcollect.service.limits import (
+from airflow_provider_webcollect.service import endpoints, pauses
+from airflow_provider_webcollect.service.pauses import (
     LEAST_SHARE,
     STATUS_INTERVALS,
+    RateLimit,
     RateLimiter,
     shared_rate_limiters,
 )
@@ -262,7 +262,7 @@ class TestSharing:
         self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         crowd = Crowd(8)
-        monkeypatch.setattr(limits, "RateLimiter", lambda interval, *_: RateLimiter(interval, crowd.now))
+        monkeypatch.setattr(pauses, "RateLimiter", lambda interval, *_: RateLimiter(interval, crowd.now))
         sandbox._state.limits._now = crowd.now
         clients = [connect(requests_per_second=20, stop=crowd, clock=crowd.now) for _ in range(2)]
 

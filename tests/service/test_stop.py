@@ -16,7 +16,7 @@ from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Timing
-from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register
 from tests.interruption import PATIENCE, Pauses, ended_by
 from tests.service.servers import answer, make_authority, query_number, refusal, serving
 

@@ -35,8 +35,7 @@ import msgspec
 
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
 from airflow_provider_webcollect.service.pauses import Notice
-from airflow_provider_webcollect.service.tokens import RenewalNote, RenewalState
-from airflow_provider_webcollect.service.tokens.store import TokenStore, write_again
+from airflow_provider_webcollect.service.tokens import RenewalNote, RenewalState, TokenStore, write_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -61,9 +61,15 @@ from airflow_provider_webcollect.service.errors import (
 )
 from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.service.settings import TIMING, Credentials, Secret, Timing, digest
-from airflow_provider_webcollect.service.tokens import RenewalState, Step, StoredToken, next_step
+from airflow_provider_webcollect.service.tokens import (
+    RenewalState,
+    Step,
+    StoredToken,
+    TokenStore,
+    next_step,
+    write_again,
+)
 from airflow_provider_webcollect.service.tokens.claim import CLAIMING, RenewalClaim
-from airflow_provider_webcollect.service.tokens.store import TokenStore, write_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,7 @@ import msgspec
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
 from airflow_provider_webcollect.service.settings import Credentials, digest
-from airflow_provider_webcollect.service.tokens import RenewalNote
-from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, RenewalNote
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox

@@ -12,8 +12,7 @@ from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable, WebCollectError
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings, Timing
-from airflow_provider_webcollect.service.tokens import StoredToken
-from airflow_provider_webcollect.service.tokens.store import FileTokenStore, Register
+from airflow_provider_webcollect.service.tokens import FileTokenStore, Register, StoredToken
 from tests.interruption import PATIENCE
 from tests.service.tokens.cases import CALL, with_refresh_token
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_webcollect.service.errors import TokenUnavailable
-from airflow_provider_webcollect.service.tokens import RenewalState, StoredToken
-from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, RenewalState, StoredToken
 from tests.interruption import Pauses
 from tests.service.tokens.cases import CALL, changed, note, refreshes
 

@@ -18,8 +18,7 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.settings import Credentials
-from airflow_provider_webcollect.service.tokens import RenewalState, StoredToken
-from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, RenewalState, StoredToken
 from tests.service.tokens.cases import CALL, Full, Hiccup, changed, note, refreshes, with_refresh_token
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import pytest
 
 from airflow_provider_webcollect.service.errors import GrantRejected, TokenRejected, TokenUnavailable
 from airflow_provider_webcollect.service.settings import Credentials
-from airflow_provider_webcollect.service.tokens import StoredToken
-from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, StoredToken
 from tests.interruption import PATIENCE
 from tests.service.tokens.cases import CALL, refreshes
 from tests.service.tokens.fleet import SlowFileTokenStore

@@ -11,9 +11,8 @@ from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.errors import TokenUnavailable
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import Credentials, Settings
-from airflow_provider_webcollect.service.tokens import StoredToken
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore, StoredToken
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
-from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from tests.interruption import PATIENCE
 from tests.service.tokens.cases import CALL, changed, refreshes, with_refresh_token
 

@@ -17,9 +17,8 @@ from airflow_provider_webcollect.service import client as client_module
 from airflow_provider_webcollect.service.client import THREADS, AsyncClient
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable, TokenUnavailable
 from airflow_provider_webcollect.service.settings import Credentials, Timing
-from airflow_provider_webcollect.service.tokens import RenewalNote, RenewalState
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, RenewalNote, RenewalState
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
-from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
 from tests.conftest import ALL_HISTORIES
 from tests.interruption import PATIENCE, Pauses, Signalled, signalled_when, until
 from tests.service.tokens.cases import CALL, Unreachable, refreshes

@@ -26,9 +26,8 @@ from airflow_provider_webcollect.service.errors import (
 )
 from airflow_provider_webcollect.service.models import TokenRecord
 from airflow_provider_webcollect.service.settings import Credentials
-from airflow_provider_webcollect.service.tokens import StoredToken, renewal
+from airflow_provider_webcollect.service.tokens import Register, StoredToken, TokenStore, renewal
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
-from airflow_provider_webcollect.service.tokens.store import Register, TokenStore
 
 T = TypeVar("T")
 
