@@ -40,7 +40,7 @@ class Retries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class ClientTiming:
     """Waits of the client that no connection sets; tests shorten them. All are seconds.
 
     :param patience: for which a process waits for another one's renewal, or for the keeper's record; for the
@@ -66,7 +66,7 @@ class Timing:
 
 
 #: The waits of production.
-TIMING = Timing()
+TIMING = ClientTiming()
 
 
 class Secret(str):
@@ -167,7 +167,7 @@ class Settings:
     timezone: str | None = None
     token_refresh: Literal["auto", "keeper"] = "auto"
     retries: Retries = Retries()
-    timing: Timing = TIMING
+    timing: ClientTiming = TIMING
     origin: str = ""
 
     @property

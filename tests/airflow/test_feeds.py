@@ -13,7 +13,7 @@ from airflow_provider_webcollect.hooks import connection
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
 from airflow_provider_webcollect.service.client import AsyncClient
-from airflow_provider_webcollect.service.settings import Timing
+from airflow_provider_webcollect.service.settings import ClientTiming
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
 from airflow_provider_webcollect.waits import SharedFeed
 from tests.interruption import PATIENCE
@@ -140,7 +140,7 @@ class TestChangedConnection:
     ) -> AsyncIterator[asyncio.Task[Any]]:
         """A wait that has polled once, with a credential of its own."""
         timing(first_backoff=0.05, longest_backoff=0.2)
-        monkeypatch.setattr(connection, "TIMING", Timing(adoption=0.2, youth=1.0))
+        monkeypatch.setattr(connection, "TIMING", ClientTiming(adoption=0.2, youth=1.0))
         set_connection(extra={"refresh_token": new_refresh_token(sandbox)})
         task = sandbox.control.add_task(state="Extracting")
         waiting = asyncio.create_task(wait_for(task["task_id"]))

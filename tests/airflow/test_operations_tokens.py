@@ -12,7 +12,7 @@ from airflow_provider_webcollect.hooks import connection
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.webcollect import WebCollectRefreshTokenOperator
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument
-from airflow_provider_webcollect.service.settings import Timing
+from airflow_provider_webcollect.service.settings import ClientTiming
 from tests.airflow.dag_runs import make_dag
 from tests.airflow.executions import execute
 
@@ -44,7 +44,7 @@ def test_a_young_token_is_kept_unless_it_is_to_be_renewed_in_any_case(sandbox: S
 def test_a_refused_credential_fails_without_retries(
     sandbox: Sandbox, said: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "TIMING", Timing(adoption=0.1))
+    monkeypatch.setattr(connection, "TIMING", ClientTiming(adoption=0.1))
     sandbox.control.fail("/token", status=400, code="Invalid.Grant", times=None)
     with pytest.raises(AirflowFailException, match=r"Invalid\.Grant") as failed:
         renew()

@@ -28,7 +28,7 @@ from airflow_provider_webcollect.operators.webcollect import (
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
-from airflow_provider_webcollect.service.settings import Timing
+from airflow_provider_webcollect.service.settings import ClientTiming
 from airflow_provider_webcollect.service.tokens import StoredToken
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import execute
@@ -58,7 +58,7 @@ def token_in_variable(no_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
         session.commit()
     # however slow the machine; who renews waits for one and a half times as long, which takes no time here
     monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE_TIMEOUT", "60")
-    monkeypatch.setattr(connection, "TIMING", Timing(store_patience=0))
+    monkeypatch.setattr(connection, "TIMING", ClientTiming(store_patience=0))
 
 
 @pytest.fixture

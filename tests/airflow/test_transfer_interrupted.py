@@ -18,7 +18,7 @@ from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.sandbox.state import Entry, RequestLog
 from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pauses import Stop
-from airflow_provider_webcollect.service.settings import Timing
+from airflow_provider_webcollect.service.settings import ClientTiming
 from airflow_provider_webcollect.transfers.reporting import write_redshift_manifest
 from tests.airflow.landings import landed, manifest, transfer
 from tests.interruption import PATIENCE, signalled_when, until_no_thread
@@ -98,7 +98,7 @@ def test_nothing_is_asked_for_with_a_token_that_comes_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # longer than the test waits for its end: a landing that is not ended must not pass for one that is
-    monkeypatch.setattr(connection, "TIMING", Timing(patience=2 * PATIENCE))
+    monkeypatch.setattr(connection, "TIMING", ClientTiming(patience=2 * PATIENCE))
     set_connection(extra={"refresh_token": sandbox.refresh_token, "token_refresh": "keeper"})
     landing.end_when(
         lambda: any(thread.name == "webcollect-land" for thread in threading.enumerate()),
@@ -153,7 +153,7 @@ class TestTokens:
     def at_page(self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         """Does something while a page is answered: ``(number, action)``."""
         # else a slow machine asks for the next page meanwhile
-        monkeypatch.setattr(connection, "TIMING", Timing(adoption=0.1, slow_response=PATIENCE))
+        monkeypatch.setattr(connection, "TIMING", ClientTiming(adoption=0.1, slow_response=PATIENCE))
         add = RequestLog.add
 
         def plan(number: int, action: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ import pytest
 import time_machine
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service.settings import Timing
+from airflow_provider_webcollect.service.settings import ClientTiming
 from tests.cli.conftest import shown
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def test_a_refresh_renews_the_token_for_the_commands_that_follow(
 def test_where_a_new_token_cannot_be_kept_none_is_obtained(
     run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider_webcollect.hooks.connection.TIMING", Timing(store_patience=0))
+    monkeypatch.setattr("airflow_provider_webcollect.hooks.connection.TIMING", ClientTiming(store_patience=0))
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
 
     assert run("capacity").code == 4

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_webcollect import __version__
-from airflow_provider_webcollect.service.settings import Timing
+from airflow_provider_webcollect.service.settings import ClientTiming
 from demo.ports import free_port
 from tests.interruption import PATIENCE, until
 
@@ -166,7 +166,7 @@ def test_a_wrong_variable_of_the_environment_is_named(
 def test_wrong_credentials_are_refused_and_named(
     run: Run, monkeypatch: pytest.MonkeyPatch, no_pauses: list[float], wrong: dict[str, str], named: str
 ) -> None:
-    monkeypatch.setattr("airflow_provider_webcollect.hooks.connection.TIMING", Timing(adoption=0))
+    monkeypatch.setattr("airflow_provider_webcollect.hooks.connection.TIMING", ClientTiming(adoption=0))
     monkeypatch.delenv("WEBCOLLECT_ACCESS_TOKEN")
     for name, value in wrong.items():
         monkeypatch.setenv(f"WEBCOLLECT_{name}", value)

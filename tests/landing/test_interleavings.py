@@ -25,7 +25,7 @@ from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import PageReader
-from airflow_provider_webcollect.service.settings import Timing
+from airflow_provider_webcollect.service.settings import ClientTiming
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.interruption import PATIENCE, Pauses
 from tests.landing.cases import ALL, HALF, KINDS, STATES, Case, landing_of
@@ -203,7 +203,7 @@ class TestRunsThatMeet:
             return answer({**numbers, "data": data})
 
         run_job(job(Rows(PAGE), folder.destination, "r0", mode="incremental"))
-        with serving(respond) as server, client_of(server, Timing(slow_response=0.0)) as client:
+        with serving(respond) as server, client_of(server, ClientTiming(slow_response=0.0)) as client:
             reader = PageReader(client, "t", size=PAGE)
             slow = functools.partial(job, rows, run="r1", mode="incremental", on_reset="full")
             held = Held(

@@ -21,7 +21,7 @@ from airflow_provider_webcollect.service.errors import (
     ServiceFailure,
 )
 from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader, PageSize
-from airflow_provider_webcollect.service.settings import TIMING, Credentials, Retries, Settings, Timing
+from airflow_provider_webcollect.service.settings import TIMING, ClientTiming, Credentials, Retries, Settings
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from tests.interruption import PATIENCE
 from tests.service.servers import Server, answer, refusal, serving
@@ -78,7 +78,7 @@ def pages_of(client: Client, size: int) -> list[DataPage]:
     return list(PageReader(client, "t", size=size).pages())
 
 
-def client_of(server: Server, *, timing: Timing = TIMING, **retries: float) -> Client:
+def client_of(server: Server, *, timing: ClientTiming = TIMING, **retries: float) -> Client:
     quick = Retries(**{"first_wait": 0.0, "longest_wait": 0.0, **retries})  # type: ignore[arg-type]
     settings = Settings(
         base_url=server.url,
@@ -168,7 +168,7 @@ def test_a_page_that_is_not_answered_in_time_is_halved_at_once() -> None:
     slow = limited(30, None)
     with (
         serving(slow) as server,
-        client_of(server, timing=Timing(long_failure=0.1), deadline=0.5) as client,
+        client_of(server, timing=ClientTiming(long_failure=0.1), deadline=0.5) as client,
     ):
         requested = unanswered(client, 30, 0.2)
         pages = pages_of(client, 1000)
@@ -185,7 +185,10 @@ def test_a_gateway_that_gives_up_late_is_asked_for_half_at_once() -> None:
             time.sleep(0.2)
         return said
 
-    with serving(late) as server, client_of(server, timing=Timing(long_failure=0.1), deadline=0.5) as client:
+    with (
+        serving(late) as server,
+        client_of(server, timing=ClientTiming(long_failure=0.1), deadline=0.5) as client,
+    ):
         pages = pages_of(client, 200)
         assert sum(len(page.rows) for page in pages) == ROWS
         assert sizes(server)[:4] == [200, 100, 50, 25]
@@ -194,7 +197,7 @@ def test_a_gateway_that_gives_up_late_is_asked_for_half_at_once() -> None:
 def test_a_service_that_never_answers_is_asked_for_one_row_in_the_end() -> None:
     with (
         serving(limited(0, None)) as server,
-        client_of(server, timing=Timing(long_failure=0.05), deadline=0.25) as client,
+        client_of(server, timing=ClientTiming(long_failure=0.05), deadline=0.25) as client,
     ):
         requested = unanswered(client, 0, 0.1)
         with pytest.raises(NoResponse):

@@ -18,7 +18,7 @@ from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.pauses import Stop
-from airflow_provider_webcollect.service.settings import Timing
+from airflow_provider_webcollect.service.settings import ClientTiming
 from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder
 from tests.landing.interleaving import Held
 from tests.landing.pages import changed, make_job
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 def job(connect: Callable[..., Client], sandbox: Sandbox) -> Callable[..., Job]:
     """Makes landings, in three parts and with a mark, of a task with 300 rows."""
     # no page is on its way already when a landing is stopped, however slow the machine is
-    client = connect(timing=Timing(slow_response=math.inf))
+    client = connect(timing=ClientTiming(slow_response=math.inf))
     task = sandbox.control.add_task(lots=[300])["task_id"]
 
     def make(folder: Destination, stop: Stop | None = None, attempt: int = 1) -> Job:

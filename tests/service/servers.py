@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
-from airflow_provider_webcollect.service.settings import TIMING, Credentials, Settings, Timing
+from airflow_provider_webcollect.service.settings import TIMING, ClientTiming, Credentials, Settings
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from tests.interruption import PATIENCE
 
@@ -180,7 +180,7 @@ def query_number(request: bytes, name: bytes = b"offset") -> int:
     return int(found[1])
 
 
-def client_of(server: Server, timing: Timing = TIMING) -> Client:
+def client_of(server: Server, timing: ClientTiming = TIMING) -> Client:
     """Return a client of a server, without a rate limit."""
     settings = Settings(base_url=server.url, requests_per_second=0, timing=timing)
     name = f"ahead:{server.url}"

@@ -13,7 +13,7 @@ from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.call import STUCK_TRIES
 from airflow_provider_webcollect.service.errors import PagingError
 from airflow_provider_webcollect.service.pages import PageReader, all_analytics, all_subtasks
-from airflow_provider_webcollect.service.settings import TIMING, Timing
+from airflow_provider_webcollect.service.settings import TIMING, ClientTiming
 from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class TestRows:
     def test_a_reader_asks_for_a_page_when_it_is_wanted_where_answers_come_at_once(
         self, connect: Callable[..., Client], sandbox: Sandbox
     ) -> None:
-        client = connect(timing=Timing(slow_response=math.inf))
+        client = connect(timing=ClientTiming(slow_response=math.inf))
         sent: list[None] = []
         reader = PageReader(client, demo.FINISHED_TASK_ID, size=100, sent=lambda: sent.append(None))
         first = reader.read(0)

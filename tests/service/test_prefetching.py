@@ -24,7 +24,7 @@ from airflow_provider_webcollect.service.pauses import (
     status_rate_limiters,
 )
 from airflow_provider_webcollect.service.responses import offset_before_rows
-from airflow_provider_webcollect.service.settings import Credentials, Settings, Timing
+from airflow_provider_webcollect.service.settings import ClientTiming, Credentials, Settings
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from tests.conftest import ALL_HISTORIES, SEED
@@ -67,7 +67,7 @@ FAULTS_AFTER = (
 
 
 #: Answers take long, however quick the machine is.
-SLOW = Timing(slow_response=0.0, stuck_wait=0.0)
+SLOW = ClientTiming(slow_response=0.0, stuck_wait=0.0)
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ class TestTheNextPage:
     def test_is_not_asked_for_where_answers_come_at_once(
         self, connect: Callable[..., Client], task: str
     ) -> None:
-        client = connect(timing=Timing(slow_response=math.inf))
+        client = connect(timing=ClientTiming(slow_response=math.inf))
         assert Reader(client, task).sent_by(0) == 1
 
     def test_is_not_asked_for_where_its_offset_follows_the_rows(self) -> None:

@@ -15,7 +15,7 @@ from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.pauses import Stop
-from airflow_provider_webcollect.service.settings import Credentials, Retries, Timing
+from airflow_provider_webcollect.service.settings import ClientTiming, Credentials, Retries
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register
 from tests.interruption import PATIENCE, Pauses, ended_by
 from tests.service.servers import answer, make_authority, query_number, refusal, serving
@@ -123,7 +123,7 @@ def test_no_page_is_asked_for_ahead(stop: Stop, stoppable: Callable[..., Client]
 
     with (
         serving(respond) as server,
-        stoppable(base_url=server.url, timing=Timing(slow_response=0.0)) as client,
+        stoppable(base_url=server.url, timing=ClientTiming(slow_response=0.0)) as client,
     ):
         rows = PageReader(client, "t", size=1).pages()
         assert [page.records() for page in (next(rows), next(rows))] == [[{"n": 0}], [{"n": 1}]]

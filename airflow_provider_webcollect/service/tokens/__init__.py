@@ -106,7 +106,7 @@ class RenewalState(StrEnum):
     REFUSED = "refused"
 
 
-class Step(Enum):
+class TokenStep(Enum):
     """What a process does next about its token. The value of a wait says what it waits for."""
 
     USE = "the token in memory"
@@ -125,7 +125,7 @@ def next_step(
     is_late: bool,
     has_refresh_token: bool,
     has_login: bool,
-) -> Step:
+) -> TokenStep:
     """Decide by the first table of :mod:`.renewal`; EXCHANGE and LOG_IN need the claim.
 
     :param state: of the exchange of the next refresh token.
@@ -135,15 +135,15 @@ def next_step(
     :param has_refresh_token: whether there is one that is not spent.
     """
     if is_good:
-        return Step.USE
+        return TokenStep.USE
     if state is RenewalState.CLAIMED or is_late:
         if is_usable:
-            return Step.USE
-        return Step.WAIT if state is RenewalState.CLAIMED else Step.READ_AGAIN
+            return TokenStep.USE
+        return TokenStep.WAIT if state is RenewalState.CLAIMED else TokenStep.READ_AGAIN
     may_send = state is RenewalState.RELEASED or (state is RenewalState.DOUBTFUL and not has_login)
     if has_refresh_token and may_send:
-        return Step.EXCHANGE
-    return Step.LOG_IN if has_login else Step.REFUSE
+        return TokenStep.EXCHANGE
+    return TokenStep.LOG_IN if has_login else TokenStep.REFUSE
 
 
 class RenewalNote(msgspec.Struct, frozen=True, kw_only=True):

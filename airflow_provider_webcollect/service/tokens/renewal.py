@@ -60,11 +60,11 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.pauses import Notice
-from airflow_provider_webcollect.service.settings import TIMING, Credentials, Secret, Timing, digest
+from airflow_provider_webcollect.service.settings import TIMING, ClientTiming, Credentials, Secret, digest
 from airflow_provider_webcollect.service.tokens import (
     RenewalState,
-    Step,
     StoredToken,
+    TokenStep,
     TokenStore,
     next_step,
     write_again,
@@ -134,7 +134,7 @@ class Tokens:
         base_url: str = "",
         keeper_only: bool = False,
         reads_only: bool = False,
-        timing: Timing = TIMING,
+        timing: ClientTiming = TIMING,
         learned: Callable[[str], None] = lambda token: None,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -353,7 +353,7 @@ class Tokens:
         before = self._generation, self._next_digest
         self._renewal = self._claim.read(self._next_digest)
         step = self._next_step(rejected, after_share)
-        if step in {Step.EXCHANGE, Step.LOG_IN}:
+        if step in {TokenStep.EXCHANGE, TokenStep.LOG_IN}:
             self._check_frequency(rejected)
             self._renewal = self._claim.acquire(self._next_digest, sender.sleep)
             if self._renewal is RenewalState.CLAIMED:
@@ -362,8 +362,8 @@ class Tokens:
                 # others may have renewed, or been refused, until this process had the claim
                 self._read_store()
                 is_as_before = (self._generation, self._next_digest) == before
-                step = self._next_step(rejected, after_share) if is_as_before else Step.WAIT
-                if step in {Step.EXCHANGE, Step.LOG_IN}:
+                step = self._next_step(rejected, after_share) if is_as_before else TokenStep.WAIT
+                if step in {TokenStep.EXCHANGE, TokenStep.LOG_IN}:
                     obtained = self._obtained(sender, step)
                     if isinstance(obtained, StoredToken) and after_share is None:
                         self._obtained_at.append(self._clock())
@@ -381,7 +381,7 @@ class Tokens:
             raise TokenUnavailable("no valid token is stored; the next task obtains one")
         return "the DAG that renews the token to store one; does it run?"
 
-    def _next_step(self, rejected: str | None, after_share: float | None) -> Step:
+    def _next_step(self, rejected: str | None, after_share: float | None) -> TokenStep:
         is_good = self._is_good(rejected, after_share)
         return next_step(
             self._renewal,
@@ -406,10 +406,10 @@ class Tokens:
         self._late_read_at = now
         return self._late_for < self._timing.late_reads
 
-    def _without_renewal(self, step: Step, rejected: str | None) -> StoredToken | str:
-        if step is Step.USE and self._held:
+    def _without_renewal(self, step: TokenStep, rejected: str | None) -> StoredToken | str:
+        if step is TokenStep.USE and self._held:
             return self._held
-        if step is not Step.REFUSE:
+        if step is not TokenStep.REFUSE:
             return str(step.value)
         if self._renewal is RenewalState.REFUSED:
             if self._clock() - self._refused_at < self._timing.adoption:
@@ -451,10 +451,10 @@ class Tokens:
         source = self._next_source
         return digest(source.refresh_token) if source and source.refresh_token else ""
 
-    def _obtained(self, sender: TokenSender, step: Step) -> StoredToken | str:
+    def _obtained(self, sender: TokenSender, step: TokenStep) -> StoredToken | str:
         """Obtain a new token, as claimant, and store it."""
         self._claim.check_recent()
-        if step is Step.LOG_IN:
+        if step is TokenStep.LOG_IN:
             return self._keep(self._logged_in(sender), None, sender)
         source = self._next_source
         record = self._exchanged(endpoints.refresh_token((source and source.refresh_token) or ""), sender)

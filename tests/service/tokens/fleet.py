@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable, WebCollectError
-from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings, Timing
+from airflow_provider_webcollect.service.settings import ClientTiming, Credentials, Retries, Settings
 from airflow_provider_webcollect.service.tokens import FileTokenStore, Register, StoredToken
 from tests.interruption import PATIENCE
 from tests.service.tokens.cases import CALL, with_refresh_token
@@ -96,7 +96,7 @@ def _serve(url: str, refresh_token: str, store: SlowFileTokenStore, rounds: Conn
         requests_per_second=0,
         retries=Retries(first_wait=0.2, longest_wait=5),
         # the tests drop tokens within seconds, and any process may be the one that renews each time
-        timing=Timing(youth=0.0),
+        timing=ClientTiming(youth=0.0),
     )
     client = Client(make_context(settings, Credentials(refresh_token=refresh_token), "fleet", store))
     with contextlib.suppress(EOFError):

@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_webcollect.service import client as client_module
 from airflow_provider_webcollect.service.client import THREADS, AsyncClient
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable, TokenUnavailable
-from airflow_provider_webcollect.service.settings import Credentials, Timing
+from airflow_provider_webcollect.service.settings import ClientTiming, Credentials
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, RenewalNote, RenewalState
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from tests.conftest import ALL_HISTORIES
@@ -232,7 +232,7 @@ def test_calls_that_wait_for_a_token_in_vain_wait_side_by_side(
     connect: Callable[..., Client], sandbox: Sandbox, clock: Clock, token_refresh: str
 ) -> None:
     store = Unreachable(f"unreachable:{sandbox.url}")
-    timing = Timing(patience=2.0, store_patience=2.0)
+    timing = ClientTiming(patience=2.0, store_patience=2.0)
     context = connect(store=store, token_refresh=token_refresh, timing=timing).context
     failures = sent_together(context.short_retries(1), clock, 20)
     assert {type(failure) for failure in failures} == {TokenStoreUnavailable}
