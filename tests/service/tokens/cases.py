@@ -1,7 +1,9 @@
-"""What the tests of tokens share: a call, stores that fail, and what the token endpoint has answered."""
+"""What the tests of tokens share: an account whose processes share a token, and stores that fail."""
 
 from __future__ import annotations
 
+import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,10 +14,17 @@ from airflow_provider_webcollect.service.settings import Credentials, digest
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, RenewalNote
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.tokens import RenewalState, StoredToken
 
 CALL = endpoints.get_running_counts()
+STATS = CALL.endpoint.path
+#: By which the service refuses a refresh token.
+GRANT_REFUSED = {"status": 400, "code": "Invalid.Grant", "message": "no"}
+TOKEN_REFUSED = {"status": 401, "code": "Invalid.Token", "message": "no"}
 
 
 def refreshes(sandbox: Sandbox) -> list[int]:
@@ -25,6 +34,54 @@ def refreshes(sandbox: Sandbox) -> list[int]:
 
 def with_refresh_token(sandbox: Sandbox, **more: Any) -> Credentials:
     return Credentials(refresh_token=sandbox.refresh_token, **more)
+
+
+class Account:
+    """An account of the service, whose processes share a store, and whose time passes only while they wait.
+
+    :ivar process: makes a client with the sandbox's refresh token, as a process of its own.
+    :ivar store: what a process uses that is given no other store; ``name`` is its name.
+    """
+
+    def __init__(self, sandbox: Sandbox, process: Callable[..., Client]) -> None:
+        self.sandbox, self.process = sandbox, process
+        self.name = f"test:{sandbox.url}"
+        self.store = MemoryTokenStore(self.name)
+        self.fail, self.expire = sandbox.control.fail, sandbox.control.expire_tokens
+
+    @property
+    def refreshes(self) -> list[int]:
+        """The statuses that the token endpoint answered."""
+        return refreshes(self.sandbox)
+
+    @property
+    def stored(self) -> StoredToken:
+        """The token in the store."""
+        return changed(self.store.load())
+
+    @property
+    def grants(self) -> list[str]:
+        """What tokens were requested with."""
+        bodies = [json.loads(request["body"]) for request in self.sandbox.control.requests("/token")]
+        return [body["grant_type"] for body in bodies]
+
+    def credentials(self, **changes: Any) -> Credentials:
+        """Return the refresh token, and what else the connection has."""
+        return Credentials(**{"refresh_token": self.sandbox.refresh_token, **changes})
+
+    def login(self, **more: Any) -> Credentials:
+        return Credentials(**{"login": self.sandbox.username, "password": self.sandbox.password, **more})
+
+    def answer_token(self, **record: Any) -> None:
+        """Have the token endpoint answer once with this record."""
+        body = json.dumps({"data": record, "requestId": "1"}).encode()
+        self.fail("/token", kind="raw", body=body, headers={"Content-Type": "application/json"})
+
+    def store_with(self, *, age: float, rest: float) -> StoredToken:
+        """Store the token as one that was obtained ``age`` seconds ago and ends in ``rest`` seconds."""
+        token = changed(self.stored, obtained_at=time.time() - age, expires_at=time.time() + rest)
+        self.store.save(token)
+        return token
 
 
 class Full(MemoryTokenStore):

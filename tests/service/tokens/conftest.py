@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.service.tokens.cases import with_refresh_token
+from tests.service.tokens.cases import Account, with_refresh_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,3 +25,8 @@ def connect(connect: Callable[..., Client], sandbox: Sandbox, clock: Clock) -> C
         return connect(**{**usual, **options})
 
     return make
+
+
+@pytest.fixture
+def account(connect: Callable[..., Client], sandbox: Sandbox) -> Account:
+    return Account(sandbox, connect)
