@@ -10,50 +10,32 @@ from typing import Any
 
 __version__ = "1.0.0rc1"
 
-#: The public names by their modules; ``__init__.pyi`` says the same to type checkers.
-_PUBLIC = {
-    "assets": ("LandingEvent", "create_asset"),
-    "hooks.webcollect": ("WebCollectHook",),
-    "landing.reader": ("read_landing",),
-    "operators.webcollect": (
-        "WebCollectAcceptLandingOperator",
-        "WebCollectCleanLandingOperator",
-        "WebCollectCompactLandingOperator",
-        "WebCollectCopyTaskOperator",
-        "WebCollectCopyTasksOperator",
-        "WebCollectDeleteTaskGroupsOperator",
-        "WebCollectDeleteTasksOperator",
-        "WebCollectDeprecateDataAppOperator",
-        "WebCollectGetActionsOperator",
-        "WebCollectGetRunningCountsOperator",
-        "WebCollectMarkExportedOperator",
-        "WebCollectMetricsCheckOperator",
-        "WebCollectMoveTaskOperator",
-        "WebCollectQueryAnalyticsOperator",
-        "WebCollectRefreshTokenOperator",
-        "WebCollectReplaceUrlsOperator",
-        "WebCollectStartSubTasksOperator",
-        "WebCollectUpdateLoopItemsOperator",
-        "WebCollectUpdateTaskParametersOperator",
-        "WebCollectVerifyLandingOperator",
-    ),
-    "sensors.webcollect": (
-        "WebCollectCapacitySensor",
-        "WebCollectSubTaskStatusSensor",
-        "WebCollectTaskStatusSensor",
-    ),
-    "transfers.landing_to_warehouse": ("WebCollectLoadOperator",),
-    "transfers.webcollect_to_object_storage": ("WebCollectToObjectStorageOperator",),
-    "triggers.webcollect": ("WebCollectTaskFinishedTrigger",),
+#: The modules of the public names that are no operators; those, `operators.webcollect` lists.
+_MODULES = {
+    "LandingEvent": "assets",
+    "create_asset": "assets",
+    "WebCollectHook": "hooks.webcollect",
+    "read_landing": "landing.reader",
+    "WebCollectCapacitySensor": "sensors.webcollect",
+    "WebCollectSubTaskStatusSensor": "sensors.webcollect",
+    "WebCollectTaskStatusSensor": "sensors.webcollect",
+    "WebCollectLoadOperator": "transfers.landing_to_warehouse",
+    "WebCollectToObjectStorageOperator": "transfers.webcollect_to_object_storage",
+    "WebCollectTaskFinishedTrigger": "triggers.webcollect",
 }
-_MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    if name in _MODULES:
+        return getattr(_load(_MODULES[name]), name)
+    if name.endswith("Operator") and name in (operators := _load("operators.webcollect")).__all__:
+        return getattr(operators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_MODULES]
+    return [*globals(), *_MODULES, *_load("operators.webcollect").__all__]
+
+
+def _load(module: str) -> Any:
+    return importlib.import_module(f"{__name__}.{module}")

@@ -133,6 +133,7 @@ def test_what_dags_use_can_be_imported_from_the_package_itself() -> None:
     bases = {"WebCollectOperator", "WebCollectTaskOperator"}
 
     assert ours - bases <= {*dir(airflow_provider_webcollect)}
+    assert bases.isdisjoint(dir(airflow_provider_webcollect))
     for name in dir(airflow_provider_webcollect):
         assert getattr(airflow_provider_webcollect, name) is not None
     with pytest.raises(ImportError, match="WebCollectNothing"):

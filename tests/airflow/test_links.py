@@ -13,7 +13,6 @@ from airflow.providers_manager import ProvidersManager
 
 from airflow_provider_webcollect.assets import create_asset, sanitize_uri
 from airflow_provider_webcollect.links import WebCollectExportLink, WebCollectTaskLink
-from airflow_provider_webcollect.operators import webcollect as operators
 from airflow_provider_webcollect.operators.webcollect import (
     WebCollectGetActionsOperator,
     WebCollectMarkExportedOperator,
@@ -154,13 +153,6 @@ def test_what_is_no_web_address_is_never_a_link(url: str) -> None:
     WebCollectTaskLink.store(context, url)
 
     assert WebCollectTaskLink().get_link(operator, ti_key=None) == ""
-
-
-def test_every_operator_on_one_task_has_the_link() -> None:
-    for name in operators.__all__:
-        operator = getattr(operators, name)
-        linked = any(isinstance(link, WebCollectTaskLink) for link in operator.operator_extra_links)
-        assert linked == ("collection_task_id" in operator.template_fields), name
 
 
 def test_airflow_knows_the_links() -> None:

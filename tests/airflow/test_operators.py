@@ -10,7 +10,6 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath
 from airflow.providers.common.compat.standard.operators import PythonOperator
 
-from airflow_provider_webcollect.operators import webcollect as operators
 from airflow_provider_webcollect.operators.webcollect import (
     WebCollectGetActionsOperator,
     WebCollectMarkExportedOperator,
@@ -18,9 +17,7 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectStartSubTasksOperator,
     WebCollectUpdateLoopItemsOperator,
 )
-from airflow_provider_webcollect.sensors import webcollect as sensors
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.transfers import webcollect_to_object_storage as transfers
 from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
 from tests.airflow.executions import execute
 
@@ -333,20 +330,6 @@ class TestMarkExported:
         )
 
         assert sandbox.control.task(task["task_id"])["exported"]
-
-
-def test_lists_and_objects_are_shown_as_json_once_they_are_rendered() -> None:
-    every = [
-        getattr(module, name)
-        for module in (operators, sensors, transfers)
-        for name in dir(module)
-        if name.startswith("WebCollect") and name.endswith(("Operator", "Sensor"))
-    ]
-    many = {"actions", "after", "columns", "column_types", "loop_items", "sources", "urls"}
-    assert len(every) >= 20
-    for each in every:
-        shown = {name for name in each.template_fields if name in many or name.endswith(("_ids", "_names"))}
-        assert shown <= set(each.template_fields_renderers), each
 
 
 def test_ids_of_digits_survive_native_rendering(sandbox: Sandbox) -> None:

@@ -1,4 +1,4 @@
-"""Docstrings of operators and sensors: arguments, results, what is raised, which endpoint is called."""
+"""What every operator and sensor declares: its docstring, its templates, its links."""
 
 from __future__ import annotations
 
@@ -9,19 +9,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.operators import webcollect as operators
-from airflow_provider_webcollect.sensors import webcollect as sensors
-from airflow_provider_webcollect.transfers import landing_to_warehouse as loads
-from airflow_provider_webcollect.transfers import webcollect_to_object_storage as transfers
+import airflow_provider_webcollect as provider
+from airflow_provider_webcollect.links import WebCollectTaskLink
 
-#: Base classes that are imported beside the public ones.
-BASES = {"WebCollectOperator", "WebCollectTaskOperator"}
-CLASSES = {
-    name: found
-    for module in (operators, sensors, transfers, loads)
-    for name, found in vars(module).items()
-    if re.fullmatch(r"WebCollect\w+(Operator|Sensor)", name) and name not in BASES
-}
+NAMES = [name for name in dir(provider) if name.endswith(("Operator", "Sensor"))]
 #: Described by the base classes: the first has a meaning only where an outcome can be unknown.
 IN_BASES = {"retry_unknown_outcome", "retry_policy"}
 WITHOUT_THE_SERVICE = {
@@ -31,6 +22,8 @@ WITHOUT_THE_SERVICE = {
     "WebCollectCompactLandingOperator",
     "WebCollectVerifyLandingOperator",
 }
+#: Arguments that are lists or objects, beside ids and names.
+MANY = {"actions", "after", "columns", "column_types", "loop_items", "sources", "urls"}
 
 
 def arguments(cls: type[Any]) -> Iterator[str]:
@@ -41,10 +34,14 @@ def arguments(cls: type[Any]) -> Iterator[str]:
             yield from (each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
 
 
-@pytest.mark.parametrize("name", CLASSES)
+def test_there_are_all() -> None:
+    assert len(NAMES) >= 24
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_docstring_is_complete(name: str) -> None:
-    cls = CLASSES[name]
-    text = " ".join(inspect.getdoc(cls).split())
+    cls = getattr(provider, name)
+    text = " ".join((inspect.getdoc(cls) or "").split())
     described = {found[1]: found[2] for found in re.finditer(r":param (\w+): (.*?)(?= :\w+ \w+:|$)", text)}
 
     assert described.keys() | IN_BASES == set(arguments(cls)) | IN_BASES
@@ -54,3 +51,19 @@ def test_the_docstring_is_complete(name: str) -> None:
     assert ":raises AirflowFailException:" in text
     assert " Returns " in text
     assert bool(re.search(r"\(contract\.md, endpoint", text)) == (name not in WITHOUT_THE_SERVICE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lists_and_objects_are_shown_as_json_once_they_are_rendered(name: str) -> None:
+    cls = getattr(provider, name)
+    many = {each for each in cls.template_fields if each in MANY or each.endswith(("_ids", "_names"))}
+
+    assert many <= set(cls.template_fields_renderers)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_who_works_on_one_collection_task_links_to_it(name: str) -> None:
+    cls = getattr(provider, name)
+    linked = any(isinstance(link, WebCollectTaskLink) for link in cls.operator_extra_links)
+
+    assert linked == ("collection_task_id" in cls.template_fields)
