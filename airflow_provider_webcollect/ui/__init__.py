@@ -12,7 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowPlugin, conf
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
 NAME = "Web collection"
 PREFIX = "/webcollect"
@@ -20,10 +20,9 @@ PREFIX = "/webcollect"
 
 async def application(scope: Any, receive: Callable[..., Any], send: Callable[..., Any]) -> None:
     """Answer an ASGI request for the page or its data."""
-    from airflow_provider_webcollect.ui.app import get_app
+    from airflow_provider_webcollect.ui.app import app
 
-    answer: Awaitable[None] = get_app()(scope, receive, send)
-    await answer
+    await app(scope, receive, send)
 
 
 def _base_path() -> str:

@@ -189,9 +189,7 @@ def _way(ti: TaskInstance) -> str:
     """Return where a task is at work."""
     if ti.state == TaskInstanceState.UP_FOR_RESCHEDULE:
         return "between two queries, without a worker"
-    if ti.state == TaskInstanceState.RUNNING:
-        return "on a worker"
-    return "in the triggerer"
+    return "on a worker" if ti.state == TaskInstanceState.RUNNING else "in the triggerer"
 
 
 def _text(moment: datetime.datetime | None) -> str | None:

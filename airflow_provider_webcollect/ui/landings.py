@@ -1,4 +1,5 @@
-"""The landings that Airflow's database knows, by their asset events and their failed task instances."""
+"""The landings that Airflow's database knows, by their asset events and their failed task instances, and
+their columns: in which share of each run's rows they were filled."""
 
 from __future__ import annotations
 
@@ -17,11 +18,12 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import TaskInstanceState
 from airflow.utils.types import DagRunType
 from msgspec import UNSET, ValidationError, convert
-from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select
+from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select, true
 
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.landing.checks import CheckOutcome
 from airflow_provider_webcollect.landing.manifest import MANIFEST
+from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 #: How many series of landings are shown, and how many runs of each.
 MOST_SERIES, MOST_RUNS = 200, 30
+#: How many columns of a landing are told.
+MOST_COLUMNS = 50
 #: How many earlier runs show what is usual, and how many it takes at least.
 USUAL_RUNS, FEWEST_RUNS = 10, 4
 #: A count is odd if it is this many times the usual one, or the usual one this many times it; a landing is
@@ -48,16 +52,17 @@ MARKS = ("failed", "checks", "late", "odd", "empty")
 #: Runs that come when somebody wants them: they do not tell when the next one is to come.
 _UNPLANNED = (DagRunType.MANUAL, DagRunType.BACKFILL_JOB)
 
-
 _SERIES = (
     AssetEvent.asset_id,
     AssetEvent.source_dag_id,
     AssetEvent.source_task_id,
     AssetEvent.source_map_index,
 )
-_TEXTS: list[ColumnElement[str]] = [func.coalesce(cast(column, String), "") for column in _SERIES]
 #: The same as one text, which SQLite sorts in half the time; no id of Airflow has a slash.
-_SERIES_TEXT = functools.reduce(lambda text, column: text + "/" + column, _TEXTS)
+_SERIES_TEXT: ColumnElement[str] = functools.reduce(
+    lambda text, column: text + "/" + column,
+    [func.coalesce(cast(column, String), "") for column in _SERIES],
+)
 #: Other operators and people add events to assets as well, which must not take the places of landings.
 _IS_LANDING = (
     cast(AssetEvent.extra, String).contains('"webcollect_conn_id"'),
@@ -148,7 +153,9 @@ def read_landings(
     :param dag_ids: the DAGs whose landings are returned.
     :param search: a text that the DAG, the task or the asset must have in its name, or the asset in its URI.
     """
-    places = {key: found for key, found in _places(session, search).items() if key.dag_id in dag_ids}
+    places = {
+        key: found for key, found in _places(session, _matches(search)).items() if key.dag_id in dag_ids
+    }
     failures = _failures(session, places)
 
     # paused, or no longer there
@@ -192,24 +199,90 @@ def newest_landings(session: Session) -> Iterator[tuple[str, LandingEvent]]:
             yield dag_id, landing
 
 
-def runs_of(session: Session, key: SeriesKey) -> list[Run]:
-    """Return the latest runs of a series, the oldest first; none if it is not known."""
+def read_columns(session: Session, key: SeriesKey, now: datetime.datetime) -> dict[str, Any]:
+    """Return the latest runs of a landing and its columns: those with failed checks, then those that have
+    changed most.
+
+    :param session: of Airflow's database.
+    :param key: of the landing's series; of one that is not known, nothing is.
+    """
     event = AssetEvent
-    query = (
-        select(event.timestamp, event.id)
-        .where(*_IS_LANDING, event.asset_id == key.asset_id, event.source_dag_id == key.dag_id)
-        .where(event.source_task_id == key.task_id)
-        .where(func.coalesce(event.source_map_index, -1) == key.map_index)
-        .order_by(event.timestamp.desc(), event.id.desc())
-        .limit(MOST_RUNS)
+    map_index = func.coalesce(event.source_map_index, -1)
+    columns = (event.asset_id, event.source_dag_id, event.source_task_id, map_index)
+    is_of_key = and_(*(column == value for column, value in zip(columns, key, strict=True)))
+    places = {key: _places(session, is_of_key).get(key, [])}
+    runs = _one_per_run([*_events(session, places[key]).values(), *_failures(session, places)[key]])
+    found = sorted(_columns(runs), key=_weight, reverse=True)
+    return {
+        "read_at": now.isoformat(),
+        "left_out": max(0, len(found) - MOST_COLUMNS),
+        "runs": [{"ended_at": run.ended_at.isoformat(), "state": run.state} for run in runs],
+        "columns": found[:MOST_COLUMNS],
+    }
+
+
+def _columns(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return the columns that any of the runs had, those of the newest first."""
+    told = [
+        {
+            source.collection_task_id: (source, _checks_by_column(source))
+            for source in (run.event.sources() if run.event else ())
+        }
+        for run in runs
+    ]
+    names = dict.fromkeys(
+        (task_id, name)
+        for of_run in reversed(told)
+        for task_id, (source, checks) in of_run.items()
+        for name in (*source.filled, *checks)
     )
-    places = [_Place(*row) for row in session.execute(query)]
-    if not places:
-        return []
-    return _one_per_run([*_events(session, places).values(), *_failures(session, {key: places})[key]])
+    return [_column(task_id, name, [of_run.get(task_id) for of_run in told]) for task_id, name in names]
 
 
-def not_passed(source: LandedSource) -> list[CheckOutcome]:
+def _column(
+    task_id: str, name: str, told: Sequence[tuple[LandedSource, dict[str, str]] | None]
+) -> dict[str, Any]:
+    """Return what is told of a column of a collection task; each list has an entry for each run.
+
+    :param told: by run, what has landed and the checks that its columns have not passed; None for nothing.
+    """
+    return {
+        "collection_task_id": task_id,
+        "name": name,
+        "rows": [found and found[0].rows for found in told],
+        "shares": [found and _share(found[0], name) for found in told],
+        "checks": {
+            index: _shortened(found[1][name])
+            for index, found in enumerate(told)
+            if found and name in found[1]
+        },
+    }
+
+
+def _weight(column: dict[str, Any]) -> tuple[bool, float]:
+    """Return how much a column is worth to be seen."""
+    known = [share for share in column["shares"] if share is not None]
+    return bool(column["checks"]), max(known) - min(known) if known else 0.0
+
+
+def _checks_by_column(source: LandedSource) -> dict[str, str]:
+    """Return the checks that a source has not passed, by column."""
+    found: dict[str, list[str]] = {}
+    for outcome in _not_passed(source):
+        if outcome.column:
+            found.setdefault(outcome.column, []).append(str(outcome))
+    return {name: "; ".join(texts) for name, texts in found.items()}
+
+
+def _share(source: LandedSource, name: str) -> float | None:
+    """Return in which share of the rows a column is filled; None if it is not known."""
+    if not source.rows or not source.filled:
+        return None
+    # where columns were left out, it may be one of them
+    return source.filled.get(name, 0.0 if len(source.filled) < MAX_COLUMNS else None)
+
+
+def _not_passed(source: LandedSource) -> list[CheckOutcome]:
     """Return the checks that the rows of a source have not passed, the failed ones before the warnings."""
     outcomes = []
     for each in source.checks:
@@ -219,18 +292,25 @@ def not_passed(source: LandedSource) -> list[CheckOutcome]:
     return [outcome for state in ("failed", "warning") for outcome in outcomes if outcome.state == state]
 
 
-def _places(session: Session, search: str) -> dict[SeriesKey, list[_Place]]:
+def _matches(search: str) -> ColumnElement[bool]:
+    """Return the condition on events that a text finds: all of them for none."""
+    assets = select(AssetModel.id).where(_contains(search, AssetModel.name, AssetModel.uri))
+    is_in_name = _contains(search, AssetEvent.source_dag_id, AssetEvent.source_task_id)
+    return or_(is_in_name, AssetEvent.asset_id.in_(assets)) if search else true()
+
+
+def _contains(text: str, *columns: Any) -> ColumnElement[bool]:
+    return or_(*(func.lower(column).contains(text.lower(), autoescape=True) for column in columns))
+
+
+def _places(session: Session, condition: ColumnElement[bool]) -> dict[SeriesKey, list[_Place]]:
     """Return the places of the newest events of each series, the newest first."""
     event = AssetEvent
     number = func.row_number().over(
         partition_by=_SERIES_TEXT, order_by=(event.timestamp.desc(), event.id.desc())
     )
-    query = select(*_SERIES, event.timestamp, event.id, number.label("number")).where(*_IS_LANDING)
-    if search:
-        texts = (event.source_dag_id, event.source_task_id, AssetModel.name, AssetModel.uri)
-        matches = [func.lower(text).contains(search.lower(), autoescape=True) for text in texts]
-        query = query.join(AssetModel, AssetModel.id == event.asset_id).where(or_(*matches))
-    numbered = query.subquery()
+    columns = (*_SERIES, event.timestamp, event.id, number.label("number"))
+    numbered = select(*columns).where(*_IS_LANDING, condition).subquery()
     found: dict[SeriesKey, list[_Place]] = {}
     rows = session.execute(select(numbered).where(numbered.c.number <= MOST_RUNS).order_by(numbered.c.number))
     for asset_id, dag_id, task_id, map_index, timestamp, event_id, _ in rows:
@@ -259,9 +339,9 @@ def _events(session: Session, places: Iterable[_Place]) -> dict[int, Run]:
 
 def _failures(session: Session, places: Mapping[SeriesKey, Sequence[_Place]]) -> dict[SeriesKey, list[Run]]:
     """Return the failed runs of each series since the oldest event that is shown of any."""
-    if not places:
-        return {}
-    since = min(found[-1].timestamp for found in places.values())
+    since = min((found[-1].timestamp for found in places.values() if found), default=None)
+    if since is None:
+        return {key: [] for key in places}
     ti, run = TaskInstance, DagRun
     rows = session.execute(
         select(ti.dag_id, ti.task_id, ti.map_index, ti.run_id, ti.end_date, run.logical_date, run.run_type)
@@ -362,7 +442,7 @@ def _sources(runs: Sequence[Run], newest: LandingEvent) -> list[dict[str, Any]]:
         mark = None
         if has_ended_well and source.rows is not None and not newest.quarantined_rows:
             mark = _mark(source.rows, counts)
-        outcomes = not_passed(source) if has_ended_well else []
+        outcomes = _not_passed(source) if has_ended_well else []
         found.append(
             {
                 "collection_task_id": source.collection_task_id,
@@ -370,7 +450,7 @@ def _sources(runs: Sequence[Run], newest: LandingEvent) -> list[dict[str, Any]]:
                 "usual_rows": _usual(counts),
                 "mark": mark,
                 "checks": [
-                    {"state": outcome.state, "text": shortened(str(outcome))}
+                    {"state": outcome.state, "text": _shortened(str(outcome))}
                     for outcome in outcomes[:MOST_OUTCOMES]
                 ],
                 "checks_left_out": max(0, len(outcomes) - MOST_OUTCOMES),
@@ -379,7 +459,7 @@ def _sources(runs: Sequence[Run], newest: LandingEvent) -> list[dict[str, Any]]:
     return found
 
 
-def shortened(text: str) -> str:
+def _shortened(text: str) -> str:
     """Return a text whose length does not matter for the size of a response."""
     return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
 
@@ -394,7 +474,7 @@ def _quarantines(runs: Sequence[Run], now: datetime.datetime) -> list[dict[str, 
     for run in reversed(runs):
         if run.event and run.event.quarantined_rows and run.ended_at >= since:
             sources = run.event.sources()
-            failed = [each for each in sources if any(o.state == "failed" for o in not_passed(each))]
+            failed = [each for each in sources if any(o.state == "failed" for o in _not_passed(each))]
             found.append(
                 {
                     "run_id": run.run_id,

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from airflow.models import Connection
 from airflow.utils.session import create_session
@@ -135,17 +135,6 @@ class LastKnown(Generic[T]):
         return replace(self._known, problem=problem, unanswered_since=since)
 
 
-class Reader(NamedTuple):
-    """Who looks at the page.
-
-    :ivar dag_ids: the DAGs that the person may read.
-    :ivar sees_all: whether these are all: then the account's tasks are shown, else those of these DAGs.
-    """
-
-    dag_ids: Collection[str]
-    sees_all: bool = False
-
-
 class ServiceView:
     """What the service tells of the account of one connection.
 
@@ -165,22 +154,26 @@ class ServiceView:
             "days": LastKnown(self._analytics, ANALYTICS_LIFETIME),
         }
 
-    def read(self, reader: Reader) -> dict[str, Any]:
-        """Return all of it that a person may see, after as long as its patience lasts."""
+    def read(self, dag_ids: Collection[str] | None) -> dict[str, Any]:
+        """Return all of it that a person may see, after as long as its patience lasts.
+
+        :param dag_ids: the DAGs that the person may read: of the account's tasks, theirs are shown. None for
+            all, which shows all tasks.
+        """
         until = time.monotonic() + self._patience
         for part in self._parts.values():
             part.refresh()
         known = {name: part.get(until - time.monotonic()) for name, part in self._parts.items()}
         with create_session() as session:
-            ids = set(_task_ids(session, self._conn_id, reader))
+            ids = set(_task_ids(session, self._conn_id, dag_ids))
 
         def shown(rows: Iterable[AnalyticsRow]) -> list[AnalyticsRow]:
-            return [row for row in rows if reader.sees_all or row.task_id in ids]
+            return [row for row in rows if dag_ids is None or row.task_id in ids]
 
         tasks, days = known["tasks"], known["days"]
         return {
             "connection_id": self._conn_id,
-            "sees_all": reader.sees_all,
+            "sees_all": dag_ids is None,
             "names": {row.task_id: row.task_name for row in shown(days.value or ()) if row.task_name},
             "token": known["token"].as_json(dict),
             "capacity": known["capacity"].as_json(dict),
@@ -211,7 +204,7 @@ class ServiceView:
 
     def _tasks(self) -> list[dict[str, Any]]:
         with create_session() as session:
-            ids = _task_ids(session, self._conn_id)[:MOST_TASKS]
+            ids = _task_ids(session, self._conn_id, None)[:MOST_TASKS]
         hook = WebCollectHook(self._conn_id)
         with hook.reading_client() as client:
             size = hook.connection.status_batch_size
@@ -241,12 +234,11 @@ def known_connections(session: Session) -> list[str]:
     return sorted({*stored, *stored_tasks(session), *landed})
 
 
-def _task_ids(session: Session, conn_id: str, reader: Reader | None = None) -> list[str]:
+def _task_ids(session: Session, conn_id: str, dag_ids: Collection[str] | None) -> list[str]:
     """Return the collection tasks of a connection: those that are waited for, landed, or named by assets.
 
-    :param reader: whose DAGs they are of; assets belong to no DAG. None for all.
+    :param dag_ids: the DAGs that they are of; assets belong to none. None for all.
     """
-    dag_ids = None if reader is None or reader.sees_all else reader.dag_ids
     landed = [
         task_id
         for dag_id, landing in newest_landings(session)

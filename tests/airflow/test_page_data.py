@@ -43,9 +43,14 @@ from airflow.models.taskreschedule import TaskReschedule
 from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
 from airflow_provider_webcollect.ui import activity, landings, service
 from airflow_provider_webcollect.ui.activity import read_activity
-from airflow_provider_webcollect.ui.columns import MOST_COLUMNS, read_columns
-from airflow_provider_webcollect.ui.landings import MOST_RUNS, SeriesKey, read_landings
-from airflow_provider_webcollect.ui.service import Reader, ServiceView, known_connections
+from airflow_provider_webcollect.ui.landings import (
+    MOST_COLUMNS,
+    MOST_RUNS,
+    SeriesKey,
+    read_columns,
+    read_landings,
+)
+from airflow_provider_webcollect.ui.service import ServiceView, known_connections
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 
@@ -53,7 +58,7 @@ NOW = datetime.datetime(2026, 6, 1, 12, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)
 #: What is told of an account.
 PARTS = ("token", "capacity", "tasks", "days")
-EVERYTHING = Reader((), sees_all=True)
+EVERYTHING = None
 COUNTS = "/cloudextraction/task/stats"
 TASK_ID = "a-task"
 _numbers = itertools.count(1)
@@ -61,16 +66,28 @@ _numbers = itertools.count(1)
 
 def landed(**facts: Any) -> dict[str, Any]:
     """Return what a landing leaves in an asset event."""
-    usual = {
-        "webcollect_conn_id": "webcollect_default",
-        "destination": "s3://bucket/prices",
-        "manifest": "s3://bucket/prices/_manifest.json",
-        "rows": 30,
-        "bytes": 1,
-        "parts": 1,
-        "duration": 0.5,
-    }
-    return {**usual, **facts}
+    usual = {"webcollect_conn_id": "webcollect_default", "destination": "s3://bucket/prices"}
+    counts = {"rows": 30, "bytes": 1, "parts": 1, "duration": 0.5}
+    return {**usual, "manifest": "s3://bucket/prices/_manifest.json", **counts, **facts}
+
+
+def several(**facts: Any) -> dict[str, Any]:
+    """Return what a landing of two sources, `a` and `b`, leaves in an asset event."""
+    return landed(
+        collection_task_ids=["a", "b"], manifests=[f"{each}/_manifest.json" for each in "ab"], **facts
+    )
+
+
+def read(dag_ids: set[str], now: datetime.datetime = NOW, search: str = "") -> dict[str, Any]:
+    """Return what the page is told of the landings of some DAGs."""
+    with create_session() as session:
+        return read_landings(session, dag_ids, now, search)
+
+
+def columns_of(series: dict[str, Any]) -> dict[str, Any]:
+    """Return what the page is told of the columns of a landing."""
+    with create_session() as session:
+        return read_columns(session, SeriesKey(*(series[name] for name in SeriesKey._fields)), NOW)
 
 
 def outcome(check: str = "columns.price.filled", state: str = "failed") -> dict[str, str]:
@@ -84,8 +101,8 @@ class Events:
     :ivar dag_id: the DAG that has run.
     """
 
-    def __init__(self) -> None:
-        self.dag_id = f"lands_{next(_numbers)}"
+    def __init__(self, dag_id: str | None = None) -> None:
+        self.dag_id = dag_id or f"lands_{next(_numbers)}"
         self.asset = Asset(name=f"rows_{next(_numbers)}", uri=f"s3://bucket/{next(_numbers)}")
 
     def add(self, *rows: int, ended: datetime.datetime = NOW, **fields: Any) -> None:
@@ -94,7 +111,7 @@ class Events:
             landed_at = ended - datetime.timedelta(minutes=1) - DAY * (len(rows) - 1 - index)
             self.add_event(landed(rows=count, bytes=count * 100), landed_at, **fields)
 
-    def add_event(self, extra: Any, at: datetime.datetime, **fields: Any) -> None:
+    def add_event(self, extra: Any, at: datetime.datetime = NOW, **fields: Any) -> None:
         columns = {
             "source_dag_id": self.dag_id,
             "source_task_id": "land",
@@ -119,19 +136,13 @@ class Events:
     ) -> None:
         """Add a DAG run, in which the task has failed if a moment is given."""
         run = {"dag_id": self.dag_id, "run_id": run_id}
-        when = {"logical_date": logical_date, "run_after": NOW}
-        task = {
-            "task_id": task_id,
-            "map_index": -1,
-            "state": "failed",
-            "end_date": failed_at,
-            "try_number": 1,
-        }
-        operator = {"operator": "WebCollectTransfer", "pool": "default_pool", "queue": "default"}
+        when = {"logical_date": logical_date, "run_after": NOW, "run_type": run_type}
+        task = {"task_id": task_id, "map_index": -1, "try_number": 1, "operator": "WebCollectTransfer"}
+        state = {"state": "failed", "end_date": failed_at, "pool": "default_pool", "queue": "default"}
         with create_session() as session:
-            session.execute(insert(DagRun.__table__).values(**run, **when, run_type=run_type))
+            session.execute(insert(DagRun.__table__).values(**run, **when))
             if failed_at:
-                values = {"id": uuid.uuid4(), **run, **task, **operator}
+                values = {"id": uuid.uuid4(), **run, **task, **state}
                 session.execute(insert(TaskInstance.__table__).values(**values))
 
     def add_dag(self, **facts: Any) -> None:
@@ -151,8 +162,7 @@ class Events:
             )
 
     def read(self, search: str = "") -> list[dict[str, Any]]:
-        with create_session() as session:
-            found: list[dict[str, Any]] = read_landings(session, {self.dag_id}, NOW, search)["series"]
+        found: list[dict[str, Any]] = read({self.dag_id}, search=search)["series"]
         return found
 
     def one(self) -> dict[str, Any]:
@@ -160,10 +170,7 @@ class Events:
         return series
 
     def columns(self) -> dict[str, Any]:
-        series = self.one()
-        key = SeriesKey(*(series[name] for name in SeriesKey._fields))
-        with create_session() as session:
-            return read_columns(session, key, NOW)
+        return columns_of(self.one())
 
     def runs(self) -> list[dict[str, Any]]:
         runs: list[dict[str, Any]] = self.one()["runs"]
@@ -182,9 +189,7 @@ class TestLandings:
         with make_dag() as dag:
             make_transfer(destination, source, outlets=[Asset(f"rows_{next(_numbers)}")])
         run = run_dag(dag)
-        with create_session() as session:
-            found = read_landings(session, {dag.dag_id}, datetime.datetime.now(datetime.UTC))
-        (series,) = found["series"]
+        (series,) = read({dag.dag_id}, datetime.datetime.now(datetime.UTC))["series"]
         (shown,) = series["runs"]
 
         assert (series["webcollect_conn_id"], series["destination"]) == ("webcollect_default", destination)
@@ -198,20 +203,17 @@ class TestLandings:
         assert series["marks"] == []
 
     def test_runs_are_shown_oldest_first_and_not_more_than_a_strip_can_hold(self, events: Events) -> None:
-        events.add(*range(MOST_RUNS + 5))
+        # though it has stopped long ago
+        events.add(*range(MOST_RUNS + 5), ended=NOW - DAY * 400)
         assert [run["rows"] for run in events.runs()] == list(range(5, MOST_RUNS + 5))
-
-    def test_a_landing_that_has_stopped_long_ago_stays(self, events: Events) -> None:
-        events.add(*range(5), ended=NOW - DAY * 400)
-        assert [run["rows"] for run in events.runs()] == list(range(5))
         assert events.one()["marks"] == ["late"]
 
     def test_events_of_others_on_the_asset_leave_its_landings(self, events: Events) -> None:
         events.add(*range(1, MOST_RUNS + 1))
         for _ in range(MOST_RUNS + 1):
-            events.add_event({"note": "of another operator"}, NOW, source_task_id="another")
-            events.add_event({"note": "of the same task"}, NOW)
-            events.add_event({}, NOW, source_dag_id=None, source_task_id=None, source_run_id=None)
+            events.add_event({"note": "of another operator"}, source_task_id="another")
+            events.add_event({"note": "of the same task"})
+            events.add_event({}, source_dag_id=None, source_task_id=None, source_run_id=None)
         assert [run["rows"] for run in events.runs()] == list(range(1, MOST_RUNS + 1))
 
     def test_each_task_each_index_and_each_asset_has_its_own_series(self, events: Events) -> None:
@@ -219,9 +221,7 @@ class TestLandings:
         events.add(2, source_task_id="land_other")
         events.add(3, source_map_index=0)
         events.add(4, source_map_index=1)
-        other = Events()
-        other.dag_id = events.dag_id
-        other.add(5)
+        Events(events.dag_id).add(5)
         assert sorted(series["runs"][0]["rows"] for series in events.read()) == [1, 2, 3, 4, 5]
 
     def test_a_task_that_was_cleared_has_one_landing_per_run(self, events: Events) -> None:
@@ -232,8 +232,7 @@ class TestLandings:
 
     def test_dags_that_the_person_may_not_read_are_left_out(self, events: Events) -> None:
         events.add(1)
-        with create_session() as session:
-            assert read_landings(session, {"another"}, NOW)["series"] == []
+        assert read({"another"})["series"] == []
 
     def test_an_event_that_names_no_task_is_shown_without_one(self, events: Events) -> None:
         events.add(7)
@@ -245,7 +244,7 @@ class TestLandings:
     def test_events_that_no_landing_has_left_are_left_out(
         self, events: Events, extra: dict[str, Any]
     ) -> None:
-        events.add_event(extra, NOW)
+        events.add_event(extra)
         assert events.read() == []
 
     def test_of_too_many_series_those_in_trouble_and_the_newest_are_shown(
@@ -257,8 +256,7 @@ class TestLandings:
         events.add(1, 1, 1, 1, 1, source_task_id="late", ended=NOW - DAY * 30)
         events.add(1, source_task_id="land", ended=NOW - DAY * 30)
         events.add_run("broken", failed_at=NOW)
-        with create_session() as session:
-            found = read_landings(session, {events.dag_id}, NOW)
+        found = read({events.dag_id})
         assert found["left_out"] == 4
         counts = {"failed": 1, "checks": 0, "late": 1, "odd": 0, "empty": 0}
         assert found["counts"] == {"landings": most, **counts}
@@ -272,8 +270,7 @@ class TestLandings:
         paused.add(1, 1, 1, 1, 1, ended=NOW - DAY * 9)
         paused.add_dag(is_paused=True)
         events.add(1)
-        with create_session() as session:
-            found = read_landings(session, {events.dag_id, paused.dag_id}, NOW)
+        found = read({events.dag_id, paused.dag_id})
         assert [series["dag_id"] for series in found["series"]] == [events.dag_id]
 
     @pytest.mark.parametrize(
@@ -287,44 +284,32 @@ class TestLandings:
         assert bool(events.read(search)) is is_found
 
     @pytest.mark.parametrize(
-        ("rows", "odd"),
-        [
-            ((100, 100, 100, 100, 200), False),
-            ((100, 100, 100, 100, 201), True),
-            ((100, 100, 100, 100, 50), False),
-            ((100, 100, 100, 100, 49), True),
-            # no rows are a state of their own
-            ((100, 100, 100, 100, 0), False),
-            # too few to tell what is usual; days without rows do not count
-            ((100, 100, 100, 300), False),
-            ((0, 0, 0, 0, 300), False),
-            ((0, 100, 0, 100, 0, 100, 0, 100, 0, 0, 0, 0, 0, 300), True),
-            # one odd run does not make the next one odd
-            ((100, 100, 100, 100, 900, 100), False),
-        ],
-    )
-    def test_a_count_is_odd_beyond_half_or_twice_the_usual(
-        self, events: Events, rows: tuple[int, ...], odd: bool
-    ) -> None:
-        events.add(*rows)
-        assert events.runs()[-1]["is_odd"] is odd
-        assert ("odd" in events.one()["marks"]) is odd
-
-    @pytest.mark.parametrize(
         ("rows", "state", "marks"),
         [
+            ((100, 100, 100, 100, 100), "landed", []),
+            # odd beyond half or twice the usual
+            ((100, 100, 100, 100, 200), "landed", []),
+            ((100, 100, 100, 100, 201), "landed", ["odd"]),
+            ((100, 100, 100, 100, 50), "landed", []),
+            ((100, 100, 100, 100, 49), "landed", ["odd"]),
+            # too few to tell what is usual; days without rows do not count
+            ((100, 100, 100, 300), "landed", []),
+            ((0, 0, 0, 0, 300), "landed", []),
+            ((0, 100, 0, 100, 0, 100, 0, 100, 0, 0, 0, 0, 0, 300), "landed", ["odd"]),
+            # one odd run does not make the next one odd
+            ((100, 100, 100, 100, 900, 100), "landed", []),
+            # no rows are a state of their own, and worth a look where there always were some
             ((100, 100, 100, 100, 0), "empty", ["empty"]),
-            # a quiet day is not odd where there have been some
             ((100, 0, 100, 100, 0), "empty", []),
             ((100, 100, 100, 0), "empty", []),
-            ((100, 100, 100, 100, 100), "landed", []),
         ],
     )
-    def test_no_rows_are_worth_a_look_where_there_always_were_some(
+    def test_a_count_is_judged_by_those_before(
         self, events: Events, rows: tuple[int, ...], state: str, marks: list[str]
     ) -> None:
         events.add(*rows)
-        assert events.runs()[-1]["state"] == state
+        newest = events.runs()[-1]
+        assert (newest["state"], newest["is_odd"]) == (state, "odd" in marks)
         assert events.one()["marks"] == marks
 
     def test_failed_runs_are_among_the_latest(self, events: Events) -> None:
@@ -349,7 +334,7 @@ class TestLandings:
     def test_each_run_has_its_logical_date_and_manifests_that_differ(self, events: Events) -> None:
         events.add_event(landed(manifest="s3://bucket/1/_manifest.json"), NOW - DAY, source_run_id="first")
         events.add_run("first", logical_date=NOW)
-        events.add_event(landed(manifest="s3://bucket/2/_manifest.json"), NOW)
+        events.add_event(landed(manifest="s3://bucket/2/_manifest.json"))
         first, second = events.runs()
         assert first["logical_date"] == NOW.isoformat()
         assert first["manifests"] == ["s3://bucket/1/_manifest.json"]
@@ -367,11 +352,16 @@ class TestLandings:
         expected = datetime.datetime.fromisoformat(series["landed_at"]) + DAY
         assert series["expected_at"] == expected.isoformat()
 
-    def test_a_landing_of_a_paused_dag_is_never_late(self, events: Events) -> None:
+    @pytest.mark.parametrize(
+        ("facts", "is_paused"), [({"is_paused": True}, True), ({"timetable_summary": "None"}, False)]
+    )
+    def test_a_landing_of_a_dag_that_is_paused_or_has_no_schedule_is_never_late(
+        self, events: Events, facts: dict[str, Any], is_paused: bool
+    ) -> None:
         events.add(1, 1, 1, 1, 1, ended=NOW - DAY * 9)
-        events.add_dag(is_paused=True)
+        events.add_dag(**facts)
         series = events.one()
-        assert (series["is_paused"], series["expected_at"], series["marks"]) == (True, None, [])
+        assert (series["is_paused"], series["expected_at"], series["marks"]) == (is_paused, None, [])
 
     @pytest.mark.parametrize("run_type", ["manual", "backfill"])
     def test_runs_that_somebody_has_started_do_not_tell_when_the_next_is_to_come(
@@ -393,22 +383,15 @@ class TestLandings:
         expected = NOW - DAY * next_day - datetime.timedelta(minutes=1)
         assert (events.one()["expected_at"], events.one()["marks"]) == (expected.isoformat(), marks)
 
-    def test_a_landing_of_a_dag_without_a_schedule_is_never_late(self, events: Events) -> None:
-        events.add(1, 1, 1, 1, 1, ended=NOW - DAY * 9)
-        events.add_dag(timetable_summary="None")
-        series = events.one()
-        assert (series["is_paused"], series["expected_at"], series["marks"]) == (False, None, [])
-
     @pytest.mark.parametrize(("known", "rows"), [({"source_rows": [10, 20]}, [10, 20]), ({}, [None, None])])
     def test_several_sources_are_shown_with_their_tasks_and_rows(
         self, events: Events, known: dict[str, Any], rows: list[int | None]
     ) -> None:
-        several = {"manifests": ["a/m", "b/m"], "collection_task_ids": ["a", "b"], **known}
-        events.add_event(landed(**several), NOW)
+        events.add_event(several(**known))
         series = events.one()
         assert [source["collection_task_id"] for source in series["sources"]] == ["a", "b"]
         assert [source["rows"] for source in series["sources"]] == rows
-        assert series["manifests"] == ["a/m", "b/m"]
+        assert series["manifests"] == ["a/_manifest.json", "b/_manifest.json"]
 
     def test_one_of_many_sources_that_brings_no_rows_or_odd_ones_is_seen(self, events: Events) -> None:
         def add(*rows: int, at: datetime.datetime) -> None:
@@ -445,27 +428,22 @@ class TestChecks:
     ) -> None:
         checks = [outcome(state=state) for state in states]
         events.add_event(landed(collection_task_id="a", checks=[outcome()]), NOW - DAY)
-        events.add_event(landed(collection_task_id="a", checks=checks), NOW)
+        events.add_event(landed(collection_task_id="a", checks=checks))
         (source,) = events.one()["sources"]
         assert events.one()["marks"] == marks
         assert source["checks"] == [{"state": state, "text": self.FAILED} for state in states if marks]
 
-    def test_of_many_failed_checks_some_are_told_the_failed_ones_first(self, events: Events) -> None:
-        checks = [outcome("new_columns", "warning"), *(outcome(f"columns.{n}.filled") for n in range(6))]
-        checks.append({"check": "of another version"})
-        events.add_event(landed(collection_task_id="a", checks=checks), NOW)
+    def test_of_many_failed_checks_some_are_told_in_short_the_failed_ones_first(self, events: Events) -> None:
+        names = (f"columns.{n}.filled" for n in ["c" * 5_000, *range(5)])
+        checks = [outcome("new_columns", "warning"), *map(outcome, names), {"check": "of another version"}]
+        events.add_event(landed(collection_task_id="a", checks=checks))
         (source,) = events.one()["sources"]
         assert [each["state"] for each in source["checks"]] == ["failed"] * 5
         assert source["checks_left_out"] == 2
-
-    def test_a_text_of_a_check_is_no_longer_than_anybody_reads(self, events: Events) -> None:
-        events.add_event(landed(collection_task_id="a", checks=[outcome("c" * 5_000)]), NOW)
-        (told,) = events.one()["sources"][0]["checks"]
-        assert len(told["text"]) == 300
+        assert len(source["checks"][0]["text"]) == 300
 
     def test_each_of_several_sources_has_its_own(self, events: Events) -> None:
-        several = {"manifests": ["a/m", "b/m"], "collection_task_ids": ["a", "b"], "source_rows": [1, 2]}
-        events.add_event(landed(**several, source_checks=[[], [outcome()]]), NOW)
+        events.add_event(several(source_rows=[1, 2], source_checks=[[], [outcome()]]))
         assert [len(source["checks"]) for source in events.one()["sources"]] == [0, 1]
         assert events.one()["marks"] == ["checks"]
 
@@ -486,14 +464,10 @@ class TestChecks:
         assert [each["folders"] for each in told] == [["s3://bucket/prices"]] * 2
 
     def test_of_several_sources_the_folders_whose_rows_are_quarantined_are_told(self, events: Events) -> None:
-        several = {
-            "manifests": ["s3://b/a/_manifest.json", "s3://b/b/_manifest.json"],
-            "collection_task_ids": ["a", "b"],
-            "source_checks": [[outcome(state="warning")], [outcome()]],
-        }
-        events.add_event(landed(**several, quarantined_rows=30), NOW)
+        checks = [[outcome(state="warning")], [outcome()]]
+        events.add_event(several(source_checks=checks, quarantined_rows=30))
         (told,) = events.one()["quarantines"]
-        assert told["folders"] == ["s3://b/b"]
+        assert told["folders"] == ["b"]
 
     def test_a_run_whose_rows_are_quarantined_is_neither_empty_nor_odd_nor_usual(
         self, events: Events
@@ -526,13 +500,10 @@ class TestChecks:
             # the page finds the folder by this
             assert f"`webcollect landing accept {destination.removeprefix('file://')}`" in said()
             return
-        with create_session() as session:
-            now = datetime.datetime.now(datetime.UTC)
-            (series,) = read_landings(session, {dag.dag_id}, now)["series"]
-            columns = read_columns(session, SeriesKey(series["asset_id"], dag.dag_id, "land", -1), now)
+        (series,) = read({dag.dag_id}, datetime.datetime.now(datetime.UTC))["series"]
         assert series["marks"] == ["checks"]
         assert "columns.no_such.present: no row has it" in series["sources"][0]["checks"][0]["text"]
-        shares = {each["name"]: each["shares"] for each in columns["columns"]}
+        shares = {each["name"]: each["shares"] for each in columns_of(series)["columns"]}
         assert shares["no_such"] == ([0.0] if way == "warn" else [None])
         assert (len(shares) > 3) is (way == "warn")
         folders = [(each["run_id"], each["rows"], each["folders"]) for each in series["quarantines"]]
@@ -592,14 +563,9 @@ class TestColumns:
         assert len(found["runs"]) == MOST_RUNS
 
     def test_columns_of_several_sources_are_told_apart(self, events: Events) -> None:
-        facts = {
-            "manifests": ["a/m", "b/m"],
-            "collection_task_ids": ["a", "b"],
-            "source_rows": [10, 20],
-            "source_filled": [{"price": 1.0}, {"price": 0.4}],
-            "source_checks": [[], [outcome()]],
-        }
-        events.add_event(landed(**facts), NOW)
+        filled = [{"price": 1.0}, {"price": 0.4}]
+        checks = [[], [outcome()]]
+        events.add_event(several(source_rows=[10, 20], source_filled=filled, source_checks=checks))
         found = events.columns()["columns"]
         assert [(each["collection_task_id"], each["shares"], each["rows"]) for each in found] == [
             ("b", [0.4], [20]),
@@ -607,18 +573,14 @@ class TestColumns:
         ]
 
     def test_each_series_of_an_asset_has_its_own(self, events: Events) -> None:
-        events.add_event(landed(collection_task_id="a", filled={"price": 1.0}), NOW)
+        events.add_event(landed(collection_task_id="a", filled={"price": 1.0}))
         for other in ({"source_task_id": "other"}, {"source_map_index": 3}, {"source_dag_id": "other"}):
-            extra = landed(collection_task_id="a", filled={"other": 1.0})
-            events.add_event(extra, NOW, **other)
-        key = next(each for each in events.read() if (each["task_id"], each["map_index"]) == ("land", -1))
-        with create_session() as session:
-            found = read_columns(session, SeriesKey(*(key[name] for name in SeriesKey._fields)), NOW)
-        assert [each["name"] for each in found["columns"]] == ["price"]
+            events.add_event(landed(collection_task_id="a", filled={"other": 1.0}), **other)
+        series = next(each for each in events.read() if (each["task_id"], each["map_index"]) == ("land", -1))
+        assert [each["name"] for each in columns_of(series)["columns"]] == ["price"]
 
     def test_of_a_landing_that_is_not_known_nothing_is(self) -> None:
-        with create_session() as session:
-            found = read_columns(session, SeriesKey(-1, "no_such", "land", -1), NOW)
+        found = columns_of({"asset_id": -1, "dag_id": "no_such", "task_id": "land", "map_index": -1})
         assert (found["runs"], found["columns"]) == ([], [])
 
 
@@ -707,8 +669,7 @@ class TestActivity:
         assert self.read(dag_id, NOW, end_date=NOW - DAY * 7.1)["failures"] == []
 
     def test_a_failure_that_a_later_run_has_made_good_is_shown_for_a_day(self, dag_id: str) -> None:
-        events = Events()
-        events.dag_id = dag_id
+        events = Events(dag_id)
         self.read(dag_id, NOW, state="success", end_date=NOW)
         events.add_run("before", failed_at=NOW - DAY / 2, task_id="mark")
         events.add_run("long before", failed_at=NOW - DAY * 2, task_id="mark")
@@ -721,8 +682,7 @@ class TestActivity:
         self, dag_id: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(activity, "MOST_TASKS", 2)
-        events = Events()
-        events.dag_id = dag_id
+        events = Events(dag_id)
         self.read(dag_id, NOW, state="success", end_date=NOW)
         events.add_run("recovered", failed_at=NOW - DAY / 2, task_id="mark")
         for index in range(3):
@@ -792,8 +752,7 @@ class TestService:
         self, view: ServiceView, hook: WebCollectHook, sandbox: Sandbox, events: Events
     ) -> None:
         task = sandbox.control.add_task(lots=[30], subtasks=3)
-        facts = {"webcollect_conn_id": "webcollect_default", "collection_task_id": task["task_id"]}
-        events.add_event(landed(**facts), NOW)
+        events.add_event(landed(collection_task_id=task["task_id"]))
         found = view.read(EVERYTHING)
 
         assert {found[name]["problem"] for name in PARTS} == {None}
@@ -839,30 +798,35 @@ class TestService:
         view.read(EVERYTHING)
         assert asked() == (first[0] + 2, first[1] + 1)
 
+    @pytest.mark.parametrize(
+        ("fault", "is_silent"),
+        [
+            ({"status": 403, "code": "PermissionDenied"}, False),
+            ({"status": 503, "times": 100}, True),
+            ({"kind": "drop", "times": 100}, True),
+        ],
+    )
     def test_a_service_in_trouble_leaves_what_is_known(
-        self, view: ServiceView, sandbox: Sandbox, clock: Callable[[float], None]
-    ) -> None:
-        known = view.read(EVERYTHING)["capacity"]
-        sandbox.control.fail(COUNTS, status=403, code="PermissionDenied")
-        clock(31.0)
-        found = view.read(EVERYTHING)["capacity"]
-        assert (found["value"], found["read_at"]) == (known["value"], known["read_at"])
-        assert "403" in found["problem"]
-        assert found["unanswered_since"] is None
-
-    @pytest.mark.parametrize("fault", [{"status": 503, "times": 100}, {"kind": "drop", "times": 100}])
-    def test_a_service_that_is_down_is_told_with_what_was_last_known(
-        self, view: ServiceView, sandbox: Sandbox, clock: Callable[[float], None], fault: dict[str, Any]
+        self,
+        view: ServiceView,
+        sandbox: Sandbox,
+        clock: Callable[[float], None],
+        fault: dict[str, Any],
+        is_silent: bool,
     ) -> None:
         known = view.read(EVERYTHING)["capacity"]
         sandbox.control.fail(COUNTS, **fault)
         since = []
-        for _ in range(2):
+        for _ in range(1 + is_silent):
             clock(31.0)
             found = view.read(EVERYTHING)["capacity"]
             assert (found["value"], found["read_at"]) == (known["value"], known["read_at"])
             assert found["problem"]
             since.append(found["unanswered_since"])
+        if not is_silent:
+            assert since == [None]
+            assert "403" in found["problem"]
+            return
         assert since[0] == since[1] > known["read_at"]
         # a few attempts, after which the page asks again
         assert len(sandbox.control.requests(COUNTS)) == 5
@@ -907,7 +871,7 @@ class TestService:
     ) -> None:
         tasks = [sandbox.control.add_task(lots=[1])["task_id"] for _ in range(3)]
         for index, task in enumerate(tasks):
-            events.add_event(landed(collection_task_id=task), NOW, source_map_index=index)
+            events.add_event(landed(collection_task_id=task), source_map_index=index)
         shown = [each["task"] for each in view.read(EVERYTHING)["tasks"]["value"]["tasks"]]
         assert set(tasks) <= set(shown)
 
@@ -917,8 +881,8 @@ class TestService:
         own = sandbox.control.add_task(lots=[5])["task_id"]
         other = Events()
         for each, task in ((events, own), (other, demo.TASK_ID)):
-            each.add_event(landed(collection_task_id=task), NOW)
-        found = view.read(Reader({events.dag_id}))
+            each.add_event(landed(collection_task_id=task))
+        found = view.read({events.dag_id})
         assert not found["sees_all"]
         assert [each["task"] for each in found["tasks"]["value"]["tasks"]] == [own]
         assert list(found["names"]) == [own]
@@ -933,8 +897,8 @@ class TestService:
         monkeypatch.setattr(service, "MOST_TASKS", 1)
         # the ids' order says for which one the service is asked
         for each, task in ((Events(), "0" * 8), (events, "z" * 8)):
-            each.add_event(landed(collection_task_id=task), NOW)
-        found = view.read(Reader({events.dag_id}))["tasks"]["value"]
+            each.add_event(landed(collection_task_id=task))
+        found = view.read({events.dag_id})["tasks"]["value"]
         assert found == {"left_out": 1, "tasks": []}
 
     def test_a_connection_that_cannot_be_used_is_said_to_be_so(
@@ -945,7 +909,6 @@ class TestService:
         assert all("read_timeout" in found[name]["problem"] for name in PARTS)
 
     def test_the_connections_of_landings_are_known(self, events: Events) -> None:
-        facts = {"webcollect_conn_id": "from_a_secrets_backend", "collection_task_id": "a"}
-        events.add_event(landed(**facts), NOW)
+        events.add_event(landed(webcollect_conn_id="from_a_secrets_backend"))
         with create_session() as session:
             assert "from_a_secrets_backend" in known_connections(session)
