@@ -28,6 +28,11 @@ pytestmark = [
     pytest.mark.skipif(browser.find_browser() is None, reason="no Chromium"),
 ]
 DAGS = ("hello.py",)
+#: All others are for the night.
+BY_DAY = {
+    "test_each_part_of_the_top_line_shows_its_own",
+    "test_trouble_comes_first_and_leads_to_the_log_and_airflows_own_dialogs",
+}
 PAGE = "/plugin/webcollect"
 #: Where `make test` has put axe; without it, its test is left out.
 AXE = Path(os.environ.get("WEBCOLLECT_AXE", ""))
@@ -119,6 +124,30 @@ def series_of(shown: Locator, dag_id: str) -> Locator:
     return shown.locator(f'[data-series^="{dag_id}/"]').first
 
 
+def marks(shown: Locator) -> list[str | None]:
+    """Return the marks of the landings that are shown, in their order."""
+    return [each.get_attribute("data-marks") for each in shown.locator("[data-series]").all()]
+
+
+def copied(page: Page, button: Locator) -> str:
+    """Press a button, and return what it has copied."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    button.press("Enter")
+    return str(page.evaluate("navigator.clipboard.readText()"))
+
+
+def told_by_arrow_keys(page: Page, chart: Locator, name: str) -> None:
+    """Check that the keys of a slider tell another part of a chart each."""
+    slider = chart.get_by_role("slider", name=name)
+    slider.focus()
+    told = [chart.locator(".told").inner_text()]
+    for key in ("ArrowLeft", "Home"):
+        page.keyboard.press(key)
+        told.append(chart.locator(".told").inner_text())
+        assert slider.get_attribute("aria-valuetext") == told[-1]
+    assert len(set(told)) == 3
+
+
 def change(page: Page, route: str, change: Callable[[Any], None]) -> None:
     """Change what a route of the page answers from now on."""
 
@@ -129,6 +158,12 @@ def change(page: Page, route: str, change: Callable[[Any], None]) -> None:
         request.fulfill(response=response, json=data)
 
     page.route(re.compile(rf"/webcollect/{route}(\?|$)"), answer)
+
+
+def log(page: Page, error: str) -> None:
+    """Have the logs of failed tasks say an error."""
+    entries = {"content": [{"event": error, "level": "error"}]}
+    page.route("**/logs/1?*", lambda route: route.fulfill(json=entries))
 
 
 def refresh(shown: Locator) -> None:
@@ -145,8 +180,7 @@ def test_each_part_of_the_top_line_shows_its_own(page: Page, url: str) -> None:
 
     late.click()
     assert late.get_attribute("aria-pressed") == "true"
-    marks = [each.get_attribute("data-marks") for each in shown.locator("[data-series]").all()]
-    assert marks == ["failed late", "late", "late"]
+    assert marks(shown) == ["failed late", "late", "late"]
     assert {each.get_attribute("data-attention") for each in shown.locator("[data-attention]").all()} == {
         "late"
     }
@@ -161,8 +195,8 @@ def test_trouble_comes_first_and_leads_to_the_log_and_airflows_own_dialogs(page:
     shown = show(page, url)
     sections = [each.get_attribute("data-section") for each in shown.locator("section").all()]
     assert sections == ["attention", "landings", "running", "service"]
-    states = [each.get_attribute("data-marks") for each in shown.locator("[data-series]").all()]
-    assert [bool(each) for each in states] == sorted((bool(each) for each in states), reverse=True)
+    marked = [bool(each) for each in marks(shown)]
+    assert marked == sorted(marked, reverse=True)
 
     failure = shown.locator("[data-failure]").filter(has_text="flights_daily")
     # the equal reasons of two runs are one
@@ -174,25 +208,13 @@ def test_trouble_comes_first_and_leads_to_the_log_and_airflows_own_dialogs(page:
     page.get_by_role("button", name="Clear").first.wait_for()
 
 
-@pytest.mark.at_night
-def test_a_log_without_an_error_is_no_reason(page: Page, url: str) -> None:
-    page.route(
-        "**/logs/1?*", lambda route: route.fulfill(json={"content": [{"event": "x", "level": "info"}]})
-    )
-    shown = show(page, url)
-    shown.locator("[data-failure]").get_by_text("failed without an error in its log; open the log").wait_for()
-
-
-@pytest.mark.at_night
 def test_messages_of_the_service_are_texts(page: Page, url: str) -> None:
-    event = {"event": "<img src=x onerror=alert(1)>", "level": "error"}
-    page.route("**/logs/1?*", lambda route: route.fulfill(json={"content": [event]}))
+    log(page, reason := "<img src=x onerror=alert(1)>")
     shown = show(page, url)
-    shown.get_by_text(event["event"]).wait_for()
+    shown.get_by_text(reason).wait_for()
     assert shown.locator("img").count() == 0
 
 
-@pytest.mark.at_night
 def test_a_failure_that_has_recovered_is_not_open(page: Page, url: str) -> None:
     def recover(data: dict[str, Any]) -> None:
         for failure in data["failures"]:
@@ -206,7 +228,6 @@ def test_a_failure_that_has_recovered_is_not_open(page: Page, url: str) -> None:
     shown.get_by_text("recovered", exact=True).first.wait_for()
 
 
-@pytest.mark.at_night
 def test_twelve_sources_are_one_line_as_one_source_is(page: Page, url: str) -> None:
     shown = show(page, url)
     heights = {}
@@ -222,19 +243,14 @@ def test_twelve_sources_are_one_line_as_one_source_is(page: Page, url: str) -> N
     assert all(len(each) == 36 and each in shown.inner_text() for each in ids)
 
 
-@pytest.mark.at_night
 def test_a_landing_is_named_before_it_is_numbered(page: Page, url: str) -> None:
-    change(
-        page, "connections/webcollect_default", lambda data: data.update(names={demo.TASK_ID: "Book shops"})
-    )
+    names = {demo.TASK_ID: "Book shops"}
+    change(page, "connections/webcollect_default", lambda data: data.update(names=names))
     shown = show(page, url)
     series_of(shown, "books_daily").get_by_role("button", name="Book shops").wait_for()
-    # the service tells no name of the other: it is called as its asset
-    series_of(shown, "jobs_daily").get_by_role("button", name="jobs").wait_for()
     assert demo.TASK_ID not in shown.inner_text()
 
 
-@pytest.mark.at_night
 def test_the_strip_tells_failed_empty_odd_and_cut_runs_by_their_shapes(page: Page, url: str) -> None:
     shown = show(page, url)
 
@@ -276,7 +292,6 @@ def in_words(moment: datetime.datetime) -> str:
     return f"{moment.day} {moment:%B}"
 
 
-@pytest.mark.at_night
 def test_a_column_that_has_become_empty_is_seen_at_once(page: Page, url: str) -> None:
     shown = show(page, url)
     columns = columns_of(shown, "reviews_daily")
@@ -307,26 +322,22 @@ def test_a_column_that_has_become_empty_is_seen_at_once(page: Page, url: str) ->
     assert heights[0] > 10 > 2 > heights[-1] > 0
 
 
-@pytest.mark.at_night
 def test_the_runs_of_a_column_are_told_by_arrow_keys_and_the_others_are_shown(page: Page, url: str) -> None:
     shown = show(page, url)
     columns = columns_of(shown, "reviews_daily")
     price = columns.locator('[data-column="price"]')
-    slider = price.get_by_role("slider", name="Filled rows of price")
-    slider.focus()
-    told = [price.locator(".told").inner_text()]
-    for key in ("ArrowLeft", "Home"):
-        page.keyboard.press(key)
-        told.append(price.locator(".told").inner_text())
-        assert slider.get_attribute("aria-valuetext") == told[-1]
-    assert len(set(told)) == 3
+    told_by_arrow_keys(page, price, "Filled rows of price")
     assert columns.locator("[data-column]").count() == 8
     columns.get_by_role("button", name="3 columns more").press("Enter")
     columns.locator("[data-column]").nth(10).wait_for()
     assert columns.get_by_role("button").count() == 0
 
 
-@pytest.mark.at_night
+def end_later(data: dict[str, Any]) -> None:
+    for series in data["series"]:
+        series["runs"][-1]["ended_at"] = ago()
+
+
 def test_columns_are_read_for_a_landing_that_is_opened_and_again_with_a_newer_run(
     page: Page, url: str
 ) -> None:
@@ -342,11 +353,6 @@ def test_columns_are_read_for_a_landing_that_is_opened_and_again_with_a_newer_ru
     assert len(asked) == 2
     with page.expect_response("**/webcollect/landings"):
         refresh(shown)
-
-    def end_later(data: dict[str, Any]) -> None:
-        for series in data["series"]:
-            series["runs"][-1]["ended_at"] = ago()
-
     change(page, "landings", end_later)
     with page.expect_response("**/columns?*"):
         refresh(shown)
@@ -354,17 +360,11 @@ def test_columns_are_read_for_a_landing_that_is_opened_and_again_with_a_newer_ru
     assert shown.locator("[data-column]").count() == 8
 
 
-@pytest.mark.at_night
 def test_what_is_pressed_while_news_come_is_clicked(page: Page, url: str) -> None:
     shown = show(page, url)
     button = series_of(shown, "reviews_daily").get_by_role("button")
     button.hover()
     page.mouse.down()
-
-    def end_later(data: dict[str, Any]) -> None:
-        for series in data["series"]:
-            series["runs"][-1]["ended_at"] = ago()
-
     change(page, "landings", end_later)
     with page.expect_response("**/webcollect/landings"), page.expect_response("**/webcollect/activity"):
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
@@ -375,12 +375,10 @@ def test_what_is_pressed_while_news_come_is_clicked(page: Page, url: str) -> Non
     assert button.get_attribute("aria-expanded") == "true"
 
 
-@pytest.mark.at_night
 def test_failed_checks_need_somebody_in_their_own_words(page: Page, url: str) -> None:
     shown = show(page, url)
     shown.get_by_role("button", name="2 failed checks").click()
-    marks = [each.get_attribute("data-marks") for each in shown.locator("[data-series]").all()]
-    assert marks == ["checks", "checks"]
+    assert marks(shown) == ["checks", "checks"]
     kinds = [each.get_attribute("data-attention") for each in shown.locator("[data-attention]").all()]
     assert kinds == ["checks", "checks", "quarantined"]
     item = shown.locator("[data-attention=checks]").filter(has_text="reviews")
@@ -390,18 +388,14 @@ def test_failed_checks_need_somebody_in_their_own_words(page: Page, url: str) ->
     assert series_of(shown, "reviews_daily").locator("[data-state]").inner_text() == "failed checks"
 
 
-@pytest.mark.at_night
 def test_quarantined_rows_have_the_lines_that_decide_on_them(page: Page, url: str) -> None:
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     shown = show(page, url)
     item = shown.locator("[data-attention=quarantined]")
     item.get_by_text(re.compile(r"rows of 2 runs were quarantined, .* not known here; to decide:")).wait_for()
     run_id = item.get_by_role("listitem").first.get_by_role("link").inner_text()
     for verb in ("accept", "discard"):
         button = item.get_by_role("button", name=f"{verb}s the rows of {run_id}")
-        button.press("Enter")
-        line = page.evaluate("navigator.clipboard.readText()")
-        assert line == f"webcollect landing {verb} 's3://lake/offers' '{run_id}'"
+        assert copied(page, button) == f"webcollect landing {verb} 's3://lake/offers' '{run_id}'"
     runs = series_of(shown, "offers_daily").locator('[data-run-state="quarantined"]')
     assert runs.count() == 2
     assert re.search(r"0 rows, \d+ quarantined", runs.last.locator("title").text_content() or "")
@@ -409,29 +403,22 @@ def test_quarantined_rows_have_the_lines_that_decide_on_them(page: Page, url: st
     columns.get_by_text("No column of what has landed is filled less than before.").wait_for()
 
 
-@pytest.mark.at_night
 def test_a_run_that_has_failed_its_checks_has_the_lines_that_decide_on_its_rows(page: Page, url: str) -> None:
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     folder = "s3://lake/flights"
     ways = (
         f"`webcollect landing accept {folder}` lands them, `webcollect landing discard {folder} r` does not"
     )
     reason = f"1 check failed at {folder}: columns.price.filled: {'x' * 400}. {ways}"
-    page.route(
-        "**/logs/1?*",
-        lambda route: route.fulfill(json={"content": [{"event": reason, "level": "error"}]}),
-    )
+    log(page, reason)
     shown = show(page, url)
     failure = shown.locator("[data-failure]").filter(has_text="flights_daily")
     failure.get_by_text(reason, exact=True).wait_for()
     run_id = (failure.get_attribute("data-failure") or "").split("/")[1]
-    failure.get_by_role("button", name="accepts the rows").click()
-    line = page.evaluate("navigator.clipboard.readText()")
+    line = copied(page, failure.get_by_role("button", name="accepts the rows"))
     assert line == f"webcollect landing accept {folder} '{run_id}'"
     assert failure.get_by_role("button", name="discards the rows").is_visible()
 
 
-@pytest.mark.at_night
 def test_rows_say_what_is_usual_and_no_rows_are_a_state(page: Page, url: str) -> None:
     shown = show(page, url)
     jobs = series_of(shown, "jobs_daily")
@@ -442,24 +429,19 @@ def test_rows_say_what_is_usual_and_no_rows_are_a_state(page: Page, url: str) ->
     assert series_of(shown, "alerts_daily").get_attribute("data-marks") == ""
 
 
-@pytest.mark.at_night
 def test_the_lines_that_read_a_landing_are_copied(page: Page, url: str) -> None:
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     shown = show(page, url)
     series_of(shown, "jobs_daily").get_by_role("button").click()
-
-    def copied(name: str) -> str:
-        shown.get_by_role("button", name=f"Copy {name}", exact=True).click()
-        return str(page.evaluate("navigator.clipboard.readText()"))
-
-    assert copied("the line of Python") == 'read_landing("s3://lake/jobs")'
-    query = "'select count(*) from landing'"
-    assert copied("the shell command") == f"webcollect landing sql 's3://lake/jobs' {query}"
-    assert copied("the manifest") == "s3://lake/jobs/_manifest.json"
+    lines = {
+        "the line of Python": 'read_landing("s3://lake/jobs")',
+        "the shell command": "webcollect landing sql 's3://lake/jobs' 'select count(*) from landing'",
+        "the manifest": "s3://lake/jobs/_manifest.json",
+    }
+    for name, line in lines.items():
+        assert copied(page, shown.get_by_role("button", name=f"Copy {name}", exact=True)) == line
     assert shown.locator("[data-run]").count() == 30
 
 
-@pytest.mark.at_night
 def test_waits_tell_how_far_their_collection_tasks_are(page: Page, url: str) -> None:
     wait = {
         **TASK,
@@ -497,7 +479,6 @@ def test_waits_tell_how_far_their_collection_tasks_are(page: Page, url: str) -> 
     shown.get_by_role("columnheader", name="Ended", exact=True).last.wait_for()
 
 
-@pytest.mark.at_night
 def test_a_service_that_does_not_answer_is_told_at_once_and_what_is_known_stays(page: Page, url: str) -> None:
     shown = show(page, url)
     shown.locator("[data-sentence=capacity]").wait_for()
@@ -519,25 +500,31 @@ def test_a_service_that_does_not_answer_is_told_at_once_and_what_is_known_stays(
         pass
 
 
-@pytest.mark.at_night
-def test_who_may_not_read_all_dags_is_told_whose_tasks_are_shown(page: Page, url: str) -> None:
-    change(page, "connections/webcollect_default", lambda data: data.update(sees_all=False))
+@pytest.mark.parametrize(
+    ("edit", "text", "has_charts"),
+    [
+        (
+            lambda data: data.update(sees_all=False),
+            "Only collection tasks of the DAGs that you may read are shown.",
+            True,
+        ),
+        (
+            lambda data: data["days"].update(value={"days": [], "thresholds": {}}, read_at=ago()),
+            "The service tells of no run in the last 30 days.",
+            False,
+        ),
+    ],
+    ids=["of other DAGs", "no run"],
+)
+def test_what_is_not_shown_of_the_service_is_said(
+    page: Page, url: str, edit: Callable[[Any], None], text: str, has_charts: bool
+) -> None:
+    change(page, "connections/webcollect_default", edit)
     shown = show(page, url)
-    shown.get_by_text("Only collection tasks of the DAGs that you may read are shown.").wait_for()
+    shown.get_by_text(text).wait_for()
+    assert bool(shown.locator("[data-chart]").count()) is has_charts
 
 
-@pytest.mark.at_night
-def test_a_service_without_a_run_has_no_empty_charts(page: Page, url: str) -> None:
-    days = {"days": [], "thresholds": {}}
-    change(
-        page, "connections/webcollect_default", lambda data: data["days"].update(value=days, read_at=ago())
-    )
-    shown = show(page, url)
-    shown.get_by_text("The service tells of no run in the last 30 days.").wait_for()
-    assert shown.locator("[data-chart]").count() == 0
-
-
-@pytest.mark.at_night
 def test_a_day_that_is_not_over_is_not_short_of_rows(page: Page, url: str) -> None:
     def be_short(data: dict[str, Any]) -> None:
         days = [{"day": ago(days=days)[:10], "rows": 1, "succeeded": 1, "cost": 1} for days in (1, 0)]
@@ -550,33 +537,13 @@ def test_a_day_that_is_not_over_is_not_short_of_rows(page: Page, url: str) -> No
     assert [each.get_attribute("class") for each in bars.all()] == ["run odd", "run landed chosen"]
 
 
-@pytest.mark.at_night
 def test_the_days_of_a_chart_are_told_by_arrow_keys(page: Page, url: str) -> None:
     shown = show(page, url)
     chart = shown.locator('[data-chart="rows"]')
-    slider = chart.get_by_role("slider", name="Rows per day")
-    slider.focus()
-    told = [chart.locator(".told").inner_text()]
-    for key in ("ArrowLeft", "Home"):
-        page.keyboard.press(key)
-        told.append(chart.locator(".told").inner_text())
-    assert len(set(told)) == 3
-    assert slider.get_attribute("aria-valuetext") == told[-1]
+    told_by_arrow_keys(page, chart, "Rows per day")
     assert chart.locator("text.limit").all_inner_texts() != []
 
 
-@pytest.mark.at_night
-def test_figures_never_jump_back(page: Page, url: str) -> None:
-    shown = show(page, url)
-    count = shown.locator("[data-series]").count()
-    change(page, "landings", lambda data: data.update(series=[], read_at=ago(seconds=40)))
-    with page.expect_response("**/webcollect/landings"):
-        refresh(shown)
-    page.wait_for_timeout(300)
-    assert shown.locator("[data-series]").count() == count
-
-
-@pytest.mark.at_night
 def test_an_ended_session_is_one_banner_with_a_link(page: Page, url: str) -> None:
     shown = show(page, url)
     page.route("**/webcollect/**", lambda route: route.fulfill(status=401, json={"detail": "no"}))
@@ -589,7 +556,6 @@ def test_an_ended_session_is_one_banner_with_a_link(page: Page, url: str) -> Non
     assert parse_qs(urlsplit(link).query)["next"] == [urlsplit(f"{url}{PAGE}").path]
 
 
-@pytest.mark.at_night
 @pytest.mark.parametrize(("zone", "difference"), [("Asia/Tokyo", "+09:00"), ("UTC", "+00:00")])
 def test_the_time_zone_is_that_chosen_in_airflow(
     new_page: Page, url: str, zone: str, difference: str
@@ -604,18 +570,16 @@ def test_the_time_zone_is_that_chosen_in_airflow(
     assert landed.get_attribute("title") == f"{local:%Y-%m-%d %H:%M:%S} {zone}"
 
 
-@pytest.mark.at_night
 def test_a_search_finds_names_and_asks_the_server_for_what_is_left_out(page: Page, url: str) -> None:
     change(page, "landings", lambda data: data.update(left_out=5))
     shown = show(page, url)
     shown.get_by_text("5 landings more are left out: a search finds them.").wait_for()
     with page.expect_request(re.compile(r"/webcollect/landings\?search=jobs")):
         shown.get_by_role("searchbox").fill("jobs")
-    assert [each.get_attribute("data-marks") for each in shown.locator("[data-series]").all()] == ["odd"]
+    assert marks(shown) == ["odd"]
     assert shown.get_by_text("The last 30 days").count() == 0
 
 
-@pytest.mark.at_night
 def test_what_was_opened_and_focused_stays_so_when_the_page_is_read_again(page: Page, url: str) -> None:
     shown = show(page, url)
     button = series_of(shown, "jobs_daily").get_by_role("button")
@@ -636,7 +600,6 @@ def test_what_was_opened_and_focused_stays_so_when_the_page_is_read_again(page: 
     assert focused.startswith("jobs_daily/")
 
 
-@pytest.mark.at_night
 def test_nothing_yet_is_two_steps_with_links(page: Page, url: str) -> None:
     counts = {"landings": 0, "failed": 0, "checks": 0, "late": 0, "odd": 0, "empty": 0}
     change(page, "landings", lambda data: data.update(series=[], left_out=0, counts=counts))
@@ -659,7 +622,6 @@ def be_well(page: Page) -> None:
     change(page, "activity", lambda data: data.update(failures=[]))
 
 
-@pytest.mark.at_night
 def test_all_is_well_is_said_with_what_was_checked(page: Page, url: str) -> None:
     be_well(page)
     shown = show(page, url)
@@ -675,7 +637,6 @@ def test_all_is_well_is_said_with_what_was_checked(page: Page, url: str) -> None
     shown.get_by_text("As far as it can be seen: no failure").wait_for()
 
 
-@pytest.mark.at_night
 def test_all_is_well_is_not_said_of_what_could_not_be_checked(page: Page, url: str) -> None:
     be_well(page)
     page.route("**/webcollect/activity", lambda route: route.fulfill(status=500, json={"detail": "broken"}))
@@ -684,18 +645,11 @@ def test_all_is_well_is_not_said_of_what_could_not_be_checked(page: Page, url: s
     assert shown.get_by_text("All is well").count() == 0
 
 
-@pytest.mark.at_night
-def test_a_page_of_any_width_does_not_scroll_sideways(page: Page, url: str) -> None:
+def test_no_page_scrolls_sideways_and_a_narrow_one_has_cards(page: Page, url: str) -> None:
     shown = show(page, url)
-    for width in (600, 800, 1000):
+    for width in (1000, 800, 600, 400):
         page.set_viewport_size({"width": width, "height": 900})
         assert shown.evaluate("page => page.scrollWidth <= page.clientWidth"), width
-
-
-@pytest.mark.at_night
-def test_a_narrow_page_has_cards_and_does_not_scroll_sideways(page: Page, url: str) -> None:
-    page.set_viewport_size({"width": 400, "height": 900})
-    shown = show(page, url)
     series_of(shown, "shops_daily").get_by_role("button").click()
     shown.locator("[data-source]").first.wait_for()
     assert shown.evaluate("page => page.scrollWidth <= page.clientWidth")
@@ -704,7 +658,6 @@ def test_a_narrow_page_has_cards_and_does_not_scroll_sideways(page: Page, url: s
     assert len(set(tops)) > 3
 
 
-@pytest.mark.at_night
 @pytest.mark.skipif(not AXE.is_file(), reason="axe is not installed")
 @pytest.mark.parametrize(
     ("theme", "rules"),
@@ -727,7 +680,6 @@ def test_everybody_can_use_it(new_page: Page, url: str, theme: str, rules: dict[
     assert [(each["id"], each["nodes"][0]["html"]) for each in faults] == []
 
 
-@pytest.mark.at_night
 def test_the_dashboard_has_a_line_that_asks_once_and_is_nowhere_else(new_page: Page, url: str) -> None:
     asked: list[str] = []
     new_page.on(
@@ -749,10 +701,11 @@ def test_the_dashboard_has_a_line_that_asks_once_and_is_nowhere_else(new_page: P
     new_page.locator("webcollect-page").wait_for()
 
 
-@pytest.mark.at_night
 def test_the_dashboard_has_no_line_for_who_may_not_read_it(new_page: Page, url: str) -> None:
-    new_page.route("**/webcollect/landings", lambda route: route.fulfill(status=403, json={"detail": "no"}))
-    new_page.route("**/webcollect/activity", lambda route: route.fulfill(status=403, json={"detail": "no"}))
+    for name in ("landings", "activity"):
+        new_page.route(
+            f"**/webcollect/{name}", lambda route: route.fulfill(status=403, json={"detail": "no"})
+        )
     with new_page.expect_response("**/webcollect/activity"):
         new_page.goto(url)
     new_page.wait_for_timeout(500)
