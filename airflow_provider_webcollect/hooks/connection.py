@@ -139,7 +139,7 @@ def _value(field: Field, value: Any) -> Any:
     if value is None:
         return None
     try:
-        spelled = read_boolean(value) if field.kind is bool else value
+        spelled = read_boolean(value) if field.kind is bool and isinstance(value, str) else value
         converted: Any = msgspec.convert(spelled, field.kind, strict=False)
     except msgspec.ValidationError:
         converted = None

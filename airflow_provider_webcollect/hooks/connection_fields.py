@@ -152,9 +152,9 @@ _BOOLEANS = {
 _JSON_TYPES = {str: "string", float: "number", int: "integer", bool: "boolean"}
 
 
-def read_boolean(value: Any) -> Any:
-    """Return the boolean that ``value`` spells; return any other value unchanged."""
-    return _BOOLEANS.get(value.lower(), value) if isinstance(value, str) else value
+def read_boolean(text: str) -> bool | str:
+    """Return the boolean that ``text`` spells; return any other text unchanged."""
+    return _BOOLEANS.get(text.lower(), text)
 
 
 def conn_fields() -> dict[str, dict[str, Any]]:
@@ -208,7 +208,7 @@ def _checkbox(field: Any, **attributes: Any) -> Any:
     """Render a checkbox, checked if the value means true; wtforms also checks it for the text "false"."""
     from wtforms.widgets import CheckboxInput
 
-    return CheckboxInput()(field, **attributes, checked=read_boolean(field.data) is True)
+    return CheckboxInput()(field, **attributes, checked=read_boolean(str(field.data)) is True)
 
 
 def _secret(field: Any, **attributes: Any) -> Any:

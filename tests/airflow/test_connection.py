@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
+from airflow_provider_webcollect.hooks.connection_fields import FIELDS
 from airflow_provider_webcollect.hooks.token_store import make_token_store
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
@@ -58,22 +59,20 @@ def test_the_base_url_comes_from_host_schema_and_port(
     assert read(**fields).settings.base_url == base_url
 
 
-@pytest.mark.parametrize("host", [None, "", "  "])
-def test_a_connection_without_host_says_what_to_set(read: Any, host: str | None) -> None:
-    with pytest.raises(ConnectionIncomplete, match="webcollect_default has no host: set it to"):
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        *((host, "webcollect_default has no host: set it to") for host in (None, "", "  ")),
+        *((host, "base_url") for host in ("ftp://api.example.com", "https://", "https://me@api.example.com")),
+        # without what may be a secret
+        ("https://api.example.com/v1?api_key=very-secret", r"`base_url` is 'https://api\.example\.com/v1'"),
+    ],
+)
+def test_a_host_that_is_no_base_url_is_refused(read: Any, host: str | None, said: str) -> None:
+    with pytest.raises(WebCollectError, match=said) as refusal:
         read(host=host)
 
-
-@pytest.mark.parametrize("host", ["ftp://api.example.com", "https://", "https://me@api.example.com"])
-def test_a_host_that_is_no_base_url_is_refused(read: Any, host: str) -> None:
-    with pytest.raises(WebCollectError, match="base_url"):
-        read(host=host)
-
-
-def test_a_host_is_refused_without_showing_what_may_be_a_secret(read: Any) -> None:
-    with pytest.raises(WebCollectError, match=r"`base_url` is 'https://api\.example\.com/v1'") as refusal:
-        read(host="https://api.example.com/v1?api_key=very-secret")
-
+    assert isinstance(refusal.value, ConnectionIncomplete) == (not (host or "").strip())
     assert "very-secret" not in f"{refusal.value!r} {refusal.value}"
 
 
@@ -81,39 +80,14 @@ def test_a_uri_says_the_same_as_json(read: Any) -> None:
     extra = {"refresh_token": "a/token+&=?", "read_timeout": "30", "api_key_everywhere": "true"}
     query = "&".join(f"{name}={quote(value, safe='')}" for name, value in extra.items())
     from_uri = read(f"webcollect://someone:pass%40word@api.example.com:8443/?{query}")
+    as_json = quote(json.dumps(extra), safe="")
+    with_json = read(f"webcollect://someone:pass%40word@api.example.com:8443/?__extra__={as_json}")
     from_json = read(login="someone", password="pass@word", port=8443, extra=extra)
 
-    assert from_uri == from_json
+    assert from_uri == with_json == from_json
     assert from_uri.credentials.refresh_token == "a/token+&=?"
     assert from_uri.credentials.password == "pass@word"
     assert from_uri.settings.base_url == "https://api.example.com:8443"
-
-
-def test_a_uri_may_hold_the_extras_as_json(read: Any) -> None:
-    extra = quote(json.dumps({"refresh_token": "secret", "read_timeout": 30}), safe="")
-
-    connection = read(f"webcollect://api.example.com/?__extra__={extra}")
-
-    assert connection.credentials.refresh_token == "secret"
-    assert connection.settings.read_timeout == 30
-
-
-def test_texts_that_spell_numbers_and_booleans_are_read_as_such(read: Any) -> None:
-    connection = read(
-        extra={
-            "connect_timeout": "2.5",
-            "read_timeout": "30",
-            "requests_per_second": "0",
-            "status_batch_size": "50",
-            "api_key_everywhere": "true",
-        }
-    )
-
-    assert connection.settings.connect_timeout == 2.5
-    assert connection.settings.read_timeout == 30
-    assert connection.settings.requests_per_second == 0
-    assert connection.status_batch_size == 50
-    assert connection.credentials.api_key_everywhere is True
 
 
 @pytest.mark.parametrize(
@@ -140,8 +114,6 @@ def test_numbers_are_read_however_a_form_spells_them(read: Any, number: Any) -> 
 def test_the_mask_of_a_secret_counts_as_not_set(
     read: Any, mask: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from airflow_provider_webcollect.hooks.connection_fields import FIELDS
-
     fields = {field.name: mask for field in FIELDS}
     with caplog.at_level(logging.WARNING):
         masked = read(extra={**fields, "token_store": mask}, login=mask.strip(), password=mask.strip())
@@ -174,8 +146,6 @@ def test_extras_may_carry_the_prefix_of_a_form_of_airflow_2(
 
 
 def test_what_the_form_leaves_empty_counts_as_not_set(read: Any) -> None:
-    from airflow_provider_webcollect.hooks.connection_fields import FIELDS
-
     empty = read(extra={field.name: "" for field in FIELDS}, login="", password="")
 
     assert empty == read(extra=dict.fromkeys((field.name for field in FIELDS), None))
@@ -184,8 +154,6 @@ def test_what_the_form_leaves_empty_counts_as_not_set(read: Any) -> None:
 
 
 def test_what_the_form_suggests_is_what_a_connection_without_it_has(read: Any) -> None:
-    from airflow_provider_webcollect.hooks.connection_fields import FIELDS
-
     suggested = {field.name: field.default for field in FIELDS if field.default is not None}
 
     assert read(extra=suggested) == read(extra={})
@@ -198,17 +166,11 @@ def test_what_the_form_suggests_is_what_a_connection_without_it_has(read: Any) -
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("read_timeout", "soon"),
         ("read_timeout", "0"),
-        ("connect_timeout", [3]),
         ("requests_per_second", "-1"),
-        ("status_batch_size", "many"),
         ("status_batch_size", "0"),
-        ("status_batch_size", "101"),
         ("total_timeout", "inf"),
         ("max_response_bytes", "0"),
-        ("api_key_everywhere", "perhaps"),
-        ("token_refresh", "sometimes"),
         ("datahub_url", "not a url"),
         ("datahub_url", "very-secret"),
         ("datahub_url", "https://api.example.com/?key=very-secret"),
@@ -314,23 +276,14 @@ def test_unknown_extras_are_warned_about_by_name_only(read: Any, caplog: pytest.
 
 
 def test_no_repr_shows_a_secret(read: Any) -> None:
-    secrets = {
-        name: f"very-secret-{name}"
-        for name in ("refresh_token", "access_token", "api_key", "datahub_api_key")
-    }
+    names = ("refresh_token", "access_token", "api_key", "datahub_api_key")
+    secrets = {name: f"very-secret-{name}" for name in names}
     connection = read(login="someone", password="very-secret-password", extra=secrets)
     hook = WebCollectHook()
     token = StoredToken(access_token="very-secret-a", refresh_token="very-secret-r", lineage="f")
 
-    shown = [
-        connection,
-        hook,
-        hook.client,
-        hook.async_client(),
-        hook.client.context,
-        hook.client.context.tokens,
-        token,
-    ]
+    client = hook.client
+    shown = [connection, hook, client, hook.async_client(), client.context, client.context.tokens, token]
 
     assert "very-secret" not in repr(shown)
     assert "very-secret" not in repr(vars(hook))

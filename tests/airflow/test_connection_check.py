@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.sandbox import demo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
+CONNECTED = (True, "Connected; 0 tasks are extracting, 0 waiting.")
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def answer(set_connection: Callable[..., None]) -> Callable[..., tuple[bool, str
 
 def test_a_working_token_passes_and_changes_nothing(answer: Any, sandbox: Sandbox) -> None:
     extra = {"access_token": sandbox.access_token}
-    assert answer(extra=extra) == (True, "Connected; 0 tasks are extracting, 0 waiting.")
+    assert answer(extra=extra) == CONNECTED
     assert [request["path"] for request in sandbox.control.requests()] == ["/cloudextraction/task/stats"]
 
 
@@ -42,7 +44,7 @@ def test_a_refresh_token_is_not_spent_by_the_test(answer: Any, sandbox: Sandbox)
     assert sandbox.control.requests("/token") == []
     hook = WebCollectHook()
     assert hook.get_running_counts()
-    assert hook.test_connection() == (True, "Connected; 0 tasks are extracting, 0 waiting.")
+    assert hook.test_connection() == CONNECTED
     assert len(sandbox.control.requests("/token")) == 1
     hook.client.close()
 
@@ -59,40 +61,21 @@ def test_a_page_is_never_taken_for_the_service(
     assert said.startswith("Something answered, but not the service; is the host right?")
 
 
-def test_login_and_password_pass(answer: Any, sandbox: Sandbox) -> None:
-    passed, said = answer(login=sandbox.username, password=sandbox.password, extra={})
-
-    assert passed, said
-
-
-def test_a_working_key_passes_and_its_limits_are_told(answer: Any, sandbox: Sandbox) -> None:
-    passed, said = answer(extra={"api_key": sandbox.api_key})
-
-    assert passed
-    assert "the API key is accepted. Operations that take an access token will not work" in said
-    assert [request["method"] for request in sandbox.control.requests()] == ["GET"]
-
-
-@pytest.mark.parametrize("beside", ["ended access token", "API key"])
+@pytest.mark.parametrize(
+    "beside", [{"access_token": "yesterday's"}, {"api_key": demo.API_KEY}, {"token_refresh": "keeper"}]
+)
 def test_what_is_beside_a_refresh_token_says_nothing_of_it(
-    answer: Any, sandbox: Sandbox, beside: str
+    answer: Any, sandbox: Sandbox, beside: dict[str, str]
 ) -> None:
-    extra = {"ended access token": {"access_token": "yesterday's"}, "API key": {"api_key": sandbox.api_key}}
-    passed, said = answer(extra={"refresh_token": sandbox.refresh_token, **extra[beside]})
+    passed, said = answer(extra={"refresh_token": sandbox.refresh_token, **beside})
 
     assert passed
     assert "The refresh token itself was not tried" in said
     assert "will not work" not in said
-    hook = WebCollectHook()
-    assert hook.get_running_counts()
-    hook.client.close()
-
-
-def test_a_connection_with_a_keeper_is_not_told_to_wait_for_one(answer: Any, sandbox: Sandbox) -> None:
-    passed, said = answer(extra={"refresh_token": sandbox.refresh_token, "token_refresh": "keeper"})
-
-    assert passed
-    assert "The refresh token itself was not tried" in said
+    if "token_refresh" not in beside:
+        hook = WebCollectHook()
+        assert hook.get_running_counts()
+        hook.client.close()
 
 
 def test_a_stored_token_that_has_ended_says_nothing_of_the_refresh_token(
@@ -112,9 +95,8 @@ def test_a_stored_token_that_has_ended_says_nothing_of_the_refresh_token(
 @pytest.mark.beyond_the_contract
 def test_a_key_that_is_taken_everywhere_is_tested_like_a_token(answer: Any, sandbox: Sandbox) -> None:
     sandbox.control.configure(api_key_everywhere=True)
-    passed, said = answer(extra={"api_key": sandbox.api_key, "api_key_everywhere": "true"})
 
-    assert (passed, said) == (True, "Connected; 0 tasks are extracting, 0 waiting.")
+    assert answer(extra={"api_key": sandbox.api_key, "api_key_everywhere": "true"}) == CONNECTED
 
 
 def test_a_plan_that_is_too_low_for_the_tests_call_passes(answer: Any, sandbox: Sandbox) -> None:
@@ -126,37 +108,35 @@ def test_a_plan_that_is_too_low_for_the_tests_call_passes(answer: Any, sandbox: 
 
 
 @pytest.mark.parametrize(
-    ("extra", "expected"),
+    ("connection", "passes", "expected"),
     [
-        ({"access_token": "wrong"}, "The service refused the token"),
-        ({"api_key": "wrong"}, "The service refused the API key"),
-        ({}, "the connection has no credential"),
-        ({"read_timeout": "soon"}, "extra read_timeout"),
+        ({"login": demo.USERNAME, "password": demo.PASSWORD, "extra": {}}, True, "Connected; "),
+        (
+            {"extra": {"api_key": demo.API_KEY}},
+            True,
+            "the API key is accepted. Operations that take an access token will not work",
+        ),
+        ({"extra": {"access_token": "mistyped"}}, False, "The service refused the token"),
+        ({"extra": {"api_key": "mistyped"}}, False, "The service refused the API key"),
+        ({"extra": {}}, False, "the connection has no credential"),
+        ({"extra": {"read_timeout": "soon"}}, False, "extra read_timeout"),
+        ({"host": "http://127.0.0.1:9"}, False, "The service cannot be reached: "),
+        ({"schema": "https"}, False, "No trusted connection (TLS): "),
     ],
 )
-def test_a_bad_credential_is_told_apart(
-    set_connection: Callable[..., None], extra: dict[str, str], expected: str
+def test_each_connection_is_told_what_it_is(
+    answer: Any, sandbox: Sandbox, connection: dict[str, Any], passes: bool, expected: str
 ) -> None:
-    set_connection(extra=extra)
-    passed, said = WebCollectHook().test_connection()
+    if "schema" in connection:
+        connection = {**connection, "host": sandbox.url.removeprefix("http://")}
+    passed, said = answer(**connection)
 
-    assert not passed
+    assert passed == passes, said
     assert expected in said
-    assert "wrong" not in said
-
-
-def test_a_service_that_is_not_there_is_told(answer: Any) -> None:
-    passed, said = answer(host="http://127.0.0.1:9")
-
-    assert not passed
-    assert said.startswith("The service cannot be reached: ")
-
-
-def test_a_connection_that_cannot_be_trusted_is_told(answer: Any, sandbox: Sandbox) -> None:
-    passed, said = answer(host=sandbox.url.replace("http://", "https://"))
-
-    assert not passed
-    assert said.startswith("No trusted connection (TLS): ")
+    assert "mistyped" not in said
+    if connection.get("extra", {}).get("api_key") == demo.API_KEY:
+        # the call that changes nothing
+        assert [request["method"] for request in sandbox.control.requests()] == ["GET"]
 
 
 def test_a_service_in_trouble_is_asked_twice_at_most(answer: Any, sandbox: Sandbox) -> None:

@@ -63,26 +63,16 @@ def connection_type() -> dict[str, Any]:
     return found
 
 
-def test_the_form_has_every_extra_and_no_other() -> None:
-    assert set(connection_type()["conn-fields"]) == EXTRAS
-
-
-def test_secrets_are_password_fields() -> None:
+def test_the_form_has_every_extra_says_what_it_is_for_and_hides_secrets() -> None:
     fields = connection_type()["conn-fields"]
 
-    assert {
-        name for name, field in fields.items() if field["schema"].get("format") == "password"
-    } == SECRETS.keys()
-
-
-def test_every_field_says_what_it_is_for() -> None:
-    assert all(field["label"] and field["description"] for field in connection_type()["conn-fields"].values())
-
-
-def test_every_default_fits_its_own_schema() -> None:
-    for field in connection_type()["conn-fields"].values():
-        jsonschema.Draft7Validator.check_schema(field["schema"])
-        jsonschema.validate(field["schema"].get("default"), {"type": field["schema"]["type"]})
+    assert set(fields) == EXTRAS
+    assert all(field["label"] and field["description"] for field in fields.values())
+    schemas = {name: field["schema"] for name, field in fields.items()}
+    assert {name for name, schema in schemas.items() if schema.get("format") == "password"} == SECRETS.keys()
+    for schema in schemas.values():
+        jsonschema.Draft7Validator.check_schema(schema)
+        jsonschema.validate(schema.get("default"), {"type": schema["type"]})
 
 
 @only_3
@@ -121,22 +111,15 @@ def test_airflow_2_shows_the_form() -> None:
 
 
 @only_2
-def test_the_widgets_take_what_the_form_suggests() -> None:
-    from wtforms import Form
-
-    entries = type("Entries", (Form,), WebCollectHook.get_connection_form_widgets())()
-
-    assert entries.validate(), entries.errors
-    assert entries.data["requests_per_second"] == "20"
-    assert entries.data["api_key_everywhere"] is False
-
-
-@only_2
-def test_the_widgets_refuse_a_word_that_is_no_choice() -> None:
+def test_the_widgets_take_what_the_form_suggests_and_refuse_a_word_that_is_no_choice() -> None:
     from werkzeug.datastructures import MultiDict
     from wtforms import Form
 
     entry = type("Entries", (Form,), WebCollectHook.get_connection_form_widgets())
+    suggested = entry()
+    assert suggested.validate(), suggested.errors
+    assert suggested.data["requests_per_second"] == "20"
+    assert suggested.data["api_key_everywhere"] is False
     assert not entry(MultiDict({"token_refresh": "sometimes"})).validate()
     assert entry(MultiDict({"token_refresh": "keeper"})).validate()
 

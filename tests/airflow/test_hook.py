@@ -1,4 +1,7 @@
-"""The hook: what each of its methods returns, and its clients."""
+"""The hook: its methods hand on what they are given and return what the service says; its clients.
+
+What each endpoint answers and refuses is tested in `tests/service/test_endpoints.py`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,6 @@ from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
     InvalidArgument,
-    NotFound,
     TokenUnavailable,
     WebCollectError,
 )
@@ -34,16 +36,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("airflow_database")
 
 TODAY = datetime.datetime.now(datetime.UTC).date()
-
-
-def loop_step(task: dict[str, Any]) -> str:
-    """Return the id of a task's loop step."""
-    return next(step["action_id"] for step in task["actions"] if step["action_type"] == "LoopAction")
-
-
-def text_step(task: dict[str, Any]) -> str:
-    """Return the id of the step that enters a text."""
-    return next(step["action_id"] for step in task["actions"] if step["action_type"] == "EnterTextAction")
 
 
 def test_there_is_one_method_for_each_of_the_twenty_endpoints() -> None:
@@ -64,64 +56,87 @@ def test_refresh_token_renews_the_token_and_returns_it(hook: WebCollectHook, san
     assert len(sandbox.control.requests("/token")) == 2
 
 
-def test_query_analytics_returns_a_page_of_rows(hook: WebCollectHook) -> None:
-    page = hook.query_analytics(
-        TODAY - datetime.timedelta(days=3), TODAY, page_size=5, task_ids=[demo.FINISHED_TASK_ID]
-    )
-
-    assert isinstance(page, models.AnalyticsPage)
-    assert page.total >= len(page.rows) > 0
-    assert {row.task_id for row in page.rows} == {demo.FINISHED_TASK_ID}
-
-
-def test_update_loop_items_returns_the_services_message(
+def test_what_changes_a_task_returns_what_the_service_says(
     hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any]
 ) -> None:
-    message = hook.update_loop_items(task["task_id"], loop_step(task), "TextList", ["a"], is_append=True)
+    id_ = task["task_id"]
+    loop, _, text = (step["action_id"] for step in task["actions"])
 
-    assert isinstance(message, str)
-    assert sandbox.control.task(task["task_id"])["actions"][0]["loop_items"] == ["one", "two", "a"]
-
-
-def test_update_task_parameters_returns_what_was_updated(hook: WebCollectHook, task: dict[str, Any]) -> None:
-    update = hook.update_task_parameters(
-        task["task_id"],
-        actions=[
-            {
-                "action_type": "EnterTextAction",
-                "action_id": text_step(task),
-                "properties": {"TextToSet": "shoes"},
-            }
-        ],
-    )
-
+    hook.mark_exported(id_)
+    assert sandbox.control.task(id_)["exported"]
+    assert isinstance(hook.update_loop_items(id_, loop, "TextList", ["a"], is_append=True), str)
+    assert sandbox.control.task(id_)["actions"][0]["loop_items"] == ["one", "two", "a"]
+    step = {"action_type": "EnterTextAction", "action_id": text, "properties": {"TextToSet": "shoes"}}
+    update = hook.update_task_parameters(id_, actions=[step])
     assert isinstance(update, models.ParameterUpdate)
     assert update.updated_parameters is not None
     assert update.updated_parameters.actions is not None
-    assert update.updated_parameters.actions[0].action_id == text_step(task)
+    assert update.updated_parameters.actions[0].action_id == text
+    hook.start_subtasks(id_, [task["subtasks"][0]["subtask_id"]])
+    assert sandbox.control.task(id_)["runs"][-1]["started_subtasks"] == 1
 
 
-def test_get_actions_returns_the_steps_of_each_task(hook: WebCollectHook, task: dict[str, Any]) -> None:
+def test_tasks_are_copied_moved_and_deleted(
+    hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any]
+) -> None:
+    id_ = task["task_id"]
+    copy = hook.copy_task(id_, group_id=2)
+    assert isinstance(copy, models.CopiedTask)
+    assert sandbox.control.task(copy.task_id)["group_id"] == 2
+    result = hook.copy_tasks([id_, demo.TASK_ID], [2, 3])
+    assert isinstance(result, models.CopyResult)
+    assert (result.request_count, result.success_count, result.failed_tasks) == (4, 4, ())
+    assert hook.move_task(id_, 3) is True
+    assert sandbox.control.task(id_)["group_id"] == 3
+    hook.delete_tasks([id_])
+    hook.delete_task_groups([3])
+    assert id_ not in {each["task_id"] for each in sandbox.control.tasks()}
+    assert 3 not in sandbox.control.groups()
+
+
+def test_what_reads_of_tasks_returns_records(
+    hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any]
+) -> None:
+    since = TODAY - datetime.timedelta(days=3)
+    page = hook.query_analytics(since, TODAY, page_size=5, task_ids=[demo.FINISHED_TASK_ID])
+    assert isinstance(page, models.AnalyticsPage)
+    assert page.total >= len(page.rows) > 0
+    assert {row.task_id for row in page.rows} == {demo.FINISHED_TASK_ID}
     (steps,) = hook.get_actions([task["task_id"]])
-
     assert isinstance(steps, models.TaskActions)
     assert {step.action_id for step in steps.actions} == {step["action_id"] for step in task["actions"]}
+    (first,) = hook.get_task_statuses([task["task_id"]])
+    (second,) = hook.get_task_statuses_v2([task["task_id"]])
+    assert isinstance(first, models.TaskStatus)
+    assert isinstance(second, models.TaskStatus)
+    assert (first.status, first.task_name) == ("Finished", task["name"])
+    assert (second.status, second.executed_times, second.sub_task_count) == ("Finished", 1, 3)
+    many = sandbox.control.add_task(subtasks=45, lots=[90], state="Extracting")
+    last = hook.get_subtasks(many["task_id"], page=3)
+    assert all(isinstance(subtask, models.SubTask) for subtask in last)
+    assert len(last) == 5
+    everything = hook.get_all_subtasks(many["task_id"])
+    assert [each.sub_task_id for each in everything] == [each["subtask_id"] for each in many["subtasks"]]
+    counts = hook.get_running_counts()
+    assert isinstance(counts, models.RunningCounts)
+    assert counts.extracting_count == 1
+    app = hook.deprecate_data_app(demo.APP_ID)
+    assert isinstance(app, models.DeprecatedApp)
+    assert (app.app_name, app.status) == ("Price watch", "deprecated")
 
 
 def test_replace_urls_takes_a_file_or_a_list_and_returns_their_count(
     hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any], tmp_path: Path
 ) -> None:
-    file = tmp_path / "urls.txt"
-    file.write_text("https://shop.example/1\nhttps://shop.example/2\n")
-
-    assert hook.replace_urls(task["task_id"], file) == 2
-    assert sandbox.control.task(task["task_id"])["urls"] == [
-        "https://shop.example/1",
-        "https://shop.example/2",
-    ]
-    assert hook.replace_urls(task["task_id"], urls=["https://shop.example/3"]) == 1
-    assert hook.replace_urls(task["task_id"], io.BytesIO(b"https://shop.example/4")) == 1
-    assert sandbox.control.task(task["task_id"])["urls"] == ["https://shop.example/4"]
+    (file := tmp_path / "urls.txt").write_text("https://shop.example/1\nhttps://shop.example/2\n")
+    for given, numbers in (
+        ({"file": file}, (1, 2)),
+        ({"urls": ["https://shop.example/3"]}, (3,)),
+        ({"file": io.BytesIO(b"https://shop.example/4")}, (4,)),
+    ):
+        assert hook.replace_urls(task["task_id"], **given) == len(numbers)  # type: ignore[arg-type]
+        urls = [f"https://shop.example/{number}" for number in numbers]
+        assert sandbox.control.task(task["task_id"])["urls"] == urls
 
 
 @pytest.mark.parametrize("given", [{}, {"file": "urls.txt", "urls": ["https://shop.example"]}])
@@ -132,73 +147,6 @@ def test_replace_urls_takes_either_a_file_or_a_list(
         hook.replace_urls("a-task", **given)
 
     assert sandbox.control.requests() == []
-
-
-def test_copy_task_returns_the_new_task(hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any]) -> None:
-    copy = hook.copy_task(task["task_id"], group_id=2)
-
-    assert isinstance(copy, models.CopiedTask)
-    assert sandbox.control.task(copy.task_id)["group_id"] == 2
-
-
-def test_copy_tasks_returns_counts_and_failures(hook: WebCollectHook, task: dict[str, Any]) -> None:
-    result = hook.copy_tasks([task["task_id"], demo.TASK_ID], [2, 3])
-
-    assert isinstance(result, models.CopyResult)
-    assert (result.request_count, result.success_count, result.failed_tasks) == (4, 4, ())
-
-
-def test_move_task_returns_whether_it_moved(
-    hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any]
-) -> None:
-    assert hook.move_task(task["task_id"], 3) is True
-    assert sandbox.control.task(task["task_id"])["group_id"] == 3
-
-
-def test_delete_tasks_and_groups_return_nothing(
-    hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any]
-) -> None:
-    hook.delete_tasks([task["task_id"]])
-    hook.delete_task_groups([3])
-
-    assert task["task_id"] not in {each["task_id"] for each in sandbox.control.tasks()}
-    assert 3 not in sandbox.control.groups()
-
-
-def test_both_versions_of_the_task_status_return_records(hook: WebCollectHook, task: dict[str, Any]) -> None:
-    (first,) = hook.get_task_statuses([task["task_id"]])
-    (second,) = hook.get_task_statuses_v2([task["task_id"]])
-
-    assert isinstance(first, models.TaskStatus)
-    assert isinstance(second, models.TaskStatus)
-    assert (first.status, first.task_name) == ("Finished", task["name"])
-    assert (second.status, second.executed_times, second.sub_task_count) == ("Finished", 1, 3)
-
-
-def test_get_subtasks_returns_a_page_and_get_all_subtasks_all(hook: WebCollectHook, sandbox: Sandbox) -> None:
-    task = sandbox.control.add_task(subtasks=45, lots=[90])
-    page = hook.get_subtasks(task["task_id"], page=3)
-    everything = hook.get_all_subtasks(task["task_id"])
-
-    assert all(isinstance(subtask, models.SubTask) for subtask in page)
-    assert len(page) == 5
-    assert [subtask.sub_task_id for subtask in everything] == [
-        subtask["subtask_id"] for subtask in task["subtasks"]
-    ]
-
-
-def test_start_subtasks_starts_them(hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any]) -> None:
-    hook.start_subtasks(task["task_id"], [task["subtasks"][0]["subtask_id"]])
-
-    assert sandbox.control.task(task["task_id"])["runs"][-1]["started_subtasks"] == 1
-
-
-def test_get_running_counts_returns_the_counts(hook: WebCollectHook, sandbox: Sandbox) -> None:
-    sandbox.control.add_task(state="Extracting")
-    counts = hook.get_running_counts()
-
-    assert isinstance(counts, models.RunningCounts)
-    assert counts.extracting_count == 1
 
 
 def test_read_data_and_read_batch_data_return_pages(hook: WebCollectHook, sandbox: Sandbox) -> None:
@@ -218,23 +166,6 @@ def test_iter_rows_yields_every_row_once(hook: WebCollectHook, sandbox: Sandbox,
     task = sandbox.control.add_task(lots=[1500, 700])
 
     assert list(hook.iter_rows(task["task_id"], lotno)) == sandbox.control.true_rows(task["task_id"], lotno)
-
-
-def test_mark_exported_confirms_the_export(
-    hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any]
-) -> None:
-    hook.mark_exported(task["task_id"])
-
-    assert sandbox.control.task(task["task_id"])["exported"]
-
-
-def test_deprecate_data_app_returns_the_app(hook: WebCollectHook) -> None:
-    app = hook.deprecate_data_app(demo.APP_ID)
-
-    assert isinstance(app, models.DeprecatedApp)
-    assert (app.app_name, app.status) == ("Price watch", "deprecated")
-    with pytest.raises(NotFound):
-        hook.deprecate_data_app(demo.OTHERS_APP_ID)
 
 
 def test_the_hook_keeps_one_client(hook: WebCollectHook) -> None:
