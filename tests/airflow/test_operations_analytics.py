@@ -17,8 +17,7 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectQueryAnalyticsOperator,
 )
 from airflow_provider_webcollect.service import endpoints
-from airflow_provider_webcollect.service.errors import InvalidArgument
-from tests.airflow.dag_runs import make_dag, run_tasks
+from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import execute
 from tests.service.servers import answer, serving
 
@@ -156,13 +155,6 @@ class TestQuery:
 
         assert "Every name in `member_names` must be a member of the account's own team." in str(failed.value)
 
-    def test_a_lost_answer_is_asked_for_again(self, sandbox: Sandbox) -> None:
-        for kind in ("drop", "no_answer"):
-            sandbox.control.fail(PATH, kind=kind)
-        query()
-
-        assert len(sandbox.control.requests(PATH)) == 3
-
     def test_days_that_are_too_old_fail_when_the_task_runs_not_when_the_dag_is_parsed(
         self, sandbox: Sandbox
     ) -> None:
@@ -170,32 +162,6 @@ class TestQuery:
             query(start="2020-01-01", end="2020-01-02")
 
         assert sandbox.control.requests(PATH) == []
-
-
-WRONG: list[tuple[type[Any], dict[str, Any], str]] = [
-    (WebCollectQueryAnalyticsOperator, {"start": "yesterday"}, "start"),
-    (WebCollectQueryAnalyticsOperator, {"end": "2020-01-01"}, "end"),
-    (WebCollectQueryAnalyticsOperator, {"collection_task_ids": ["t"] * 101}, "collection_task_ids"),
-    (WebCollectQueryAnalyticsOperator, {"member_names": "me"}, "member_names"),
-    (WebCollectQueryAnalyticsOperator, {"collection_method": "Magic"}, "collection_method"),
-    (WebCollectQueryAnalyticsOperator, {"time_granularity": "Year"}, "time_granularity"),
-    (WebCollectQueryAnalyticsOperator, {"max_xcom_rows": -1}, "max_xcom_rows"),
-    (WebCollectQueryAnalyticsOperator, {"destination": "s3://bucket/folder/"}, "destination"),
-    (WebCollectQueryAnalyticsOperator, {"destination": "/f", "file_format": "xls"}, "file_format"),
-    (WebCollectMetricsCheckOperator, {}, "min_success_rate"),
-    (WebCollectMetricsCheckOperator, {"min_success_rate": 95}, "min_success_rate"),
-    (WebCollectMetricsCheckOperator, {"max_volume_drop": -0.1}, "max_volume_drop"),
-    (WebCollectMetricsCheckOperator, {"max_cost": "10"}, "max_cost"),
-    (WebCollectMetricsCheckOperator, {"max_cost": 1, "on_violation": "cry"}, "on_violation"),
-]
-
-
-@pytest.mark.parametrize(("operator", "arguments", "name"), WRONG)
-def test_a_wrong_argument_fails_while_the_dag_is_parsed(
-    operator: type[Any], arguments: dict[str, Any], name: str
-) -> None:
-    with make_dag(), pytest.raises(InvalidArgument, match=name):
-        operator(task_id="wrong", **{**WEEK, **arguments})
 
 
 class TestCheck:

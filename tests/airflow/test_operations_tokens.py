@@ -11,9 +11,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow_provider_webcollect.hooks import connection
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.webcollect import WebCollectRefreshTokenOperator
-from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument
+from airflow_provider_webcollect.service.errors import ConnectionIncomplete
 from airflow_provider_webcollect.service.settings import ClientTiming
-from tests.airflow.dag_runs import make_dag
 from tests.airflow.executions import execute
 
 if TYPE_CHECKING:
@@ -73,18 +72,3 @@ def test_a_failing_service_is_left_to_the_retries(sandbox: Sandbox) -> None:
     sandbox.control.fail("/token", status=429, code="TooManyRequests")
 
     assert renew()["renewed"]
-
-
-@pytest.mark.parametrize("connection", ["webcollect_default", "{{ params.connection }}"])
-@pytest.mark.parametrize("share", [-0.1, 1.5, "0.5"])
-def test_a_wrong_share_fails_while_the_dag_is_parsed(share: Any, connection: str) -> None:
-    with make_dag(), pytest.raises(InvalidArgument, match="`renew_after"):
-        WebCollectRefreshTokenOperator(task_id="renew", renew_after=share, webcollect_conn_id=connection)
-
-
-def test_a_wrong_share_that_is_mapped_fails_before_anything_is_sent(sandbox: Sandbox) -> None:
-    with make_dag():
-        mapped = WebCollectRefreshTokenOperator.partial(task_id="renew").expand(renew_after=[2])
-    with pytest.raises(AirflowFailException, match="`renew_after"):
-        execute(mapped.unmap({"renew_after": 2}))
-    assert sandbox.control.requests() == []

@@ -1,4 +1,4 @@
-"""The operators of the main job: what they do, what they hand on, and how they fail."""
+"""The operators: what they do, what they hand on, what a result means."""
 
 from __future__ import annotations
 
@@ -11,15 +11,27 @@ from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStor
 from airflow.providers.common.compat.standard.operators import PythonOperator
 
 from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectCopyTaskOperator,
+    WebCollectCopyTasksOperator,
+    WebCollectDeleteTaskGroupsOperator,
+    WebCollectDeleteTasksOperator,
+    WebCollectDeprecateDataAppOperator,
     WebCollectGetActionsOperator,
+    WebCollectGetRunningCountsOperator,
     WebCollectMarkExportedOperator,
+    WebCollectMoveTaskOperator,
     WebCollectReplaceUrlsOperator,
     WebCollectStartSubTasksOperator,
     WebCollectUpdateLoopItemsOperator,
+    WebCollectUpdateTaskParametersOperator,
 )
-from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
+    WebCollectToObjectStorageOperator,
+)
 from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
 from tests.airflow.executions import execute
+from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +44,14 @@ pytestmark = [
     pytest.mark.webcollect_sandbox(stale_seconds=0, enforce_limits=False),
 ]
 
-RETRIES = {"retries": 3, "retry_delay": timedelta(0)}
+RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(0)}
+GROUP, OTHER_GROUP = 1, 7
+
+
+@pytest.fixture
+def groups(sandbox: Sandbox) -> list[int]:
+    """Ids of two groups beside the usual one."""
+    return [sandbox.control.add_task(group_id=group)["group_id"] for group in (OTHER_GROUP, OTHER_GROUP + 1)]
 
 
 @pytest.fixture
@@ -70,6 +89,11 @@ class TestUpdateLoopItems:
             "count": 2,
         }
 
+    def test_its_result_is_small(self, loop: dict[str, Any]) -> None:
+        result = execute(WebCollectUpdateLoopItemsOperator(**loop, loop_items=["x" * 100] * 1000))
+
+        assert len(json.dumps(result)) < 500
+
     def test_it_appends_if_asked(self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any]) -> None:
         execute(WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"], is_append=True))
 
@@ -89,12 +113,6 @@ class TestUpdateLoopItems:
         assert run.state == "success"
         assert self.items(sandbox, task) == ["x", "y"]
 
-    def test_an_unknown_step_fails_without_retries(self, loop: dict[str, Any]) -> None:
-        with pytest.raises(AirflowFailException):
-            execute(
-                WebCollectUpdateLoopItemsOperator(**{**loop, "action_id": "no-such-step"}, loop_items=["a"])
-            )
-
     def test_an_append_whose_answer_is_lost_is_not_repeated(
         self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any]
     ) -> None:
@@ -103,14 +121,6 @@ class TestUpdateLoopItems:
             execute(WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"], is_append=True))
 
         assert self.items(sandbox, task) == ["one", "two", "a"]
-
-    def test_a_replacement_whose_answer_is_lost_is_repeated(
-        self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any]
-    ) -> None:
-        sandbox.control.fail("/task/updateLoopItems", kind="no_answer")
-        execute(WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"]))
-
-        assert self.items(sandbox, task) == ["a"]
 
     @pytest.mark.at_night
     def test_it_can_be_mapped(self, sandbox: Sandbox, loop: dict[str, Any]) -> None:
@@ -190,10 +200,6 @@ class TestReplaceUrls:
         with pytest.raises(AirflowFailException, match="`file` is 'none'; it must be readable"):
             execute(self.replace(task, urls_path=f"file://{tmp_path}/none"))
 
-    def test_a_task_that_is_not_there_fails_without_retries(self) -> None:
-        with pytest.raises(AirflowFailException, match="InvalidTaskId"):
-            execute(self.replace({"task_id": "gone"}, urls=list(self.URLS)))
-
     def test_a_running_task_is_left_to_the_retries(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
         sandbox.control.fail("/task/urls:file", status=400, code="TaskExecuting", times=2)
         run = run_tasks(lambda: self.replace(task, urls=list(self.URLS), **RETRIES))
@@ -262,10 +268,6 @@ class TestStartSubTasks:
 
         assert len(sandbox.control.requests("/cloudextraction/subtasks:start")) == 1
 
-    def test_an_unknown_task_fails_without_retries(self) -> None:
-        with pytest.raises(AirflowFailException):
-            self.start({"task_id": "no-such-task"})
-
     def test_an_empty_list_is_refused_at_run_time(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
         with (
             make_dag(render_template_as_native_obj=True),
@@ -274,21 +276,6 @@ class TestStartSubTasks:
             self.start(task, sub_task_ids="{{ params.none }}")
 
         assert sandbox.control.requests() == []
-
-
-@pytest.mark.parametrize("kind", ["drop", "no_answer"])
-def test_a_lost_answer_is_asked_for_again_where_that_is_safe(
-    sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any], kind: str
-) -> None:
-    paths = ("/task/updateLoopItems", "/task/urls:file", "/data/markexported")
-    for path in paths:
-        sandbox.control.fail(path, kind=kind)
-    which = {"collection_task_id": task["task_id"]}
-    execute(WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"]))
-    execute(WebCollectReplaceUrlsOperator(task_id="replace", urls=["https://shop.example/1"], **which))
-    execute(WebCollectMarkExportedOperator(task_id="confirm", **which))
-
-    assert [len(sandbox.control.requests(path)) for path in paths] == [2, 2, 2]
 
 
 class TestMarkExported:
@@ -301,16 +288,10 @@ class TestMarkExported:
         assert result == {"collection_task_id": task["task_id"]}
         assert sandbox.control.task(task["task_id"])["exported"]
 
-    @pytest.mark.parametrize(
-        ("status", "code"), [(403, "PermissionDenied"), (400, "InvalidParameter"), (400, "SomethingNew")]
-    )
-    def test_what_cannot_get_better_is_not_retried(
-        self, sandbox: Sandbox, task: dict[str, Any], status: int, code: str
-    ) -> None:
-        sandbox.control.fail("/data/markexported", status=status, code=code, message="so it is")
-        with pytest.raises(
-            AirflowFailException, match=rf"mark_exported: HTTP {status} {code}: so it is \(requestId "
-        ):
+    def test_a_code_that_is_not_known_is_not_retried(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
+        sandbox.control.fail("/data/markexported", status=400, code="SomethingNew", message="so it is")
+        said = r"mark_exported: HTTP 400 SomethingNew: so it is \(requestId "
+        with pytest.raises(AirflowFailException, match=said):
             execute(self.confirm(task["task_id"]))
 
     def test_a_rejected_credential_fails_without_retries(
@@ -332,6 +313,224 @@ class TestMarkExported:
         assert sandbox.control.task(task["task_id"])["exported"]
 
 
+class TestTasksAndGroups:
+    def test_tasks_are_copied_and_moved(
+        self, sandbox: Sandbox, task: dict[str, Any], groups: list[int]
+    ) -> None:
+        other = sandbox.control.add_task()["task_id"]
+        before = {each["task_id"] for each in sandbox.control.tasks()}
+        with make_dag(render_template_as_native_obj=True, params={"group": groups[0]}) as dag:
+            copy = WebCollectCopyTaskOperator(
+                task_id="copy", collection_task_id=task["task_id"], task_group_id="{{ params.group }}"
+            )
+            move = WebCollectMoveTaskOperator(
+                task_id="move",
+                collection_task_id="{{ ti.xcom_pull('copy')['task_id'] }}",
+                task_group_id=str(groups[1]),
+            )
+            copies = WebCollectCopyTasksOperator(
+                task_id="copies", collection_task_ids=[task["task_id"], other], task_group_ids=groups
+            )
+            copy >> move >> copies
+        run = run_dag(dag)
+
+        assert run.state == "success"
+        new = run.xcoms["copy"]["task_id"]
+        assert new not in before
+        assert run.xcoms["move"] == {"collection_task_id": new, "task_group_id": groups[1]}
+        assert sandbox.control.task(new)["group_id"] == groups[1]
+        assert run.xcoms["copies"] == {"request_count": 4, "success_count": 4, "failed_tasks": []}
+        assert len(sandbox.control.tasks()) == len(before) + 5
+
+    def test_a_copy_without_a_group_goes_to_its_own(self, sandbox: Sandbox, groups: list[int]) -> None:
+        source = sandbox.control.add_task(group_id=groups[0])["task_id"]
+        copy = execute(WebCollectCopyTaskOperator(task_id="copy", collection_task_id=source))
+
+        assert sandbox.control.task(copy["task_id"])["group_id"] == groups[0]
+
+    def test_tasks_and_groups_are_deleted_and_the_log_tells_which(
+        self, sandbox: Sandbox, task: dict[str, Any], groups: list[int], said: Callable[[], str]
+    ) -> None:
+        id_ = task["task_id"]
+
+        assert execute(WebCollectDeleteTasksOperator(task_id="tasks", collection_task_ids=[id_])) == [id_]
+        assert execute(WebCollectDeleteTaskGroupsOperator(task_id="groups", task_group_ids=groups)) == groups
+        assert id_ not in {each["task_id"] for each in sandbox.control.tasks()}
+        assert not set(groups) & set(sandbox.control.groups())
+        log = said()
+        assert f"Deleting 1 tasks: {id_}" in log
+        assert f"Deleting 2 task groups: {groups[0]}, {groups[1]}" in log
+
+    def test_parameters_are_set_and_the_log_tells_append_from_replace(
+        self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
+    ) -> None:
+        loop, _, text = task["actions"]
+        entry = {"action_id": loop["action_id"], "loop_type": "TextList"}
+
+        def update(**arguments: Any) -> dict[str, Any]:
+            result: dict[str, Any] = execute(
+                WebCollectUpdateTaskParametersOperator(
+                    task_id="update", collection_task_id=task["task_id"], **arguments
+                )
+            )
+            return result
+
+        step = {"action_type": "EnterTextAction", "action_id": text["action_id"]}
+        update(loop_items=[{**entry, "loop_items": ["a", "b"]}])
+        append = update(loop_items=[{**entry, "loop_items": ["c"], "is_append": True}])
+        as_dict = update(actions=[{**step, "properties": {"TextToSet": "one"}}])
+        as_pairs = update(actions=[{**step, "properties": [{"name": "TextToSet", "value": "two"}]}])
+
+        steps = sandbox.control.task(task["task_id"])["actions"]
+        assert steps[0]["loop_items"] == ["a", "b", "c"]
+        assert steps[2]["properties"] == {"TextToSet": "two"}
+        assert append == {
+            "collection_task_id": task["task_id"],
+            "actions": [],
+            "loop_items": [{"action_id": loop["action_id"], "count": 1, "is_append": True}],
+        }
+        assert as_dict["actions"] == as_pairs["actions"]
+        log = said()
+        assert f"Replaced all values by 2 values of step {loop['action_id']}." in log
+        assert f"Appended 1 values of step {loop['action_id']}." in log
+
+    def test_steps_counts_and_apps_are_read(self, task: dict[str, Any]) -> None:
+        steps = WebCollectGetActionsOperator(task_id="steps", collection_task_ids=[task["task_id"]])
+        ((found,), counts, app) = map(
+            execute,
+            (
+                steps,
+                WebCollectGetRunningCountsOperator(task_id="counts"),
+                WebCollectDeprecateDataAppOperator(task_id="app", app_id=demo.APP_ID),
+            ),
+        )
+
+        assert found["task_id"] == task["task_id"]
+        assert [action["action_id"] for action in found["actions"]] == [
+            action["action_id"] for action in task["actions"]
+        ]
+        assert found["actions"][0]["loop_items"] == task["actions"][0]["loop_items"]
+        assert set(counts) >= {"extracting_count", "waiting_sub_task_count"}
+        assert all(isinstance(count, int) for count in counts.values())
+        assert {"app_name", "status"} <= set(app)
+
+    def test_all_can_be_mapped(self, sandbox: Sandbox, groups: list[int]) -> None:
+        ids = [sandbox.control.add_task()["task_id"] for _ in range(2)]
+        with make_dag() as dag:
+            copies = WebCollectCopyTaskOperator.partial(task_id="copy").expand(collection_task_id=ids)
+            moves = WebCollectMoveTaskOperator.partial(task_id="move", task_group_id=groups[0]).expand(
+                collection_task_id=ids
+            )
+            read = WebCollectGetActionsOperator.partial(task_id="read").expand(
+                collection_task_ids=[[each] for each in ids]
+            )
+            # what all copies gave, as one list
+            gathered = WebCollectDeleteTasksOperator(
+                task_id="delete", collection_task_ids=copies.output.map(lambda copy: copy["task_id"])
+            )
+            moves >> read >> gathered
+        run = run_dag(dag)
+
+        assert run.state == "success"
+        assert sorted(run.xcoms["delete"]) == sorted(run.xcoms[f"copy[{i}]"]["task_id"] for i in range(2))
+        assert {sandbox.control.task(each)["group_id"] for each in ids} == {groups[0]}
+        assert len(json.dumps(run.xcoms["move[0]"])) < 200
+
+
+class TestMeaningOfResults:
+    def test_partial_failures_fail_skip_or_are_ignored_and_always_told(
+        self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
+    ) -> None:
+        with make_dag() as dag:
+            for choice in ("fail", "skip", "ignore"):
+                WebCollectCopyTasksOperator(
+                    task_id=choice,
+                    collection_task_ids=[task["task_id"], "gone", "lost"],
+                    task_group_ids=[GROUP],
+                    on_partial_failure=choice,  # type: ignore[arg-type]
+                    **RETRIES,
+                )
+        run = run_dag(dag)
+
+        assert run.states == {"fail": "failed", "skip": "skipped", "ignore": "success"}
+        assert run.tries == dict.fromkeys(run.states, 1)
+        assert [failed["task_id"] for failed in run.xcoms["ignore"]["failed_tasks"]] == ["gone", "lost"]
+        assert all(failed["reason"] for failed in run.xcoms["ignore"]["failed_tasks"])
+        log = said()
+        assert "1 of 3 copies were made; these were not: gone: " in log
+        assert "; lost: " in log
+
+    @pytest.mark.parametrize(
+        ("operator", "data", "message"),
+        [
+            (
+                WebCollectMoveTaskOperator(task_id="move", collection_task_id="t", task_group_id=1),
+                {"moved": False},
+                "the service did not move task",
+            ),
+            (
+                WebCollectCopyTasksOperator(task_id="copy", collection_task_ids=["t"], task_group_ids=[1, 2]),
+                {"requestCount": 2, "successCount": 1},
+                "the service does not say which",
+            ),
+        ],
+        ids=["move", "copies"],
+    )
+    def test_a_success_that_is_none_fails(
+        self, set_connection: Callable[..., None], operator: Any, data: dict[str, object], message: str
+    ) -> None:
+        with serving(lambda _: answer(data)) as server:
+            set_connection(host=server.url, extra={"access_token": "any"})
+            with pytest.raises(AirflowFailException, match=message):
+                execute(operator)
+
+    def test_ids_from_a_generator_are_deleted_though_the_dag_checks_them_first(
+        self, sandbox: Sandbox
+    ) -> None:
+        tasks = [sandbox.control.add_task()["task_id"] for _ in range(2)]
+        with make_dag():
+            operator = WebCollectDeleteTasksOperator(
+                task_id="delete", collection_task_ids=(f"{task}\n" for task in tasks), ignore_empty=True
+            )
+
+        assert execute(operator) == tasks
+        (request,) = sandbox.control.requests("/task/deleteTasks")
+        assert json.loads(request["body"]) == {"taskIds": tasks}
+
+    def test_values_from_a_generator_within_an_argument_are_sent_too(
+        self, sandbox: Sandbox, task: dict[str, Any]
+    ) -> None:
+        loop = task["actions"][0]["action_id"]
+        entry = {"action_id": loop, "loop_type": "TextList", "loop_items": iter(["a", "b"])}
+        with make_dag():
+            operator = WebCollectUpdateTaskParametersOperator(
+                task_id="update", collection_task_id=task["task_id"], loop_items=iter([entry])
+            )
+
+        assert execute(operator)["loop_items"][0]["count"] == 2
+        (request,) = sandbox.control.requests("/task/updateTaskParameters")
+        assert json.loads(request["body"])["loopItems"][0]["loopItems"] == ["a", "b"]
+
+    @pytest.mark.parametrize(
+        ("operator", "name"),
+        [
+            (WebCollectDeleteTasksOperator, "collection_task_ids"),
+            (WebCollectDeleteTaskGroupsOperator, "task_group_ids"),
+        ],
+    )
+    def test_an_empty_deletion_is_an_error_unless_it_is_expected(
+        self, sandbox: Sandbox, operator: type[Any], name: str
+    ) -> None:
+        arguments = {"task_id": "delete", name: "{{ params.found }}"}
+        with make_dag(render_template_as_native_obj=True):
+            strict, easy = operator(**arguments), operator(**{**arguments, "task_id": "e"}, ignore_empty=True)
+
+        with pytest.raises(AirflowFailException, match=name):
+            execute(strict, params={"found": []})
+        assert execute(easy, params={"found": []}) == []
+        assert sandbox.control.requests() == []
+
+
 def test_ids_of_digits_survive_native_rendering(sandbox: Sandbox) -> None:
     sandbox.control.add_task(task_id="20260101", lots=[3], subtasks=2)
     digits = "{{ params.id }}"
@@ -350,56 +549,6 @@ def test_ids_of_digits_survive_native_rendering(sandbox: Sandbox) -> None:
     assert run.xcoms["read"][0]["task_id"] == "20260101"
 
 
-ID = "a-task"
-WRONG: list[tuple[type[Any], dict[str, Any], str]] = [
-    (WebCollectUpdateLoopItemsOperator, {"loop_items": []}, "loop_items"),
-    (WebCollectUpdateLoopItemsOperator, {"loop_items": "laptop"}, "loop_items"),
-    (WebCollectUpdateLoopItemsOperator, {"loop_items": [1]}, r"loop_items\[0\]"),
-    (WebCollectUpdateLoopItemsOperator, {"loop_type": "Texts"}, "loop_type"),
-    (WebCollectUpdateLoopItemsOperator, {"action_id": ""}, "action_id"),
-    (WebCollectUpdateLoopItemsOperator, {"collection_task_id": None}, "collection_task_id"),
-    (WebCollectUpdateLoopItemsOperator, {"is_append": "yes"}, "is_append"),
-    (WebCollectReplaceUrlsOperator, {}, "either `urls` or `urls_path`"),
-    (
-        WebCollectReplaceUrlsOperator,
-        {"urls": ["https://a"], "urls_path": "/f"},
-        "either `urls` or `urls_path`",
-    ),
-    (WebCollectReplaceUrlsOperator, {"urls": ["ftp://a"]}, "urls"),
-    (WebCollectReplaceUrlsOperator, {"urls": "https://a"}, "urls"),
-    (WebCollectReplaceUrlsOperator, {"urls_path": ""}, "urls_path"),
-    (WebCollectStartSubTasksOperator, {"sub_task_ids": []}, "sub_task_ids"),
-    (WebCollectStartSubTasksOperator, {"sub_task_ids": "one"}, "sub_task_ids"),
-    (WebCollectStartSubTasksOperator, {"collection_task_id": " "}, "collection_task_id"),
-    (WebCollectMarkExportedOperator, {"collection_task_id": ""}, "collection_task_id"),
-]
-USUAL: dict[type[Any], dict[str, Any]] = {
-    WebCollectUpdateLoopItemsOperator: {"action_id": "a-step", "loop_type": "TextList", "loop_items": ["a"]},
-}
-
-
-@pytest.mark.parametrize(("operator", "arguments", "name"), WRONG)
-def test_a_wrong_literal_argument_fails_while_the_dag_is_parsed(
-    operator: type[Any], arguments: dict[str, Any], name: str
-) -> None:
-    usual = {"collection_task_id": ID, **USUAL.get(operator, {})}
-    with make_dag(), pytest.raises(InvalidArgument, match=name):
-        operator(task_id="wrong", **{**usual, **arguments})
-
-
-def test_a_wrong_one_that_is_rendered_or_mapped_fails_before_anything_is_sent(sandbox: Sandbox) -> None:
-    for operator, arguments, name in WRONG:
-        usual = {"collection_task_id": ID, **USUAL.get(operator, {}), **arguments}
-        # one template suffices to put all checks off
-        templated = operator(task_id="rendered", **usual, webcollect_conn_id="{{ 'webcollect_default' }}")
-        with make_dag():
-            mapped = operator.partial(task_id="mapped").expand_kwargs([usual])
-        for each in (templated, mapped.unmap(usual)):
-            with pytest.raises(AirflowFailException, match=name):
-                execute(each)
-    assert sandbox.control.requests() == []
-
-
 def test_a_users_own_operator_may_add_template_fields(sandbox: Sandbox, task: dict[str, Any]) -> None:
     class Confirm(WebCollectMarkExportedOperator):
         template_fields = (*WebCollectMarkExportedOperator.template_fields, "note")
@@ -413,7 +562,50 @@ def test_a_users_own_operator_may_add_template_fields(sandbox: Sandbox, task: di
     assert sandbox.control.task(task["task_id"])["exported"]
 
 
-def test_results_are_small_json(sandbox: Sandbox, loop: dict[str, Any]) -> None:
-    result = execute(WebCollectUpdateLoopItemsOperator(**loop, loop_items=["x" * 100] * 1000))
+class TestNames:
+    """What Airflow shows of a mapped task: what it works on, instead of 0, 1, 2."""
 
-    assert len(json.dumps(result)) < 500
+    @pytest.mark.parametrize("native", [False, True])
+    def test_digits_are_a_name_too(self, native: bool, sandbox: Sandbox) -> None:
+        for group_id in (7, 8, 9):
+            sandbox.control.add_task(group_id=group_id)
+        run = run_tasks(
+            lambda: WebCollectDeleteTaskGroupsOperator.partial(task_id="delete").expand(
+                task_group_ids=[[7], [8, 9]]
+            ),
+            render_template_as_native_obj=native,
+        )
+
+        assert run.states == {"delete[0]": "success", "delete[1]": "success"}
+        assert run.names == {"delete[0]": "7", "delete[1]": "8, 9"}
+
+    def test_what_all_tasks_of_an_operator_share_names_none_of_them(self, sandbox: Sandbox) -> None:
+        id_ = sandbox.control.add_task(lots=[1])["task_id"]
+        run = run_tasks(
+            lambda: WebCollectGetActionsOperator.partial(task_id="read", collection_task_ids=[id_]).expand(
+                action_types=[["LoopAction"], ["NavigateAction"]]
+            )
+        )
+
+        assert run.states == {"read[0]": "success", "read[1]": "success"}
+        assert run.names == {"read[0]": None, "read[1]": None}
+
+    def test_what_is_not_set_or_not_read_yet_is_no_part_of_a_name(
+        self, sandbox: Sandbox, tmp_path: Path
+    ) -> None:
+        ids = [sandbox.control.add_task(lots=[1], group_id=group_id)["task_id"] for group_id in (7, 8)]
+        with make_dag() as dag:
+            groups = PythonOperator.partial(task_id="groups", python_callable=lambda text: int(text)).expand(
+                op_args=[["7"], ["8"]]
+            )
+            WebCollectToObjectStorageOperator.partial(
+                task_id="land", destination=f"file://{tmp_path}"
+            ).expand(sources=[[{"collection_task_id": id_, "lotno": None}] for id_ in ids])
+            WebCollectCopyTasksOperator.partial(task_id="copy", task_group_ids=groups.output).expand(
+                collection_task_ids=[[id_] for id_ in ids]
+            )
+        run = run_dag(dag)
+
+        assert set(run.states.values()) == {"success"}
+        assert [run.names[f"land[{index}]"] for index in range(2)] == ids
+        assert [run.names[f"copy[{index}]"] for index in range(2)] == ids
