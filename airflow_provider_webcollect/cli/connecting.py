@@ -13,7 +13,6 @@ import click
 from click.core import ParameterSource
 
 from airflow_provider_webcollect.cli.output import log_to_stderr
-from airflow_provider_webcollect.cli.wording import PREFIX, WITHOUT_AIRFLOW
 from airflow_provider_webcollect.hooks.connection import WebCollectConnection, read_connection
 from airflow_provider_webcollect.hooks.connection_fields import FIELDS
 from airflow_provider_webcollect.landing.job import Observer
@@ -32,6 +31,11 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
+#: The environment variables of a connection without Airflow begin with this, before an extra's name.
+PREFIX = "WEBCOLLECT_"
+#: Where :func:`connect` keeps, in a context's ``meta``, what the fields of the connection are called, by the
+#: names that errors have for them; and, without Airflow, what is the connection that errors speak of.
+FIELD_NAMES, HINT = "webcollect.field_names", "webcollect.hint"
 DEFAULT_CONN_ID = "webcollect_default"
 #: Seconds after which a command that a person waits for gives up on a service that cannot be reached.
 PATIENCE = 2.0
@@ -162,13 +166,25 @@ def connect(conn_id: str | None, url: str | None, *, patient: bool = False) -> S
         origin = "--url" if is_option else f"the environment variable {PREFIX}URL"
         if "://" not in url:  # it may hold a password, so it is not shown
             raise click.UsageError(f"{origin} must begin with https:// or http://")
-        context.meta[WITHOUT_AIRFLOW] = True
+        context.meta[FIELD_NAMES] = _field_names(origin, lambda name: f"{PREFIX}{name.upper()}")
+        context.meta[HINT] = (
+            f"Without Airflow, the connection is the environment: login and password are {PREFIX}USERNAME "
+            f"and {PREFIX}PASSWORD, and the extra `refresh_token` is {PREFIX}REFRESH_TOKEN, as others are."
+        )
         access = _without_airflow(url, origin)
     elif is_option:
         raise click.UsageError(f"the connection {conn_id} and --url cannot both be given")
     else:
+        context.meta[FIELD_NAMES] = _field_names(
+            "the connection's host", lambda name: f"the connection's extra {name}"
+        )
         access = _through_airflow(conn_id or DEFAULT_CONN_ID)
     return access if patient else replace(access, context=access.context.impatient(PATIENCE))
+
+
+def _field_names(host: str, extra: Callable[[str], str]) -> dict[str, str]:
+    names = {field.name: extra(field.name) for field in FIELDS}
+    return {"base_url": host, **names, **{f"extra {name}": called for name, called in names.items()}}
 
 
 def use_airflow() -> None:
@@ -198,7 +214,6 @@ def said_by_airflow(error: Exception) -> str:
     from sqlalchemy.exc import SQLAlchemyError
 
     said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-    said = said.replace("`", "'")  # in backquotes, a connection would be taken for the option of its name
     if isinstance(error, SQLAlchemyError):
         return f"its database cannot be read, `airflow db migrate` sets it up ({said})"
     return said
@@ -216,8 +231,8 @@ def _through_airflow(conn_id: str) -> ServiceAccess:
         raise
     except Exception as error:  # Airflow has several classes for it
         raise ConnectionIncomplete(
-            f"Airflow gives no connection {conn_id}: {said_by_airflow(error)}. Name another with `conn_id`, "
-            "or go without Airflow with --url"
+            f"Airflow gives no connection {conn_id}: {said_by_airflow(error)}. Name another one, or "
+            "go without Airflow with --url"
         ) from error
     store = make_token_store(conn_id)
     if isinstance(store, VariableTokenStore) and connection.credentials.can_renew_tokens:

@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from airflow_provider_webcollect import __version__
+from airflow_provider_webcollect.cli.connecting import FIELD_NAMES, HINT
 from airflow_provider_webcollect.cli.landed import landing
 from airflow_provider_webcollect.cli.output import INTERRUPTED, log_to_stderr
 from airflow_provider_webcollect.cli.rows import land, read
 from airflow_provider_webcollect.cli.steering import app, group, subtasks, task
 from airflow_provider_webcollect.cli.tasks import analytics, capacity, follow, status, token
-from airflow_provider_webcollect.cli.wording import in_options
 from airflow_provider_webcollect.landing.errors import ExtraMissing, LandingError, NothingLanded
-from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError, unknown_outcome
+from airflow_provider_webcollect.service.errors import (
+    ConnectionIncomplete,
+    CredentialError,
+    InvalidArgument,
+    WebCollectError,
+    unknown_outcome,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -109,7 +115,9 @@ def _run(name: str, arguments: list[str]) -> int:
     except Exception as error:
         if context is None or (found := _exit_code(error)) is None:
             raise
-        click.echo(f"Error: {in_options(error, context, _called(arguments))}", err=True)
+        click.echo(f"Error: {_said(error, context, _called(arguments))}", err=True)
+        if HINT in context.meta and isinstance(error, ConnectionIncomplete | CredentialError):
+            click.echo(context.meta[HINT], err=True)
         return found
     return code if isinstance(code, int) else 0
 
@@ -121,6 +129,26 @@ def _called(words: Sequence[str]) -> click.Command:
         if isinstance(found, click.Group):
             found = found.commands.get(word, found)
     return found
+
+
+def _said(error: Exception, context: click.Context, command: click.Command) -> str:
+    """Return an error's message; an argument has the name that a person types."""
+    if not isinstance(error, InvalidArgument):
+        return str(error)
+    called, place = context.meta.get(FIELD_NAMES, {}).get(error.name), error.place
+    for each in command.params:
+        if each.name == error.name:
+            # of an option that is given several times, the value says which one it is
+            is_one = each.nargs == 1 and not getattr(each, "multiple", False)
+            called, place = _typed(each), place if is_one else ""
+    return f"{called}{place} is {error.value}; {error.rule}" if called else str(error)
+
+
+def _typed(parameter: click.Parameter) -> str:
+    """Return how a parameter is named on the command line."""
+    if isinstance(parameter, click.Option):
+        return parameter.opts[-1]
+    return (parameter.metavar or str(parameter.name).upper()).strip("[].")
 
 
 def _drop(*streams: TextIO) -> None:
@@ -194,7 +222,7 @@ def _argument(parameter: click.Parameter) -> Arg:
     return Arg(
         (parameter.name,),
         nargs=several if parameter.nargs == -1 else one,
-        metavar=(parameter.metavar or str(parameter.name).upper()).strip("[].") or None,
+        metavar=_typed(parameter) or None,
     )
 
 

@@ -53,7 +53,7 @@ SUMMARY = ("folder", "new_rows", "new_parts", "rows", "parts", "bytes", "finishe
 
 
 @click.command()
-@click.argument("task")
+@click.argument("task_id", metavar="TASK")
 @click.option("--lotno", metavar="BATCH", help="Only this batch; else the whole history.")
 @click.option("-n", "--rows", type=click.IntRange(min=1), help="The most rows to write; by default all.")
 @click.option(
@@ -64,7 +64,7 @@ SUMMARY = ("folder", "new_rows", "new_parts", "rows", "parts", "bytes", "finishe
 )
 @connection_options
 def read(
-    task: str, lotno: str | None, rows: int | None, offset: int, conn_id: str | None, url: str | None
+    task_id: str, lotno: str | None, rows: int | None, offset: int, conn_id: str | None, url: str | None
 ) -> None:
     """Write a task's rows as JSON lines.
 
@@ -74,7 +74,7 @@ def read(
     count, left, cursor = 0, 0, offset
     try:
         with connect(conn_id, url, patient=True).client() as client:
-            for page in _pages(client, task, lotno, offset, rows):
+            for page in _pages(client, task_id, lotno, offset, rows):
                 # a whole page, so that the cursor is right also after an interrupt
                 with _interrupt_put_off():
                     write(b"".join(bytes(row) + b"\n" for row in page.rows))
@@ -112,13 +112,15 @@ def _interrupt_put_off(on_first: Callable[[], object] = lambda: None) -> Iterato
         raise KeyboardInterrupt
 
 
-def _pages(client: Client, task: str, lotno: str | None, offset: int, rows: int | None) -> Iterator[DataPage]:
+def _pages(
+    client: Client, task_id: str, lotno: str | None, offset: int, rows: int | None
+) -> Iterator[DataPage]:
     if rows is None:
-        yield from PageReader(client, task, lotno).pages(offset)
+        yield from PageReader(client, task_id, lotno).pages(offset)
         return
     count, is_from_start = RowCount(), offset <= 0
     while rows > 0:
-        page = PageReader(client, task, lotno, size=min(rows, MAX_DATA_SIZE)).read(offset)
+        page = PageReader(client, task_id, lotno, size=min(rows, MAX_DATA_SIZE)).read(offset)
         if is_from_start:
             count.add(len(page.rows), page.total, more=page.rest_total > 0)
         yield page
@@ -138,8 +140,8 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
 
 
 @click.command()
-@click.argument("task")
-@click.argument("destination")
+@click.argument("task_id", metavar="TASK")
+@click.argument("path", metavar="DESTINATION")
 @click.option("--lotno", metavar="BATCH", help="Only this batch; else the whole history.")
 @click.option(
     "--table-format",
@@ -200,9 +202,7 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
 @storage_option
 @connection_options
 @output_option
-def land(
-    task: str, destination: str, conn_id: str | None, url: str | None, output: str, **options: Any
-) -> None:
+def land(task_id: str, path: str, conn_id: str | None, url: str | None, output: str, **options: Any) -> None:
     """Land a task's rows in a folder, exactly once.
 
     DESTINATION is a folder on disk, such as /data/prices or ./prices, or on object storage, such as
@@ -211,9 +211,9 @@ def land(
     written last, or once the table has them.
     """
     stop = Stop()
-    location = _location(destination, options["table_format"], options.pop("storage_conn_id"))
+    location = _location(path, options["table_format"], options.pop("storage_conn_id"))
     with connect(conn_id, url, patient=True).client(stop) as client, _progress() as on_progress:
-        landing = _landing(client, task, location, on_progress, **options)
+        landing = _landing(client, task_id, location, on_progress, **options)
         landed = _until_interrupted(landing, stop)
     manifest = landed.manifest
     row = {
@@ -229,19 +229,19 @@ def land(
     show([row], output, SUMMARY)
 
 
-def _location(destination: str, table_format: str | None, storage_conn_id: str | None) -> Any:
+def _location(path: str, table_format: str | None, storage_conn_id: str | None) -> Any:
     """Return where to land: a table of Iceberg is made if it is not there."""
     if table_format != "iceberg":
-        return storage_location(destination, storage_conn_id)
+        return storage_location(path, storage_conn_id)
     use_airflow()
     from airflow_provider_webcollect.destinations import ICEBERG_DEFAULT, new_iceberg_table
 
-    return new_iceberg_table(check_table_name("destination", destination), storage_conn_id or ICEBERG_DEFAULT)
+    return new_iceberg_table(check_table_name("path", path), storage_conn_id or ICEBERG_DEFAULT)
 
 
 def _landing(
     client: Client,
-    task: str,
+    task_id: str,
     location: Any,
     on_progress: Callable[[int, int], object],
     *,
@@ -267,7 +267,7 @@ def _landing(
     return functools.partial(
         land_rows,
         client,
-        Source(collection_task_id=validation.text("task", task), lotno=lotno or None),
+        Source(collection_task_id=validation.text("task_id", task_id), lotno=lotno or None),
         landing_at(location)
         if is_iceberg_table(location)
         else landing_folder(*locate(location), table_format=table_format),

@@ -62,7 +62,8 @@ def _ids(context: click.Context, parameter: click.Parameter, values: Sequence[st
             ids += piped
         else:
             raise click.BadParameter("there are no ids on standard input.")
-    return list(dict.fromkeys(ids))
+    ids = list(dict.fromkeys(ids))
+    return validation.texts(str(parameter.name), ids, may_be_empty=not parameter.required)
 
 
 def _values(context: click.Context, parameter: click.Parameter, file: BinaryIO | None) -> list[str]:
@@ -170,9 +171,8 @@ def subtasks(task_ids: list[str], conn_id: str | None, url: str | None, output: 
 
     They are those of each task's latest batch. `-` as TASK: the ids on standard input, one a line.
     """
-    ids = validation.texts("task_ids", task_ids)
     with connect(conn_id, url).client() as client:
-        found = {task_id: all_subtasks(client, task_id) for task_id in ids}
+        found = {task_id: all_subtasks(client, task_id) for task_id in task_ids}
     rows = [
         {"task": task_id, "sub_task": each.sub_task_id, "status": each.status}
         for task_id, batch in found.items()
@@ -458,7 +458,6 @@ def start(
     Exit code 1: there are no sub-tasks.
     """
     validation.text("task_id", task_id)
-    validation.texts("subtask_ids", subtask_ids, may_be_empty=True)
     access = connect(conn_id, url)
     with access.client() as client:
         is_blind = subtask_ids and access.connection.credentials.key_only

@@ -20,7 +20,6 @@ from airflow_provider_webcollect.cli.connecting import (
     url_option,
 )
 from airflow_provider_webcollect.cli.output import console, output_option, printable, show
-from airflow_provider_webcollect.cli.wording import in_options
 from airflow_provider_webcollect.landing.manifest import counted
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import get_running_counts
@@ -65,10 +64,10 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 @click.command(no_args_is_help=False)
-@click.argument("tasks", metavar="[TASK]...", nargs=-1)
+@click.argument("task_ids", metavar="[TASK]...", nargs=-1)
 @connection_options
 @output_option
-def status(tasks: tuple[str, ...], conn_id: str | None, url: str | None, output: str) -> int:
+def status(task_ids: tuple[str, ...], conn_id: str | None, url: str | None, output: str) -> int:
     """Show the state of tasks.
 
     What was collected (duplicates count), start, end and sub-tasks are those of the latest run. Without ids:
@@ -79,11 +78,11 @@ def status(tasks: tuple[str, ...], conn_id: str | None, url: str | None, output:
     """
     access = connect(conn_id, url)
     with access.client() as client:
-        names = {} if tasks else _recent_tasks(client)
-        ids = list(dict.fromkeys([*(tasks or names), *(() if tasks else _tasks_of_assets(access))]))
+        names = {} if task_ids else _recent_tasks(client)
+        ids = list(dict.fromkeys([*(task_ids or names), *(() if task_ids else _tasks_of_assets(access))]))
         found = all_task_statuses(client, ids, access.connection.status_batch_size)
     show([status_row(task_id, found.get(task_id), names.get(task_id)) for task_id in ids], output, STATUS)
-    if unknown := [printable(task_id) for task_id in dict.fromkeys(tasks) if task_id not in found]:
+    if unknown := [printable(task_id) for task_id in dict.fromkeys(task_ids) if task_id not in found]:
         click.echo(f"The service does not know {', '.join(unknown)}.", err=True)
     return int(bool(unknown))
 
@@ -227,7 +226,7 @@ NARROW = 72
 
 
 @click.command()
-@click.argument("tasks", metavar="TASK...", nargs=-1, required=True)
+@click.argument("task_ids", metavar="TASK...", nargs=-1, required=True)
 @click.option("--next", "is_next", is_flag=True, help="Follow the run after the one that is shown now.")
 @click.option(
     "--every",
@@ -238,7 +237,7 @@ NARROW = 72
 @connection_options
 @output_option
 def follow(
-    tasks: tuple[str, ...], is_next: bool, every: float, conn_id: str | None, url: str | None, output: str
+    task_ids: tuple[str, ...], is_next: bool, every: float, conn_id: str | None, url: str | None, output: str
 ) -> int:
     """Follow runs until they end, and show their last state.
 
@@ -249,7 +248,7 @@ def follow(
     Exit code 1: a run was stopped, or a task is not known, or not started, for a minute; the reason is said.
     """
     access = connect(conn_id, url)
-    ids = list(dict.fromkeys(tasks))
+    ids = list(dict.fromkeys(task_ids))
     seen: dict[str, TaskStatus] = {}
     ends: dict[str, Ended] = {}
     said: set[str] = set()
@@ -324,8 +323,7 @@ def _errors_that_may_pass(display: _Display) -> Iterator[None]:
     except WebCollectError as error:
         if error.permanent:
             raise
-        context = click.get_current_context()
-        display.say(f"Trying again: {in_options(error, context, context.command)}")
+        display.say(f"Trying again: {error}")
 
 
 def _subtasks(client: Client, task_id: str, status: TaskStatus | None) -> list[SubTask]:

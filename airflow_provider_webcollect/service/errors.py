@@ -8,6 +8,7 @@ person should do (``advice``). ``docs/reference/errors.md`` lists the cause of e
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 
@@ -64,10 +65,12 @@ class WebCollectError(Exception):
 class InvalidArgument(WebCollectError, ValueError):
     """An argument breaks a rule of the contract; nothing was sent.
 
-    :param argument: its name.
+    :param argument: its name, and the place in it, such as ``task_ids[2]`` or ``file, line 3``.
     :param value: its value; only the repr is kept, so that the error can always be pickled.
     :param rule: what it must be.
     :param shown: what the message shows instead of the repr, if the value may be a secret.
+    :ivar name: of the argument alone, for callers whose users know it by another one.
+    :ivar place: in it: ``[2]``, ``, line 3``; empty for all of it.
     """
 
     permanent = True
@@ -77,6 +80,8 @@ class InvalidArgument(WebCollectError, ValueError):
         shown = shown or _shown(value)
         super().__init__(f"`{argument}` is {shown}; {rule}")
         self.argument = argument
+        self.name = re.split(r"[\[.,]", argument, maxsplit=1)[0]
+        self.place = argument[len(self.name) :]
         self.value = shown
         self.rule = rule
 

@@ -227,5 +227,6 @@ def test_without_a_credential_to_renew_it_a_refresh_is_refused(
     ended = run("token", "refresh")
 
     assert ended.code == 3
-    assert "set WEBCOLLECT_REFRESH_TOKEN" in ended.err
+    assert "the connection has nothing to obtain an access token with" in ended.err
+    assert "the extra `refresh_token` is WEBCOLLECT_REFRESH_TOKEN" in ended.err
     assert renewals(sandbox) == 0

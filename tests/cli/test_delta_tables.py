@@ -86,9 +86,18 @@ def test_what_is_no_table_format_or_does_not_go_with_it_is_wrong_usage(
     csv, hudi = land("--format", "csv"), run("land", task, table, "--table-format", "hudi")
 
     assert (csv.code, hudi.code) == (2, 2)
-    assert csv.err == "Error: --format is 'csv'; --table-format delta goes with 'parquet' alone\n"
+    assert csv.err == "Error: --format is 'csv'; table_format='delta' goes with 'parquet' alone\n"
     assert "'hudi' is not one of 'delta', 'iceberg'" in hudi.err
     assert not table.exists()
+
+
+def test_columns_of_an_error_are_not_taken_for_options(run: Run, sandbox: Sandbox, table: Path) -> None:
+    task = sandbox.control.add_task(rows=[{"url": "a", "URL": "b"}], lots=[1])["task_id"]
+
+    ended = run("land", task, table, "--table-format", "delta")
+
+    assert ended.code == 3
+    assert "the columns `url` and `URL` would be one" in ended.err
 
 
 def test_damage_is_named(run: Run, land: Callable[..., Ended], table: Path) -> None:

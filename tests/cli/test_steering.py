@@ -146,7 +146,7 @@ class TestCopy:
 
         assert ended.code == 3
         assert [row["task"] for row in ended.json] == [idle]
-        assert f"Stopped at task {demo.TASK_ID}; not tried: 1\nError: sent, but " in ended.err
+        assert f"Stopped at task {demo.TASK_ID}; not tried: 1\nError: copy_task: sent, but " in ended.err
         assert LATER in ended.err
 
     @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def test_a_data_app_key_that_is_missing_is_named(run: Run, monkeypatch: pytest.M
     ended = run("app", "deprecate", "shops", "--yes")
 
     assert ended.code == 3
-    assert "the environment has no WEBCOLLECT_DATAHUB_API_KEY" in ended.err
+    assert "the connection has no extra `datahub_api_key`" in ended.err
 
 
 def test_a_data_app_is_deprecated(run: Run, output: str) -> None:

@@ -84,6 +84,23 @@ def test_a_wrong_argument_that_cannot_be_pickled_does_not_keep_its_error_from_it
     assert copy.argument == "file"
 
 
+@pytest.mark.parametrize(
+    ("argument", "name", "place"),
+    [
+        ("page_size", "page_size", ""),
+        ("task_ids[2]", "task_ids", "[2]"),
+        ("actions[0].properties[1].value", "actions", "[0].properties[1].value"),
+        ("checks['columns']['a, b']", "checks", "['columns']['a, b']"),
+        ("file, line 3", "file", ", line 3"),
+        ("extra timezone", "extra timezone", ""),
+    ],
+)
+def test_a_wrong_argument_is_data_apart_from_the_place_in_it(argument: str, name: str, place: str) -> None:
+    error = errors.InvalidArgument(argument, 7, "it must be a text")
+    assert (error.name, error.place, error.value, error.rule) == (name, place, "7", "it must be a text")
+    assert str(error) == f"`{argument}` is 7; it must be a text"
+
+
 def test_an_error_of_the_service_carries_all_facts(client: Client, sandbox: Sandbox) -> None:
     sandbox.control.fail(STATS, status=403, code="PermissionDenied", message="Not in your plan.")
     with pytest.raises(errors.PermissionDenied) as refusal:
