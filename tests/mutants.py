@@ -177,8 +177,8 @@ MUTANTS = (
     # Waits, and the operators and triggers that wait.
     Mutant("waiting/conditions.py", "return refusals >= REFUSALS or", "return refusals >= REFUSALS - 1 or",
            "a refusal ends a wait only if it comes three times in a row", "waiting/test_poll_failures.py"),
-    Mutant("waiting/conditions.py", "            return unchanged_for >= settle\n",
-           "            return active or unchanged_for >= settle\n",
+    Mutant("waiting/conditions.py", "            return unchanged_for >= status_delay\n",
+           "            return active or unchanged_for >= status_delay\n",
            "the end of the run before does not count as this run's, though it was seen active",
            "waiting/test_evidence.py"),
     Mutant("waiting/conditions.py", "if absence is None or absence.answers < 2 or self._now is None:",

@@ -19,7 +19,14 @@ from airflow_provider_webcollect.service.errors import (
 )
 from airflow_provider_webcollect.service.models import SubTask, TaskState, active_subtask_ids
 from airflow_provider_webcollect.service.pauses import Notice
-from airflow_provider_webcollect.waiting.conditions import SETTLE, Baseline, Ended, Outcome, TaskStates, Wait
+from airflow_provider_webcollect.waiting.conditions import (
+    STATUS_DELAY,
+    Baseline,
+    Ended,
+    Outcome,
+    TaskStates,
+    Wait,
+)
 from airflow_provider_webcollect.waits import (
     baselines,
     default_deferrable,
@@ -189,7 +196,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         The earlier attempt may have ended only a moment ago, when the service does not show the run yet. So
         the service is queried for as long as it may still show the previous run.
         """
-        notice, until = Notice(self.log), self.clock.time() + SETTLE
+        notice, until = Notice(self.log), self.clock.time() + STATUS_DELAY
         while not self._shows_begin(hook, start):
             rest = until - self.clock.time()
             if rest <= 0:

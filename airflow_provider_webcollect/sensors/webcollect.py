@@ -48,7 +48,7 @@ from airflow_provider_webcollect.waiting.arguments import (
 )
 from airflow_provider_webcollect.waiting.conditions import (
     MISSING_TIMEOUT,
-    SETTLE,
+    STATUS_DELAY,
     Capacity,
     Condition,
     Ended,
@@ -309,8 +309,8 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         result of ``WebCollectStartSubTasksOperator``, or a list of them. With ``"now"`` the sensor queries
         the status when it starts; it then waits for the active run or, if there is none, for the next one,
         whenever that begins. None (default) for any run. (templated)
-    :param settle: seconds, 90 by default, for which the service may still show the previous run. After that,
-        a final state counts without further evidence.
+    :param status_delay: seconds, 90 by default, for which the service may still show the previous run. After
+        that, a final state counts without further evidence.
     :param missing_timeout: seconds, 600 by default, after which the sensor fails if a task is missing from
         the responses or is Unexecuted.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
@@ -335,7 +335,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         "target_states",
         "failure_states",
         "after",
-        "settle",
+        "status_delay",
         "missing_timeout",
     )
     _trigger = WebCollectTaskStatusTrigger
@@ -349,7 +349,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         target_states: Sequence[str] = (TaskState.FINISHED,),
         failure_states: Sequence[str] = (TaskState.STOPPED,),
         after: Mapping[str, Any] | Sequence[Mapping[str, Any]] | Literal["now"] | None = None,
-        settle: float = SETTLE,
+        status_delay: float = STATUS_DELAY,
         **kwargs: Any,
     ) -> None:
         super().__init__(target_states=target_states, failure_states=failure_states, **kwargs)
@@ -357,7 +357,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         self.collection_task_ids = collection_task_ids
         self.wait_for = wait_for
         self.after = after
-        self.settle = settle
+        self.status_delay = status_delay
         self._check()
 
     def _condition(self) -> TaskStates:

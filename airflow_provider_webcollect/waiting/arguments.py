@@ -63,7 +63,7 @@ def task_states(
     target_states: Any,
     failure_states: Any,
     after: Any = None,
-    settle: Any,
+    status_delay: Any,
     missing_timeout: Any,
 ) -> TaskStates:
     """Return the condition of ``WebCollectTaskStatusSensor``; :data:`NOW` as ``after`` is ignored here.
@@ -80,7 +80,7 @@ def task_states(
             validation.words("failure_states", failure_states, TaskState, may_be_empty=True)
         ),
         after={} if after is None or after == NOW else _baselines(after, ids),
-        settle=validation.seconds("settle", settle, may_be_zero=True),
+        status_delay=validation.seconds("status_delay", status_delay, may_be_zero=True),
         missing_timeout=validation.seconds("missing_timeout", missing_timeout, may_be_zero=True),
     )
 

@@ -122,7 +122,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: Seconds for which a status may still be that of the previous run.
-SETTLE = 90.0
+STATUS_DELAY = 90.0
 #: Seconds after which a status that contradicts itself is accepted as final.
 LONGEST_CONTRADICTION = 600.0
 
@@ -140,22 +140,24 @@ class Evidence(Enum):
     CONTRADICTION = "end before its start"
 
 
-def is_end(evidence: Evidence, *, active: bool, unchanged_for: float, settle: float = SETTLE) -> bool:
+def is_end(
+    evidence: Evidence, *, active: bool, unchanged_for: float, status_delay: float = STATUS_DELAY
+) -> bool:
     """Return whether a final state is the end of the run that began after the baseline.
 
     :param active: whether an active state was seen since the run was started.
     :param unchanged_for: seconds since the wait began, or since an active state was last seen.
-    :param settle: seconds for which a status may still be that of the previous run.
+    :param status_delay: seconds for which a status may still be that of the previous run.
     """
     match evidence:
         case Evidence.LATER_END:
             return True
         case Evidence.UNKNOWN_END:
-            return active or unchanged_for >= settle
+            return active or unchanged_for >= status_delay
         case Evidence.SAME_END:
-            return unchanged_for >= settle
+            return unchanged_for >= status_delay
         case Evidence.CONTRADICTION:
-            return unchanged_for >= max(settle, LONGEST_CONTRADICTION)
+            return unchanged_for >= max(status_delay, LONGEST_CONTRADICTION)
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,11 +257,11 @@ class RunEnd:
         self._was_started = since is not None
         self._active = baseline.running
 
-    def belongs(self, status: TaskStatus, now: float, settle: float) -> bool:
+    def belongs(self, status: TaskStatus, now: float, status_delay: float) -> bool:
         """Return whether ``status`` is of the run after the baseline; must be called with every status.
 
         :param now: Unix time.
-        :param settle: seconds for which a status may still be that of the previous run.
+        :param status_delay: seconds for which a status may still be that of the previous run.
         """
         if status.status in ACTIVE_STATES:
             self._active, self._since = True, now
@@ -271,7 +273,9 @@ class RunEnd:
             return False
         if self._since is None:
             self._since = now
-        return is_end(evidence, active=self._active, unchanged_for=now - self._since, settle=settle)
+        return is_end(
+            evidence, active=self._active, unchanged_for=now - self._since, status_delay=status_delay
+        )
 
 
 def _contradicts(status: TaskStatus) -> bool:
@@ -476,15 +480,17 @@ class History:
             return None
         return self._now - absence.since
 
-    def is_new_run(self, status: TaskStatus, baseline: Baseline, *, settle: float, was_started: bool) -> bool:
+    def is_new_run(
+        self, status: TaskStatus, baseline: Baseline, *, status_delay: float, was_started: bool
+    ) -> bool:
         """Return whether ``status`` is of the run after ``baseline``; must be called with every status.
 
-        :param settle: seconds for which a status may still be that of the previous run.
+        :param status_delay: seconds for which a status may still be that of the previous run.
         :param was_started: whether a run was started right before the wait; otherwise the next run counts.
         """
         if self._end is None:
             self._end = RunEnd(baseline, self._began if was_started else None)
-        return self._end.belongs(status, self._now or self._began, settle)
+        return self._end.belongs(status, self._now or self._began, status_delay)
 
 
 class Wait:
@@ -546,7 +552,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
     :ivar after: the baseline of each task, by id; empty to accept any final state.
     :ivar was_started: whether the tasks were started when the wait began; otherwise the next run of each
         counts.
-    :ivar settle: seconds for which a status may still be that of the previous run.
+    :ivar status_delay: seconds for which a status may still be that of the previous run.
     :ivar missing_timeout: seconds after which a task that stays missing or Unexecuted ends the wait.
     """
 
@@ -557,7 +563,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
     how_many: Literal["all", "any"] = "all"
     after: Mapping[str, Baseline] = {}
     was_started: bool = True
-    settle: float = SETTLE
+    status_delay: float = STATUS_DELAY
     missing_timeout: float = MISSING_TIMEOUT
 
     @property
@@ -575,7 +581,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
         shown = f"is {state.status}"
         baseline = self.after.get(key)
         is_ours = baseline is None or history.is_new_run(
-            state, baseline, settle=self.settle, was_started=self.was_started
+            state, baseline, status_delay=self.status_delay, was_started=self.was_started
         )
         if self._is_wanted(state):
             if not is_ours:

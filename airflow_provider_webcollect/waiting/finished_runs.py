@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from airflow_provider_webcollect.service.models import FINAL_STATES, TaskState, TaskStatus
-from airflow_provider_webcollect.waiting.conditions import SETTLE, Baseline, is_end
+from airflow_provider_webcollect.waiting.conditions import STATUS_DELAY, Baseline, is_end
 
 
 class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -129,7 +129,7 @@ def follow(
         return last, None
     if last.is_shown_again_by(now):
         # a number shown for so long is not the next run's: the service counts ends
-        return (now if unchanged_for >= SETTLE else last), None
+        return (now if unchanged_for >= STATUS_DELAY else last), None
     if now.ended is not None and now.run != last.run and last.goes_on_as(now):
         # a higher number is that of the next run, which the status does not show yet
         now = msgspec.structs.replace(now, run=last.run, reported=now.run if last.is_first else None)

@@ -20,7 +20,7 @@ from airflow_provider_webcollect.operators.start import _Memory, _Start
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.pauses import Stop
-from airflow_provider_webcollect.waiting.conditions import SETTLE, Baseline
+from airflow_provider_webcollect.waiting.conditions import STATUS_DELAY, Baseline
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
 from tests.airflow.executions import Store, execute
 from tests.airflow.passing_timeouts import passing_timeout
@@ -231,8 +231,8 @@ def test_the_time_that_the_start_took_does_not_make_the_run_before_count(
     sandbox: Sandbox, task: dict[str, Any], fault: dict[str, Any], tries: int
 ) -> None:
     operator = make_start(task, retry_unknown_outcome=True)
-    # what the status shows counts in any case SETTLE seconds after the start: by this clock, it took longer
-    operator.clock = SimpleNamespace(time=lambda: time.time() - (0 if starts(sandbox) else SETTLE + 10))
+    # a status counts in any case after STATUS_DELAY seconds: by this clock, the start took longer
+    operator.clock = SimpleNamespace(time=lambda: time.time() - (0 if starts(sandbox) else STATUS_DELAY + 10))
     sandbox.control.configure(stale_seconds=100)
     sandbox.control.fail(START, **fault)
 

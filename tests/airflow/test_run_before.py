@@ -130,14 +130,14 @@ def test_a_poking_sensor_after_a_start_ends_with_that_run(task_id: str, sandbox:
 def test_a_sensor_after_a_start_ends_with_that_run(
     way: str, service: str, task_id: str, sandbox: Sandbox
 ) -> None:
-    settle = 90.0
+    status_delay = 90.0
     if (service, way) == ("shows no ends", "reschedule"):
-        # a rescheduled sensor does not know its earlier pokes: without ends, only `settle` is evidence; by
-        # then the service has shown the run, by the same clock
-        settle = 1.5
+        # a rescheduled sensor does not know its earlier pokes: without ends, only `status_delay` is evidence;
+        # by then the service has shown the run, by the same clock
+        status_delay = 1.5
         sandbox.control.configure(speed=10)
     with make_dag() as dag:
-        wait(task_id, start(task_id).output, settle=settle, **WAYS[way])
+        wait(task_id, start(task_id).output, status_delay=status_delay, **WAYS[way])
     run = run_dag(dag)
 
     assert run.states == {"start": "success", "wait": "success"}

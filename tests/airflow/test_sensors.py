@@ -444,7 +444,7 @@ class TestAfterNow:
 
     def test_the_next_run_is_waited_for(self, again: Callable[[int], dict[str, Any]]) -> None:
         # by then a start's run before would count
-        assert execute(sensor("task", again(3), after="now", settle=0))["executed_times"] == 2
+        assert execute(sensor("task", again(3), after="now", status_delay=0))["executed_times"] == 2
 
     def test_a_look_after_the_timeout_does_not_take_the_run_before_for_the_next(
         self, finished: dict[str, Any]
@@ -469,7 +469,7 @@ class TestAfterNow:
         sandbox: Sandbox,
     ) -> None:
         sandbox.control.fail(STATUS_PATHS["task"], times=times, **fault)
-        record = execute(sensor("task", again(times + 3), after="now", settle=0))
+        record = execute(sensor("task", again(times + 3), after="now", status_delay=0))
         sandbox.control.fail(STATUS_PATHS["task"], times=times, **fault)
         deferred = defer(sensor("task", finished, after="now", deferrable=True))
 

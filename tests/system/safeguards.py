@@ -87,7 +87,7 @@ SAFEGUARDS = {
         (
             Edit(
                 "waiting/conditions.py",
-                "        case Evidence.SAME_END:\n            return unchanged_for >= settle\n",
+                "        case Evidence.SAME_END:\n            return unchanged_for >= status_delay\n",
                 "        case Evidence.SAME_END:\n            return True\n",
             ),
         ),

@@ -31,8 +31,8 @@ ROWS = {
     "the end from before the start": {"began": 10, "ended": 20},
     "an end before its own start": {"began": 30, "ended": 20},
 }
-SETTLE, LONGEST = 90, 600
-UNCHANGED_FOR = (0, SETTLE - 1, SETTLE, LONGEST - 1, LONGEST)
+STATUS_DELAY, LONGEST = 90, 600
+UNCHANGED_FOR = (0, STATUS_DELAY - 1, STATUS_DELAY, LONGEST - 1, LONGEST)
 #: The count is a hint alone: services may count a run when it starts or when it ends.
 COUNTS = {3: "same", 4: "counted", None: "none"}
 
@@ -42,7 +42,7 @@ def table() -> dict[str, dict[str, int]]:
     lines = [re.split(r"\s*\|\s*", line.strip("| ")) for line in DOCS.read_text().splitlines()]
     start = next(number for number, line in enumerate(lines) if UNCHANGED_COLUMN in line)
     cells = itertools.takewhile(lambda line: len(line) == 3, lines[start + 2 :])
-    seconds = {"counts": 0, "counts after `settle`": SETTLE, f"counts after {LONGEST} s": LONGEST}
+    seconds = {"counts": 0, "counts after `status_delay`": STATUS_DELAY, f"counts after {LONGEST} s": LONGEST}
     return {
         row: {ACTIVE_COLUMN: seconds[active], UNCHANGED_COLUMN: seconds[unchanged_for]}
         for row, active, unchanged_for in cells
@@ -79,7 +79,7 @@ def after_start(before: TaskStatus | None, **arguments: Any) -> TaskStates:
         "wait_for": "all",
         "target_states": ["Finished"],
         "failure_states": ["Stopped"],
-        "settle": SETTLE,
+        "status_delay": STATUS_DELAY,
         "missing_timeout": 10_000,
     }
     return task_states(collection_task_id="a", after=start, **{**usual, **arguments})
@@ -234,7 +234,7 @@ class TestOddOrders:
             wait_for="all",
             target_states=["Finished"],
             failure_states=[],
-            settle=SETTLE,
+            status_delay=STATUS_DELAY,
             missing_timeout=0,
         )
         wait = Wait(condition, 0.0, Log())

@@ -28,6 +28,6 @@ with scenario_dag("waits"):
             collection_task_id=collection_task(number),
             poke_interval=10,
             # for those of a triggerer that was killed, of which nobody knows that they were seen running
-            settle=20,
+            status_delay=20,
             deferrable=True,
         )
