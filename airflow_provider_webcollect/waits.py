@@ -20,27 +20,27 @@ from airflow_provider_webcollect.service.errors import (
 )
 from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.waiting.conditions import (
-    Baseline,
     Condition,
     Ended,
     Outcome,
     Records,
     TaskStates,
-    Timing,
     Wait,
+    backoff,
     ends_waits,
 )
+from airflow_provider_webcollect.waiting.runs import Baseline
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
+    from collections.abc import Awaitable
     from types import TracebackType
 
     from airflow_provider_webcollect.service.client import AsyncClient, Interruptible
     from airflow_provider_webcollect.waiting.poll import StatusFeed
 
 log = logging.getLogger(__name__)
-#: The pauses of all waits of Airflow's tasks and triggers; tests of the provider replace it by a faster one.
-TIMING = Timing()
+#: Further attempts to read a connection for the first time, in a minute or two.
+READ_RETRIES = 5
 _GOES_ON = "The status query failed; the wait goes on. %s"
 
 T = TypeVar("T")
@@ -51,13 +51,14 @@ def default_deferrable() -> bool:
     return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
 
 
-def poke_service(conn_id: str, wait: Wait, log: Any) -> Ended | None:
+def poke_service(conn_id: str, wait: Wait, interval: float, log: Any) -> Ended | None:
     """Query the service once from a worker; return the end of the wait, or None if it continues.
 
     A transient error is logged, and the wait continues. If the service refuses the query, the wait ends only
     if repeated queries are refused too; each of them reads the connection again.
 
     :param conn_id: the Airflow connection of the service.
+    :param interval: seconds between two polls.
     :param log: a logger.
     """
 
@@ -75,15 +76,16 @@ def poke_service(conn_id: str, wait: Wait, log: Any) -> Ended | None:
         # one wrong response must not end a wait, and a rescheduled sensor does not know its earlier polls
         return judge() if wait.is_in_doubt else ended
 
-    return patiently(judge_confirmed, log)
+    return patiently(judge_confirmed, interval, log)
 
 
-def patiently(ask: Callable[[], T], log: Any) -> T | Ended | None:
+def patiently(ask: Callable[[], T], interval: float, log: Any) -> T | Ended | None:
     """Return the result of a query; None after a transient error; the end of the wait after a refusal.
 
     A refusal counts only if repeated queries confirm it.
 
     :param ask: sends the query; reads the connection each time.
+    :param interval: seconds between two polls.
     :param log: a logger.
     """
     refusals = 0
@@ -97,7 +99,7 @@ def patiently(ask: Callable[[], T], log: Any) -> T | Ended | None:
             refusals += 1
             if ends_waits(error, refusals):
                 return Ended(outcome=Outcome.ERROR, reason=str(error), permanent=True)
-            pause = TIMING.backoff(refusals)
+            pause = backoff(refusals, interval)
             log.warning("The service refuses the status query, which is repeated in %.0f s. %s", pause, error)
             time.sleep(pause)
 
@@ -139,7 +141,7 @@ def baselines(conn_id: str, task_ids: Sequence[str]) -> dict[str, Baseline]:
 def wait_in_worker(conn_id: str, wait: Wait, *, poll_interval: float, log: Any) -> Ended:
     """Poll every ``poll_interval`` seconds until the wait has ended, and return how it ended."""
     notice = Notice(log)
-    while (ended := poke_service(conn_id, wait, log)) is None:
+    while (ended := poke_service(conn_id, wait, poll_interval, log)) is None:
         notice.give(poll_interval, "The next status query follows in %.0f s.", poll_interval)
         time.sleep(poll_interval)
     return ended
@@ -183,17 +185,19 @@ class SharedFeed:
     read for a minute.
 
     :param conn_id: the Airflow connection of the service.
+    :param interval: seconds between two polls of this user.
     """
 
-    __slots__ = ("_conn_id", "_opened")
+    __slots__ = ("_conn_id", "_interval", "_opened")
 
-    def __init__(self, conn_id: str) -> None:
+    def __init__(self, conn_id: str, interval: float) -> None:
         self._conn_id = conn_id
+        self._interval = interval
 
     async def __aenter__(self) -> StatusFeed:
         feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
         if self._conn_id not in feeds:
-            feeds[self._conn_id] = _Opened(self._conn_id)
+            feeds[self._conn_id] = _Opened(self._conn_id, self._interval)
         self._opened = feeds[self._conn_id]
         self._opened.users += 1
         try:
@@ -222,10 +226,10 @@ class SharedFeed:
 class _Opened:
     """A feed that is being opened or is open, with the number of its users."""
 
-    def __init__(self, conn_id: str) -> None:
+    def __init__(self, conn_id: str, interval: float) -> None:
         self.users = 0
         self.entering = asyncio.Lock()
-        self.opening = asyncio.create_task(_open(conn_id))
+        self.opening = asyncio.create_task(_open(conn_id, interval))
 
     async def close(self) -> None:
         self.opening.cancel()
@@ -237,41 +241,45 @@ class _Opened:
 _feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Opened]] = WeakKeyDictionary()
 
 
-async def _open(conn_id: str) -> StatusFeed:
+async def _open(conn_id: str, interval: float) -> StatusFeed:
     from airflow_provider_webcollect.waiting.poll import StatusFeed
 
     hook = await read_with_retries(
         "The connection",
         lambda: _read(conn_id),
-        TIMING.read_again_after,
+        interval,
+        retries=READ_RETRIES,
         is_certain=lambda error: isinstance(error, WebCollectError),  # the connection was read
     )
-    return StatusFeed(_CurrentClient(hook), hook.connection.status_batch_size, TIMING)
+    return StatusFeed(_CurrentClient(hook), hook.connection.status_batch_size)
 
 
 async def read_with_retries(
     what: str,
     read: Callable[[], Awaitable[T]],
-    pauses: Iterable[float],
+    interval: float,
     *,
+    retries: int,
     is_certain: Callable[[Exception], bool],
 ) -> T:
-    """Read something from Airflow, and repeat that after pauses if it fails.
+    """Read something from Airflow, and repeat that after growing pauses if it fails.
 
     When a triggerer starts, a secrets backend, the API server or the database may be unavailable. Airflow 3
     then reports that the connection does not exist, so that error is not permanent.
 
     :param what: name of what is read, for the log.
     :param read: reads it.
-    :param pauses: seconds before each further attempt; the error of the last attempt is raised.
+    :param interval: seconds between two polls of the wait.
+    :param retries: number of further attempts; the error of the last attempt is raised.
     :param is_certain: returns whether another attempt would fail as well.
     """
-    for pause in pauses:
+    for failures in range(1, retries + 1):
         try:
             return await read()
         except Exception as error:
             if is_certain(error):
                 raise
+            pause = backoff(failures, interval)
             log.warning("%s cannot be read; the next try follows in %.0f s. %s", what, pause, error)
             await asyncio.sleep(pause)
     return await read()

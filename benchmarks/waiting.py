@@ -35,7 +35,7 @@ from typing import Any, TypeAlias, TypeVar
 import httpx
 
 from airflow_provider_webcollect.sandbox import Control, demo
-from airflow_provider_webcollect.waiting.poll import SPREAD, TIMING
+from airflow_provider_webcollect.waiting.poll import SPACING, SPREAD
 from benchmarks.report import machine
 from benchmarks.server import sandbox
 
@@ -85,7 +85,7 @@ class Plan:
 
         The requests of a round take only a part of it; half of the rest lies before them, half after.
         """
-        return (self.interval - self.least * min(TIMING.spacing, SPREAD * self.interval / self.least)) / 2
+        return (self.interval - self.least * min(SPACING, SPREAD * self.interval / self.least)) / 2
 
 
 FULL = Plan(waits=10_000, interval=60.0)

@@ -35,13 +35,13 @@ from airflow_provider_webcollect.service.pages import all_analytics
 from airflow_provider_webcollect.service.tokens import StoredToken
 from airflow_provider_webcollect.waiting.conditions import (
     SUBTASKS,
-    Baseline,
     Ended,
     Outcome,
     TaskStates,
     Wait,
     all_task_statuses,
 )
+from airflow_provider_webcollect.waiting.runs import Baseline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import msgspec
@@ -29,26 +30,18 @@ from airflow_provider_webcollect.common import (
 )
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
+from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.models import SubTaskState, TaskState
-from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.triggers.webcollect import (
     WaitTrigger,
     WebCollectCapacityTrigger,
     WebCollectSubTaskStatusTrigger,
     WebCollectTaskStatusTrigger,
-)
-from airflow_provider_webcollect.waiting.arguments import (
-    NOW,
-    capacity,
-    one_or_all,
-    refuse_none,
-    subtask_states,
-    task_states,
+    one_or_many,
 )
 from airflow_provider_webcollect.waiting.conditions import (
     MISSING_TIMEOUT,
-    STATUS_DELAY,
     Capacity,
     Condition,
     Ended,
@@ -57,6 +50,7 @@ from airflow_provider_webcollect.waiting.conditions import (
     TaskStates,
     Wait,
 )
+from airflow_provider_webcollect.waiting.runs import STATUS_DELAY, Baseline
 from airflow_provider_webcollect.waits import (
     baselines,
     default_deferrable,
@@ -68,6 +62,9 @@ from airflow_provider_webcollect.waits import (
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
+
+#: As `after`: the status is queried when the wait begins.
+NOW = "now"
 
 
 class WaitSensor(ProviderOperator, BaseSensorOperator):
@@ -96,8 +93,14 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
         super().__init__(**kwargs)
         self.deferrable = default_deferrable() if deferrable is None else deferrable
         self.webcollect_conn_id = webcollect_conn_id
+        self._given: tuple[str, ...] = ()
         self._waited_for: Condition | None = None
         self._wait: Wait | None = None
+
+    def _check_now(self) -> None:
+        """Check the literal arguments while the DAG is parsed, and note which were given."""
+        check_now(self, self._condition)
+        self._given = tuple(name for name in self.template_fields if getattr(self, name) is not None)
 
     def execute(self, context: Context) -> Any:
         """Wait: poke, reschedule or defer."""
@@ -120,7 +123,14 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
         return super().execute(context)
 
     def _checked(self) -> Condition:
-        """Check the rendered arguments and return the condition to wait for."""
+        """Check the rendered arguments and return the condition to wait for.
+
+        :raises InvalidArgument: if one breaks a rule, or was given but is None now, such as a missing result:
+            otherwise the wait would be for something else.
+        """
+        for name in self._given:
+            if getattr(self, name) is None:
+                raise InvalidArgument(name, None, "it was given, but there is no such result")
         return self._condition()
 
     def _begun(self, condition: Condition) -> Condition | None:
@@ -135,11 +145,11 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
 
     def _defer(self, condition: Condition) -> NoReturn:
         now = time.monotonic()
-        notice, waited = Notice(self.log), 0.0
+        waited = 0.0
         try:
             while (begun := self._begun(condition)) is None:
                 pause = min(self.poke_interval, self.timeout - waited)
-                notice.give(pause, "The first status query is repeated in %.0f s.", pause)
+                self.log.info("The first status query is repeated in %.0f s.", pause)
                 time.sleep(pause)
                 waited = time.monotonic() - now
                 if waited >= self.timeout:
@@ -177,7 +187,7 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
             if begun is None:
                 return PokeReturnValue(False)
             self._wait = Wait(begun, _began(self, context), self.log)
-        ended = poke_service(self.webcollect_conn_id, self._wait, self.log)
+        ended = poke_service(self.webcollect_conn_id, self._wait, self.poke_interval, self.log)
         return PokeReturnValue(ended is not None, ended and self._result(result_of(ended)))
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
@@ -257,8 +267,6 @@ class _StatusSensor(WaitSensor):
     """
 
     operator_extra_links = (WebCollectTaskLink(),)
-    #: The names of the arguments that define the condition.
-    _names: Sequence[str]
 
     collection_task_id: str | None
 
@@ -274,24 +282,21 @@ class _StatusSensor(WaitSensor):
         self.target_states = kept(target_states)
         self.failure_states = kept(failure_states)
         self.missing_timeout = missing_timeout
-        self._given: tuple[str, ...] = ()
-
-    def _check(self) -> None:
-        """Check the literal arguments, and store which were given."""
-        check_now(self, self._condition)
-        names = ("webcollect_conn_id", *self._names)
-        self._given = tuple(name for name in names if getattr(self, name) is not None)
-
-    def _checked(self) -> Condition:
-        refuse_none({name: getattr(self, name) for name in self._given})
-        return super()._checked()
 
     def _store_link(self, context: Context) -> None:
         store_task_link(context, WebCollectHook(self.webcollect_conn_id), self.collection_task_id)
 
-    @property
-    def _arguments(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self._names}
+    def _limits(self, states: type[StrEnum]) -> dict[str, Any]:
+        """Return the arguments of the condition that both sensors have.
+
+        :param states: the service's states.
+        """
+        failures = validation.words("failure_states", self.failure_states, states, may_be_empty=True)
+        return {
+            "target_states": tuple(validation.words("target_states", self.target_states, states)),
+            "failure_states": tuple(failures),
+            "missing_timeout": validation.seconds("missing_timeout", self.missing_timeout, may_be_zero=True),
+        }
 
 
 class WebCollectTaskStatusSensor(_StatusSensor):
@@ -328,16 +333,6 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         "timeout",
     )
     template_fields_renderers = {"collection_task_ids": "json", "after": "json"}  # noqa: RUF012  # as in Airflow
-    _names = (
-        "collection_task_id",
-        "collection_task_ids",
-        "wait_for",
-        "target_states",
-        "failure_states",
-        "after",
-        "status_delay",
-        "missing_timeout",
-    )
     _trigger = WebCollectTaskStatusTrigger
 
     def __init__(
@@ -358,17 +353,27 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         self.wait_for = wait_for
         self.after = after
         self.status_delay = status_delay
-        self._check()
+        self._check_now()
 
     def _condition(self) -> TaskStates:
         if self.after == NOW and self.reschedule and not self.deferrable:
             raise InvalidArgument("after", NOW, "rescheduled, every poke is the first: use deferrable=True")
-        return task_states(**self._arguments)
+        ids = one_or_many(self.collection_task_id, _decoded(self.collection_task_ids))
+        validation.one_of("wait_for", self.wait_for, ("all", "any"))
+        return TaskStates(
+            task_ids=ids,
+            how_many=self.wait_for,
+            after={} if self.after in (None, NOW) else _baselines(self.after, ids),
+            status_delay=validation.seconds("status_delay", self.status_delay, may_be_zero=True),
+            **self._limits(TaskState),
+        )
 
     def _begun(self, condition: Condition) -> Condition | None:
         if self.after != NOW:
             return condition
-        before = patiently(lambda: baselines(self.webcollect_conn_id, condition.keys), self.log)
+        before = patiently(
+            lambda: baselines(self.webcollect_conn_id, condition.keys), self.poke_interval, self.log
+        )
         if isinstance(before, Ended):
             raise AirflowFailException(before.reason)
         if before is None:
@@ -376,7 +381,45 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         return msgspec.structs.replace(condition, after=before, was_started=False)
 
     def _result(self, records: Records) -> Any:
-        return one_or_all(self.collection_task_ids, records)
+        return next(iter(records), None) if self.collection_task_ids is None else records
+
+
+def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
+    """Return the baselines by task from ``after``: one result of the start operator, or a list of them."""
+    given = _decoded(after)
+    try:
+        starts = [_started(each) for each in ([given] if isinstance(given, Mapping) else given)]
+    except (KeyError, TypeError, InvalidArgument, msgspec.ValidationError):
+        starts = []
+    if not starts:
+        # without a baseline, the final state of any run would end the wait
+        raise InvalidArgument(
+            "after",
+            after,
+            "it must be what WebCollectStartSubTasksOperator returned, a list of that, or 'now'",
+        )
+    known = {task_id.lower(): task_id for task_id in task_ids}
+    ours = {known[task_id.lower()]: before for task_id, before in starts if task_id.lower() in known}
+    if not ours:
+        raise InvalidArgument("after", after, f"it must be of a task that is waited for: {list(task_ids)}")
+    return ours
+
+
+def _started(start: Any) -> tuple[str, Baseline]:
+    start = _decoded(start)
+    # every field of a baseline has a default, so an empty mapping would be accepted
+    before = msgspec.convert(start["after"] or None, Baseline)
+    return validation.text("collection_task_id", start["collection_task_id"]), before
+
+
+def _decoded(value: Any) -> Any:
+    """Decode a JSON text: a template renders to a text, unless the DAG renders native objects."""
+    if isinstance(value, str):
+        try:
+            return msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            return value
+    return value
 
 
 class WebCollectSubTaskStatusSensor(_StatusSensor):
@@ -401,13 +444,6 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
 
     template_fields: Sequence[str] = ("collection_task_id", "sub_task_ids", "webcollect_conn_id", "timeout")
     template_fields_renderers = {"sub_task_ids": "json"}  # noqa: RUF012  # as in Airflow
-    _names = (
-        "collection_task_id",
-        "sub_task_ids",
-        "target_states",
-        "failure_states",
-        "missing_timeout",
-    )
     _trigger = WebCollectSubTaskStatusTrigger
 
     def __init__(
@@ -422,10 +458,17 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
         super().__init__(target_states=target_states, failure_states=failure_states, **kwargs)
         self.collection_task_id = collection_task_id
         self.sub_task_ids = sub_task_ids
-        self._check()
+        self._check_now()
 
     def _condition(self) -> SubTaskStates:
-        return subtask_states(**self._arguments)
+        ids = self.sub_task_ids
+        if ids is not None:
+            ids = validation.texts("sub_task_ids", _decoded(ids))
+        return SubTaskStates(
+            task_id=validation.text("collection_task_id", self.collection_task_id),
+            subtask_ids=None if ids is None else tuple(dict.fromkeys(ids)),
+            **self._limits(SubTaskState),
+        )
 
 
 class WebCollectCapacitySensor(WaitSensor):
@@ -467,12 +510,19 @@ class WebCollectCapacitySensor(WaitSensor):
         super().__init__(**kwargs)
         self.max_active_tasks = max_active_tasks
         self.max_active_sub_tasks = max_active_sub_tasks
-        check_now(self, self._condition)
+        self._check_now()
 
     def _condition(self) -> Capacity:
-        return capacity(
-            max_active_tasks=self.max_active_tasks, max_active_sub_tasks=self.max_active_sub_tasks
-        )
+        limits = {
+            name: validation.integer(name, limit, 1)
+            for name in ("max_active_tasks", "max_active_sub_tasks")
+            if (limit := getattr(self, name)) is not None
+        }
+        if not limits:
+            raise InvalidArgument(
+                "max_active_tasks", None, "`max_active_tasks`, `max_active_sub_tasks` or both must be given"
+            )
+        return Capacity(**limits)
 
     def _result(self, records: Records) -> dict[str, Any]:
         return records[0]

@@ -13,13 +13,10 @@ import msgspec
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_webcollect import waits
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.models import FINAL_STATES, TaskState, TaskStatus
-from airflow_provider_webcollect.waiting.arguments import one_or_many
 from airflow_provider_webcollect.waiting.conditions import (
-    LONGEST_CONTRADICTION,
     TASK_STATUSES,
     Capacity,
     Condition,
@@ -30,35 +27,8 @@ from airflow_provider_webcollect.waiting.conditions import (
     TaskStates,
     Wait,
 )
-from airflow_provider_webcollect.waiting.finished_runs import LastRun, follow
+from airflow_provider_webcollect.waiting.runs import LONGEST_CONTRADICTION, LastRun, follow
 from airflow_provider_webcollect.waits import SharedFeed, read_with_retries
-
-
-async def end_of(
-    condition: Condition, *, began: float, timeout: float | None, poke_interval: float, conn_id: str, log: Any
-) -> Ended:
-    """Wait in the triggerer, on the connection's shared poll, and return how the wait ended.
-
-    :param began: Unix time at which the wait began.
-    :param timeout: seconds from then after which it has timed out; None for no limit.
-    :param poke_interval: seconds between two polls.
-    :param conn_id: the Airflow connection of the service.
-    :param log: a logger.
-    """
-    wait = Wait(condition, began, log)
-    left = None if timeout is None else began + timeout - time.time()
-    try:
-        async with asyncio.timeout(left) as limit, SharedFeed(conn_id) as feed:
-            ended = await feed.until(condition.query, condition.keys, poke_interval, wait.judge)
-            if not limit.expired():
-                limit.reschedule(None)  # closing the feed may take longer than what is left
-            return ended
-    except WebCollectError as error:
-        return Ended(outcome=Outcome.ERROR, reason=str(error), permanent=error.permanent)
-    except TimeoutError:
-        if not limit.expired():
-            raise  # for example while reading the connection
-        return Ended(outcome=Outcome.TIMEOUT, reason=f"the wait was not over after {timeout:.0f} s")
 
 
 class WaitTrigger(BaseTrigger):
@@ -104,16 +74,29 @@ class WaitTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and yield an event when the wait has ended."""
-        ended = await end_of(
-            self._kind.from_json(self.condition),
-            began=self.began,
-            timeout=self.timeout,
-            poke_interval=self.poke_interval,
-            conn_id=self.webcollect_conn_id,
-            # the class's logger: a logger per instance would make each of ten thousand waits a quarter larger
-            log=self.logger(),
-        )
-        yield TriggerEvent(ended.as_event())
+        yield TriggerEvent((await self._end()).as_event())
+
+    async def _end(self) -> Ended:
+        """Wait on the connection's shared poll, and return how the wait ended."""
+        # the class's logger: a logger per instance would make each of ten thousand waits a quarter larger
+        wait = Wait(self._kind.from_json(self.condition), self.began, self.logger())
+        left = None if self.timeout is None else self.began + self.timeout - time.time()
+        query, keys = wait.condition.query, wait.condition.keys
+        try:
+            async with (
+                asyncio.timeout(left) as limit,
+                SharedFeed(self.webcollect_conn_id, self.poke_interval) as feed,
+            ):
+                ended = await feed.until(query, keys, self.poke_interval, wait.judge)
+                if not limit.expired():
+                    limit.reschedule(None)  # closing the feed may take longer than what is left
+                return ended
+        except WebCollectError as error:
+            return Ended(outcome=Outcome.ERROR, reason=str(error), permanent=error.permanent)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # for example while reading the connection
+            return Ended(outcome=Outcome.TIMEOUT, reason=f"the wait was not over after {self.timeout:.0f} s")
 
 
 class WebCollectTaskStatusTrigger(WaitTrigger):
@@ -155,13 +138,16 @@ _Seen: TypeAlias = "tuple[str, TaskStatus | None, float]"
 
 #: After a refusal, which usually needs a person to fix it, the next poll follows in this many poke intervals.
 PATIENCE = 10
+#: Further attempts to read the last known run of a task, in two to four minutes. Airflow waits five for a
+#: trigger to process what was polled (``[triggerer] shared_stream_ack_timeout``).
+RECALL_RETRIES = 6
 
 
 class WebCollectTaskFinishedTrigger(BaseEventTrigger):
     """Watches tasks forever, and yields an event when a run of one has ended (contract.md, endpoint 13).
 
     For an ``AssetWatcher`` (Airflow 3). All watchers and waits on a connection share one poll. The payload is
-    an :class:`~airflow_provider_webcollect.waiting.finished_runs.EndedRun` as JSON: ``collection_task_id``,
+    an :class:`~airflow_provider_webcollect.waiting.runs.EndedRun` as JSON: ``collection_task_id``,
     ``run`` and ``first_run`` (``executedTimes``), ``status``, ``rows``, ``started_at``, ``finished_at``. Runs
     that ended between two polls share an event, which covers the runs ``first_run`` to ``run``; its
     ``status`` is None if the next run had already started.
@@ -258,7 +244,8 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
             known = await read_with_retries(
                 f"What was last seen of {task_id}",
                 lambda: store.aget(self._key(task_id)),
-                waits.TIMING.recall_again_after,
+                self.poke_interval,
+                retries=RECALL_RETRIES,
                 is_certain=_means_several_assets,
             )
         except ValueError as error:
@@ -349,7 +336,7 @@ class _Watch(SharedStreamProducer):
         see = functools.partial(self._see, task_id, History(time.time()))
         while True:
             try:
-                async with SharedFeed(self._conn_id) as feed:
+                async with SharedFeed(self._conn_id, self._poke_interval) as feed:
                     await feed.until(TASK_STATUSES, (task_id,), self._poke_interval, see)
             except Exception as error:
                 # Do not end the trigger with this error: Airflow would restart it immediately, again and
@@ -376,6 +363,22 @@ class _Watch(SharedStreamProducer):
             unchanged_for = now - shown.since
             shown.is_complete = unchanged_for >= LONGEST_CONTRADICTION
             self._changes.put_nowait((task_id, status, unchanged_for))
+
+
+def one_or_many(collection_task_id: Any, collection_task_ids: Any) -> tuple[str, ...]:
+    """Return the ids of the tasks, each once.
+
+    :raises InvalidArgument: unless exactly one argument is given, and is not empty.
+    """
+    if (collection_task_id is None) == (collection_task_ids is None):
+        raise InvalidArgument(
+            "collection_task_id",
+            collection_task_id,
+            "either `collection_task_id` or `collection_task_ids` must be given",
+        )
+    if collection_task_ids is None:
+        return (validation.text("collection_task_id", collection_task_id),)
+    return tuple(dict.fromkeys(validation.texts("collection_task_ids", collection_task_ids)))
 
 
 def _means_several_assets(error: Exception) -> bool:

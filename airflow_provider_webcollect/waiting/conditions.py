@@ -4,12 +4,11 @@ and how a wait ends."""
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from enum import Enum, StrEnum
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -23,8 +22,6 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.models import (
-    ACTIVE_STATES,
-    FINAL_STATES,
     Record,
     RunningCounts,
     SubTask,
@@ -33,44 +30,29 @@ from airflow_provider_webcollect.service.models import (
     TaskStatus,
 )
 from airflow_provider_webcollect.service.responses import STATUSES_BY_TASK
+from airflow_provider_webcollect.waiting.runs import STATUS_DELAY, Baseline, RunEnd
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.call import Sender
     from airflow_provider_webcollect.service.endpoints import Call
 
 
-class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """For how long waits pause; all values are in seconds.
+#: Half of the longest pause after the first failure of a query, in seconds; it doubles with each further one.
+FIRST_BACKOFF = 2.0
+#: The longest pause after failures, in seconds.
+LONGEST_BACKOFF = 300.0
 
-    :param first_backoff: half of the longest pause after the first failure; doubles with every further one.
-    :param longest_backoff: upper bound of a pause after failures.
-    :param spacing: between two queries. The service allows 5 status queries per second from one address. With
-        0.7 s at most 2 fall into any second, also if one is late by 0.4 s, so two triggerers together stay
-        below the limit.
-    :param gathering: delay of the first query of a new wait, so that waits that begin together share it.
-    :param longest_turn: time of judging after which other tasks of the event loop may run.
-    :param read_again_after: pauses before each further attempt to read a connection for the first time.
-    :param recall_again_after: the same for the last known run of a task. Airflow waits 300 s for a trigger to
-        process what was polled (``[triggerer] shared_stream_ack_timeout``).
+
+def backoff(failures: int, interval: float, error: WebCollectError | None = None) -> float:
+    """Return the pause in seconds after a number of failures in a row, with jitter.
+
+    :param interval: seconds between two polls; if it is shorter than the first pause, so are the pauses.
+    :param error: the last failure, whose ``Retry-After`` counts; None for a worker, which holds its slot.
     """
-
-    first_backoff: float = 2.0
-    longest_backoff: float = 300.0
-    spacing: float = 0.7
-    gathering: float = 0.25
-    longest_turn: float = 0.01
-    read_again_after: tuple[float, ...] = (2.0, 4.0, 8.0, 16.0, 30.0)
-    recall_again_after: tuple[float, ...] = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0, 60.0)
-
-    def backoff(self, failures: int, error: WebCollectError | None = None) -> float:
-        """Return the pause after a number of failures in a row, with jitter.
-
-        :param error: the last failure, whose ``Retry-After`` counts; None for a worker, which holds its slot.
-        """
-        # the exponent is bounded, since a service may fail for weeks
-        longest = min(self.longest_backoff, self.first_backoff * 2 ** min(failures, 30))
-        requested = (error.retry_after if error else None) or 0.0
-        return max(min(requested, self.longest_backoff), random.uniform(longest / 2, longest))
+    # the exponent is bounded, since a service may fail for weeks
+    longest = min(LONGEST_BACKOFF, min(FIRST_BACKOFF, interval) * 2 ** min(failures, 30))
+    requested = (error.retry_after if error else None) or 0.0
+    return max(min(requested, LONGEST_BACKOFF), random.uniform(longest / 2, longest))
 
 
 #: Refusals in a row, with pauses between them, that end waits: one wrong response must not.
@@ -119,174 +101,6 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     def as_event(self) -> dict[str, Any]:
         """Return the payload of a trigger's event."""
         return msgspec.to_builtins(self)  # type: ignore[no-any-return]
-
-
-#: Seconds for which a status may still be that of the previous run.
-STATUS_DELAY = 90.0
-#: Seconds after which a status that contradicts itself is accepted as final.
-LONGEST_CONTRADICTION = 600.0
-
-
-class Evidence(Enum):
-    """What a status in a final state proves about the run that has ended."""
-
-    #: The end time is later than the baseline's.
-    LATER_END = "later end"
-    #: There is no end time, or none to compare it with.
-    UNKNOWN_END = "no end to compare"
-    #: The end time, or the start time if there is no end time, is not later than the baseline's.
-    SAME_END = "same end"
-    #: The end time is before the start time: the state is still that of the previous run.
-    CONTRADICTION = "end before its start"
-
-
-def is_end(
-    evidence: Evidence, *, active: bool, unchanged_for: float, status_delay: float = STATUS_DELAY
-) -> bool:
-    """Return whether a final state is the end of the run that began after the baseline.
-
-    :param active: whether an active state was seen since the run was started.
-    :param unchanged_for: seconds since the wait began, or since an active state was last seen.
-    :param status_delay: seconds for which a status may still be that of the previous run.
-    """
-    match evidence:
-        case Evidence.LATER_END:
-            return True
-        case Evidence.UNKNOWN_END:
-            return active or unchanged_for >= status_delay
-        case Evidence.SAME_END:
-            return unchanged_for >= status_delay
-        case Evidence.CONTRADICTION:
-            return unchanged_for >= max(status_delay, LONGEST_CONTRADICTION)
-
-
-class Baseline(msgspec.Struct, frozen=True, kw_only=True):
-    """A task's status before a start.
-
-    :ivar start_execute_time: ISO 8601, as are all times here.
-    :ivar end_execute_time: when the last ended run ended; while a run is active, the status may show the end
-        of the previous run.
-    :ivar running: whether a run was active. The sub-tasks that are started then join it, so its end counts.
-    """
-
-    executed_times: int | None = None
-    start_execute_time: str | None = None
-    end_execute_time: str | None = None
-    running: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the times, which may come from a user's argument.
-
-        :raises ValueError: if one cannot be parsed.
-        """
-        _clock(self.start_execute_time)
-        _clock(self.end_execute_time)
-
-    @classmethod
-    def of(cls, status: TaskStatus | None) -> Baseline:
-        """Return the baseline from ``status``; a task without a status has never run."""
-        if status is None:
-            return cls(executed_times=0)
-        started, ended = status.start_execute_time, status.end_execute_time
-        never_ran = status.status == TaskState.UNEXECUTED and status.executed_times is None
-        return cls(
-            executed_times=0 if never_ran else status.executed_times,
-            start_execute_time=started.isoformat() if started else None,
-            end_execute_time=ended.isoformat() if ended else None,
-            running=status.status in ACTIVE_STATES,
-        )
-
-    def evidence(self, status: TaskStatus) -> Evidence:
-        """Return what ``status`` proves about the run that has ended."""
-        began, ended = _clock(status.start_execute_time), _clock(status.end_execute_time)
-        before_began, before_ended = _clock(self.start_execute_time), _clock(self.end_execute_time)
-        if status.status not in FINAL_STATES:
-            return Evidence.SAME_END
-        began_later = None
-        if began is not None and before_began is not None:
-            began_later = began >= before_began if self.running else began > before_began
-        if ended is None:
-            return Evidence.SAME_END if began_later is False else Evidence.UNKNOWN_END
-        if _contradicts(status):
-            return Evidence.CONTRADICTION
-        if before_ended is not None and ended <= before_ended:
-            return Evidence.SAME_END
-        if before_began is None and (before_ended is not None or self.executed_times == 0):
-            return Evidence.LATER_END
-        if before_began is not None and before_ended is not None and before_began <= before_ended:
-            return Evidence.LATER_END
-        # the previous run had begun, and its end is not known
-        if began_later is None:
-            return Evidence.UNKNOWN_END
-        return Evidence.LATER_END if began_later else Evidence.SAME_END
-
-    def differs_from(self, status: TaskStatus) -> bool:
-        """Return whether ``status`` shows another run: another count, start or end, or a first run."""
-        return self._is_first(status) or any(before != now for before, now in self._changes(status))
-
-    def is_before(self, status: TaskStatus) -> bool:
-        """Return whether ``status`` shows a later run; an outdated response does not."""
-        return self._is_first(status) or any(before < now for before, now in self._changes(status))
-
-    def _is_first(self, status: TaskStatus) -> bool:
-        return self.executed_times == 0 and status.status in FINAL_STATES
-
-    def _changes(self, status: TaskStatus) -> Iterator[tuple[Any, Any]]:
-        """Yield the count, the start and the end, from here and from ``status``, if both have them."""
-        for before, now in (
-            (self.executed_times, status.executed_times),
-            (_clock(self.start_execute_time), _clock(status.start_execute_time)),
-            (_clock(self.end_execute_time), _clock(status.end_execute_time)),
-        ):
-            if before is not None and now is not None:
-                yield before, now
-
-
-class RunEnd:
-    """Finds the end of the run after a baseline, in a sequence of statuses.
-
-    :param since: Unix time of the start; None if nothing was started: then a status must first show another
-        run.
-    """
-
-    __slots__ = ("_active", "_baseline", "_since", "_was_started")
-
-    def __init__(self, baseline: Baseline, since: float | None) -> None:
-        self._baseline = baseline
-        self._since = since
-        self._was_started = since is not None
-        self._active = baseline.running
-
-    def belongs(self, status: TaskStatus, now: float, status_delay: float) -> bool:
-        """Return whether ``status`` is of the run after the baseline; must be called with every status.
-
-        :param now: Unix time.
-        :param status_delay: seconds for which a status may still be that of the previous run.
-        """
-        if status.status in ACTIVE_STATES:
-            self._active, self._since = True, now
-            return True
-        evidence = self._baseline.evidence(status)
-        begun = self._was_started or self._active or evidence is Evidence.LATER_END
-        if not begun and not self._baseline.differs_from(status):
-            self._since = None
-            return False
-        if self._since is None:
-            self._since = now
-        return is_end(
-            evidence, active=self._active, unchanged_for=now - self._since, status_delay=status_delay
-        )
-
-
-def _contradicts(status: TaskStatus) -> bool:
-    began, ended = _clock(status.start_execute_time), _clock(status.end_execute_time)
-    return began is not None and ended is not None and ended < began
-
-
-def _clock(time: datetime.datetime | str | None) -> datetime.datetime | None:
-    """Return a time without its zone, so that a new `timezone` of the connection makes no difference."""
-    moment = datetime.datetime.fromisoformat(time) if isinstance(time, str) else time
-    return moment.replace(tzinfo=None) if moment else None
 
 
 #: The only key of the account's running counts.

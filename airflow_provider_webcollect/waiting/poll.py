@@ -36,7 +36,7 @@ from airflow_provider_webcollect.waiting.conditions import (
     SUBTASKS,
     TASK_STATUSES,
     Query,
-    Timing,
+    backoff,
     ends_waits,
 )
 
@@ -50,17 +50,22 @@ R = TypeVar("R")
 
 #: Queries in flight at once, so a slow response does not delay the others.
 QUERIES_AT_ONCE = 4
-#: Share of the interval over which queries are spread if ``Timing.spacing`` would take longer; the rest is
-#: for queries that are repeated.
+#: Seconds between two queries. The service allows 5 status queries per second from one address. With 0.7 s at
+#: most 2 fall into any second, also if one is late by 0.4 s, so two triggerers together stay below the limit.
+SPACING = 0.7
+#: Share of the interval over which queries are spread if :data:`SPACING` would take longer; the rest is for
+#: queries that are repeated.
 SPREAD = 0.8
+#: Seconds by which the first query of a new wait is delayed, so that waits that begin together share it.
+GATHERING = 0.25
+#: Seconds of judging after which other tasks of the event loop may run.
+LONGEST_TURN = 0.01
 #: A key that is due within this share of its interval is queried together with keys that are due now, up to
 #: the batch size; so waits that began at different times fill batches together.
 EARLY_SHARE = 0.5
 #: Refusals that are caused by keys of the query: always, or possibly.
 _ABOUT_KEYS = (NotFound, RequestRejected, InvalidArgument)
 _MAYBE_ABOUT_KEYS = (*_ABOUT_KEYS, PermissionDenied)
-
-TIMING = Timing()
 
 Judge: TypeAlias = Callable[[Mapping[str, T | None]], R | None]
 
@@ -136,18 +141,15 @@ class Poll(Generic[T]):
     :param query: queries a batch of keys. A key that its response leaves out has the state None; an error in
         place of a state affects only that key.
     :param batch_size: keys per query.
-    :param timing: its pauses.
     """
 
     def __init__(
         self,
         query: Callable[[list[str]], Awaitable[Mapping[str, T | WebCollectError]]],
         batch_size: int,
-        timing: Timing = TIMING,
     ) -> None:
         self._send = query
         self._batch_size = batch_size
-        self._timing = timing
         self._watched: defaultdict[str, _Watched[T]] = defaultdict(_Watched)
         self._due: list[tuple[float, str]] = []
         self._changed = asyncio.Event()
@@ -189,7 +191,7 @@ class Poll(Generic[T]):
         watched = self._watched[key]
         watched.waits.append(wait)
         if watched.in_flight or not watched.failures:
-            self._schedule(key, watched, _now() + min(self._timing.gathering, wait.interval * EARLY_SHARE))
+            self._schedule(key, watched, _now() + min(GATHERING, wait.interval * EARLY_SHARE))
 
     def _schedule(self, key: str, watched: _Watched[T], due: float) -> None:
         """Plan a query of ``key``, unless an earlier one is planned."""
@@ -288,7 +290,7 @@ class Poll(Generic[T]):
         """Send a query, and set the earliest time for the next one."""
         interval = min(watched.interval for watched in batch.values())
         batches = math.ceil(len(self._watched) / self._batch_size)
-        self._earliest = _now() + min(self._timing.spacing, SPREAD * interval / batches)
+        self._earliest = _now() + min(SPACING, SPREAD * interval / batches)
         for watched in batch.values():
             watched.in_flight, watched.due = tuple(watched.waits), math.inf
         query = asyncio.create_task(self._query(batch))
@@ -357,7 +359,8 @@ class Poll(Generic[T]):
             is_refusal = error.permanent and (len(batch) == 1 or not isinstance(error, PermissionDenied))
             ends_all = self._failures.add(error, is_refusal=is_refusal)
             self._paused = self._failures.count > 1 or (error.unsent and not error.permanent)
-            self._pause_ends = _now() + self._timing.backoff(self._failures.count, error)
+            interval = min(watched.interval for watched in batch.values())
+            self._pause_ends = _now() + backoff(self._failures.count, interval, error)
         await self._plan_again(batch, error, ends_all=ends_all)
 
     async def _plan_again(self, batch: _Batch[T], error: WebCollectError, *, ends_all: bool = False) -> None:
@@ -371,7 +374,7 @@ class Poll(Generic[T]):
                 refused.extend(watched.in_flight)
             if not probed and (error.permanent or not error.unsent):
                 failures.batch_size = max(1, len(batch) // 2)
-                due = max(due, now + self._timing.backoff(failures.count, error)) if alone else due
+                due = max(due, now + backoff(failures.count, watched.interval, error)) if alone else due
             self._plan_next(key, watched, due)
         if probed:
             self._probe = None
@@ -390,7 +393,7 @@ class Poll(Generic[T]):
 
     async def _each(self, waits: Iterable[_Waiter[T]], act: Callable[[_Waiter[T]], None]) -> None:
         """Call ``act`` for each wait that has not ended, and let other tasks run in between."""
-        turn_ends = _now() + self._timing.longest_turn
+        turn_ends = _now() + LONGEST_TURN
         for wait in waits:
             if wait.future.done():
                 continue
@@ -398,7 +401,7 @@ class Poll(Generic[T]):
             # a wait that has ended continues at once; thousands in one turn would block the event loop
             if wait.future.done() or _now() >= turn_ends:
                 await asyncio.sleep(0)
-                turn_ends = _now() + self._timing.longest_turn
+                turn_ends = _now() + LONGEST_TURN
 
 
 def _now() -> float:
@@ -424,13 +427,12 @@ class StatusFeed:
 
     :param client: the client that sends the queries; the feed closes it.
     :param batch_size: tasks per status query.
-    :param timing: the pauses of the polls.
     """
 
-    def __init__(self, client: FeedClient, batch_size: int, timing: Timing = TIMING) -> None:
+    def __init__(self, client: FeedClient, batch_size: int) -> None:
         self._client = client
         self._polls: dict[Query, Poll[Any]] = {
-            query: Poll(functools.partial(self._ask, query), query.batch_size(batch_size), timing)
+            query: Poll(functools.partial(self._ask, query), query.batch_size(batch_size))
             for query in (TASK_STATUSES, SUBTASKS, RUNNING_COUNTS)
         }
 

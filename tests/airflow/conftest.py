@@ -59,34 +59,15 @@ def forgotten_secrets() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def timing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """What fails or is refused is repeated after moments, and triggers end at once.
-
-    Nor are status queries spaced where the sandbox enforces no limits. A call gives the waits that begin
-    after it other pauses still: the fields of ``Timing``.
-    """
-    from airflow_provider_webcollect import waits
+def no_waste_of_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses are the shortest that may be chosen; status queries are not spaced if no limit is enforced."""
     from airflow_provider_webcollect.service.pauses import STATUS_INTERVALS
-    from airflow_provider_webcollect.waiting.poll import Timing
-
-    usual: dict[str, Any] = {
-        "first_backoff": 0.1,
-        "gathering": 0.02,
-        "read_again_after": (0.1, 0.2),
-        "recall_again_after": (0.1,) * 3,
-    }
-
-    def timing(**fields: Any) -> None:
-        monkeypatch.setattr(waits, "TIMING", Timing(**usual | fields))
 
     settings = [marker.kwargs for marker in request.node.iter_markers("webcollect_sandbox")]
     if not ChainMap(*settings).get("enforce_limits", True):
         for limit in STATUS_INTERVALS:
             monkeypatch.setitem(STATUS_INTERVALS, limit, 0.0)
-    # the shortest pauses that the client and the poll may choose
     monkeypatch.setattr("random.uniform", lambda least, most: least)
-    timing()
-    return timing
 
 
 @pytest.fixture(scope="session")

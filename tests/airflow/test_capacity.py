@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +13,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.triggers.webcollect import WebCollectCapacityTrigger
 from tests.airflow.dag_runs import make_dag, run_tasks
 from tests.airflow.executions import execute
+from tests.airflow.waits import MODES, outcome
 from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
@@ -25,11 +25,6 @@ pytestmark = [
 ]
 
 STATS = "/cloudextraction/task/stats"
-MODES: dict[str, dict[str, Any]] = {
-    "poke": {"mode": "poke"},
-    "reschedule": {"mode": "reschedule"},
-    "deferrable": {"deferrable": True},
-}
 
 
 def sensor(**arguments: Any) -> WebCollectCapacitySensor:
@@ -102,24 +97,13 @@ def test_a_wrong_limit_fails_while_the_dag_is_parsed(arguments: dict[str, Any], 
         WebCollectCapacitySensor(task_id="wait", **arguments)
 
 
-class TestTrigger:
-    def trigger(self, limit: int) -> WebCollectCapacityTrigger:
+async def test_many_deferred_waits_share_one_poll(sandbox: Sandbox, busy: list[str]) -> None:
+    def trigger() -> WebCollectCapacityTrigger:
         return WebCollectCapacityTrigger(
-            condition={"max_active_tasks": limit}, poke_interval=0.2, webcollect_conn_id="webcollect_default"
+            condition={"max_active_tasks": 3}, poke_interval=0.2, webcollect_conn_id="webcollect_default"
         )
 
-    async def outcome(self, trigger: WebCollectCapacityTrigger) -> dict[str, Any]:
-        (payload,) = [event.payload async for event in trigger.run()]
-        return payload
+    events = await asyncio.gather(*(outcome(trigger()) for _ in range(200)))
 
-    def test_it_survives_being_stored(self) -> None:
-        path, arguments = self.trigger(3).serialize()
-
-        assert path == f"{WebCollectCapacityTrigger.__module__}.WebCollectCapacityTrigger"
-        assert WebCollectCapacityTrigger(**json.loads(json.dumps(arguments))).serialize() == (path, arguments)
-
-    async def test_many_waits_share_one_poll(self, sandbox: Sandbox, busy: list[str]) -> None:
-        events = await asyncio.gather(*(self.outcome(self.trigger(3)) for _ in range(200)))
-
-        assert {event["outcome"] for event in events} == {"done"}
-        assert len(sandbox.control.requests(STATS)) < 10
+    assert {event["outcome"] for event in events} == {"done"}
+    assert len(sandbox.control.requests(STATS)) < 10

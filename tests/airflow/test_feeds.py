@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,8 +13,8 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
 from airflow_provider_webcollect.service.client import AsyncClient
 from airflow_provider_webcollect.service.settings import ClientTiming
-from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
 from airflow_provider_webcollect.waits import SharedFeed
+from tests.airflow.waits import for_task, outcome
 from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ async def test_thousands_who_waited_for_it_to_open_do_not_all_go_on_in_one_turn_
             turn += 1
 
     async def use() -> None:
-        async with SharedFeed("webcollect_default"):
+        async with SharedFeed("webcollect_default", 0.2):
             entered_in.append(turn)
             while len(entered_in) < 100:
                 await asyncio.sleep(0)
@@ -50,7 +49,7 @@ async def test_thousands_who_waited_for_it_to_open_do_not_all_go_on_in_one_turn_
 
 async def test_a_user_that_is_cancelled_leaves_the_opening_to_the_others() -> None:
     async def use() -> str:
-        async with SharedFeed("webcollect_default"):
+        async with SharedFeed("webcollect_default", 0.2):
             return "used"
 
     users = [asyncio.create_task(use()) for _ in range(3)]
@@ -76,7 +75,7 @@ async def test_a_last_user_that_is_cancelled_while_it_closes_is_cancelled_and_th
     monkeypatch.setattr(AsyncClient, "aclose", slow)
 
     async def use() -> None:
-        async with SharedFeed("webcollect_default"):
+        async with SharedFeed("webcollect_default", 0.2):
             pass
 
     user = asyncio.create_task(use())
@@ -95,13 +94,13 @@ async def test_a_result_counts_even_if_the_feed_closes_after_the_timeout(
     time = loop.time
 
     async def slow(client: AsyncClient) -> None:
-        loop.time = lambda: time() + 2 * PATIENCE  # type: ignore[method-assign]
+        loop.time = lambda: time() + PATIENCE / 2  # type: ignore[method-assign]
         # what is due by then happens first
         await asyncio.sleep(0.01)
         await aclose(client)
 
     monkeypatch.setattr(AsyncClient, "aclose", slow)
-    payload = await wait_for(sandbox.control.add_task(lots=[1])["task_id"], timeout=PATIENCE)
+    payload = await wait_for(sandbox.control.add_task(lots=[1])["task_id"], timeout=PATIENCE / 4)
     assert payload["outcome"] == "done"
 
 
@@ -109,15 +108,14 @@ async def test_a_result_counts_even_if_the_feed_closes_after_the_timeout(
 async def test_a_connection_that_cannot_be_read_when_a_triggerer_starts_is_read_again(
     sandbox: Sandbox,
     set_connection: Callable[..., None],
-    timing: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    timing(read_again_after=(0.05,) * 1000)
     # Airflow 3 says the same while its API server or a secrets backend is away
     monkeypatch.delenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
     task_id = sandbox.control.add_task(state="Finished")["task_id"]
-    waits = [asyncio.create_task(wait_for(task_id)) for _ in range(3)]
+    # long enough for the connection to come before the last try
+    waits = [asyncio.create_task(wait_for(task_id, poke_interval=1)) for _ in range(3)]
     while "The connection cannot be read; the next try follows" not in caplog.text:
         await asyncio.sleep(0.02)
     set_connection(extra={"access_token": sandbox.access_token})
@@ -135,11 +133,9 @@ class TestChangedConnection:
         self,
         sandbox: Sandbox,
         set_connection: Callable[..., None],
-        timing: Callable[..., None],
         monkeypatch: pytest.MonkeyPatch,
     ) -> AsyncIterator[asyncio.Task[Any]]:
         """A wait that has polled once, with a credential of its own."""
-        timing(first_backoff=0.05, longest_backoff=0.2)
         monkeypatch.setattr(connection, "TIMING", ClientTiming(adoption=0.2, youth=1.0))
         set_connection(extra={"refresh_token": new_refresh_token(sandbox)})
         task = sandbox.control.add_task(state="Extracting")
@@ -252,16 +248,8 @@ def new_refresh_token(sandbox: Sandbox) -> str:
     return str(answer.json()["data"]["refresh_token"])
 
 
-async def wait_for(task_id: str, timeout: float | None = None) -> dict[str, Any]:
-    trigger = WebCollectTaskStatusTrigger(
-        condition={"task_ids": [task_id]},
-        poke_interval=0.2,
-        timeout=timeout,
-        webcollect_conn_id="webcollect_default",
-    )
-    async with aclosing(trigger.run()) as events:  # type: ignore[type-var]
-        (payload,) = [event.payload async for event in events]
-    return dict(payload)
+async def wait_for(task_id: str, **arguments: Any) -> dict[str, Any]:
+    return await outcome(for_task({"task_id": task_id}, **arguments))
 
 
 def work() -> bool:

@@ -6,7 +6,6 @@ import asyncio
 import datetime
 import time
 from collections.abc import Callable, Iterator
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,13 +14,10 @@ from airflow_provider_webcollect.sensors.webcollect import (
     WebCollectSubTaskStatusSensor,
     WebCollectTaskStatusSensor,
 )
-from airflow_provider_webcollect.triggers.webcollect import (
-    WebCollectSubTaskStatusTrigger,
-    WebCollectTaskFinishedTrigger,
-    WebCollectTaskStatusTrigger,
-)
+from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.proxy import proxy
+from tests.airflow.waits import MODES, STATUS_PATHS, each_mode, for_subtasks, for_task, outcome
 from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
@@ -34,23 +30,7 @@ pytestmark = [
     pytest.mark.webcollect_sandbox(stale_seconds=0, run_seconds=10_000, enforce_limits=False),
 ]
 
-STATUS = "/cloudextraction/statuses/v2"
-SUBTASKS = "/cloudextraction/task/subtasks"
 LONG_AGO = 7200.0
-WAYS: dict[str, dict[str, Any]] = {
-    "poke": {"mode": "poke"},
-    "reschedule": {"mode": "reschedule"},
-    "deferrable": {"deferrable": True},
-}
-
-
-def each_way(by_day: str) -> pytest.MarkDecorator:
-    """Wait in all ways; by day, in one."""
-    ways = [
-        pytest.param(way, id=name, marks=() if name == by_day else pytest.mark.at_night)
-        for name, way in WAYS.items()
-    ]
-    return pytest.mark.parametrize("way", ways)
 
 
 class Oddities:
@@ -61,7 +41,7 @@ class Oddities:
         self.edit: Callable[[str, int, Any], tuple[int, Any]] = lambda target, status, body: (status, body)
 
     def __call__(self, target: str, status: int, body: Any) -> tuple[int, Any]:
-        if not target.startswith((STATUS, SUBTASKS)):
+        if not target.startswith(tuple(STATUS_PATHS.values())):
             return status, body
         self.answers += 1
         return self.edit(target, status, body)
@@ -82,31 +62,6 @@ def odd(sandbox: Sandbox, set_connection: Callable[..., None]) -> Iterator[Oddit
         yield oddities
 
 
-async def outcome(trigger: Any) -> dict[str, Any]:
-    """Run a trigger as the triggerer does, and return its one event."""
-    async with aclosing(trigger.run()) as events:
-        (payload,) = [event.payload async for event in events]
-    return payload
-
-
-def for_task(task: dict[str, Any], began: float | None = None) -> WebCollectTaskStatusTrigger:
-    return WebCollectTaskStatusTrigger(
-        condition={"task_ids": [task["task_id"]]},
-        poke_interval=0.05,
-        began=began,
-        webcollect_conn_id=CONNECTION,
-    )
-
-
-def for_subtasks(task: dict[str, Any], began: float | None = None) -> WebCollectSubTaskStatusTrigger:
-    return WebCollectSubTaskStatusTrigger(
-        condition={"task_id": task["task_id"]}, poke_interval=0.05, began=began, webcollect_conn_id=CONNECTION
-    )
-
-
-CONNECTION = "webcollect_default"
-
-
 def unreadable(task: dict[str, Any]) -> Callable[[str, int, Any], tuple[int, Any]]:
     """Return what makes the records of a task unreadable."""
 
@@ -124,8 +79,10 @@ class TestOthersGoOn:
 
     async def others_end(self, make: Callable[..., Any], bad: dict[str, Any], sandbox: Sandbox) -> None:
         finished = [sandbox.control.add_task(lots=[1]) for _ in range(3)]
-        trouble = asyncio.create_task(outcome(make(bad)))
-        events = await asyncio.wait_for(asyncio.gather(*(outcome(make(task)) for task in finished)), PATIENCE)
+        trouble = asyncio.create_task(outcome(make(bad, poke_interval=0.05)))
+        events = await asyncio.wait_for(
+            asyncio.gather(*(outcome(make(task, poke_interval=0.05)) for task in finished)), PATIENCE
+        )
 
         assert {event["outcome"] for event in events} == {"done"}
         assert not trouble.done()
@@ -158,45 +115,43 @@ class TestSeveralTasks:
             )
         )
 
-    @each_way("poke")
+    @each_mode("poke")
     def test_one_that_has_finished_is_enough_if_any_is_waited_for(
-        self, way: dict[str, Any], sandbox: Sandbox, odd: Oddities
+        self, mode: str, sandbox: Sandbox, odd: Oddities
     ) -> None:
         bad, finished = sandbox.control.add_task(lots=[1]), sandbox.control.add_task(lots=[1])
         odd.edit = unreadable(bad)
-        run = self.wait_for([bad, finished], wait_for="any", **way)
+        run = self.wait_for([bad, finished], wait_for="any", **MODES[mode])
 
         assert run.states == {"wait": "success"}
         assert [record["task_id"] for record in run.xcoms["wait"]] == [finished["task_id"]]
 
-    @each_way("reschedule")
+    @each_mode("reschedule")
     def test_one_that_was_stopped_fails_the_wait_for_all(
-        self, way: dict[str, Any], sandbox: Sandbox, odd: Oddities
+        self, mode: str, sandbox: Sandbox, odd: Oddities
     ) -> None:
         bad, stopped = sandbox.control.add_task(lots=[1]), sandbox.control.add_task(state="Stopped")
         odd.edit = unreadable(bad)
 
-        assert self.wait_for([bad, stopped], **way).states == {"wait": "failed"}
+        assert self.wait_for([bad, stopped], **MODES[mode]).states == {"wait": "failed"}
 
-    @each_way("deferrable")
-    def test_the_result_has_what_was_read_before(
-        self, way: dict[str, Any], sandbox: Sandbox, odd: Oddities
-    ) -> None:
+    @each_mode("deferrable")
+    def test_the_result_has_what_was_read_before(self, mode: str, sandbox: Sandbox, odd: Oddities) -> None:
         bad, running = sandbox.control.add_task(lots=[1]), sandbox.control.add_task(state="Extracting")
 
         def unreadable_later(target: str, status: int, body: Any) -> tuple[int, Any]:
             if odd.answers == 2:
                 sandbox.control.mark_state(running["task_id"], "Finished")
-            lasts = 6 if way == WAYS["reschedule"] else 1000  # its pokes keep nothing
+            lasts = 6 if mode == "reschedule" else 1000  # its pokes keep nothing
             return unreadable(bad)(target, status, body) if 2 <= odd.answers < lasts else (status, body)
 
         odd.edit = unreadable_later
-        run = self.wait_for([bad, running], **way)
+        run = self.wait_for([bad, running], **MODES[mode])
 
         assert [record["status"] for record in run.xcoms["wait"]] == ["Finished", "Finished"]
 
 
-@each_way("deferrable")
+@each_mode("deferrable")
 @pytest.mark.parametrize(
     "sensor",
     [
@@ -205,7 +160,7 @@ class TestSeveralTasks:
     ],
 )
 def test_a_state_in_other_letters_ends_a_wait(
-    way: dict[str, Any], sensor: type[BaseSensorOperator], sandbox: Sandbox, odd: Oddities
+    mode: str, sensor: type[BaseSensorOperator], sandbox: Sandbox, odd: Oddities
 ) -> None:
     finished = sandbox.control.add_task(lots=[1], subtasks=2)
 
@@ -216,7 +171,11 @@ def test_a_state_in_other_letters_ends_a_wait(
     odd.edit = in_capitals
     run = run_tasks(
         lambda: sensor(
-            task_id="wait", collection_task_id=finished["task_id"], poke_interval=0.1, timeout=PATIENCE, **way
+            task_id="wait",
+            collection_task_id=finished["task_id"],
+            poke_interval=0.1,
+            timeout=PATIENCE,
+            **MODES[mode],
         )
     )
 
@@ -234,7 +193,9 @@ class TestMissing:
         running = sandbox.control.add_task(state="Extracting", subtasks=2)
         # the first, one in between, and several in a row
         odd.leave_all_out(1, 4, 6, 7, 8)
-        waiting = asyncio.create_task(outcome(make(running, began=time.time() - LONG_AGO)))
+        waiting = asyncio.create_task(
+            outcome(make(running, poke_interval=0.05, began=time.time() - LONG_AGO))
+        )
         async with asyncio.timeout(PATIENCE):
             while odd.answers < 10 and not waiting.done():
                 await asyncio.sleep(0.01)

@@ -20,7 +20,7 @@ from airflow_provider_webcollect.operators.start import _Memory, _Start
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.pauses import Stop
-from airflow_provider_webcollect.waiting.conditions import STATUS_DELAY, Baseline
+from airflow_provider_webcollect.waiting.runs import STATUS_DELAY, Baseline
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
 from tests.airflow.executions import Store, execute
 from tests.airflow.passing_timeouts import passing_timeout

@@ -12,6 +12,10 @@ from airflow_provider_webcollect.sensors.webcollect import (
     WebCollectSubTaskStatusSensor,
     WebCollectTaskStatusSensor,
 )
+from airflow_provider_webcollect.triggers.webcollect import (
+    WebCollectSubTaskStatusTrigger,
+    WebCollectTaskStatusTrigger,
+)
 from tests.interruption import PATIENCE
 
 SENSORS = {"task": WebCollectTaskStatusSensor, "subtask": WebCollectSubTaskStatusSensor}
@@ -30,6 +34,25 @@ def each_mode(by_day: str) -> pytest.MarkDecorator:
     """Wait in all modes; by day, in one."""
     modes = [pytest.param(mode, marks=() if mode == by_day else pytest.mark.at_night) for mode in MODES]
     return pytest.mark.parametrize("mode", modes)
+
+
+def for_task(task: dict[str, Any], **arguments: Any) -> WebCollectTaskStatusTrigger:
+    """Return a trigger that waits for a task.
+
+    :param arguments: of the trigger or, else, of its condition.
+    """
+    return _trigger(WebCollectTaskStatusTrigger, {"task_ids": [task["task_id"]]}, arguments)
+
+
+def for_subtasks(task: dict[str, Any], **arguments: Any) -> WebCollectSubTaskStatusTrigger:
+    """Return a trigger that waits for a task's sub-tasks."""
+    return _trigger(WebCollectSubTaskStatusTrigger, {"task_id": task["task_id"]}, arguments)
+
+
+def _trigger(kind: type[Any], condition: dict[str, Any], arguments: dict[str, Any]) -> Any:
+    own = {name: arguments.pop(name) for name in ("poke_interval", "began", "timeout") if name in arguments}
+    usual = {"poke_interval": 0.2, "webcollect_conn_id": "webcollect_default"}
+    return kind(condition={**condition, **arguments}, **{**usual, **own})
 
 
 async def outcome(trigger: Any) -> dict[str, Any]:

@@ -86,7 +86,7 @@ SAFEGUARDS = {
         "test_200_tasks_are_started_waited_for_landed_and_marked",
         (
             Edit(
-                "waiting/conditions.py",
+                "waiting/runs.py",
                 "        case Evidence.SAME_END:\n            return unchanged_for >= status_delay\n",
                 "        case Evidence.SAME_END:\n            return True\n",
             ),

@@ -10,7 +10,6 @@ import pytest
 
 from airflow_provider_webcollect.service.models import RunningCounts, SubTask, TaskStatus
 from airflow_provider_webcollect.waiting.conditions import (
-    Baseline,
     Capacity,
     Condition,
     Outcome,
@@ -18,6 +17,7 @@ from airflow_provider_webcollect.waiting.conditions import (
     TaskStates,
     Wait,
 )
+from airflow_provider_webcollect.waiting.runs import Baseline
 from tests.waiting.statuses import Clock, Log, PolledWait, by_id, shown
 
 DONE, FAILED = Outcome.DONE, Outcome.FAILED

@@ -12,11 +12,10 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.service.models import TaskStatus
-from airflow_provider_webcollect.waiting.arguments import task_states
-from airflow_provider_webcollect.waiting.conditions import Baseline, Outcome, TaskStates, Wait
-from airflow_provider_webcollect.waiting.finished_runs import LastRun, follow
+from airflow_provider_webcollect.waiting.conditions import Outcome, TaskStates
+from airflow_provider_webcollect.waiting.runs import Baseline, LastRun, follow
 from tests.conftest import ALL_HISTORIES, SEED
-from tests.waiting.statuses import Clock, Log, PolledWait, shown
+from tests.waiting.statuses import Clock, PolledWait, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,15 +73,7 @@ def drawn(cases: list[Any], chance: random.Random) -> list[Any]:
 
 def after_start(before: TaskStatus | None, **arguments: Any) -> TaskStates:
     """Return what a sensor with ``after`` waits for: what was started when ``before`` was shown."""
-    start = {"collection_task_id": "a", "after": msgspec.to_builtins(Baseline.of(before))}
-    usual = {
-        "wait_for": "all",
-        "target_states": ["Finished"],
-        "failure_states": ["Stopped"],
-        "status_delay": STATUS_DELAY,
-        "missing_timeout": 10_000,
-    }
-    return task_states(collection_task_id="a", after=start, **{**usual, **arguments})
+    return TaskStates(task_ids=("a",), after={"a": Baseline.of(before)}, missing_timeout=10_000, **arguments)
 
 
 def test_the_docs_have_a_line_for_each_kind_of_evidence() -> None:
@@ -228,18 +219,7 @@ class TestOddOrders:
 
     def test_what_the_version_before_has_stored_of_a_start_is_understood(self, clock: Clock) -> None:
         stored = {"executed_times": 3, "start_execute_time": "2026-01-01T00:10:00", "running": False}
-        condition = task_states(
-            collection_task_id="A",
-            after={"collection_task_id": "a", "after": stored},
-            wait_for="all",
-            target_states=["Finished"],
-            failure_states=[],
-            status_delay=STATUS_DELAY,
-            missing_timeout=0,
-        )
-        wait = Wait(condition, 0.0, Log())
-        clock.now = 1.0
-        assert wait.judge({"A": BEFORE}) is None
-        ended = wait.judge({"A": shown("Finished", began=30, ended=40)})
-        assert ended
-        assert ended.outcome is Outcome.DONE
+        condition = TaskStates.from_json({"task_ids": ["a"], "after": {"a": stored}})
+        wait = PolledWait(clock, condition)
+        assert wait.outcome(1, BEFORE) is None
+        assert wait.outcome(1, shown("Finished", began=30, ended=40)) is Outcome.DONE

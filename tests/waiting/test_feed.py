@@ -14,7 +14,7 @@ from airflow_provider_webcollect.service.client import AsyncClient
 from airflow_provider_webcollect.service.errors import PermissionDenied, WebCollectError
 from airflow_provider_webcollect.service.settings import Retries
 from airflow_provider_webcollect.waiting.conditions import SUBTASKS, TASK_STATUSES
-from airflow_provider_webcollect.waiting.poll import StatusFeed, Timing
+from airflow_provider_webcollect.waiting.poll import StatusFeed
 from tests.interruption import Pauses
 
 if TYPE_CHECKING:
@@ -27,18 +27,19 @@ pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 V2 = "/cloudextraction/statuses/v2"
 SUBTASKS_PATH = "/cloudextraction/task/subtasks"
+#: Seconds between two polls; pauses after failures are as short.
+INTERVAL = 0.05
 Feeds = Callable[..., Any]
 
 
 @pytest.fixture
 def feed_of(connect: Callable[..., Client]) -> Feeds:
-    """Opens feeds on the sandbox that try each call twice, back off for moments and pause for no time."""
-    timing = Timing(first_backoff=0.02, spacing=0.0, gathering=0.02)
+    """Opens feeds on the sandbox that try each call twice and pause for no time."""
     context = connect(retries=Retries(attempts=2)).context
 
     @asynccontextmanager
     async def opened(batch_size: int = 100) -> AsyncIterator[StatusFeed]:
-        feed = StatusFeed(AsyncClient(context, stop=Pauses()), batch_size, timing)
+        feed = StatusFeed(AsyncClient(context, stop=Pauses()), batch_size)
         yield feed
         await feed.aclose()
 
@@ -46,11 +47,11 @@ def feed_of(connect: Callable[..., Client]) -> Feeds:
 
 
 async def first(feed: StatusFeed, *task_ids: str) -> dict[str, TaskStatus | None]:
-    return await feed.until(TASK_STATUSES, task_ids, 60, lambda seen: dict(seen))
+    return await feed.until(TASK_STATUSES, task_ids, INTERVAL, lambda seen: dict(seen))
 
 
 async def first_subtasks(feed: StatusFeed, task_id: str) -> int:
-    return await feed.until(SUBTASKS, [task_id], 60, lambda seen: len(seen[task_id] or []))
+    return await feed.until(SUBTASKS, [task_id], INTERVAL, lambda seen: len(seen[task_id] or []))
 
 
 def queried(sandbox: Sandbox) -> list[list[str]]:
@@ -80,7 +81,7 @@ async def test_a_wait_sees_a_task_change(sandbox: Sandbox, feed_of: Feeds) -> No
         return True if len(states) == 2 else None
 
     async with feed_of() as feed:
-        await feed.until(TASK_STATUSES, [task_id], 0.05, see)
+        await feed.until(TASK_STATUSES, [task_id], INTERVAL, see)
     assert states == ["Unexecuted", "Hibernating"]
 
 

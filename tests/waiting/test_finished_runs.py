@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.service.models import FINAL_STATES, TaskStatus
-from airflow_provider_webcollect.waiting.finished_runs import EndedRun, LastRun, follow
+from airflow_provider_webcollect.waiting.runs import EndedRun, LastRun, follow
 from tests.conftest import ALL_HISTORIES
 
 TASK = "a task"

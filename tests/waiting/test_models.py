@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.service.models import FINAL_STATES, TaskStatus
-from airflow_provider_webcollect.waiting.conditions import Baseline, Outcome, TaskStates, Wait
-from airflow_provider_webcollect.waiting.finished_runs import LastRun, follow
+from airflow_provider_webcollect.waiting.conditions import Outcome, TaskStates, Wait
+from airflow_provider_webcollect.waiting.runs import Baseline, LastRun, follow
 from tests.conftest import ALL_HISTORIES
 from tests.waiting.statuses import EPOCH, Clock, Log, by_id
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -16,8 +17,8 @@ from airflow_provider_webcollect.service.errors import (
     PermissionDenied,
     ServiceFailure,
 )
-from airflow_provider_webcollect.waiting.conditions import REFUSALS
-from airflow_provider_webcollect.waiting.poll import TIMING, Poll, Timing
+from airflow_provider_webcollect.waiting.conditions import LONGEST_BACKOFF, REFUSALS
+from airflow_provider_webcollect.waiting.poll import LONGEST_TURN, Poll
 from tests.waiting.simulated_time import simulated
 
 
@@ -52,10 +53,8 @@ def states(seen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def polling(
-    service: Service, batch_size: int = 100, timing: Timing = TIMING
-) -> AsyncIterator[Poll[Any]]:
-    poll: Poll[Any] = Poll(service, batch_size, timing)
+async def polling(service: Service, batch_size: int = 100) -> AsyncIterator[Poll[Any]]:
+    poll: Poll[Any] = Poll(service, batch_size)
     yield poll
     await poll.aclose()
     assert poll._watched == {}
@@ -230,7 +229,7 @@ async def test_pauses_have_a_bound_however_long_a_service_fails() -> None:
     began = asyncio.get_running_loop().time()
     async with polling(service) as poll:
         assert await poll.until(["a"], 60, states) == {"a": 1}
-    assert asyncio.get_running_loop().time() - began < 1101 * TIMING.longest_backoff
+    assert asyncio.get_running_loop().time() - began < 1101 * LONGEST_BACKOFF
 
 
 @simulated
@@ -319,12 +318,8 @@ async def test_thousands_who_end_together_do_not_all_go_on_in_one_turn_of_the_ev
     assert done == ["judged", "went on"] * 100
 
 
-#: For tests in real time: an event loop whose turns are counted is never idle.
-MOMENTS = Timing(first_backoff=0.005, gathering=0.02, longest_turn=0.0)
-
-
 class Turns:
-    """Counts the turns of the event loop."""
+    """Counts the turns of the event loop, in real time: it is never idle meanwhile."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -345,17 +340,19 @@ class Turns:
 
 async def test_others_have_their_turns_while_many_are_judged() -> None:
     judged_in: list[int] = []
-    async with polling(Service(a=1), timing=MOMENTS) as poll, Turns() as turns:
-        waits = [
-            asyncio.create_task(poll.until(["a"], 60, lambda seen: judged_in.append(turns.count)))
-            for _ in range(100)
-        ]
+
+    def judge(seen: Mapping[str, int | None]) -> None:
+        time.sleep(LONGEST_TURN)
+        judged_in.append(turns.count)
+
+    async with polling(Service(a=1)) as poll, Turns() as turns:
+        waits = [asyncio.create_task(poll.until(["a"], 60, judge)) for _ in range(20)]
         while len(judged_in) < len(waits):
             await asyncio.sleep(0.001)
         for wait in waits:
             wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
-    assert len(set(judged_in)) == 100
+    assert len(set(judged_in)) == 20
 
 
 async def test_thousands_who_are_refused_together_do_not_all_go_on_in_one_turn() -> None:
@@ -365,9 +362,9 @@ async def test_thousands_who_are_refused_together_do_not_all_go_on_in_one_turn()
 
     async def wait() -> None:
         with pytest.raises(PermissionDenied):
-            await poll.until(["a"], 60, states)
+            await poll.until(["a"], 0.01, states)
         refused_in.append(turns.count)
 
-    async with polling(service, timing=MOMENTS) as poll, Turns() as turns:
+    async with polling(service) as poll, Turns() as turns:
         await asyncio.gather(*(wait() for _ in range(100)))
     assert len(set(refused_in)) == 100

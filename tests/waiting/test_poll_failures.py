@@ -31,12 +31,12 @@ from airflow_provider_webcollect.service.errors import (
     TokenRejected,
     TooManyRequests,
 )
-from airflow_provider_webcollect.waiting.poll import QUERIES_AT_ONCE, TIMING, Poll
+from airflow_provider_webcollect.waiting.conditions import LONGEST_BACKOFF
+from airflow_provider_webcollect.waiting.poll import QUERIES_AT_ONCE, Poll
 from tests.conftest import ALL_HISTORIES
 from tests.waiting.simulated_time import simulated
 
 CONNECTION_REFUSALS = [TokenRejected, GrantRejected, PermissionDenied, RedirectRefused, ProxyUnusable]
-LONGEST_BACKOFF = TIMING.longest_backoff
 KEY_REFUSALS = [NotFound, RequestRejected]
 PASSING = [
     ServiceFailure,
