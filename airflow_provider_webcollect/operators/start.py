@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -30,13 +30,23 @@ from airflow_provider_webcollect.waits import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from airflow.providers.common.compat.sdk import Context
 
 ALL = "all"
 #: Seconds between two checks of whether an earlier attempt has started the run.
 CHECK_INTERVAL = 10.0
+
+
+class Clock(NamedTuple):
+    """Tells the Unix time, and waits for some seconds."""
+
+    now: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+
+
+SYSTEM_CLOCK = Clock()
 
 
 class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
@@ -66,6 +76,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     :param poll_interval: seconds between two status queries, 60 by default.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
     :param failure_states: states of the task that fail the wait, without retries; by default Stopped.
+    :param clock: tells the time, and waits; the system's by default.
     :param retry_unknown_outcome: also retry if it is not known whether the start took effect.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help; if the run ends in a failure state; and if it is not
@@ -75,8 +86,6 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
     template_fields: Sequence[str] = ("collection_task_id", "sub_task_ids", "webcollect_conn_id")
     template_fields_renderers = {"sub_task_ids": "json"}  # noqa: RUF012  # as Airflow declares it
-    #: Its `time()` and `sleep()` time the checks for an earlier attempt's run; tests put one in its place.
-    clock: Any = time
 
     def __init__(
         self,
@@ -87,6 +96,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         poll_interval: float = 60.0,
         deferrable: bool | None = None,
         failure_states: Sequence[str] = (TaskState.STOPPED,),
+        clock: Clock = SYSTEM_CLOCK,
         **kwargs: Any,
     ) -> None:
         super().__init__(collection_task_id=collection_task_id, **kwargs)
@@ -95,6 +105,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         self.poll_interval = poll_interval
         self.deferrable = default_deferrable() if deferrable is None else deferrable
         self.failure_states = kept(failure_states)
+        self._clock = clock
         check_now(self, self._check)
 
     def _check(self) -> None:
@@ -182,7 +193,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         if step is not Step.JOIN:
             return None
         self.log.info("An earlier try has started the run of task %s already.", self.collection_task_id)
-        return start if start.sent else memory.confirm(start, self.clock.time())
+        return start if start.sent else memory.confirm(start, self._clock.now())
 
     def _has_begun(self, hook: WebCollectHook, start: _Start) -> bool:
         """Return whether a start that may have been sent took effect.
@@ -190,13 +201,13 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         The earlier attempt may have ended only a moment ago, when the service does not show the run yet. So
         the service is queried for as long as it may still show the previous run.
         """
-        notice, until = Notice(self.log), self.clock.time() + STATUS_DELAY
+        notice, until = Notice(self.log), self._clock.now() + STATUS_DELAY
         while not self._shows_begin(hook, start):
-            rest = until - self.clock.time()
+            rest = until - self._clock.now()
             if rest <= 0:
                 return False
             notice.give(rest, "An earlier try may have started the run; checking that for %.0f s more.", rest)
-            self.clock.sleep(min(CHECK_INTERVAL, rest))
+            self._clock.sleep(min(CHECK_INTERVAL, rest))
         return True
 
     def _shows_begin(self, hook: WebCollectHook, start: _Start) -> bool:
@@ -233,7 +244,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         active = [subtask_id for subtask_id in wanted if subtask_id.lower() in active_subtask_ids(subtasks)]
         idle = [subtask_id for subtask_id in wanted if subtask_id not in active]
         start = _Start(
-            began=self.clock.time(),
+            began=self._clock.now(),
             result={
                 "collection_task_id": self.collection_task_id,
                 "started": idle,
@@ -244,7 +255,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         if idle:
             memory.keep(start)
             self._send(hook, idle, memory)
-        start = memory.confirm(start, self.clock.time())
+        start = memory.confirm(start, self._clock.now())
         self.log.info(
             "Started %d sub-tasks of task %s; %d ran already.",
             len(idle),

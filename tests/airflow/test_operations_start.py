@@ -16,7 +16,7 @@ from airflow.settings import Session
 from sqlalchemy import inspect, text
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.operators.start import _Memory, _Start
+from airflow_provider_webcollect.operators.start import Clock, _Memory, _Start
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.pauses import Stop
@@ -70,20 +70,16 @@ def start_in_dag(task: dict[str, Any], **arguments: Any) -> FinishedRun:
     return run_tasks(lambda: make_start(task, **{**RETRIES, **arguments}))
 
 
-class Clock:
-    """A clock of which sleeping takes no time, but calls a function."""
+def quick_clock(on_sleep: Callable[[], object] = lambda: None) -> Clock:
+    """Return a clock of which sleeping takes no time, but calls a function."""
+    slept: list[float] = []
 
-    def __init__(self, on_sleep: Callable[[], object] = lambda: None) -> None:
-        self._on_sleep = on_sleep
-        self._slept = 0.0
-
-    def time(self) -> float:
-        return time.time() + self._slept
-
-    def sleep(self, seconds: float) -> None:
-        self._on_sleep()
+    def sleep(seconds: float) -> None:
+        on_sleep()
         # for longer, so that there are few queries: the client limits their rate
-        self._slept += 4 * seconds
+        slept.append(4 * seconds)
+
+    return Clock(now=lambda: time.time() + sum(slept), sleep=sleep)
 
 
 @pytest.fixture
@@ -230,9 +226,9 @@ class TestARunThatIsGoingOn:
 def test_the_time_that_the_start_took_does_not_make_the_run_before_count(
     sandbox: Sandbox, task: dict[str, Any], fault: dict[str, Any], tries: int
 ) -> None:
-    operator = make_start(task, retry_unknown_outcome=True)
     # a status counts in any case after STATUS_DELAY seconds: by this clock, the start took longer
-    operator.clock = SimpleNamespace(time=lambda: time.time() - (0 if starts(sandbox) else STATUS_DELAY + 10))
+    clock = Clock(now=lambda: time.time() - (0 if starts(sandbox) else STATUS_DELAY + 10))
+    operator = make_start(task, retry_unknown_outcome=True, clock=clock)
     sandbox.control.configure(stale_seconds=100)
     sandbox.control.fail(START, **fault)
 
@@ -287,9 +283,7 @@ class TestCrashes:
         self, sandbox: Sandbox, task: dict[str, Any]
     ) -> None:
         sandbox.control.fail(START, kind="drop")
-        operator = make_start(task, retry_unknown_outcome=True)
-        operator.clock = Clock()
-        execute(operator, tries=2)
+        start(task, tries=2, retry_unknown_outcome=True, clock=quick_clock())
 
         assert starts(sandbox) == 2
         assert len(sandbox.control.task(task["task_id"])["runs"]) == 2
@@ -299,8 +293,8 @@ class TestCrashes:
         """Gives the operator, and what is stored of a start during which its process was killed."""
 
         def kill(**arguments: Any) -> tuple[WebCollectStartSubTasksOperator, Store]:
-            operator, store = make_start(task, wait_for_completion=False, **arguments), Store()
-            operator.clock = Clock()
+            usual = {"wait_for_completion": False, "clock": quick_clock()}
+            operator, store = make_start(task, **{**usual, **arguments}), Store()
             before = Baseline.of(WebCollectHook().get_task_statuses_v2([task["task_id"]])[0])
             idle = [each["subtask_id"] for each in task["subtasks"]][1 if before.running else 0 :]
             result = {
@@ -318,7 +312,6 @@ class TestCrashes:
         self, sandbox: Sandbox, task: dict[str, Any], killed: Callable[..., tuple[Any, Store]]
     ) -> None:
         # neither the status nor the sub-tasks show it at the first two looks
-        operator, store = killed()
         all_ids = [subtask["subtask_id"] for subtask in task["subtasks"]]
         sleeps: list[None] = []
 
@@ -327,7 +320,7 @@ class TestCrashes:
             if len(sleeps) == 2:
                 WebCollectHook().start_subtasks(task["task_id"], all_ids)
 
-        operator.clock = Clock(on_sleep=show)
+        operator, store = killed(clock=quick_clock(on_sleep=show))
 
         assert execute(operator, task_state_store=store)["started"] == all_ids
         assert len(sleeps) == 2
