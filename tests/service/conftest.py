@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.endpoints import Call
+
+
+#: Makes clients; what is given replaces the usual settings, credentials and so on.
+Connect: TypeAlias = "Callable[..., Client]"
 
 
 class Clock(Stop):
@@ -88,9 +92,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def connect_on_clock(
-    request: pytest.FixtureRequest, sandbox: Sandbox, clock: Clock
-) -> Iterator[Callable[..., Client]]:
+def on_clock(request: pytest.FixtureRequest, sandbox: Sandbox, clock: Clock) -> Iterator[Connect]:
     """Makes clients, for the sandbox by default, whose pauses only move the clock; limits know no other time.
 
     Each client has limits of its own.
@@ -126,9 +128,9 @@ def connect_on_clock(
 
 
 @pytest.fixture
-def client(connect_on_clock: Callable[..., Client]) -> Client:
+def client(on_clock: Connect) -> Client:
     """A client with a token and a data-app key, whose pauses only move the clock."""
-    return connect_on_clock()
+    return on_clock()
 
 
 async def send_together(client: Client, calls: list[Call[Any]], crowd: Crowd | None = None) -> list[Any]:

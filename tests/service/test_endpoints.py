@@ -14,12 +14,11 @@ from airflow_provider_webcollect.service.settings import Credentials
 from airflow_provider_webcollect.service.url_file import url_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.endpoints import Call
     from tests.contract.client_requests import RequestContract
+    from tests.service.conftest import Connect
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -90,17 +89,6 @@ def test_all_twenty_are_sent_as_the_contract_says(
     assert len(seen) == 20
 
 
-def test_an_address_may_be_written_in_capitals(
-    connect_on_clock: Callable[..., Client], sandbox: Sandbox
-) -> None:
-    client = connect_on_clock(
-        base_url=sandbox.url.replace("http://", "HTTP://"),
-        datahub_url=sandbox.datahub_url.replace("http://", "HTTP://"),
-    )
-    for call in one_call_of_each(sandbox):
-        client.send(call)
-
-
 def test_every_endpoint_has_its_number() -> None:
     assert [endpoint.number for endpoint in endpoints.ENDPOINTS] == list(range(1, 21))
 
@@ -115,9 +103,6 @@ class TestSuccess:
         with pytest.raises(errors.GrantRejected) as refusal:
             client.send(endpoints.refresh_token(sandbox.refresh_token))
         assert (refusal.value.status, refusal.value.code) == (400, "Invalid.Grant")
-
-    def test_login_and_password_give_the_first_tokens(self, client: Client, sandbox: Sandbox) -> None:
-        assert client.send(endpoints.first_token(sandbox.username, sandbox.password)).refresh_token
 
     def test_analytics_come_by_day_for_the_tasks_asked_for(self, client: Client) -> None:
         page = client.send(
@@ -222,9 +207,6 @@ class TestSuccess:
         ] * 2
         assert len(sandbox.control.tasks()) == before + 2
 
-    def test_copies_without_a_failure_have_an_empty_list_of_failures(self, client: Client) -> None:
-        assert client.send(endpoints.copy_tasks([demo.TASK_ID], [2])).failed_tasks == ()
-
     def test_a_task_is_moved(self, client: Client, sandbox: Sandbox) -> None:
         assert client.send(endpoints.move_task(demo.TASK_ID, 3)).moved is True
         assert sandbox.control.task(demo.TASK_ID)["group_id"] == 3
@@ -250,17 +232,11 @@ class TestSuccess:
         assert status.start_execute_time < status.end_execute_time
         assert status.start_execute_time.tzinfo is None
 
-    def test_times_are_in_the_connections_zone(self, connect_on_clock: Callable[..., Client]) -> None:
+    def test_times_are_in_the_connections_zone(self, on_clock: Connect) -> None:
         statuses = endpoints.get_task_statuses_v2([demo.FINISHED_TASK_ID])
-        (status,) = connect_on_clock(timezone="Asia/Shanghai").send(statuses)
+        (status,) = on_clock(timezone="Asia/Shanghai").send(statuses)
         assert status.start_execute_time is not None
         assert status.start_execute_time.timezone_name == "Asia/Shanghai"
-
-    def test_subtasks_come_by_page(self, client: Client, sandbox: Sandbox) -> None:
-        task = sandbox.control.add_task(subtasks=23)["task_id"]
-        pages = [client.send(endpoints.get_subtasks(task, page)) for page in (1, 2)]
-        assert [subtask.sub_task_id for page in pages for subtask in page] == subtask_ids(sandbox, task)
-        assert [len(page) for page in pages] == [20, 3]
 
     def test_started_subtasks_run(self, client: Client, sandbox: Sandbox) -> None:
         client.send(endpoints.start_subtasks(demo.TASK_ID, subtask_ids(sandbox)))
@@ -275,24 +251,12 @@ class TestSuccess:
         assert counts.executing_sub_task_count == 4
         assert counts.waiting_count == counts.waiting_sub_task_count == 0
 
-    def test_rows_come_as_they_are(self, client: Client, sandbox: Sandbox) -> None:
-        page = client.send(endpoints.read_data(demo.FINISHED_TASK_ID))
-        assert (page.total, page.rest_total) == (240, 0)
-        assert page.records() == sandbox.control.true_rows(demo.FINISHED_TASK_ID)
-
-    def test_the_rows_of_one_batch_come(self, client: Client, sandbox: Sandbox) -> None:
-        page = client.send(endpoints.read_batch_data(demo.FINISHED_TASK_ID, "000002", size=50))
-        assert (page.total, page.rest_total, len(page.rows)) == (120, 70, 50)
-        rows = sandbox.control.true_rows(demo.FINISHED_TASK_ID, "000002")
-        assert page.records() == rows[:50]
-        rest = client.send(endpoints.read_batch_data(demo.FINISHED_TASK_ID, "000002", page.offset))
-        assert rest.records() == rows[50:]
-
     def test_data_is_marked_as_exported(self, client: Client, sandbox: Sandbox) -> None:
         client.send(endpoints.mark_exported(demo.FINISHED_TASK_ID))
         assert sandbox.control.task(demo.FINISHED_TASK_ID)["exported"] is True
 
     def test_an_app_is_deprecated_and_again(self, client: Client) -> None:
+        assert "/" in demo.APP_ID
         for _ in range(2):
             app = client.send(endpoints.deprecate_data_app(demo.APP_ID))
             assert (app.app_name, app.status, app.version) == ("Price watch", "deprecated", "1.2.0")
@@ -364,28 +328,6 @@ class TestRefusal:
             client.send(call)
 
     @pytest.mark.parametrize(
-        ("status", "code", "kind"),
-        [
-            (400, "RequestModelNull", errors.RequestRejected),
-            (400, "InvalidGrant", errors.GrantRejected),
-            (400, "PermissionDenied", errors.PermissionDenied),
-            (400, "TaskUpdateFail", errors.RequestRejected),
-            (400, "Never.Heard.Of", errors.RequestRejected),
-            (404, "Never.Heard.Of", errors.NotFound),
-            (403, "Never.Heard.Of", errors.PermissionDenied),
-        ],
-    )
-    def test_a_code_met_in_practice_passes_through(
-        self, client: Client, sandbox: Sandbox, status: int, code: str, kind: type[errors.ServiceError]
-    ) -> None:
-        sandbox.control.fail("*", status=status, code=code, message="Because.")
-        with pytest.raises(kind) as refusal:
-            client.send(endpoints.get_running_counts())
-        assert type(refusal.value) is kind
-        assert refusal.value.code == code
-        assert f"get_running_counts: HTTP {status} {code}: Because." in str(refusal.value)
-
-    @pytest.mark.parametrize(
         ("tier", "refused"),
         [
             ("Flagship", {5, 10, 11, 13, 16}),
@@ -415,9 +357,9 @@ class TestRefusal:
                 client.send(endpoints.deprecate_data_app(app))
             assert (refusal.value.status, refusal.value.category) == (404, "not_found")
 
-    def test_a_wrong_data_app_key_is_told(self, connect_on_clock: Callable[..., Client]) -> None:
+    def test_a_wrong_data_app_key_is_told(self, on_clock: Connect) -> None:
         with pytest.raises(errors.TokenRejected) as refusal:
-            connect_on_clock(credentials=Credentials(datahub_api_key="wrong")).send(
+            on_clock(credentials=Credentials(datahub_api_key="wrong")).send(
                 endpoints.deprecate_data_app(demo.APP_ID)
             )
         assert (refusal.value.status, refusal.value.code) == (401, "unauthorized")
@@ -448,10 +390,6 @@ class TestOddIdentifiers:
         (request,) = sandbox.control.requests()
         assert request["endpoint"] == "/v1/data-apps/{app_id}/deprecate"
         assert request["query_string"] == ""
-
-    def test_an_app_id_with_a_slash_is_found(self, client: Client) -> None:
-        assert "/" in demo.APP_ID
-        assert client.send(endpoints.deprecate_data_app(demo.APP_ID)).status == "deprecated"
 
     @pytest.mark.parametrize("value", ODD)
     def test_a_query_value_stays_in_its_place(self, client: Client, sandbox: Sandbox, value: str) -> None:

@@ -29,8 +29,8 @@ from tests.service.test_endpoints import one_call_of_each
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.endpoints import Call
+    from tests.service.conftest import Connect
     from tests.service.servers import Server
 
 pytestmark = [
@@ -212,7 +212,7 @@ def cause_of(what: str) -> Cause:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.what)
 def test_what_happens_leads_to_its_error(
-    connect_on_clock: Callable[..., Client],
+    on_clock: Connect,
     sandbox: Sandbox,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -224,7 +224,7 @@ def test_what_happens_leads_to_its_error(
     if row.what in TAKE_TIME or not ALL_HISTORIES:
         calls = one_of_each_kind(calls, random.Random(f"{SEED} {row.what}"))
     with cause_of(row.what)(world) as settings:
-        client = connect_on_clock(retries=Retries(attempts=2, first_wait=0.01), **settings)
+        client = on_clock(retries=Retries(attempts=2, first_wait=0.01), **settings)
         for call in calls:
             before = world.server.connections if world.server else 0
             if row.what.endswith("where the operation has a result") and call.result is NOTHING:

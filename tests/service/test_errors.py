@@ -18,11 +18,11 @@ from airflow_provider_webcollect.service.settings import Credentials, Retries, S
 from airflow_provider_webcollect.service.url_file import url_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.client import Client
+    from tests.service.conftest import Connect
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -127,9 +127,7 @@ FAULTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: " ".join(map(str, fault.values())))
-def test_no_error_shows_a_secret(
-    connect_on_clock: Callable[..., Client], sandbox: Sandbox, fault: dict[str, Any]
-) -> None:
+def test_no_error_shows_a_secret(on_clock: Connect, sandbox: Sandbox, fault: dict[str, Any]) -> None:
     secrets = ("sandbox-access-token", "REFRESH", "PASSWORD", "APIKEY", "HUBSECRET")
     credentials = Credentials(
         access_token=sandbox.access_token,
@@ -138,7 +136,7 @@ def test_no_error_shows_a_secret(
         password="PASSWORD",
         datahub_api_key="HUBSECRET",
     )
-    client = connect_on_clock(credentials=credentials, retries=Retries(attempts=1))
+    client = on_clock(credentials=credentials, retries=Retries(attempts=1))
     for call in (
         endpoints.get_running_counts(),
         endpoints.copy_task(demo.TASK_ID),
@@ -155,13 +153,13 @@ def test_no_error_shows_a_secret(
 
 @pytest.mark.parametrize("of", ["access token", "refresh token"])
 def test_a_token_response_that_cannot_be_read_shows_no_token(
-    connect_on_clock: Callable[..., Client], sandbox: Sandbox, of: str
+    on_clock: Connect, sandbox: Sandbox, of: str
 ) -> None:
     record = {"accessToken": "SECRET", "refreshToken": "SECRET", "expiresIn": 9}
     record["accessToken" if of == "access token" else "refreshToken"] = ["SECRET"]
     body = base64.b64encode(json.dumps({"data": record}).encode()).decode()
     sandbox.control.fail("/token", times=None, kind="raw", body=body)
-    client = connect_on_clock(credentials=Credentials(login="me", password="PASSWORD"))
+    client = on_clock(credentials=Credentials(login="me", password="PASSWORD"))
     with pytest.raises(errors.WebCollectError) as failure:
         client.send(endpoints.get_running_counts())
     assert "SECRET" not in shown_by(failure.value)
@@ -170,9 +168,9 @@ def test_a_token_response_that_cannot_be_read_shows_no_token(
 
 @pytest.mark.parametrize("fault", [{"status": 500}, {"kind": "drop"}], ids=["status", "drop"])
 def test_an_error_that_the_caller_handles_meanwhile_keeps_its_traceback(
-    connect_on_clock: Callable[..., Client], sandbox: Sandbox, fault: dict[str, Any]
+    on_clock: Connect, sandbox: Sandbox, fault: dict[str, Any]
 ) -> None:
-    client = connect_on_clock(retries=Retries(attempts=1))
+    client = on_clock(retries=Retries(attempts=1))
     sandbox.control.fail("*", times=None, **fault)
     handled = ValueError()
     try:
@@ -197,9 +195,9 @@ def shown_by(failure: BaseException) -> str:
 @pytest.mark.parametrize("bad", ["SECRET\n", "SEC RET", "SECRET\x00", "SECRÉT", " SECRET"])
 @pytest.mark.parametrize("field", ["access_token", "api_key", "datahub_api_key"])
 def test_a_credential_that_no_header_can_hold_is_refused_without_showing_it(
-    connect_on_clock: Callable[..., Client], sandbox: Sandbox, bad: str, field: str
+    on_clock: Connect, sandbox: Sandbox, bad: str, field: str
 ) -> None:
-    client = connect_on_clock(credentials=Credentials(**{field: bad}), retries=Retries(attempts=3))
+    client = on_clock(credentials=Credentials(**{field: bad}), retries=Retries(attempts=3))
     call = {
         "access_token": endpoints.get_running_counts(),
         "api_key": endpoints.copy_task("t"),
@@ -258,6 +256,10 @@ class TestSettings:
             "https://[::1",
             "https://a.example:port",
             "https://a.example:0",
+            "https://a..example",
+            f"https://{'a' * 64}.example",
+            "http://ho\nst",
+            "http:// host",
             "",
         ],
     )
@@ -268,8 +270,9 @@ class TestSettings:
         assert "PASS" not in str(refusal.value)
         assert "WORD" not in str(refusal.value)
 
-    def test_a_base_url_may_have_a_path(self) -> None:
+    def test_a_base_url_may_have_a_path_and_its_scheme_be_in_capitals(self) -> None:
         assert Settings(base_url="https://a.example/api/").base_url == "https://a.example/api"
+        assert Settings(base_url="HTTPS://Host/v1").base_url == "https://Host/v1"
 
     @pytest.mark.parametrize(
         ("name", "value"),
@@ -281,10 +284,9 @@ class TestSettings:
             ("total_timeout", 1e10),
             ("total_timeout", 0),
             ("max_response_bytes", 0),
-            ("base_url", "https://a..example"),
-            ("base_url", f"https://{'a' * 64}.example"),
             ("requests_per_second", -1),
             ("requests_per_second", float("nan")),
+            ("requests_per_second", 1e-300),
             ("timezone", "Middle/Earth"),
             ("timezone", ""),
             ("timezone", "../../etc/passwd"),
@@ -294,10 +296,8 @@ class TestSettings:
         with pytest.raises(errors.InvalidArgument, match=f"`{name}`"):
             Settings(**{"base_url": "https://a.example", name: value})
 
-    def test_a_data_app_call_without_an_address_is_refused(
-        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
-    ) -> None:
-        client = connect_on_clock(datahub_url=None)
+    def test_a_data_app_call_without_an_address_is_refused(self, on_clock: Connect, sandbox: Sandbox) -> None:
+        client = on_clock(datahub_url=None)
         with pytest.raises(errors.ConnectionIncomplete, match="`datahub_url`") as refusal:
             client.send(endpoints.deprecate_data_app("a"))
         assert refusal.value.endpoint == "deprecate_data_app"

@@ -11,7 +11,6 @@ import time_machine
 
 from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.settings import Settings
 from airflow_provider_webcollect.service.url_file import url_list
 
 if TYPE_CHECKING:
@@ -292,15 +291,3 @@ def test_a_subclass_of_str_or_int_is_taken_as_what_it_is(client: Client, sandbox
 def test_an_integer_without_end_is_refused(call: Callable[[], Any]) -> None:
     with pytest.raises(InvalidArgument, match="integer"):
         call()
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"base_url": "http://ho\nst"}, {"base_url": "http:// host"}, {"requests_per_second": 1e-300}]
-)
-def test_settings_that_could_not_work_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match=next(iter(wrong))):
-        Settings(**{"base_url": "http://host", **wrong})
-
-
-def test_a_scheme_in_capitals_is_trusted_as_any() -> None:
-    assert Settings(base_url="HTTPS://Host/v1").base_url == "https://Host/v1"

@@ -16,11 +16,10 @@ from airflow_provider_webcollect.service.settings import Credentials, Retries
 from demo.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client import Client
-    from tests.service.conftest import Clock
+    from tests.service.conftest import Clock, Connect
 
 PROVIDER = "airflow_provider_webcollect"
 STATS = "/cloudextraction/task/stats"
@@ -39,12 +38,12 @@ def captured(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def test_a_long_pause_before_a_further_attempt_is_announced_with_its_cause(
-    connect_on_clock: Callable[..., Client], sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+    on_clock: Connect, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     sandbox.control.fail(
         STATS, kind="status", status=503, message="be right back", headers={"Retry-After": "7"}
     )
-    connect_on_clock(retries=PATIENT).send(endpoints.get_running_counts())
+    on_clock(retries=PATIENT).send(endpoints.get_running_counts())
 
     (line,) = caplog.records
     assert line.levelno == logging.WARNING
@@ -53,21 +52,19 @@ def test_a_long_pause_before_a_further_attempt_is_announced_with_its_cause(
 
 
 def test_short_pauses_are_not_worth_a_line(
-    connect_on_clock: Callable[..., Client], sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+    on_clock: Connect, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     sandbox.control.fail(STATS, kind="status", status=503, times=2)
-    connect_on_clock().send(endpoints.get_running_counts())
+    on_clock().send(endpoints.get_running_counts())
 
     assert caplog.messages == []
 
 
 def test_a_host_where_nobody_listens_is_named_once_and_without_the_query(
-    connect_on_clock: Callable[..., Client], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    on_clock: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
-    client = connect_on_clock(
-        base_url=f"http://127.0.0.1:{free_port()}", retries=Retries(attempts=4, first_wait=10)
-    )
+    client = on_clock(base_url=f"http://127.0.0.1:{free_port()}", retries=Retries(attempts=4, first_wait=10))
     with pytest.raises(ServiceUnreachable):
         client.send(endpoints.read_data(demo.TASK_ID, 0, 10))
 
@@ -78,10 +75,10 @@ def test_a_host_where_nobody_listens_is_named_once_and_without_the_query(
 
 
 def test_attempts_are_counted_once_where_the_token_cannot_be_renewed_either(
-    connect_on_clock: Callable[..., Client], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    on_clock: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
-    client = connect_on_clock(
+    client = on_clock(
         base_url=f"http://127.0.0.1:{free_port()}",
         credentials=Credentials(refresh_token="r"),
         retries=Retries(attempts=4, first_wait=4),
@@ -95,10 +92,8 @@ def test_attempts_are_counted_once_where_the_token_cannot_be_renewed_either(
     assert len({line.partition(" of ")[0] for line in counts}) == len(counts)
 
 
-def test_waiting_for_the_rate_limit_is_announced(
-    connect_on_clock: Callable[..., Client], caplog: pytest.LogCaptureFixture
-) -> None:
-    client = connect_on_clock()
+def test_waiting_for_the_rate_limit_is_announced(on_clock: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    client = on_clock()
     for _ in range(2):
         client.send(endpoints.get_task_statuses([demo.TASK_ID]))
 
@@ -106,12 +101,10 @@ def test_waiting_for_the_rate_limit_is_announced(
 
 
 def test_waiting_for_whoever_used_a_refused_refresh_token_is_announced(
-    connect_on_clock: Callable[..., Client], caplog: pytest.LogCaptureFixture
+    on_clock: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(GrantRejected):
-        connect_on_clock(credentials=Credentials(refresh_token="no-such-token")).send(
-            endpoints.get_running_counts()
-        )
+        on_clock(credentials=Credentials(refresh_token="no-such-token")).send(endpoints.get_running_counts())
 
     assert any("The refresh token was refused; waiting" in message for message in caplog.messages)
     assert "no-such-token" not in caplog.text

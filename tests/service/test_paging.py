@@ -17,12 +17,10 @@ from airflow_provider_webcollect.service.settings import TIMING, ClientTiming
 from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.models import DataPage
-    from tests.service.conftest import Clock
+    from tests.service.conftest import Clock, Connect
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -69,7 +67,7 @@ class TestRows:
         assert (page.total, page.rest_total, page.rows) == (0, 0, [])
 
     def test_a_reader_asks_for_a_page_when_it_is_wanted_where_answers_come_at_once(
-        self, connect: Callable[..., Client], sandbox: Sandbox
+        self, connect: Connect, sandbox: Sandbox
     ) -> None:
         client = connect(timing=ClientTiming(slow_response=math.inf))
         sent: list[None] = []
@@ -109,10 +107,10 @@ class TestCursorThatStandsStill:
         ],
     )
     def test_is_an_error_after_a_few_tries(
-        self, connect_on_clock: Callable[..., Client], clock: Clock, offset: int, stuck: bytes
+        self, on_clock: Connect, clock: Clock, offset: int, stuck: bytes
     ) -> None:
         with serving(lambda _: stuck) as server:
-            client = connect_on_clock(base_url=server.url)
+            client = on_clock(base_url=server.url)
             with pytest.raises(PagingError, match=f"stands still at offset {offset}") as failure:
                 PageReader(client, "t", size=10).read(offset)
             assert failure.value.endpoint == "read_data"
@@ -120,20 +118,18 @@ class TestCursorThatStandsStill:
             assert len(server.received) == STUCK_TRIES
         assert clock.slept == [TIMING.stuck_wait] * (STUCK_TRIES - 1)
 
-    def test_is_passed_over_if_it_moves_again(
-        self, connect_on_clock: Callable[..., Client], clock: Clock
-    ) -> None:
+    def test_is_passed_over_if_it_moves_again(self, on_clock: Connect, clock: Clock) -> None:
         answers = [page(0, 10, 0), page(0, 5, 5), page(1024, 5, 5)]
         with serving(lambda _: answers.pop(0)) as server:
-            client = connect_on_clock(base_url=server.url)
+            client = on_clock(base_url=server.url)
             came = PageReader(client, "t", size=10).read(0)
         assert (came.offset, len(came.rows)) == (1024, 5)
         assert len(clock.slept) == 2
 
     @pytest.mark.parametrize("rest", [0, -3])
-    def test_is_the_end_if_nothing_is_left(self, connect_on_clock: Callable[..., Client], rest: int) -> None:
+    def test_is_the_end_if_nothing_is_left(self, on_clock: Connect, rest: int) -> None:
         with serving(lambda _: page(0, rest, 3)) as server:
-            client = connect_on_clock(base_url=server.url)
+            client = on_clock(base_url=server.url)
             assert len(PageReader(client, "t", size=10).read(0).rows) == 3
 
 
@@ -152,9 +148,7 @@ class TestCountsThatContradictTheRows:
             ([counted(2, 1, 3, [{"a": 1}, {"a": 2}])], "announced 1 rows, 2 came, and more"),
         ],
     )
-    def test_are_an_error_of_the_read(
-        self, connect: Callable[..., Client], pages: list[bytes], said: str
-    ) -> None:
+    def test_are_an_error_of_the_read(self, connect: Connect, pages: list[bytes], said: str) -> None:
         with serving(lambda _: pages.pop(0)) as server:
             reader = PageReader(connect(base_url=server.url), "t")
             with pytest.raises(PagingError, match=said) as failure:
@@ -162,7 +156,7 @@ class TestCountsThatContradictTheRows:
         assert failure.value.endpoint == "read_data"
 
     def test_are_an_error_of_a_read_from_the_middle_on_if_rows_that_were_left_do_not_come(
-        self, connect: Callable[..., Client]
+        self, connect: Connect
     ) -> None:
         pages = [counted(10, 20, 10, [{"a": 1}]), counted(20, 20, 0, None)]
         with serving(lambda _: pages.pop(0)) as server:
@@ -170,7 +164,7 @@ class TestCountsThatContradictTheRows:
             with pytest.raises(PagingError, match="had 10 rows left; 0 came"):
                 list(reader.pages(9))
 
-    def test_cannot_be_told_from_the_middle_on(self, connect: Callable[..., Client]) -> None:
+    def test_cannot_be_told_from_the_middle_on(self, connect: Connect) -> None:
         with serving(lambda _: counted(9, 9, 0, [{"a": 1}])) as server:
             reader = PageReader(connect(base_url=server.url), "t")
             assert len(list(reader.pages(8))) == 1
@@ -185,14 +179,12 @@ class TestLists:
             subtask["subtask_id"] for subtask in task["subtasks"]
         ]
 
-    def test_a_service_that_gives_the_same_page_for_ever_does_not_hold_us(
-        self, connect_on_clock: Callable[..., Client]
-    ) -> None:
+    def test_a_service_that_gives_the_same_page_for_ever_does_not_hold_us(self, on_clock: Connect) -> None:
         same = json.dumps(
             {"data": [{"subTaskId": str(n), "status": "Waiting"} for n in range(20)], "requestId": "r"}
         ).encode()
         with serving(lambda _: answer(same)) as server:
-            client = connect_on_clock(base_url=server.url)
+            client = on_clock(base_url=server.url)
             assert len(all_subtasks(client, "t")) == 20
             assert len(server.received) == 2
 
@@ -208,16 +200,14 @@ class TestLists:
         assert len({(row.task_id, row.day_key, row.collection_method) for row in rows}) == len(rows)
         assert len(sandbox.control.requests("/taskanalytics/queries")) == len(rows) // 500 + 1
 
-    def test_analytics_that_are_fewer_than_announced_are_an_error(
-        self, connect_on_clock: Callable[..., Client]
-    ) -> None:
+    def test_analytics_that_are_fewer_than_announced_are_an_error(self, on_clock: Connect) -> None:
         today = datetime.datetime.now(datetime.UTC).date()
         answers = [
             answer({"total": 9, "data": [{"taskId": "t", "dayKey": "d"}]}),
             answer({"total": 9, "data": []}),
         ]
         with serving(lambda _: answers.pop(0)) as server:
-            client = connect_on_clock(base_url=server.url)
+            client = on_clock(base_url=server.url)
             with pytest.raises(PagingError, match="announced 9 rows, and 1 came") as failure:
                 all_analytics(client, start=today, end=today)
         assert failure.value.endpoint == "query_analytics"

@@ -29,11 +29,11 @@ from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.interruption import PATIENCE, Signalled, signalled_when
-from tests.service.conftest import Clock
+from tests.service.conftest import Clock, Connect
 from tests.service.servers import answer, client_of, query_number, refusal, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.models import DataPage
@@ -71,7 +71,7 @@ SLOW = ClientTiming(slow_response=0.0, stuck_wait=0.0)
 
 
 @pytest.fixture
-def client(connect: Callable[..., Client]) -> Client:
+def client(connect: Connect) -> Client:
     return connect(timing=SLOW)
 
 
@@ -156,9 +156,7 @@ class TestTheNextPage:
         with serving(respond) as server, client_of(server, SLOW) as client:
             assert Reader(client).sent_by(0) == 2
 
-    def test_is_not_asked_for_where_answers_come_at_once(
-        self, connect: Callable[..., Client], task: str
-    ) -> None:
+    def test_is_not_asked_for_where_answers_come_at_once(self, connect: Connect, task: str) -> None:
         client = connect(timing=ClientTiming(slow_response=math.inf))
         assert Reader(client, task).sent_by(0) == 1
 
@@ -193,12 +191,10 @@ class TestTheNextPage:
         assert clock.slept == []
 
     @pytest.mark.webcollect_sandbox(enforce_limits=True)
-    def test_is_within_the_rate_limit(
-        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
-    ) -> None:
+    def test_is_within_the_rate_limit(self, on_clock: Connect, sandbox: Sandbox) -> None:
         task = sandbox.control.add_task(rows=300, state="Finished")["task_id"]
         clock = Ticking()
-        client = connect_on_clock(requests_per_second=18, timing=SLOW, clock=clock)
+        client = on_clock(requests_per_second=18, timing=SLOW, clock=clock)
         reader = Reader(client, task, size=10)
         pages, ahead = [], []
         for page in reader.pages():
@@ -227,7 +223,7 @@ class TestAPageThatWasAskedForInVain:
         assert steps[: without + 2] == [1] * without + [2, 1]
 
     def test_is_read_once_more_after_as_long_as_the_service_wants(
-        self, connect: Callable[..., Client], sandbox: Sandbox, task: str, clock: Clock
+        self, connect: Connect, sandbox: Sandbox, task: str, clock: Clock
     ) -> None:
         client = connect(stop=clock, timing=SLOW)
         sandbox.control.fail("/data/all", status=503, code="Busy", headers={"Retry-After": "9"}, after=1)
@@ -296,7 +292,7 @@ class TestAPageThatWasAskedForInVain:
         assert sizes[-1] == 10
 
     def test_may_have_gone_with_a_token_that_has_ended(
-        self, connect: Callable[..., Client], sandbox: Sandbox, task: str
+        self, connect: Connect, sandbox: Sandbox, task: str
     ) -> None:
         client = connect(credentials=Credentials(refresh_token=sandbox.refresh_token), timing=SLOW)
         rows = []

@@ -25,13 +25,10 @@ from airflow_provider_webcollect.service.pauses import (
     shared_rate_limiters,
 )
 from tests.conftest import ALL_HISTORIES
-from tests.service.conftest import Clock, Crowd, send_together
+from tests.service.conftest import Clock, Connect, Crowd, send_together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client import Client
 
 
 def moments(limiter: RateLimiter, clock: Clock, count: int) -> list[float]:
@@ -259,7 +256,7 @@ class TestSharing:
             assert one.of(limit)[0] is other.of(limit)[0]
 
     def test_two_clients_together_stay_within_the_limit(
-        self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+        self, connect: Connect, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         crowd = Crowd(8)
         monkeypatch.setattr(pauses, "RateLimiter", lambda interval, *_: RateLimiter(interval, crowd.now))
@@ -280,47 +277,43 @@ class TestSharing:
 
 
 class TestLimits:
-    async def test_a_burst_keeps_within_the_general_limit(
-        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
-    ) -> None:
+    async def test_a_burst_keeps_within_the_general_limit(self, on_clock: Connect, sandbox: Sandbox) -> None:
         crowd = Crowd(30)
-        client = connect_on_clock(requests_per_second=18, clock=crowd)
+        client = on_clock(requests_per_second=18, clock=crowd)
         await send_together(client, [endpoints.get_running_counts()] * 30, crowd)
         assert sandbox.control.counters() == {"/cloudextraction/task/stats": {200: 30}}
         assert crowd.time - 1000 == pytest.approx(29 / 18)
 
     async def test_status_queries_keep_within_their_own_limit(
-        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+        self, on_clock: Connect, sandbox: Sandbox
     ) -> None:
         crowd = Crowd(12)
-        client = connect_on_clock(clock=crowd)
+        client = on_clock(clock=crowd)
         await send_together(client, [endpoints.get_task_statuses_v2([demo.TASK_ID])] * 12, crowd)
         assert sandbox.control.counters() == {"/cloudextraction/statuses/v2": {200: 12}}
 
     @pytest.mark.webcollect_sandbox(enforce_limits=False)
     def test_status_queries_of_version_1_are_five_seconds_apart(
-        self, connect_on_clock: Callable[..., Client], clock: Clock
+        self, on_clock: Connect, clock: Clock
     ) -> None:
-        client = connect_on_clock()
+        client = on_clock()
         for _ in range(3):
             client.send(endpoints.get_task_statuses([demo.TASK_ID]))
         assert len(clock.slept) == 2
         assert all(5 <= wait < 6 for wait in clock.slept)
 
     @pytest.mark.webcollect_sandbox(enforce_limits=False)
-    def test_a_status_query_is_under_the_general_rate_too(
-        self, connect_on_clock: Callable[..., Client], clock: Clock
-    ) -> None:
-        client = connect_on_clock(requests_per_second=1)
+    def test_a_status_query_is_under_the_general_rate_too(self, on_clock: Connect, clock: Clock) -> None:
+        client = on_clock(requests_per_second=1)
         client.send(endpoints.get_running_counts())
         client.send(endpoints.get_task_statuses_v2([demo.TASK_ID]))
         assert clock.slept == [1]
 
     def test_a_limit_that_others_have_used_up_is_waited_for(
-        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+        self, on_clock: Connect, sandbox: Sandbox
     ) -> None:
-        strangers = connect_on_clock(requests_per_second=0)
-        client = connect_on_clock(requests_per_second=20)
+        strangers = on_clock(requests_per_second=0)
+        client = on_clock(requests_per_second=20)
         sandbox.control.configure(general_rate=10)
         for _ in range(10):
             strangers.send(endpoints.get_running_counts())
@@ -329,9 +322,9 @@ class TestLimits:
 
     @pytest.mark.webcollect_sandbox(enforce_limits=False)
     def test_a_429_slows_the_endpoints_own_rate(
-        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox, clock: Clock
+        self, on_clock: Connect, sandbox: Sandbox, clock: Clock
     ) -> None:
-        client = connect_on_clock(requests_per_second=20)
+        client = on_clock(requests_per_second=20)
         sandbox.control.fail("/cloudextraction/statuses/v2", status=429)
         for _ in range(3):
             client.send(endpoints.get_task_statuses_v2([demo.TASK_ID]))
@@ -342,10 +335,8 @@ class TestLimits:
         assert clock.slept[-1] == pytest.approx(0.05)
 
     @pytest.mark.webcollect_sandbox(enforce_limits=False)
-    def test_a_redirect_counts_as_a_request(
-        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox, clock: Clock
-    ) -> None:
+    def test_a_redirect_counts_as_a_request(self, on_clock: Connect, sandbox: Sandbox, clock: Clock) -> None:
         to = f"/data/lotno/all?taskId={demo.FINISHED_TASK_ID}&lotno=000002&offset=0&size=10"
         sandbox.control.fail("/data/all", kind="redirect", to=to)
-        connect_on_clock(requests_per_second=2).send(endpoints.read_data(demo.FINISHED_TASK_ID))
+        on_clock(requests_per_second=2).send(endpoints.read_data(demo.FINISHED_TASK_ID))
         assert clock.slept == [0.5]

@@ -16,16 +16,15 @@ from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.client import AsyncClient, Client
 from airflow_provider_webcollect.service.endpoints import Retry
 from airflow_provider_webcollect.service.settings import Credentials, Retries
-from airflow_provider_webcollect.service.url_file import url_list
-from tests.interruption import PATIENCE, Pauses, Signalled, signalled_when, until
+from demo.ports import free_port
+from tests.interruption import PATIENCE, Pauses, Signalled, signalled_when
 from tests.service.servers import answer, serving
+from tests.service.test_endpoints import one_call_of_each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.endpoints import Call
-    from tests.service.conftest import Clock
+    from tests.service.conftest import Clock, Connect
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -49,30 +48,6 @@ def named(fault: dict[str, Any]) -> str:
     return " ".join(str(value) for value in fault.values())
 
 
-def safe_calls(sandbox: Sandbox) -> list[Call[Any]]:
-    loop = sandbox.control.task(demo.TASK_ID)["actions"][0]["action_id"]
-    entry = {"action_id": loop, "loop_type": "TextList", "loop_items": ["c"]}
-    today = datetime.datetime.now(datetime.UTC).date()
-    return [
-        endpoints.query_analytics(today, today),
-        endpoints.update_loop_items(demo.TASK_ID, loop, "TextList", ["a"]),
-        endpoints.update_task_parameters(demo.TASK_ID, loop_items=[entry]),
-        endpoints.get_actions([demo.TASK_ID]),
-        endpoints.replace_urls(demo.TASK_ID, url_list(["https://a.example"])),
-        endpoints.move_task(demo.TASK_ID, 2),
-        endpoints.delete_tasks(["t"]),
-        endpoints.delete_task_groups([3]),
-        endpoints.get_task_statuses([demo.TASK_ID]),
-        endpoints.get_task_statuses_v2([demo.TASK_ID]),
-        endpoints.get_subtasks(demo.TASK_ID),
-        endpoints.get_running_counts(),
-        endpoints.read_data(demo.FINISHED_TASK_ID),
-        endpoints.read_batch_data(demo.FINISHED_TASK_ID, "000001"),
-        endpoints.mark_exported(demo.FINISHED_TASK_ID),
-        endpoints.deprecate_data_app(demo.APP_ID),
-    ]
-
-
 def unsafe_calls(sandbox: Sandbox) -> list[Call[Any]]:
     """Return the calls that create or append: sending one of them twice does it twice."""
     task = sandbox.control.task(demo.TASK_ID)
@@ -88,6 +63,28 @@ def unsafe_calls(sandbox: Sandbox) -> list[Call[Any]]:
 
 
 class TestSafeCalls:
+    @pytest.mark.parametrize("fault", [{"status": 503}, {"kind": "no_answer"}], ids=named)
+    def test_every_call_that_is_safe_to_repeat_is_repeated(
+        self, client: Client, sandbox: Sandbox, fault: dict[str, Any]
+    ) -> None:
+        calls = [call for call in one_call_of_each(sandbox) if call.retry is Retry.SAFE]
+        for call in calls:
+            sandbox.control.clear_requests()
+            sandbox.control.fail("*", times=2, **fault)
+            client.send(call)
+            assert len(sandbox.control.requests()) == 3
+        assert len(calls) == 16
+
+    @pytest.mark.parametrize("host", ["127.0.0.1:{port}", "nowhere.invalid"])
+    def test_a_service_that_cannot_be_reached_is_tried_again(
+        self, on_clock: Connect, clock: Clock, host: str
+    ) -> None:
+        client = on_clock(base_url=f"http://{host.format(port=free_port())}", retries=Retries(attempts=4))
+        with pytest.raises(errors.ServiceUnreachable, match="Check the connection's host") as failure:
+            client.send(endpoints.get_running_counts())
+        assert failure.value.unsent
+        assert len(clock.slept) == 3
+
     @pytest.mark.parametrize("fault", TROUBLE, ids=named)
     def test_a_read_succeeds_after_some_trouble(
         self, client: Client, sandbox: Sandbox, fault: dict[str, Any]
@@ -95,16 +92,6 @@ class TestSafeCalls:
         sandbox.control.fail(STATS, times=3, **fault)
         assert client.send(endpoints.get_running_counts()).finished_count == 1
         assert len(sandbox.control.requests()) == 4
-
-    @pytest.mark.parametrize("fault", [{"status": 503}, {"kind": "no_answer"}], ids=named)
-    def test_every_call_that_is_safe_to_repeat_is_repeated(
-        self, client: Client, sandbox: Sandbox, fault: dict[str, Any]
-    ) -> None:
-        for call in safe_calls(sandbox):
-            sandbox.control.clear_requests()
-            sandbox.control.fail("*", times=2, **fault)
-            client.send(call)
-            assert len(sandbox.control.requests()) == 3
 
     def test_the_rows_that_come_after_trouble_are_the_right_ones(
         self, client: Client, sandbox: Sandbox
@@ -115,9 +102,9 @@ class TestSafeCalls:
         assert page.records() == sandbox.control.true_rows(demo.FINISHED_TASK_ID)
 
     def test_it_is_given_up_after_the_attempts_with_the_last_error(
-        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+        self, on_clock: Connect, sandbox: Sandbox
     ) -> None:
-        client = connect_on_clock(retries=Retries(attempts=3, first_wait=0.01))
+        client = on_clock(retries=Retries(attempts=3, first_wait=0.01))
         sandbox.control.fail(STATS, times=2, status=503)
         sandbox.control.fail(STATS, status=500, message="The last.")
         with pytest.raises(errors.ServiceFailure, match=r"The last\.") as failure:
@@ -126,21 +113,17 @@ class TestSafeCalls:
         assert failure.value.endpoint == "get_running_counts"
         assert len(sandbox.control.requests()) == 3
 
-    def test_it_is_given_up_at_the_deadline(
-        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox, clock: Clock
-    ) -> None:
+    def test_it_is_given_up_at_the_deadline(self, on_clock: Connect, sandbox: Sandbox, clock: Clock) -> None:
         sandbox.control.fail(STATS, times=None, status=503, headers={"Retry-After": "9"})
-        client = connect_on_clock(retries=Retries(attempts=100, deadline=5))
+        client = on_clock(retries=Retries(attempts=100, deadline=5))
         with pytest.raises(errors.ServiceFailure):
             client.send(endpoints.get_running_counts())
         assert clock.slept == []
         assert len(sandbox.control.requests()) == 1
 
-    def test_the_waits_grow_up_to_a_bound(
-        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox, clock: Clock
-    ) -> None:
+    def test_the_waits_grow_up_to_a_bound(self, on_clock: Connect, sandbox: Sandbox, clock: Clock) -> None:
         sandbox.control.fail(STATS, times=39, status=503)
-        client = connect_on_clock(retries=Retries(attempts=40, first_wait=1, longest_wait=8, deadline=1e9))
+        client = on_clock(retries=Retries(attempts=40, first_wait=1, longest_wait=8, deadline=1e9))
         client.send(endpoints.get_running_counts())
         waits = clock.slept
         assert len(waits) == 39
@@ -149,75 +132,32 @@ class TestSafeCalls:
         assert sum(waits[4:]) / len(waits[4:]) == pytest.approx(4, abs=2)
         assert len(set(waits)) > 30
 
-    def test_nothing_listens(self, connect_on_clock: Callable[..., Client], clock: Clock) -> None:
-        with serving(lambda _: None) as server:
-            url = server.url
-        client = connect_on_clock(base_url=url, retries=Retries(attempts=4, first_wait=0.01))
-        with pytest.raises(errors.ServiceUnreachable, match="Check the connection's host") as failure:
-            client.send(endpoints.get_running_counts())
-        assert failure.value.unsent
-        assert len(clock.slept) == 3
-
-    def test_a_name_that_is_not_known(self, connect_on_clock: Callable[..., Client]) -> None:
-        client = connect_on_clock(base_url="http://nowhere.invalid", retries=Retries(attempts=1))
-        with pytest.raises(errors.ServiceUnreachable):
-            client.send(endpoints.get_running_counts())
-
-    @pytest.mark.parametrize("status", [400, 403, 404, 405, 413])
-    def test_a_refusal_is_not_repeated(self, client: Client, sandbox: Sandbox, status: int) -> None:
-        sandbox.control.fail(STATS, status=status, code="No")
-        with pytest.raises(errors.ServiceError) as refusal:
-            client.send(endpoints.get_running_counts())
-        assert refusal.value.status == status
-        assert len(sandbox.control.requests()) == 1
-
-    def test_a_wrong_base_url_is_explained(
-        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
-    ) -> None:
-        with serving(lambda _: answer(b"<html>Welcome", Content_Type="text/html")) as server:
-            client = connect_on_clock(base_url=server.url, retries=Retries(attempts=2, first_wait=0.01))
-            with pytest.raises(errors.MalformedResponse, match="probably not the service's base URL"):
-                client.send(endpoints.get_running_counts())
-            assert server.connections == 2
-
 
 class TestRetryAfter:
     @pytest.mark.parametrize("status", [429, 503])
-    def test_seconds_are_waited(
-        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox, clock: Clock, status: int
-    ) -> None:
+    def test_seconds_are_waited(self, on_clock: Connect, sandbox: Sandbox, clock: Clock, status: int) -> None:
         sandbox.control.fail(STATS, status=status, headers={"Retry-After": "7"})
-        connect_on_clock(retries=Retries()).send(endpoints.get_running_counts())
+        on_clock(retries=Retries()).send(endpoints.get_running_counts())
         assert clock.slept == [7]
 
-    def test_a_date_is_waited_for(
-        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox, clock: Clock
-    ) -> None:
+    def test_a_date_is_waited_for(self, on_clock: Connect, sandbox: Sandbox, clock: Clock) -> None:
         later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=20)
         headers = {"Retry-After": format_datetime(later, usegmt=True)}
         sandbox.control.fail(STATS, status=429, headers=headers)
-        connect_on_clock(retries=Retries()).send(endpoints.get_running_counts())
+        on_clock(retries=Retries()).send(endpoints.get_running_counts())
         assert sum(clock.slept) == pytest.approx(20, abs=2)
 
     @pytest.mark.parametrize(
         "retry_after", ["86400", "9" * 400, "Fri, 31 Dec 9998 23:59:59 GMT"], ids=["day", "for ever", "date"]
     )
     def test_what_is_asked_for_has_a_bound_for_the_call_and_for_all_others(
-        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox, clock: Clock, retry_after: str
+        self, on_clock: Connect, sandbox: Sandbox, clock: Clock, retry_after: str
     ) -> None:
-        client = connect_on_clock(retries=Retries(longest_wait=30))
+        client = on_clock(retries=Retries(longest_wait=30))
         sandbox.control.fail(STATS, status=429, headers={"Retry-After": retry_after})
         client.send(endpoints.get_running_counts())
         client.send(endpoints.read_data(demo.FINISHED_TASK_ID))
         assert sum(clock.slept) == 30
-
-    @pytest.mark.parametrize("retry_after", ["soon", "-1", "Fri, 31 Dec 99999 23:59:59 GMT", ""])
-    def test_what_cannot_be_read_is_passed_over(
-        self, client: Client, sandbox: Sandbox, clock: Clock, retry_after: str
-    ) -> None:
-        sandbox.control.fail(STATS, status=429, headers={"Retry-After": retry_after})
-        client.send(endpoints.get_running_counts())
-        assert sum(clock.slept) < 1
 
 
 class TestUnsafeCalls:
@@ -259,10 +199,10 @@ class TestUnsafeCalls:
             assert len(sandbox.control.requests()) == 3
 
     def test_a_rejected_token_is_replaced_and_the_call_repeated(
-        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+        self, on_clock: Connect, sandbox: Sandbox
     ) -> None:
         credentials = Credentials(access_token=sandbox.access_token, refresh_token=sandbox.refresh_token)
-        client = connect_on_clock(credentials=credentials)
+        client = on_clock(credentials=credentials)
         before = len(sandbox.control.tasks())
         sandbox.control.expire_tokens()
         client.send(endpoints.copy_task(demo.TASK_ID))
@@ -270,7 +210,7 @@ class TestUnsafeCalls:
         assert [request["path"] for request in sandbox.control.requests()] == [COPY, "/token", COPY]
 
     def test_a_service_that_comes_up_late_gets_the_call_once(
-        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox, clock: Clock
+        self, on_clock: Connect, sandbox: Sandbox, clock: Clock
     ) -> None:
         with serving(lambda _: answer({"taskId": "new"})) as server:
             port = server.port
@@ -284,16 +224,12 @@ class TestUnsafeCalls:
 
         clock.sleep = sleep_until_it_is_up  # type: ignore[method-assign]
         try:
-            copied = connect_on_clock(base_url=f"http://127.0.0.1:{port}").send(endpoints.copy_task("t"))
+            copied = on_clock(base_url=f"http://127.0.0.1:{port}").send(endpoints.copy_task("t"))
             assert copied.task_id == "new"
             assert len(starting[0].received) == 1
         finally:
             for server in starting:
                 server.listener.close()
-
-    def test_a_refusal_stays_what_it_is(self, client: Client) -> None:
-        with pytest.raises(errors.NotFound):
-            client.send(endpoints.copy_task("none"))
 
 
 def _listening_on(port: int) -> Any:
@@ -313,7 +249,7 @@ class TestInterruptions:
     """What a signal raises is no error of the client's, and still may leave an outcome unknown."""
 
     def test_a_call_that_must_not_be_repeated_has_an_unknown_outcome(
-        self, connect: Callable[..., Client], sandbox: Sandbox
+        self, connect: Connect, sandbox: Sandbox
     ) -> None:
         for call in unsafe_calls(sandbox):
             with serving(lambda _: None) as server:
@@ -327,7 +263,7 @@ class TestInterruptions:
             assert interruption.value.__cause__ is unknown
             assert "interrupted before it answered (Signalled). Check in the service" in str(unknown)
 
-    async def test_a_cancellation_is_told_of_too(self, connect: Callable[..., Client]) -> None:
+    async def test_a_cancellation_is_told_of_too(self, connect: Connect) -> None:
         with serving(lambda _: None) as server:
             async with AsyncClient(connect(base_url=server.url).context) as client:
                 sending = asyncio.create_task(client.send(endpoints.copy_task("t")))
@@ -339,7 +275,7 @@ class TestInterruptions:
         assert errors.unknown_outcome(interruption.value) is not None
 
     async def test_a_call_that_is_cancelled_sends_nothing_more(
-        self, connect: Callable[..., Client], sandbox: Sandbox
+        self, connect: Connect, sandbox: Sandbox
     ) -> None:
         pauses, goes_on = threading.Event(), threading.Event()
 
@@ -369,7 +305,7 @@ class TestInterruptions:
     )
     def test_nothing_is_unknown_of_a_call_that_may_be_repeated(
         self,
-        connect: Callable[..., Client],
+        connect: Connect,
         monkeypatch: pytest.MonkeyPatch,
         call: Call[Any],
         credentials: Credentials,
@@ -383,7 +319,7 @@ class TestInterruptions:
         assert len(server.received) == 1
         assert errors.unknown_outcome(interruption.value) is None
 
-    def test_nothing_is_unknown_between_two_attempts(self, connect: Callable[..., Client]) -> None:
+    def test_nothing_is_unknown_between_two_attempts(self, connect: Connect) -> None:
         def interrupt(_: float) -> None:
             raise Signalled
 
@@ -399,28 +335,7 @@ class TestInterruptions:
 
 
 class TestTimeouts:
-    def test_a_service_that_says_nothing_is_left(self, connect_on_clock: Callable[..., Client]) -> None:
-        with serving(lambda _: None) as server:
-            client = connect_on_clock(base_url=server.url, read_timeout=0.1, retries=Retries(attempts=2))
-            with pytest.raises(errors.NoResponse, match="read_timeout") as failure:
-                client.send(endpoints.get_running_counts())
-            assert not failure.value.unsent
-            until(lambda: server.connections >= 2)
-            assert server.connections == 2
-
-    def test_a_copy_without_an_answer_in_time_has_an_unknown_outcome(
-        self, connect_on_clock: Callable[..., Client]
-    ) -> None:
-        with serving(lambda _: None) as server:
-            client = connect_on_clock(base_url=server.url, read_timeout=0.1)
-            with pytest.raises(errors.OutcomeUnknown):
-                client.send(endpoints.copy_task("t"))
-            until(lambda: server.connections)
-            assert server.connections == 1
-
-    def test_a_service_that_takes_no_connection_is_unreachable(
-        self, connect_on_clock: Callable[..., Client]
-    ) -> None:
+    def test_a_service_that_takes_no_connection_is_unreachable(self, on_clock: Connect) -> None:
         import socket
 
         with socket.create_server(("127.0.0.1", 0), backlog=1) as listener:
@@ -429,31 +344,9 @@ class TestTimeouts:
                 connection.setblocking(False)
                 connection.connect_ex(listener.getsockname())
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            client = connect_on_clock(base_url=url, connect_timeout=0.1, retries=Retries(attempts=1))
+            client = on_clock(base_url=url, connect_timeout=0.1, retries=Retries(attempts=1))
             with pytest.raises(errors.ServiceUnreachable) as failure:
                 client.send(endpoints.copy_task("t"))
             assert failure.value.unsent
             for connection in full:
                 connection.close()
-
-    @pytest.mark.parametrize(
-        "torn",
-        [
-            lambda: b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{",
-            lambda: answer(b"abcd", Content_Encoding="gzip"),
-            lambda: b"nonsense\r\n\r\n",
-            lambda: b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
-            lambda: b"",
-        ],
-        ids=["cut", "not gzip", "not HTTP", "cut chunk", "nothing"],
-    )
-    def test_an_answer_that_is_torn_is_no_answer(
-        self, connect_on_clock: Callable[..., Client], torn: Callable[[], bytes]
-    ) -> None:
-        with serving(lambda _: torn()) as server:
-            client = connect_on_clock(base_url=server.url, retries=Retries(attempts=2, first_wait=0.01))
-            with pytest.raises(errors.NoResponse):
-                client.send(endpoints.get_running_counts())
-            with pytest.raises(errors.OutcomeUnknown):
-                client.send(endpoints.copy_task("t"))
-            assert server.connections == 3

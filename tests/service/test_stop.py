@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_webcollect.service import endpoints
-from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.pauses import Stop
@@ -21,8 +20,9 @@ from tests.interruption import PATIENCE, Pauses, ended_by
 from tests.service.servers import answer, make_authority, query_number, refusal, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
+
+    from tests.service.conftest import Connect
 
 pytestmark = pytest.mark.usefixtures("plain_environment")
 
@@ -36,12 +36,12 @@ def stop() -> Stop:
 
 
 @pytest.fixture
-def stoppable(connect: Callable[..., Client], stop: Stop) -> Callable[..., Client]:
+def stoppable(connect: Connect, stop: Stop) -> Connect:
     """Makes clients that share the stop; arguments are those of ``connect``."""
     return functools.partial(connect, stop=stop)
 
 
-def test_nothing_is_sent_and_no_connection_is_made(stop: Stop, stoppable: Callable[..., Client]) -> None:
+def test_nothing_is_sent_and_no_connection_is_made(stop: Stop, stoppable: Connect) -> None:
     stop.set()
     with (
         serving(lambda _: answer({})) as server,
@@ -88,7 +88,7 @@ Stop().sleep(3600)
     ids=["429", "500", "502", "401", "307"],
 )
 def test_whatever_the_service_has_answered_nothing_more_is_sent(
-    stop: Stop, stoppable: Callable[..., Client], said: bytes
+    stop: Stop, stoppable: Connect, said: bytes
 ) -> None:
     def respond(request: bytes) -> bytes:
         stop.set()
@@ -105,7 +105,7 @@ def test_whatever_the_service_has_answered_nothing_more_is_sent(
     assert len(server.received) == 1
 
 
-def test_what_the_service_did_is_still_its_result(stop: Stop, stoppable: Callable[..., Client]) -> None:
+def test_what_the_service_did_is_still_its_result(stop: Stop, stoppable: Connect) -> None:
     def respond(request: bytes) -> bytes:
         stop.set()
         return answer({"taskId": "copy"})
@@ -114,7 +114,7 @@ def test_what_the_service_did_is_still_its_result(stop: Stop, stoppable: Callabl
         assert client.send(endpoints.copy_task("t")).task_id == "copy"
 
 
-def test_no_page_is_asked_for_ahead(stop: Stop, stoppable: Callable[..., Client]) -> None:
+def test_no_page_is_asked_for_ahead(stop: Stop, stoppable: Connect) -> None:
     def respond(request: bytes) -> bytes:
         offset = query_number(request)
         if offset == 1:
@@ -133,7 +133,7 @@ def test_no_page_is_asked_for_ahead(stop: Stop, stoppable: Callable[..., Client]
 
 
 def test_nothing_is_sent_over_a_connection_that_took_long(
-    stop: Stop, stoppable: Callable[..., Client], tmp_path: Path
+    stop: Stop, stoppable: Connect, tmp_path: Path
 ) -> None:
     authority, context = make_authority(tmp_path)
     received: list[bytes] = []
@@ -179,7 +179,7 @@ class Ending(Pauses):
 
 
 class TestTokens:
-    def test_a_renewal_is_not_begun(self, stop: Stop, stoppable: Callable[..., Client]) -> None:
+    def test_a_renewal_is_not_begun(self, stop: Stop, stoppable: Connect) -> None:
         stop.set()
         store = Registers("not begun")
         with serving(lambda _: answer(TOKEN)) as server:
@@ -192,7 +192,7 @@ class TestTokens:
 
     @pytest.mark.parametrize("failures", [0, 2])
     def test_a_token_that_comes_afterwards_is_stored_and_not_used(
-        self, connect: Callable[..., Client], failures: int
+        self, connect: Connect, failures: int
     ) -> None:
         stop = Ending()
         store = Registers(f"stored after {failures}", failures)

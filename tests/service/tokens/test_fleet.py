@@ -8,15 +8,13 @@ import pytest
 
 from airflow_provider_webcollect.service.errors import GrantRejected
 from tests.conftest import ALL_HISTORIES
-from tests.service.tokens.cases import CALL, refreshes
+from tests.service.tokens.cases import CALL, Account, refreshes
 from tests.service.tokens.fleet import Fleet, SlowFileTokenStore, store_expired
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client import Client
 
 #: Processes of a host and of two hosts, and how often a token is dropped.
 SIZE, ROUNDS = (32, 20) if ALL_HISTORIES else (8, 2)
@@ -41,13 +39,13 @@ def test_two_hosts_renew_a_token_that_the_service_has_dropped_once(sandbox: Sand
 
 
 def test_a_process_that_dies_before_storing_leaves_an_explanation_and_no_hammering(
-    connect: Callable[..., Client], sandbox: Sandbox, tmp_path: Path
+    account: Account, tmp_path: Path
 ) -> None:
-    store_expired(sandbox, tmp_path / "token")
-    with Fleet(sandbox, tmp_path / "token", size=1, dies=True) as fleet:
+    store_expired(account.sandbox, tmp_path / "token")
+    with Fleet(account.sandbox, tmp_path / "token", size=1, dies=True) as fleet:
         assert fleet.exit_codes() == [9]
     for _ in range(4):
         with pytest.raises(GrantRejected, match="before the new one was stored") as error:
-            connect(store=SlowFileTokenStore(tmp_path / "token")).send(CALL)
+            account.process(store=SlowFileTokenStore(tmp_path / "token")).send(CALL)
         assert "Put a new `refresh_token`" in str(error.value)
-    assert refreshes(sandbox) == [200, 400]
+    assert account.refreshes == [200, 400]

@@ -21,16 +21,14 @@ from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Registe
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from tests.conftest import ALL_HISTORIES
 from tests.interruption import PATIENCE, Pauses, Signalled, signalled_when, until
-from tests.service.tokens.cases import CALL, Unreachable, refreshes
+from tests.service.tokens.cases import CALL, Account, Unreachable
 from tests.service.tokens.fleet import SlowFileTokenStore, store_expired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.call import ClientContext
-    from airflow_provider_webcollect.service.client import Client
     from tests.service.conftest import Clock
 
 
@@ -100,10 +98,13 @@ class TimeIsUp(BaseException):
     """The process is not looked at any longer."""
 
 
+def noted(state: RenewalState, claimant: str = "another", newest: int = 0) -> RenewalNote:
+    return RenewalNote(claimant=claimant, lineage="", token="", state=state, newest=newest)
+
+
 def test_the_longer_another_process_renews_the_less_often_the_store_is_read() -> None:
-    claim = RenewalNote(claimant="another", lineage="", token="", state=RenewalState.CLAIMED)
     world = Alone("slow renewal")
-    world.store.save_note(claim)
+    world.store.save_note(noted(RenewalState.CLAIMED))
     world.run(until=60)
     # the token and the claim are read each time
     assert len([at for at in world.read_at if at < 1]) >= 2 * 3
@@ -146,7 +147,7 @@ def test_a_wait_in_vain_says_whether_others_renew_or_claim_at_the_same_time(
     def claim(since_the_own_one: float) -> RenewalNote | None:
         if at_the_same_time and since_the_own_one > 3.1:
             return None
-        return RenewalNote(claimant=str(next(names)), lineage="", token="", state=RenewalState.CLAIMED)
+        return noted(RenewalState.CLAIMED, claimant=str(next(names)))
 
     world.store.rival = claim
     with pytest.raises(TokenUnavailable, match=f"waited for .*{said}"):
@@ -166,9 +167,7 @@ def test_a_store_that_loses_what_is_written_is_named_at_once_and_not_written_to_
 
 def test_a_token_that_the_note_says_was_replaced_is_not_spent_again_however_late_the_store_shows_it() -> None:
     world = Alone("late")
-    world.store.save_note(
-        RenewalNote(claimant="another", lineage="", token="", state=RenewalState.RELEASED, newest=1)
-    )
+    world.store.save_note(noted(RenewalState.RELEASED, newest=1))
     world.run(until=25)
     assert world.sent_at == []
     # nobody reads that late; it was deleted
@@ -178,9 +177,7 @@ def test_a_token_that_the_note_says_was_replaced_is_not_spent_again_however_late
 
 def test_a_store_that_was_late_long_ago_is_waited_for_again() -> None:
     world = Alone("late again")
-    world.store.save_note(
-        RenewalNote(claimant="another", lineage="", token="", state=RenewalState.RELEASED, newest=1)
-    )
+    world.store.save_note(noted(RenewalState.RELEASED, newest=1))
     world.run(until=5)
     world.now = 1000
     world.run(until=1025)
@@ -191,9 +188,7 @@ def test_a_store_that_was_late_long_ago_is_waited_for_again() -> None:
 
 def test_a_process_that_stood_still_while_the_store_was_late_waits_for_it_again() -> None:
     world = Alone("stood still while it was late")
-    world.store.save_note(
-        RenewalNote(claimant="another", lineage="", token="", state=RenewalState.RELEASED, newest=1)
-    )
+    world.store.save_note(noted(RenewalState.RELEASED, newest=1))
     world.run(until=70, stands_still=50)
     assert world.sent_at == []
 
@@ -204,60 +199,53 @@ def test_a_process_that_did_not_stand_still_sends_it() -> None:
     assert len(world.sent_at) == 1
 
 
-def test_thirty_two_threads_renew_an_expired_token_once(
-    connect: Callable[..., Client], sandbox: Sandbox, tmp_path: Path
-) -> None:
-    store_expired(sandbox, tmp_path / "token")
-    sandbox.control.configure(enforce_limits=False)
-    store = SlowFileTokenStore(tmp_path / "token")
-    client = connect(store=store)
+def test_thirty_two_threads_renew_an_expired_token_once(account: Account, tmp_path: Path) -> None:
+    store_expired(account.sandbox, tmp_path / "token")
+    account.sandbox.control.configure(enforce_limits=False)
+    client = account.process(store=SlowFileTokenStore(tmp_path / "token"))
     with ThreadPoolExecutor(32) as threads:
         calls = [threads.submit(client.send, CALL) for _ in range(32)]
         assert all(call.result() for call in calls)
-    assert refreshes(sandbox) == [200]
+    assert account.refreshes == [200]
 
 
 def test_waiters_of_an_event_loop_renew_an_expired_token_once(
-    connect: Callable[..., Client], sandbox: Sandbox, clock: Clock, tmp_path: Path
+    account: Account, clock: Clock, tmp_path: Path
 ) -> None:
-    store_expired(sandbox, tmp_path / "token")
-    sandbox.control.configure(enforce_limits=False)
-    context = connect(store=SlowFileTokenStore(tmp_path / "token")).context
+    store_expired(account.sandbox, tmp_path / "token")
+    account.sandbox.control.configure(enforce_limits=False)
+    context = account.process(store=SlowFileTokenStore(tmp_path / "token")).context
     assert not [came for came in sent_together(context, clock, WAITERS) if isinstance(came, Exception)]
-    assert refreshes(sandbox) == [200]
+    assert account.refreshes == [200]
 
 
 @pytest.mark.parametrize("token_refresh", ["auto", "keeper"])
 def test_calls_that_wait_for_a_token_in_vain_wait_side_by_side(
-    connect: Callable[..., Client], sandbox: Sandbox, clock: Clock, token_refresh: str
+    account: Account, clock: Clock, token_refresh: str
 ) -> None:
-    store = Unreachable(f"unreachable:{sandbox.url}")
+    store = Unreachable(account.name)
     timing = ClientTiming(patience=2.0, store_patience=2.0)
-    context = connect(store=store, token_refresh=token_refresh, timing=timing).context
+    context = account.process(store=store, token_refresh=token_refresh, timing=timing).context
     failures = sent_together(context.short_retries(1), clock, 20)
     assert {type(failure) for failure in failures} == {TokenStoreUnavailable}
     assert len(set(map(id, failures))) == 20  # each has a traceback of its own
     # one after the other, they read 60 times or more
     assert store.reads <= 20
-    assert refreshes(sandbox) == []
+    assert account.refreshes == []
 
 
-def test_a_call_that_begins_after_a_failure_tries_again(
-    connect: Callable[..., Client], sandbox: Sandbox
-) -> None:
-    store = Unreachable(f"unreachable:{sandbox.url}")
-    client = connect(store=store)
+def test_a_call_that_begins_after_a_failure_tries_again(account: Account) -> None:
+    store = Unreachable(account.name)
+    client = account.process(store=store)
     with pytest.raises(TokenStoreUnavailable):
         client.send(CALL)
     store.is_reachable = True
     assert client.send(CALL)
 
 
-async def test_a_waiter_that_is_cancelled_loses_no_refresh_token(
-    connect: Callable[..., Client], sandbox: Sandbox
-) -> None:
-    store = SlowToStore(f"cancelled:{sandbox.url}")
-    async with AsyncClient(connect(store=store).context) as waiting:
+async def test_a_waiter_that_is_cancelled_loses_no_refresh_token(account: Account) -> None:
+    store = SlowToStore(account.name)
+    async with AsyncClient(account.process(store=store).context) as waiting:
         call = asyncio.create_task(waiting.send(CALL))
         while not store.storing.is_set():
             await asyncio.sleep(0.01)
@@ -266,7 +254,7 @@ async def test_a_waiter_that_is_cancelled_loses_no_refresh_token(
             await call
         store.goes_on.set()
     until(store.load)
-    assert refreshes(sandbox) == [200]
+    assert account.refreshes == [200]
 
 
 class SlowToStore(MemoryTokenStore):
@@ -283,10 +271,8 @@ class SlowToStore(MemoryTokenStore):
         super().write(register, text)
 
 
-def test_a_signal_while_a_new_token_is_stored_does_not_lose_it(
-    connect: Callable[..., Client], sandbox: Sandbox
-) -> None:
-    store = SlowToStore(f"signalled:{sandbox.url}")
+def test_a_signal_while_a_new_token_is_stored_does_not_lose_it(account: Account) -> None:
+    store = SlowToStore(account.name)
 
     class Interruption(Signalled):
         def __init__(self) -> None:
@@ -294,32 +280,30 @@ def test_a_signal_while_a_new_token_is_stored_does_not_lose_it(
             store.goes_on.set()
 
     with pytest.raises(Interruption), signalled_when(store.storing.is_set, Interruption):
-        connect(store=store).send(CALL)
+        account.process(store=store).send(CALL)
     assert store.load() is not None
-    assert connect(store=store).send(CALL)
-    assert refreshes(sandbox) == [200]
+    assert account.process(store=store).send(CALL)
+    assert account.refreshes == [200]
 
 
 def test_a_signal_before_the_refresh_token_is_sent_leaves_it_unsent(
-    connect: Callable[..., Client], sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "INTERRUPTED_RENEWAL", 0.0)
     store = SlowFileTokenStore(tmp_path / "token")
     goes_on = threading.Event()
-    client = connect(store=store, stop=Pauses(lambda seconds: goes_on.wait(PATIENCE)))
+    client = account.process(store=store, stop=Pauses(lambda seconds: goes_on.wait(PATIENCE)))
     with pytest.raises(Signalled), signalled_when(store.load_note):
         client.send(CALL)
     goes_on.set()
     client.close()  # which waits for the thread of the renewal
-    assert refreshes(sandbox) == []
-    assert connect(store=store).send(CALL)
+    assert account.refreshes == []
+    assert account.process(store=store).send(CALL)
 
 
-def test_an_event_loop_that_ends_in_the_middle_of_a_renewal_loses_no_refresh_token(
-    connect: Callable[..., Client], sandbox: Sandbox
-) -> None:
-    store = SlowToStore(f"loop ends:{sandbox.url}")
-    context = connect(store=store).context
+def test_an_event_loop_that_ends_in_the_middle_of_a_renewal_loses_no_refresh_token(account: Account) -> None:
+    store = SlowToStore(account.name)
+    context = account.process(store=store).context
 
     async def begin_and_end() -> None:
         call = asyncio.create_task(AsyncClient(context).send(CALL))
@@ -330,7 +314,7 @@ def test_an_event_loop_that_ends_in_the_middle_of_a_renewal_loses_no_refresh_tok
     asyncio.run(begin_and_end())
     store.goes_on.set()
     until(store.load)  # the thread goes on without the event loop
-    assert refreshes(sandbox) == [200]
+    assert account.refreshes == [200]
 
 
 class WatchedTokens(Tokens):
