@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import heapq
 import threading
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from airflow_provider_webcollect.service.call import ClientContext
 from airflow_provider_webcollect.service.client import AsyncClient, Client
 from airflow_provider_webcollect.service.pauses import (
     RateLimiter,
@@ -17,13 +17,9 @@ from airflow_provider_webcollect.service.pauses import (
     Stop,
     status_rate_limiters,
 )
-from airflow_provider_webcollect.service.settings import Credentials, Settings
-from airflow_provider_webcollect.service.tokens import MemoryTokenStore
-from airflow_provider_webcollect.service.tokens.renewal import Tokens
-from tests.conftest import RETRIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.endpoints import Call
@@ -92,39 +88,23 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def on_clock(request: pytest.FixtureRequest, sandbox: Sandbox, clock: Clock) -> Iterator[Connect]:
-    """Makes clients, for the sandbox by default, whose pauses only move the clock; limits know no other time.
+def on_clock(connect: Connect, sandbox: Sandbox, clock: Clock, request: pytest.FixtureRequest) -> Connect:
+    """Makes clients, as ``connect`` does, whose pauses only move the clock; limits know no other time.
 
     Each client has limits of its own.
     """
-    made: list[Client] = []
     usual = clock
 
-    def make(*, credentials: Credentials | None = None, clock: Clock = usual, **given: Any) -> Client:
+    def make(*, clock: Clock = usual, **given: Any) -> Client:
         sandbox._state.limits._now = clock.now
-        settings = Settings(
-            **{
-                "base_url": sandbox.url,
-                "datahub_url": sandbox.datahub_url,
-                "retries": RETRIES,
-                "requests_per_second": 0,
-                **given,
-            }
-        )
-        rate = settings.requests_per_second
-        rate_limiters = RateLimiters(
-            RateLimiter(1 / rate if rate else 0, clock.now), status_rate_limiters(clock.now)
-        )
-        credentials = credentials or all_credentials(sandbox)
-        name = f"{request.node.name}:{settings.base_url}"
-        tokens = Tokens(credentials, name, MemoryTokenStore(name), clock=clock.now)
-        context = ClientContext(settings, credentials, rate_limiters, tokens)
-        made.append(Client(context, stop=clock))
-        return made[-1]
+        client = connect(name=request.node.name, stop=clock, clock=clock.now, **given)
+        rate = client.context.settings.requests_per_second
+        general = RateLimiter(1 / rate if rate else 0, clock.now)
+        limiters = RateLimiters(general, status_rate_limiters(clock.now))
+        client.context = dataclasses.replace(client.context, rate_limiters=limiters)
+        return client
 
-    yield make
-    for client in made:
-        client.close()
+    return make
 
 
 @pytest.fixture
@@ -145,10 +125,6 @@ async def send_together(client: Client, calls: list[Call[Any]], crowd: Crowd | N
 
     async with AsyncClient(client.context, stop=crowd) as together:
         return await asyncio.gather(*map(send, calls))
-
-
-def all_credentials(sandbox: Sandbox) -> Credentials:
-    return Credentials(access_token=sandbox.access_token, datahub_api_key=sandbox.datahub_api_key)
 
 
 @pytest.fixture

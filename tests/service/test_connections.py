@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_webcollect.service.client import Client
+    from airflow_provider_webcollect.service.endpoints import Call
     from tests.service.conftest import Clock
 
 pytestmark = [
@@ -28,7 +29,9 @@ pytestmark = [
     pytest.mark.webcollect_sandbox(enforce_limits=False),
 ]
 
-STATS = "/cloudextraction/task/stats"
+CALL = endpoints.get_running_counts()
+MARK = endpoints.mark_exported(demo.FINISHED_TASK_ID)
+STATS = CALL.endpoint.path
 COUNTS = answer({"extractingCount": 1})
 ONCE = Retries(attempts=1)
 
@@ -54,10 +57,22 @@ class TestCredentials:
         assert {number for number, kind in shown.items() if kind == "none"} == {1}
         assert set(shown.values()) == {"api_key", "bearer", "none"}
 
-    def test_a_token_serves_all_where_there_is_no_key(self, on_clock: Connect, sandbox: Sandbox) -> None:
-        client = on_clock(credentials=Credentials(access_token=sandbox.access_token))
-        client.send(endpoints.mark_exported(demo.FINISHED_TASK_ID))
-        assert sandbox.control.requests()[0]["credential"] == "bearer"
+    @pytest.mark.beyond_the_contract
+    @pytest.mark.parametrize(
+        ("credentials", "call", "shown"),
+        [
+            (Credentials(access_token=demo.ACCESS_TOKEN), MARK, "bearer"),
+            (Credentials(api_key=demo.API_KEY), MARK, "api_key"),
+            (Credentials(api_key=demo.API_KEY, api_key_everywhere=True), CALL, "api_key"),
+        ],
+        ids=["token alone", "key alone", "key everywhere"],
+    )
+    def test_one_credential_serves_where_it_is_taken(
+        self, on_clock: Connect, sandbox: Sandbox, credentials: Credentials, call: Call[Any], shown: str
+    ) -> None:
+        sandbox.control.configure(api_key_everywhere=credentials.api_key_everywhere)
+        on_clock(credentials=credentials).send(call)
+        assert [request["credential"] for request in sandbox.control.requests()] == [shown]
 
     def test_a_key_alone_is_refused_where_only_a_token_serves(
         self, on_clock: Connect, sandbox: Sandbox
@@ -70,17 +85,6 @@ class TestCredentials:
                 assert "`api_key_everywhere`" in str(refusal.value)
                 assert refusal.value.endpoint == call.endpoint.name
         assert sandbox.control.requests() == []
-        client.send(endpoints.mark_exported(demo.FINISHED_TASK_ID))
-
-    @pytest.mark.beyond_the_contract
-    def test_a_key_is_taken_everywhere_where_the_account_says_so(
-        self, on_clock: Connect, sandbox: Sandbox
-    ) -> None:
-        sandbox.control.configure(api_key_everywhere=True)
-        client = on_clock(credentials=Credentials(api_key=sandbox.api_key, api_key_everywhere=True))
-        client.send(endpoints.get_running_counts())
-        (request,) = sandbox.control.requests()
-        assert request["credential"] == "api_key"
 
     def test_a_connection_without_a_credential_says_what_to_set(
         self, on_clock: Connect, sandbox: Sandbox
@@ -108,7 +112,7 @@ class TestCredentials:
         client = on_clock(
             credentials=Credentials(access_token=sandbox.access_token, refresh_token=sandbox.refresh_token)
         )
-        assert client.send(endpoints.get_running_counts()).finished_count == 1
+        assert client.send(CALL).finished_count == 1
 
     def test_the_environment_slips_in_no_other_credential(
         self,
@@ -124,7 +128,7 @@ class TestCredentials:
         monkeypatch.setenv("NETRC", str(netrc))
         with serving(lambda _: COUNTS) as server:
             client = on_clock(base_url=server.url, credentials=Credentials(access_token="mine"))
-            client.send(endpoints.get_running_counts())
+            client.send(CALL)
             with pytest.raises(errors.WebCollectError):
                 on_clock(base_url=server.url, retries=ONCE).send(endpoints.refresh_token("r"))
         stats, refresh = server.received
@@ -137,7 +141,7 @@ class TestCredentials:
         with serving(lambda _: said) as server:
             client = on_clock(base_url=server.url)
             for _ in range(2):
-                client.send(endpoints.get_running_counts())
+                client.send(CALL)
         assert len(server.received) == 2
         assert b"cookie" not in b"".join(server.received).lower()
 
@@ -148,7 +152,7 @@ class TestRedirects:
         with serving(lambda _: said) as server:
             client = on_clock(base_url=server.url, max_response_bytes=50_000)
             with pytest.raises(errors.ResponseTooLarge):
-                client.send(endpoints.get_running_counts())
+                client.send(CALL)
 
     def test_another_host_gets_nothing(self, client: Client, sandbox: Sandbox) -> None:
         with Sandbox() as other:
@@ -156,7 +160,7 @@ class TestRedirects:
                 for to in (other.url + STATS, other.url.replace("http:", "") + STATS):
                     sandbox.control.fail("*", kind="redirect", status=status, to=to, times=2)
                     with pytest.raises(errors.RedirectRefused, match=other.url) as refusal:
-                        client.send(endpoints.get_running_counts())
+                        client.send(CALL)
                     assert refusal.value.status == status
                     assert "Set the connection's host" in str(refusal.value)
                     with pytest.raises(errors.RedirectRefused):
@@ -181,7 +185,7 @@ class TestRedirects:
         port = sandbox.url.rpartition(":")[2]
         sandbox.control.fail(STATS, kind="redirect", to=to.format(port=port))
         with pytest.raises(errors.RedirectRefused):
-            client.send(endpoints.get_running_counts())
+            client.send(CALL)
         assert len(sandbox.control.requests()) == 1
 
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -234,38 +238,33 @@ class TestTls:
             monkeypatch.setenv(how, str(authority))
         with serving(lambda _: COUNTS, context) as server:
             client = on_clock(base_url=server.url, ca_file=str(authority) if how == "setting" else None)
-            assert client.send(endpoints.get_running_counts()).extracting_count == 1
+            assert client.send(CALL).extracting_count == 1
 
-    def test_a_folder_of_authorities_can_be_given(self, on_clock: Connect, tmp_path: Path) -> None:
-        _, context = make_authority(tmp_path)
+    @pytest.mark.parametrize(
+        ("name", "authorities"),
+        [("127.0.0.2", "authority.pem"), ("127.0.0.1", "empty"), ("127.0.0.1", "nothing.pem")],
+        ids=["certificate for another name", "folder of none", "file of none"],
+    )
+    def test_a_certificate_that_none_of_the_authorities_vouches_for_is_refused(
+        self, on_clock: Connect, tmp_path: Path, name: str, authorities: str
+    ) -> None:
+        _, context = make_authority(tmp_path, name=name)
         (tmp_path / "empty").mkdir()
+        (tmp_path / "nothing.pem").write_text("nothing")
         with serving(lambda _: COUNTS, context) as server, pytest.raises(errors.TlsError):
-            on_clock(base_url=server.url, ca_file=str(tmp_path / "empty")).send(
-                endpoints.get_running_counts()
-            )
-
-    def test_a_certificate_for_another_name_is_refused(self, on_clock: Connect, tmp_path: Path) -> None:
-        authority, context = make_authority(tmp_path, name="127.0.0.2")
-        with serving(lambda _: COUNTS, context) as server, pytest.raises(errors.TlsError):
-            on_clock(base_url=server.url, ca_file=str(authority)).send(endpoints.get_running_counts())
+            on_clock(base_url=server.url, ca_file=str(tmp_path / authorities)).send(CALL)
 
     def test_a_file_of_authorities_that_is_not_there_is_named(
         self, on_clock: Connect, sandbox: Sandbox
     ) -> None:
         with pytest.raises(errors.InvalidArgument, match="`ca_file` is '/no/such/file'"):
-            on_clock(ca_file="/no/such/file").send(endpoints.get_running_counts())
+            on_clock(ca_file="/no/such/file").send(CALL)
         assert sandbox.control.requests() == []
-
-    def test_a_file_of_authorities_that_holds_none_is_told(self, on_clock: Connect, tmp_path: Path) -> None:
-        authority, context = make_authority(tmp_path)
-        authority.write_text("nothing")
-        with serving(lambda _: COUNTS, context) as server, pytest.raises(errors.TlsError):
-            on_clock(base_url=server.url, ca_file=str(authority)).send(endpoints.get_running_counts())
 
     def test_a_service_without_tls_is_told(self, on_clock: Connect, sandbox: Sandbox) -> None:
         client = on_clock(base_url=sandbox.url.replace("http:", "https:"), retries=ONCE)
         with pytest.raises(errors.TransportError):
-            client.send(endpoints.get_running_counts())
+            client.send(CALL)
 
     def test_an_encrypted_connection_that_breaks_off_may_have_taken_effect(
         self, on_clock: Connect, tmp_path: Path
@@ -275,7 +274,7 @@ class TestTls:
         answers = [b"", cut, COUNTS, b"", cut]
         with serving(lambda _: answers.pop(0), context) as server:
             client = on_clock(base_url=server.url, ca_file=str(authority))
-            assert client.send(endpoints.get_running_counts()).extracting_count == 1
+            assert client.send(CALL).extracting_count == 1
             assert len(server.received) == 3
             for _ in range(2):
                 with pytest.raises(errors.OutcomeUnknown):
@@ -287,7 +286,7 @@ class TestProxies:
         with serving(lambda _: COUNTS) as proxy:
             monkeypatch.setenv("http_proxy", proxy.url)
             client = on_clock(base_url="http://service.example")
-            assert client.send(endpoints.get_running_counts()).extracting_count == 1
+            assert client.send(CALL).extracting_count == 1
         assert proxy.received[0].startswith(b"GET http://service.example/cloudextraction/task/stats HTTP/1.1")
 
     def test_hosts_that_the_environment_excepts_are_asked_directly(
@@ -296,14 +295,14 @@ class TestProxies:
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
         for excepted in ("127.0.0.1", "a.example, 127.0.0.0/8", "[::1], [::2, /, 127.0.0.1"):
             monkeypatch.setenv("no_proxy", excepted)
-            assert on_clock().send(endpoints.get_running_counts()).finished_count == 1
+            assert on_clock().send(CALL).finished_count == 1
 
     def test_a_proxy_is_logged_in_to(self, on_clock: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
         login = base64.b64encode(b"me:p@ss")
         with serving(lambda _: COUNTS) as proxy:
             for scheme in ("", "http://"):
                 monkeypatch.setenv("all_proxy", f"{scheme}me:p%40ss@127.0.0.1:{proxy.port}")
-                on_clock(base_url="http://service.example").send(endpoints.get_running_counts())
+                on_clock(base_url="http://service.example").send(CALL)
         assert len(proxy.received) == 2
         assert all(b"roxy-authorization: basic " + login.lower() in each.lower() for each in proxy.received)
 
@@ -314,9 +313,9 @@ class TestProxies:
         with serving(lambda _: COUNTS, context) as proxy:
             monkeypatch.setenv("http_proxy", proxy.url)
             client = on_clock(base_url="http://service.example", ca_file=str(authority))
-            assert client.send(endpoints.get_running_counts()).extracting_count == 1
+            assert client.send(CALL).extracting_count == 1
             with pytest.raises(errors.TlsError):
-                on_clock(base_url="http://service.example").send(endpoints.get_running_counts())
+                on_clock(base_url="http://service.example").send(CALL)
 
     def test_a_trusted_service_behind_a_tunnel_is_asked(
         self, on_clock: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -325,7 +324,7 @@ class TestProxies:
         with serving(lambda _: COUNTS, tunnel=tunnel) as proxy:
             monkeypatch.setenv("https_proxy", proxy.url)
             client = on_clock(base_url="https://127.0.0.1", ca_file=str(authority))
-            assert client.send(endpoints.get_running_counts()).extracting_count == 1
+            assert client.send(CALL).extracting_count == 1
         assert proxy.received[0].startswith(b"CONNECT 127.0.0.1:443 ")
 
     @pytest.mark.parametrize(
@@ -394,12 +393,12 @@ class TestSharing:
 
     def test_connections_are_kept(self, client: Client, sandbox: Sandbox) -> None:
         for _ in range(10):
-            client.send(endpoints.get_running_counts())
+            client.send(CALL)
         assert len({request["client_port"] for request in sandbox.control.requests()}) == 1
 
     def test_a_closed_client_opens_anew(self, client: Client, sandbox: Sandbox) -> None:
         for _ in range(2):
-            client.send(endpoints.get_running_counts())
+            client.send(CALL)
             client.close()
         assert len(sandbox.control.requests()) == 2
 
@@ -407,7 +406,7 @@ class TestSharing:
         self, client: Client, sandbox: Sandbox
     ) -> None:
         async with AsyncClient(client.context) as closed:
-            assert (await closed.send(endpoints.get_running_counts())).finished_count == 1
+            assert (await closed.send(CALL)).finished_count == 1
         with pytest.raises(errors.Stopped):
-            await closed.send(endpoints.get_running_counts())
+            await closed.send(CALL)
         assert len(sandbox.control.requests()) == 1

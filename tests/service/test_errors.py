@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
-STATS = "/cloudextraction/task/stats"
+CALL = endpoints.get_running_counts()
+STATS = CALL.endpoint.path
 CLASSES = [
     kind
     for _, kind in inspect.getmembers(errors, inspect.isclass)
@@ -104,7 +105,7 @@ def test_a_wrong_argument_is_data_apart_from_the_place_in_it(argument: str, name
 def test_an_error_of_the_service_carries_all_facts(client: Client, sandbox: Sandbox) -> None:
     sandbox.control.fail(STATS, status=403, code="PermissionDenied", message="Not in your plan.")
     with pytest.raises(errors.PermissionDenied) as refusal:
-        client.send(endpoints.get_running_counts())
+        client.send(CALL)
     error = refusal.value
     assert (error.status, error.code, error.endpoint) == (403, "PermissionDenied", "get_running_counts")
     assert error.message == "Not in your plan."
@@ -138,7 +139,7 @@ def test_no_error_shows_a_secret(on_clock: Connect, sandbox: Sandbox, fault: dic
     )
     client = on_clock(credentials=credentials, retries=Retries(attempts=1))
     for call in (
-        endpoints.get_running_counts(),
+        CALL,
         endpoints.copy_task(demo.TASK_ID),
         endpoints.refresh_token("REFRESH"),
         endpoints.first_token("me", "PASSWORD"),
@@ -161,7 +162,7 @@ def test_a_token_response_that_cannot_be_read_shows_no_token(
     sandbox.control.fail("/token", times=None, kind="raw", body=body)
     client = on_clock(credentials=Credentials(login="me", password="PASSWORD"))
     with pytest.raises(errors.WebCollectError) as failure:
-        client.send(endpoints.get_running_counts())
+        client.send(CALL)
     assert "SECRET" not in shown_by(failure.value)
     assert "PASSWORD" not in shown_by(failure.value)
 
@@ -177,7 +178,7 @@ def test_an_error_that_the_caller_handles_meanwhile_keeps_its_traceback(
         raise handled
     except ValueError:
         with pytest.raises(errors.WebCollectError):
-            client.send(endpoints.get_running_counts())
+            client.send(CALL)
     assert handled.__traceback__ is not None
 
 
@@ -199,7 +200,7 @@ def test_a_credential_that_no_header_can_hold_is_refused_without_showing_it(
 ) -> None:
     client = on_clock(credentials=Credentials(**{field: bad}), retries=Retries(attempts=3))
     call = {
-        "access_token": endpoints.get_running_counts(),
+        "access_token": CALL,
         "api_key": endpoints.copy_task("t"),
         "datahub_api_key": endpoints.deprecate_data_app("a"),
     }[field]

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
-STATS = "/cloudextraction/task/stats"
+CALL = endpoints.get_running_counts()
+STATS = CALL.endpoint.path
 COPY = "/task/copy"
 #: Every way in which an answer can fail to come, or say that the service is in trouble.
 TROUBLE: list[dict[str, Any]] = [
@@ -81,7 +82,7 @@ class TestSafeCalls:
     ) -> None:
         client = on_clock(base_url=f"http://{host.format(port=free_port())}", retries=Retries(attempts=4))
         with pytest.raises(errors.ServiceUnreachable, match="Check the connection's host") as failure:
-            client.send(endpoints.get_running_counts())
+            client.send(CALL)
         assert failure.value.unsent
         assert len(clock.slept) == 3
 
@@ -90,7 +91,7 @@ class TestSafeCalls:
         self, client: Client, sandbox: Sandbox, fault: dict[str, Any]
     ) -> None:
         sandbox.control.fail(STATS, times=3, **fault)
-        assert client.send(endpoints.get_running_counts()).finished_count == 1
+        assert client.send(CALL).finished_count == 1
         assert len(sandbox.control.requests()) == 4
 
     def test_the_rows_that_come_after_trouble_are_the_right_ones(
@@ -108,7 +109,7 @@ class TestSafeCalls:
         sandbox.control.fail(STATS, times=2, status=503)
         sandbox.control.fail(STATS, status=500, message="The last.")
         with pytest.raises(errors.ServiceFailure, match=r"The last\.") as failure:
-            client.send(endpoints.get_running_counts())
+            client.send(CALL)
         assert failure.value.status == 500
         assert failure.value.endpoint == "get_running_counts"
         assert len(sandbox.control.requests()) == 3
@@ -117,14 +118,14 @@ class TestSafeCalls:
         sandbox.control.fail(STATS, times=None, status=503, headers={"Retry-After": "9"})
         client = on_clock(retries=Retries(attempts=100, deadline=5))
         with pytest.raises(errors.ServiceFailure):
-            client.send(endpoints.get_running_counts())
+            client.send(CALL)
         assert clock.slept == []
         assert len(sandbox.control.requests()) == 1
 
     def test_the_waits_grow_up_to_a_bound(self, on_clock: Connect, sandbox: Sandbox, clock: Clock) -> None:
         sandbox.control.fail(STATS, times=39, status=503)
         client = on_clock(retries=Retries(attempts=40, first_wait=1, longest_wait=8, deadline=1e9))
-        client.send(endpoints.get_running_counts())
+        client.send(CALL)
         waits = clock.slept
         assert len(waits) == 39
         assert all(wait <= 2**number for number, wait in enumerate(waits))
@@ -137,14 +138,14 @@ class TestRetryAfter:
     @pytest.mark.parametrize("status", [429, 503])
     def test_seconds_are_waited(self, on_clock: Connect, sandbox: Sandbox, clock: Clock, status: int) -> None:
         sandbox.control.fail(STATS, status=status, headers={"Retry-After": "7"})
-        on_clock(retries=Retries()).send(endpoints.get_running_counts())
+        on_clock(retries=Retries()).send(CALL)
         assert clock.slept == [7]
 
     def test_a_date_is_waited_for(self, on_clock: Connect, sandbox: Sandbox, clock: Clock) -> None:
         later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=20)
         headers = {"Retry-After": format_datetime(later, usegmt=True)}
         sandbox.control.fail(STATS, status=429, headers=headers)
-        on_clock(retries=Retries()).send(endpoints.get_running_counts())
+        on_clock(retries=Retries()).send(CALL)
         assert sum(clock.slept) == pytest.approx(20, abs=2)
 
     @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ class TestRetryAfter:
     ) -> None:
         client = on_clock(retries=Retries(longest_wait=30))
         sandbox.control.fail(STATS, status=429, headers={"Retry-After": retry_after})
-        client.send(endpoints.get_running_counts())
+        client.send(CALL)
         client.send(endpoints.read_data(demo.FINISHED_TASK_ID))
         assert sum(clock.slept) == 30
 
@@ -285,7 +286,7 @@ class TestInterruptions:
 
         sandbox.control.fail(STATS, times=None, status=503)
         client = AsyncClient(connect().context, stop=Pauses(pause))
-        sending = asyncio.create_task(client.send(endpoints.get_running_counts()))
+        sending = asyncio.create_task(client.send(CALL))
         await asyncio.to_thread(pauses.wait, PATIENCE)
         sending.cancel()
         await asyncio.wait([sending])
@@ -297,7 +298,7 @@ class TestInterruptions:
     @pytest.mark.parametrize(
         ("call", "credentials"),
         [
-            (endpoints.get_running_counts(), Credentials(access_token="a")),
+            (CALL, Credentials(access_token="a")),
             # what is outstanding here is the answer to the renewal of the token
             (endpoints.copy_task("t"), Credentials(refresh_token="r")),
         ],
