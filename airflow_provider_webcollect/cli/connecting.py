@@ -179,7 +179,7 @@ def connect(conn_id: str | None, url: str | None, *, patient: bool = False) -> S
             "the connection's host", lambda name: f"the connection's extra {name}"
         )
         access = _through_airflow(conn_id or DEFAULT_CONN_ID)
-    return access if patient else replace(access, context=access.context.impatient(PATIENCE))
+    return access if patient else replace(access, context=access.context.short_retries(unreachable=PATIENCE))
 
 
 def _field_names(host: str, extra: Callable[[str], str]) -> dict[str, str]:

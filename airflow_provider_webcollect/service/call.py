@@ -86,24 +86,28 @@ class ClientContext:
     is_outdated: Callable[[], bool] = lambda: False
 
     def short_retries(
-        self, attempts: int, deadline: float = math.inf, timeout: float = math.inf
+        self,
+        attempts: int = sys.maxsize,
+        deadline: float = math.inf,
+        timeout: float = math.inf,
+        *,
+        unreachable: float = math.inf,
     ) -> ClientContext:
         """Return this context with fewer attempts per call, and none after ``deadline`` seconds.
 
         :param timeout: seconds for a response at most.
+        :param unreachable: seconds after which there is no attempt if there is no connection to the service.
         """
-        retries = self.settings.retries
-        short = self._with_retries(
-            attempts=min(attempts, retries.attempts), deadline=min(deadline, retries.deadline)
+        retries, settings = self.settings.retries, self.settings
+        retries = dataclasses.replace(
+            retries,
+            attempts=min(attempts, retries.attempts),
+            deadline=min(deadline, retries.deadline),
+            unreachable=min(unreachable, retries.unreachable),
         )
-        total_timeout = min(timeout, self.settings.total_timeout)
-        return dataclasses.replace(
-            short, settings=dataclasses.replace(short.settings, total_timeout=total_timeout)
-        )
-
-    def impatient(self, seconds: float) -> ClientContext:
-        """Return this context with no attempt after ``seconds`` if there is no connection to the service."""
-        return self._with_retries(unreachable=seconds)
+        total_timeout = min(timeout, settings.total_timeout)
+        settings = dataclasses.replace(settings, retries=retries, total_timeout=total_timeout)
+        return dataclasses.replace(self, settings=settings)
 
     def for_token_calls(self) -> ClientContext:
         """Return this context with limits for a call that ends before a claim on the renewal expires."""
@@ -126,10 +130,6 @@ class ClientContext:
         """Return the base URL and where it comes from, for a message."""
         base, origin = self.base_of(datahub=datahub), self.settings.origin
         return f"{base} ({origin})" if origin else base
-
-    def _with_retries(self, **changes: Any) -> ClientContext:
-        retries = dataclasses.replace(self.settings.retries, **changes)
-        return dataclasses.replace(self, settings=dataclasses.replace(self.settings, retries=retries))
 
 
 def make_context(
@@ -382,9 +382,7 @@ def result_of(call: Call[T], sender: Sender, request: Request, transmit: Callabl
             raise OutcomeUnknown(
                 f"sent, but it is not known whether the service acted on it: {error.message}",
                 endpoint=call.endpoint.name,
-                status=error.status,
-                code=error.code,
-                request_id=error.request_id,
+                **error.facts,
             ) from error
         raise
 

@@ -57,6 +57,8 @@ _Adapter: TypeAlias = Any
 #: Seconds for which an interrupted caller waits for the end of its renewal: longer than an exchange and the
 #: attempts to store what came of it.
 INTERRUPTED_RENEWAL = 60.0
+#: The most connections to a host that are kept open: two for each source that can be landed at once.
+CONNECTIONS = 64
 #: Bytes of a response that are read at a time.
 READ_BYTES = 1024 * 1024
 #: Bytes of a response that a caller can read before the rest has arrived.
@@ -68,20 +70,11 @@ class Client:
 
     :param context: settings, credentials, rate limiters and the token.
     :param stop: once it is set, calls send no more requests, and their waits end.
-    :param connections: the most connections that are kept open; the default is two for each source that can
-        be landed at once.
     """
 
-    def __init__(
-        self,
-        context: ClientContext,
-        *,
-        stop: Stop | None = None,
-        connections: int = 64,
-    ) -> None:
+    def __init__(self, context: ClientContext, *, stop: Stop | None = None) -> None:
         self.context = context
         self.stop = stop or Stop()
-        self._connections = connections
         self._renewing = threading.Lock()
         self._opening = threading.Lock()
         self._adapters: dict[tuple[str, float], _Adapter] = {}
@@ -246,7 +239,7 @@ class Client:
                 with self._opening:
                     if key not in self._adapters:
                         self._adapters[key] = _new_adapter(
-                            base, self.context.settings, self._connections, request.total_timeout, self.stop
+                            base, self.context.settings, request.total_timeout, self.stop
                         )
             return self._adapters[key]
         except WebCollectError:
@@ -289,9 +282,7 @@ class Interruptible:
         return self.client.authorize(rejected)
 
 
-def _new_adapter(
-    base: str, settings: Settings, connections: int, total_timeout: float, stop: Stop
-) -> _Adapter:
+def _new_adapter(base: str, settings: Settings, total_timeout: float, stop: Stop) -> _Adapter:
     """Return what sends the requests to ``base``; threads can share it.
 
     It goes without a session, which would keep cookies, follow redirects, and take a proxy and certificate
@@ -306,12 +297,12 @@ def _new_adapter(
     proxy = proxy_for(base)
     # without a tunnel, the connection is to the proxy
     end = proxy if proxy and base.startswith("http:") else base
-    adapter: Any = Adapter(pool_maxsize=connections)
+    adapter: Any = Adapter(pool_maxsize=CONNECTIONS)
     adapter.proxies = {"all": proxy} if proxy else {}
     tls: dict[str, Any] = {"ssl_context": trust(end, settings)}
     manager: Any
     if proxy is None:
-        adapter.init_poolmanager(1, connections, **tls)
+        adapter.init_poolmanager(1, CONNECTIONS, **tls)
         manager = adapter.poolmanager
     else:
         if not proxy.startswith("socks"):
@@ -498,7 +489,7 @@ class AsyncClient:
 
     def __init__(self, context: ClientContext, *, stop: Stop | None = None) -> None:
         self._stop = stop or Stop()
-        self._client = Client(context, stop=self._stop, connections=THREADS)
+        self._client = Client(context, stop=self._stop)
         self._threads = ThreadPoolExecutor(THREADS, "webcollect")
 
     @property

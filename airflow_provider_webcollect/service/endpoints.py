@@ -6,7 +6,7 @@ Argument names are those of the contract in snake_case.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -252,33 +252,20 @@ def query_analytics(
 ) -> Call[AnalyticsPage]:
     """Query collection, execution and resource metrics per task and time bucket (contract.md, endpoint 2)."""
     first, last = validation.date_range(start, end)
-    optional = {
-        "page": _given(page, lambda: validation.integer("page", page, 1)),
-        "pageSize": _given(
-            page_size, lambda: validation.integer("page_size", page_size, 1, MAX_ANALYTICS_SIZE)
-        ),
-        "taskIds": _given(
-            task_ids, lambda: validation.texts("task_ids", task_ids, most=MAX_ANALYTICS_FILTER)
-        ),
-        "memberNames": _given(
-            member_names or None,
-            lambda: validation.texts("member_names", member_names, most=MAX_ANALYTICS_FILTER),
-        ),
-        "collectionMethod": _given(
-            collection_method,
-            lambda: validation.word("collection_method", collection_method, CollectionMethod),
-        ),
-        "timeGranularity": _given(
-            time_granularity, lambda: validation.word("time_granularity", time_granularity, TimeGranularity)
-        ),
-    }
-    body = {"start": first, "end": last, **{k: v for k, v in optional.items() if v is not None}}
+    body: dict[str, Any] = {"start": first, "end": last}
+    if page is not None:
+        body["page"] = validation.integer("page", page, 1)
+    if page_size is not None:
+        body["pageSize"] = validation.integer("page_size", page_size, 1, MAX_ANALYTICS_SIZE)
+    if task_ids is not None:
+        body["taskIds"] = validation.texts("task_ids", task_ids, most=MAX_ANALYTICS_FILTER)
+    if member_names:
+        body["memberNames"] = validation.texts("member_names", member_names, most=MAX_ANALYTICS_FILTER)
+    if collection_method is not None:
+        body["collectionMethod"] = validation.word("collection_method", collection_method, CollectionMethod)
+    if time_granularity is not None:
+        body["timeGranularity"] = validation.word("time_granularity", time_granularity, TimeGranularity)
     return Call(QUERY_ANALYTICS, ANALYTICS, body=body)
-
-
-def _given(value: Any, check: Callable[[], Any]) -> Any:
-    """Return the result of ``check`` for an optional field, or None if the field is not used."""
-    return None if value is None else check()
 
 
 def update_loop_items(

@@ -50,6 +50,11 @@ class WebCollectError(Exception):
         self.category = category
         self.retry_after = retry_after
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What an error that is raised in its place keeps of the response."""
+        return {"status": self.status, "code": self.code, "request_id": self.request_id}
+
     def __str__(self) -> str:
         answered = " ".join(
             part for part in (f"HTTP {self.status}" if self.status else "", self.code or "") if part

@@ -470,9 +470,7 @@ class Tokens:
             raise LoginRejected(
                 f"login and password were refused: {refusal.message}",
                 endpoint=refusal.endpoint,
-                status=refusal.status,
-                code=refusal.code,
-                request_id=refusal.request_id,
+                **refusal.facts,
             ) from refusal
         except ServiceError as error:
             if not error.permanent:
@@ -555,19 +553,12 @@ class _ResponseLost(TokenUnavailable):
 
 def _issues_none(error: ServiceError) -> TokenUnavailable:
     """Return the error for a gateway or a service in trouble, which says nothing of the credential."""
-    return TokenUnavailable(
-        f"the service issues no token now: {error.message}",
-        status=error.status,
-        code=error.code,
-        request_id=error.request_id,
-    )
+    return TokenUnavailable(f"the service issues no token now: {error.message}", **error.facts)
 
 
 def _explained(refusal: WebCollectError | None) -> GrantRejected:
     return GrantRejected(
         "the refresh token was refused, and no other process has stored a newer one. Either it was "
         "revoked, or a process ended after the service had exchanged it, before the new one was stored",
-        status=refusal.status if refusal else None,
-        code=refusal.code if refusal else None,
-        request_id=refusal.request_id if refusal else None,
+        **(refusal.facts if refusal else {}),
     )
