@@ -111,10 +111,11 @@ def serving(
     respond: Callable[[bytes], bytes | Iterator[bytes] | None],
     context: ssl.SSLContext | None = None,
     tunnel: ssl.SSLContext | None = None,
+    port: int = 0,
 ) -> Iterator[Server]:
     """Run a server while the block runs."""
     server = Server(respond, context, tunnel)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", port)) as listener:
         server.port = listener.getsockname()[1]
         thread = threading.Thread(target=server.serve, args=(listener,), daemon=True)
         thread.start()

@@ -186,10 +186,6 @@ class TestSuccess:
         (task,) = client.send(endpoints.get_actions([demo.TASK_ID], ["LoopAction"]))
         assert [action.action_type for action in task.actions] == ["LoopAction"]
 
-    def test_urls_are_replaced(self, client: Client, sandbox: Sandbox) -> None:
-        client.send(endpoints.replace_urls(demo.TASK_ID, url_list(URLS)))
-        assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
-
     @pytest.mark.parametrize(("group", "expected"), [(None, 1), (3, 3)])
     def test_a_copy_goes_to_its_own_or_to_another_group(
         self, client: Client, sandbox: Sandbox, group: int | None, expected: int

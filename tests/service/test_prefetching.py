@@ -14,19 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_webcollect.service.call import ClientContext
 from airflow_provider_webcollect.service.client import HEAD_BYTES, Client
 from airflow_provider_webcollect.service.errors import RequestRejected
 from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader
-from airflow_provider_webcollect.service.pauses import (
-    RateLimiter,
-    RateLimiters,
-    status_rate_limiters,
-)
 from airflow_provider_webcollect.service.responses import offset_before_rows
-from airflow_provider_webcollect.service.settings import ClientTiming, Credentials, Settings
-from airflow_provider_webcollect.service.tokens import MemoryTokenStore
-from airflow_provider_webcollect.service.tokens.renewal import Tokens
+from airflow_provider_webcollect.service.settings import ClientTiming, Credentials
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.interruption import PATIENCE, Signalled, signalled_when
 from tests.service.conftest import Clock, Connect
@@ -177,17 +169,12 @@ class TestTheNextPage:
         assert rows_of(reader.pages()) == sandbox.control.true_rows(task)
         assert reader.sent_by(0) == 1
 
-    def test_is_not_asked_for_out_of_its_turn(self, clock: Clock) -> None:
+    def test_is_not_asked_for_out_of_its_turn(self, on_clock: Connect, clock: Clock) -> None:
         with serving(lambda request: answer(body_at(query_number(request)))) as server:
-            limiters = RateLimiters(RateLimiter(1.0, clock.now), status_rate_limiters(clock.now))
-            credentials = Credentials(access_token="t")
-            tokens = Tokens(credentials, "turn", MemoryTokenStore("turn"))
-            context = ClientContext(Settings(base_url=server.url, timing=SLOW), credentials, limiters, tokens)
-            with Client(context, stop=clock) as client:
-                reader = Reader(client)
-                for offset in (0, 100, 200):
-                    assert reader.sent_by(offset) == 1
-                    clock.time += 1.0
+            reader = Reader(on_clock(base_url=server.url, requests_per_second=1, timing=SLOW))
+            for offset in (0, 100, 200):
+                assert reader.sent_by(offset) == 1
+                clock.time += 1.0
         assert clock.slept == []
 
     @pytest.mark.webcollect_sandbox(enforce_limits=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
+import itertools
 import threading
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,7 @@ pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 CALL = endpoints.get_running_counts()
 STATS = CALL.endpoint.path
 COPY = "/task/copy"
+COPIED = answer({"taskId": "new"})
 #: Every way in which an answer can fail to come, or say that the service is in trouble.
 TROUBLE: list[dict[str, Any]] = [
     *({"kind": "status", "status": status} for status in (408, 429, 500, 502, 503, 504)),
@@ -210,40 +213,17 @@ class TestUnsafeCalls:
         assert len(sandbox.control.tasks()) == before + 1
         assert [request["path"] for request in sandbox.control.requests()] == [COPY, "/token", COPY]
 
-    def test_a_service_that_comes_up_late_gets_the_call_once(
-        self, on_clock: Connect, sandbox: Sandbox, clock: Clock
-    ) -> None:
-        with serving(lambda _: answer({"taskId": "new"})) as server:
-            port = server.port
-        starting: list[Any] = []
-        sleep = clock.sleep
+    def test_a_service_that_comes_up_late_gets_the_call_once(self, connect: Connect) -> None:
+        port, pauses, servers = free_port(), itertools.count(1), []
+        with contextlib.ExitStack() as running:
 
-        def sleep_until_it_is_up(seconds: float) -> None:
-            sleep(seconds)
-            if len(clock.slept) == 3:
-                starting.append(_listening_on(port))
+            def come_up(seconds: float) -> None:
+                if next(pauses) == 3:
+                    servers.append(running.enter_context(serving(lambda _: COPIED, port=port)))
 
-        clock.sleep = sleep_until_it_is_up  # type: ignore[method-assign]
-        try:
-            copied = on_clock(base_url=f"http://127.0.0.1:{port}").send(endpoints.copy_task("t"))
-            assert copied.task_id == "new"
-            assert len(starting[0].received) == 1
-        finally:
-            for server in starting:
-                server.listener.close()
-
-
-def _listening_on(port: int) -> Any:
-    """Start a server on a port that was free a moment ago."""
-    import socket
-    import threading
-
-    from tests.service.servers import Server
-
-    server: Any = Server(lambda _: answer({"taskId": "new"}), port=port)
-    server.listener = socket.create_server(("127.0.0.1", port))
-    threading.Thread(target=server.serve, args=(server.listener,), daemon=True).start()
-    return server
+            client = connect(base_url=f"http://127.0.0.1:{port}", stop=Pauses(come_up))
+            assert client.send(endpoints.copy_task("t")).task_id == "new"
+            assert len(servers[0].received) == 1
 
 
 class TestInterruptions:
