@@ -44,7 +44,7 @@ def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[
     names = operator.template_fields if names is None else tuple(names)
     # only the provider's own: Airflow 2.11 keeps a weak proxy of the task group, which passes for an iterator
     for name in {*operator.template_fields, *names}:
-        if _holds_iterator(value := getattr(operator, name, None)):
+        if (value := getattr(operator, name, None)) is not None:
             setattr(operator, name, kept(value))
     if not is_unmapped(operator) and all(is_literal(getattr(operator, name, None)) for name in names):
         try:
@@ -57,22 +57,12 @@ def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[
 
 def kept(value: Any) -> Any:
     """Return an argument with lists in place of iterators, since those can be read only once."""
-    if isinstance(value, Iterator):
-        value = list(value)
-    if not _holds_iterator(value):
-        return value
-    if isinstance(value, dict):
-        return {name: kept(item) for name, item in value.items()}
-    return [kept(item) for item in value]
-
-
-def _holds_iterator(value: Any) -> bool:
     match value:
         case dict():
-            return any(_holds_iterator(item) for item in value.values())
-        case list() | tuple():
-            return any(_holds_iterator(item) for item in value)
-    return isinstance(value, Iterator)
+            return {name: kept(item) for name, item in value.items()}
+        case list() | tuple() | Iterator():
+            return [kept(item) for item in value]
+    return value
 
 
 def is_unmapped(operator: BaseOperator) -> bool:

@@ -292,8 +292,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
                 None,
                 "there is nothing to check: give `min_success_rate`, `max_volume_drop` or `max_cost`",
             )
-        if self.on_violation not in get_args(OnViolation):
-            raise InvalidArgument("on_violation", self.on_violation, "it must be one of fail, warn")
+        validation.one_of("on_violation", self.on_violation, get_args(OnViolation))
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         self._check()

@@ -424,10 +424,7 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
         check_now(self, self._call)
 
     def _call(self) -> Call[Any]:
-        if self.on_partial_failure not in get_args(OnPartialFailure):
-            raise InvalidArgument(
-                "on_partial_failure", self.on_partial_failure, "it must be one of fail, skip, ignore"
-            )
+        validation.one_of("on_partial_failure", self.on_partial_failure, get_args(OnPartialFailure))
         return endpoints.copy_tasks(
             validation.texts("collection_task_ids", self.collection_task_ids),
             validation.integers("task_group_ids", self.task_group_ids),
