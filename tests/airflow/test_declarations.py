@@ -1,10 +1,11 @@
-"""What every operator and sensor declares: its docstring, its templates, its links."""
+"""What every operator and sensor declares: its docstring, its templates, its links, its place in the docs."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import airflow_provider_webcollect as provider
 from airflow_provider_webcollect.links import WebCollectTaskLink
 
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 NAMES = [name for name in dir(provider) if name.endswith(("Operator", "Sensor"))]
 #: Described by the base classes: the first has a meaning only where an outcome can be unknown.
 IN_BASES = {"retry_unknown_outcome", "retry_policy"}
@@ -67,3 +69,13 @@ def test_who_works_on_one_collection_task_links_to_it(name: str) -> None:
     linked = any(isinstance(link, WebCollectTaskLink) for link in cls.operator_extra_links)
 
     assert linked == ("collection_task_id" in cls.template_fields)
+
+
+def test_the_reference_lists_all_in_one_table_and_describes_each_once() -> None:
+    table = re.findall(r"^\| (`WebCollect[^|]*)", (REFERENCE / "operators.md").read_text(), re.MULTILINE)
+    pages = "".join(page.read_text() for page in sorted((REFERENCE / "api").glob("*.md")))
+    described = re.findall(r"autoclass:: [\w.]+\.(WebCollect\w*(?:Operator|Sensor))$", pages, re.MULTILINE)
+
+    assert sorted(re.findall(r"WebCollect\w+", "".join(table))) == sorted(NAMES)
+    bases = ["WebCollectOperator", "WebCollectTaskOperator"]
+    assert sorted(described) == sorted([*NAMES, *bases])

@@ -21,7 +21,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow_provider_webcollect.assets import create_asset
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from tests.airflow.executions import execute
-from tests.airflow.landings import make_transfer, transfer
+from tests.airflow.landings import make_transfer, manifest, transfer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,44 +72,28 @@ def rows_written(found: Any) -> list[int]:
 
 
 class TestOpenLineage:
-    def test_a_task_goes_into_a_folder_with_schema_and_counts(
-        self, sandbox: Sandbox, source: dict[str, Any], tmp_path: Path
+    @pytest.mark.parametrize("form", [{"file_format": "parquet"}, {"table_format": "delta"}])
+    def test_a_task_goes_into_a_folder_or_table_with_schema_and_counts(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str, form: dict[str, str]
     ) -> None:
+        types = {"columns": ["title", "price"], "column_types": {"price": "float64"}}
         found = extracted(
             collection_task_id=source["task_id"],
-            destination=f"file://{tmp_path}/landed",
-            file_format="parquet",
-            columns=["title", "price"],
-            column_types={"price": "float64"},
+            destination=destination,
             on_cast_error="null",
+            **types,
+            **form,
         )
 
         assert names(found.inputs) == [(f"webcollect://{urlsplit(sandbox.url).netloc}", source["task_id"])]
         (folder,) = as_json(found.outputs)
-        assert (folder["namespace"], folder["name"]) == ("file", f"{tmp_path}/landed")
+        assert (folder["namespace"], folder["name"]) == ("file", destination.removeprefix("file://"))
         fields = [(field["name"], field["type"]) for field in folder["facets"]["schema"]["fields"]]
         assert fields == [("title", "string"), ("price", "float64")]
-        written = folder["outputFacets"]["outputStatistics"]
-        manifest = json.loads((tmp_path / "landed" / "_manifest.json").read_text())
-        assert (written["rowCount"], written["size"]) == (400, manifest["bytes"])
-
-    def test_a_table_has_the_name_of_its_folder_and_the_schema_of_its_columns(
-        self, source: dict[str, Any], tmp_path: Path
-    ) -> None:
-        found = extracted(
-            collection_task_id=source["task_id"],
-            destination=f"file://{tmp_path}/landed",
-            table_format="delta",
-            columns=["title", "price"],
-            column_types={"price": "float64"},
-            on_cast_error="null",
-        )
-
-        (table,) = as_json(found.outputs)
-        assert (table["namespace"], table["name"]) == ("file", f"{tmp_path}/landed")
-        fields = [(field["name"], field["type"]) for field in table["facets"]["schema"]["fields"]]
-        assert fields == [("title", "string"), ("price", "float64")]
         assert rows_written(found) == [400]
+        if "file_format" in form:
+            written = folder["outputFacets"]["outputStatistics"]
+            assert written["size"] == manifest(destination)["bytes"]
 
     def test_each_of_many_sources_has_a_folder(
         self, sandbox: Sandbox, source: dict[str, Any], tmp_path: Path
@@ -128,21 +112,17 @@ class TestOpenLineage:
         assert rows_written(found) == [150, 7]
         assert all("schema" not in each["facets"] for each in as_json(found.outputs))
 
-    def test_what_did_not_land_is_not_claimed(self, sandbox: Sandbox, tmp_path: Path) -> None:
-        source = {"collection_task_id": "no-such-task", "destination": f"file://{tmp_path}"}
-        found = extracted("failed", **source)
+    @pytest.mark.parametrize("outlets", [True, False])
+    def test_what_did_not_land_is_not_claimed(
+        self, destination: str, monkeypatch: pytest.MonkeyPatch, outlets: bool
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__DEFAULT_OUTLETS", str(outlets))
+        found = extracted("failed", collection_task_id="no-such-task", destination=destination)
 
         # the listener names the outlets of a task that says nothing else
-        assert (found.inputs, names(found.outputs)) == ([], [("file", str(tmp_path))])
+        folder = ("file", destination.removeprefix("file://"))
+        assert (found.inputs, names(found.outputs)) == ([], [folder] if outlets else [])
         assert not any(each.get("outputFacets") or each["facets"] for each in as_json(found.outputs))
-
-    def test_without_outlets_nothing_is_named_that_did_not_land(
-        self, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__DEFAULT_OUTLETS", "False")
-        found = extracted("failed", collection_task_id="no-such-task", destination=f"file://{tmp_path}")
-
-        assert (found.inputs, found.outputs) == ([], [])
 
     def test_of_many_sources_those_that_landed_are_claimed_though_another_failed(
         self, sandbox: Sandbox, source: dict[str, Any], tmp_path: Path
@@ -155,28 +135,24 @@ class TestOpenLineage:
         assert rows_written(found) == [400]
 
     def test_what_another_run_has_landed_is_not_claimed_as_written(
-        self, source: dict[str, Any], tmp_path: Path
+        self, source: dict[str, Any], destination: str
     ) -> None:
-        arguments = {"collection_task_id": source["task_id"], "destination": f"file://{tmp_path}/landed"}
+        arguments = {"collection_task_id": source["task_id"], "destination": destination}
         transfer(**arguments)
         found = extracted(if_exists="skip", **arguments)
 
-        assert names(found.outputs) == [("file", f"{tmp_path}/landed")]
+        assert names(found.outputs) == [("file", destination.removeprefix("file://"))]
         assert rows_written(found) == [0]
 
     def test_an_incremental_landing_has_written_what_was_new(
-        self, sandbox: Sandbox, source: dict[str, Any], tmp_path: Path
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
     ) -> None:
-        arguments = {
-            "collection_task_id": source["task_id"],
-            "destination": f"file://{tmp_path}/landed",
-            "mode": "incremental",
-        }
-        transfer(**arguments)
+        arguments = {"collection_task_id": source["task_id"], "destination": destination}
+        transfer(**arguments, mode="incremental")
         sandbox.control.grow(source["task_id"], 30)
 
-        assert rows_written(extracted(**arguments)) == [30]
-        assert rows_written(extracted(**arguments)) == [0]
+        for rows in (30, 0):
+            assert rows_written(extracted(**arguments, mode="incremental")) == [rows]
 
     def test_what_a_task_declares_about_collection_tasks_is_understood(self, sandbox: Sandbox) -> None:
         utils = pytest.importorskip("airflow.providers.openlineage.utils.utils")

@@ -40,41 +40,42 @@ def limited(seconds: float | None) -> TooManyRequests:
     return TooManyRequests("slow down", retry_after=seconds)
 
 
-def test_a_longer_wish_of_the_service_replaces_the_tasks_delay() -> None:
-    delay = timedelta(seconds=60)
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        (limited(90), 90),
+        (limited(59), None),
+        (limited(None), None),
+        (ServiceFailure("down", retry_after=61), 61),
+        (limited(1e9), LONGEST),
+        (ValueError("not the service's"), None),
+        # of many sources, the longest counts
+        (
+            SomeFailed({"a": limited(90), "b": limited(120), "c": limited(None), "d": OSError("full")}, of=9),
+            120,
+        ),
+        (SomeFailed({"d": OSError("disk full")}, of=9), None),
+    ],
+)
+def test_a_longer_wish_of_the_service_replaces_the_tasks_delay(
+    error: Exception, seconds: float | None
+) -> None:
+    delay = decided(error, retry_delay=timedelta(seconds=60))
+    assert delay == (None if seconds is None else timedelta(seconds=seconds))
 
-    assert decided(limited(90), retry_delay=delay) == timedelta(seconds=90)
-    assert decided(limited(59), retry_delay=delay) is None
-    assert decided(limited(None), retry_delay=delay) is None
-    assert decided(ServiceFailure("down", retry_after=61), retry_delay=delay) == timedelta(seconds=61)
-    assert decided(limited(1e9), retry_delay=delay) == timedelta(seconds=LONGEST)
-    assert decided(ValueError("not the service's"), retry_delay=delay) is None
 
-
-def test_of_many_sources_the_longest_wish_counts() -> None:
-    delay = timedelta(seconds=60)
-    errors = {
-        "a": limited(90),
-        "b": limited(120),
-        "c": limited(None),
-        "d": OSError("disk full"),
-    }
-
-    assert decided(SomeFailed(errors, of=9), retry_delay=delay) == timedelta(seconds=120)
-    assert decided(SomeFailed({"d": OSError("disk full")}, of=9), retry_delay=delay) is None
-
-
-def test_growing_delays_are_taken_into_account() -> None:
-    growing: dict[str, Any] = {"retry_delay": timedelta(seconds=60), "retry_exponential_backoff": True}
-
-    assert decided(limited(90), try_number=1, **growing) == timedelta(seconds=90)
-    assert (
-        decided(limited(90), try_number=5, retry_exponential_backoff=2.0, retry_delay=timedelta(60)) is None
-    )
-    assert decided(limited(90), try_number=10_000, **{**growing, "retry_exponential_backoff": 2.0}) is None
-    assert decided(limited(90), try_number=9, max_retry_delay=timedelta(seconds=70), **growing) == timedelta(
-        seconds=90
-    )
+@pytest.mark.parametrize(
+    ("try_number", "task", "waits"),
+    [
+        (1, {"retry_exponential_backoff": True}, True),
+        (5, {"retry_exponential_backoff": 2.0, "retry_delay": timedelta(60)}, False),
+        (10_000, {"retry_exponential_backoff": 2.0}, False),
+        (9, {"retry_exponential_backoff": True, "max_retry_delay": timedelta(seconds=70)}, True),
+    ],
+)
+def test_growing_delays_are_taken_into_account(try_number: int, task: dict[str, Any], waits: bool) -> None:
+    found = decided(limited(90), try_number, **{"retry_delay": timedelta(seconds=60), **task})
+    assert found == (timedelta(seconds=90) if waits else None)
 
 
 each_base = pytest.mark.parametrize(

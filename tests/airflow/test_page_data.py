@@ -183,25 +183,6 @@ def events() -> Events:
 
 
 class TestLandings:
-    def test_a_real_landing_is_shown_with_its_facts(
-        self, connected: None, source: dict[str, Any], destination: str
-    ) -> None:
-        with make_dag() as dag:
-            make_transfer(destination, source, outlets=[Asset(f"rows_{next(_numbers)}")])
-        run = run_dag(dag)
-        (series,) = read({dag.dag_id}, datetime.datetime.now(datetime.UTC))["series"]
-        (shown,) = series["runs"]
-
-        assert (series["webcollect_conn_id"], series["destination"]) == ("webcollect_default", destination)
-        (shown_source,) = series["sources"]
-        assert (shown_source["collection_task_id"], shown_source["rows"]) == (source["task_id"], 400)
-        assert series["lotno"] is None
-        assert (series["dag_id"], series["task_id"], series["map_index"]) == (dag.dag_id, "land", -1)
-        assert (shown["run_id"], shown["state"]) == (run.run_id, "landed")
-        assert (shown["rows"], shown["bytes"]) == (400, run.xcoms["land"]["bytes"])
-        assert series["manifests"] == [f"{destination}/_manifest.json"]
-        assert series["marks"] == []
-
     def test_runs_are_shown_oldest_first_and_not_more_than_a_strip_can_hold(self, events: Events) -> None:
         # though it has stopped long ago
         events.add(*range(MOST_RUNS + 5), ended=NOW - DAY * 400)

@@ -213,6 +213,9 @@ class TestPage:
         assert (run["run_id"], run["ended_at"]) == (landed[1], as_told(event["timestamp"]))
         assert run["rows"] == event["extra"]["rows"] == 600
         assert series["manifests"] == [event["extra"]["manifest"]]
+        assert (run["state"], run["bytes"], series["marks"]) == ("landed", event["extra"]["bytes"], [])
+        assert (series["webcollect_conn_id"], series["lotno"]) == ("webcollect_default", None)
+        assert series["destination"] == event["extra"]["destination"]
         (source,) = series["sources"]
         assert (source["collection_task_id"], source["rows"]) == (demo.TASK_ID, 600)
         names = {name: series[name] for name in ("dag_id", "task_id", "map_index")}
