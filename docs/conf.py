@@ -19,7 +19,14 @@ project = "airflow-provider-webcollect"
 author = "The airflow-provider-webcollect authors"
 release = version_of(project)
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "arguments", "citations", "links"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "arguments",
+    "citations",
+    "commands",
+    "links",
+]
 exclude_patterns = ["extensions"]
 myst_heading_anchors = 4
 # a single backtick in a docstring
