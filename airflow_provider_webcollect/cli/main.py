@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-    from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand
+    from airflow.cli.cli_config import CLICommand
 
 
 @click.command(
@@ -170,73 +169,22 @@ def _exit_code(error: Exception) -> int | None:
 
 
 def commands() -> list[CLICommand]:
-    """Return the commands in the form of Airflow's ``cli`` entry of the provider's metadata."""
-    return [_group(webcollect, "webcollect")]
+    """Return the command in the form of Airflow's ``cli`` entry of the provider's metadata.
 
+    What follows it is read by click alone.
+    """
+    import argparse
 
-def _group(group: click.Group, path: str) -> GroupCommand:
-    from airflow.cli.cli_config import GroupCommand
-
-    return GroupCommand(
-        name=str(group.name),
-        help=group.get_short_help_str(100),
-        description=inspect.cleandoc(group.help or ""),
-        subcommands=tuple(
-            _group(each, f"{path} {name}")
-            if isinstance(each, click.Group)
-            else _action(each, f"{path} {name}")
-            for name, each in group.commands.items()
-        ),
-    )
-
-
-def _action(command: click.Command, path: str) -> ActionCommand:
-    from airflow.cli.cli_config import ActionCommand
+    from airflow.cli.cli_config import ActionCommand, Arg
 
     def run(given: Namespace) -> None:
-        sys.exit(main([*path.split()[1:], *_words(command, given)], "airflow webcollect"))
+        sys.exit(main(given.words, "airflow webcollect"))
 
-    return ActionCommand(
-        name=str(command.name),
-        help=command.get_short_help_str(100),
-        description=inspect.cleandoc(command.help or ""),
-        func=run,
-        args=tuple(_argument(each) for each in command.params),
+    words = Arg(
+        ("words",),
+        nargs=argparse.REMAINDER,
+        metavar="COMMAND",
+        help="With its arguments and options. Without one, all are listed; COMMAND --help tells more.",
     )
-
-
-def _argument(parameter: click.Parameter) -> Arg:
-    """Return a parameter as Airflow takes it; its value is checked by click alone."""
-    from airflow.cli.cli_config import Arg
-
-    if isinstance(parameter, click.Option):
-        facts: dict[str, Any] = {"dest": parameter.name, "help": parameter.help, "default": None}
-        if parameter.is_flag:
-            facts["action"] = "store_true"
-        else:
-            facts["action"] = "append" if parameter.multiple else "store"
-            facts["metavar"] = parameter.make_metavar(click.Context(click.Command("")))
-        return Arg(tuple(parameter.opts), **facts)
-    several = "+" if parameter.required else "*"
-    one = None if parameter.required else "?"
-    return Arg(
-        (parameter.name,),
-        nargs=several if parameter.nargs == -1 else one,
-        metavar=_typed(parameter) or None,
-    )
-
-
-def _words(command: click.Command, given: Namespace) -> list[str]:
-    """Return the words of the command line that click is to read."""
-    options, words = [], []
-    for parameter in command.params:
-        value = getattr(given, str(parameter.name))
-        values = value if isinstance(value, list) else [] if value in (None, False) else [value]
-        if not isinstance(parameter, click.Option):
-            words += values
-        elif parameter.is_flag:
-            options += parameter.opts[-1:] * len(values)
-        else:
-            options += [f"{parameter.opts[-1]}={each}" for each in values]
-    # `sandbox` hands all its words on, options among them
-    return [*options, *words] if command.ignore_unknown_options else [*options, "--", *words]
+    about = webcollect.get_short_help_str(100)
+    return [ActionCommand(name="webcollect", help=about, func=run, args=(words,))]
