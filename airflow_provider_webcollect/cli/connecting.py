@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import types
@@ -78,12 +79,22 @@ def url_option(command: F) -> F:
 
 
 def connection_options(command: F) -> F:
-    """Add the options ``--conn-id`` and ``--url``; :func:`connect` takes their values."""
+    """Add the options ``--conn-id`` and ``--url``, which are the arguments of :func:`connect`."""
     return click.option(
         "--conn-id",
         metavar="ID",
         help=f"The Airflow connection; {DEFAULT_CONN_ID} if there is no --url either.",
     )(url_option(command))
+
+
+def at_landing(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument PATH and the option ``--storage-conn-id``; the command gets ``location`` for them."""
+
+    @functools.wraps(command)
+    def located(path: str, storage_conn_id: str | None, **given: Any) -> Any:
+        return command(storage_location(path, storage_conn_id), **given)
+
+    return click.argument("path")(storage_option(located))
 
 
 def storage_option(command: F) -> F:

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from airflow_provider_webcollect.cli.connecting import (
-    WatchShown,
-    shown_place,
-    storage_location,
-    storage_option,
-)
+from airflow_provider_webcollect.cli.connecting import WatchShown, at_landing, shown_place
 from airflow_provider_webcollect.cli.output import ask, output_option, show, write
 from airflow_provider_webcollect.landing import cleaning, compacting, review
 from airflow_provider_webcollect.landing.errors import LandingDamaged, NothingLanded
@@ -31,13 +26,8 @@ if TYPE_CHECKING:
 
     from duckdb import DuckDBPyRelation
 
-FACTS = (
-    *("folder", "rows", "parts", "bytes", "source", "run", "finished_at", "exported_at"),
-    *("quarantined_rows", "staged_rows", "discarded_rows"),
-)
 COLUMNS = ("column", "rows", "filled", "numbers", "booleans", "lists", "shortest", "longest")
 RUNS = ("run", "finished_at", "rows")
-REVIEWED = ("run", "rows", "was", "checks")
 LEFTOVERS = ("name", "bytes", "modified")
 MERGED = ("first", "last", "parts", "rows", "bytes", "name")
 REPLACED = ("name", "rows", "parts", "finished_at")
@@ -52,16 +42,14 @@ def landing() -> None:
 
 
 @landing.command()
-@click.argument("path")
-@storage_option
+@at_landing
 @output_option
-def verify(path: str, storage_conn_id: str | None, output: str) -> int:
+def verify(location: Any, output: str) -> int:
     """Compare all parts with the manifest, and show its facts.
 
     Compared are presence, bytes, SHA-256 and number of rows. Exit code 1: a part is missing or damaged, or
     nothing has landed there; what is wrong is on standard error.
     """
-    location = storage_location(path, storage_conn_id)
     landed = read_landing(location)
     try:
         landed.verify()
@@ -80,7 +68,7 @@ def verify(path: str, storage_conn_id: str | None, output: str) -> int:
         "exported_at": manifest.exported_at,
         **_apart(location, landed),
     }
-    show([row], output, FACTS)
+    show([row], output)
     return 0
 
 
@@ -96,12 +84,11 @@ def _apart(location: Any, landed: LandedData) -> dict[str, int | None]:
 
 
 @landing.command()
-@click.argument("path")
+@at_landing
 @click.option("--by", type=click.Choice(["column", "run"]), default="column", help="What has a line.")
 @click.option("--new-only", is_flag=True, help="By column: only the rows that the last run has added.")
-@storage_option
 @output_option
-def profile(path: str, by: str, new_only: bool, storage_conn_id: str | None, output: str) -> None:
+def profile(location: Any, by: str, new_only: bool, output: str) -> None:
     """Show what the rows hold, by column or by run.
 
     No rows are read: the manifest has the counts. By column: the rows that have it, the share of all rows in
@@ -109,7 +96,7 @@ def profile(path: str, by: str, new_only: bool, storage_conn_id: str | None, out
     characters of the shortest and the longest text. By run: in what share of its rows each column is filled;
     the names of runs are known of the last thirty.
     """
-    landed = _landed(path, storage_conn_id)
+    landed = read_landing(location)
     if by == "run":
         _show_runs(landed.profiles(), output)
         return
@@ -163,33 +150,29 @@ def _show_runs(runs: Sequence[RunProfile], output: str) -> None:
 
 
 @landing.command()
-@click.argument("path")
+@at_landing
 @click.argument("run", required=False)
-@storage_option
 @output_option
-def accept(path: str, run: str | None, storage_conn_id: str | None, output: str) -> None:
+def accept(location: Any, run: str | None, output: str) -> None:
     """Land rows that have failed their checks, as they are.
 
     RUN is the id of the Airflow run that has read them; without it, those of the only one that there is. They
     become a commit of their own, and the next run of the DAG reports them to what loads them.
     """
-    location = storage_location(path, storage_conn_id)
     _show_reviewed(review.accept(location, run, observer=WatchShown(location)), output)
 
 
 @landing.command()
-@click.argument("path")
+@at_landing
 @click.argument("run")
 @click.option("--yes", is_flag=True, help="Do not ask before: they cannot be put back.")
-@storage_option
 @output_option
-def discard(path: str, run: str, yes: bool, storage_conn_id: str | None, output: str) -> None:
+def discard(location: Any, run: str, yes: bool, output: str) -> None:
     """Leave out rows that have failed their checks for good.
 
     RUN is the id of the Airflow run that has read them. The next run goes on behind them; the manifest says
     how many they were. Rows of `--mode full` are only deleted, and the next run reads the source again.
     """
-    location = storage_location(path, storage_conn_id)
     if not yes:
         ask(f"Delete the rows of {run} that wait for a decision at {shown_place(location)}?")
     _show_reviewed(review.discard(location, run, observer=WatchShown(location)), output)
@@ -202,34 +185,32 @@ def _show_reviewed(rows: review.InReview, output: str) -> None:
         "was": rows.state,
         "checks": ", ".join(outcome.check for outcome in rows.checks),
     }
-    show([row], output, REVIEWED)
+    show([row], output)
 
 
 @landing.command()
-@click.argument("path")
+@at_landing
 @click.option("-n", "--rows", type=click.IntRange(min=1), help="The most rows to write; by default all.")
 @click.option("--new-only", is_flag=True, help="Only the rows that the last run has added.")
-@storage_option
-def cat(path: str, rows: int | None, new_only: bool, storage_conn_id: str | None) -> None:
+def cat(location: Any, rows: int | None, new_only: bool) -> None:
     """Write the landed rows as JSON lines, whatever their format is."""
-    for row in itertools.islice(_landed(path, storage_conn_id).iter_rows(new_only), rows):
+    for row in itertools.islice(read_landing(location).iter_rows(new_only), rows):
         write(json.dumps(row, default=str, ensure_ascii=False).encode() + b"\n")
 
 
 @landing.command()
-@click.argument("path")
+@at_landing
 @click.argument("query")
 @click.option("--new-only", is_flag=True, help="Only the rows that the last run has added.")
-@storage_option
 @output_option
-def sql(path: str, query: str, new_only: bool, storage_conn_id: str | None, output: str) -> None:
+def sql(location: Any, query: str, new_only: bool, output: str) -> None:
     """Run a query of DuckDB over the landed rows.
 
     The table `landing` has exactly the rows of the parts in the manifest. For example "select city, count(*)
     from landing group by city". The rows must fit into memory, but for those of a table of Delta Lake, which
     are read as they are needed.
     """
-    relation = _landed(path, storage_conn_id).to_duckdb(new_only=new_only)
+    relation = read_landing(location).to_duckdb(new_only=new_only)
     import duckdb
 
     try:
@@ -276,20 +257,19 @@ def _compare_option(command: F) -> F:
 
 
 @landing.command()
-@click.argument("path")
+@at_landing
 @_key_option
-@storage_option
 @output_option
-def latest(path: str, key: tuple[str, ...], storage_conn_id: str | None, output: str) -> None:
+def latest(location: Any, key: tuple[str, ...], output: str) -> None:
     """Show the newest row of each key, and when it has landed.
 
     Rows without a value in a column of the key are left out. All rows must fit into memory. Times are in UTC.
     """
-    _show_relation(_landed(path, storage_conn_id).latest(key), output)
+    _show_relation(read_landing(location).latest(key), output)
 
 
 @landing.command()
-@click.argument("path")
+@at_landing
 @_key_option
 @click.option(
     "--since",
@@ -298,38 +278,33 @@ def latest(path: str, key: tuple[str, ...], storage_conn_id: str | None, output:
     help="A time with a zone, such as 2026-01-31T12:00Z, or the id of a run, for the moment before its rows.",
 )
 @_compare_option
-@storage_option
 @output_option
 def changes(
-    path: str,
+    location: Any,
     key: tuple[str, ...],
     since: str,
     compare: tuple[str, ...],
-    storage_conn_id: str | None,
     output: str,
 ) -> None:
     """Show the newest row of each key that is new or has changed.
 
     It has changed if its values are other ones than in its last row before --since. Otherwise as `latest`.
     """
-    found = _landed(path, storage_conn_id).changes(key, since, compare=compare or None)
+    found = read_landing(location).changes(key, since, compare=compare or None)
     _show_relation(found, output)
 
 
 @landing.command()
-@click.argument("path")
+@at_landing
 @_key_option
 @_compare_option
-@storage_option
 @output_option
-def history(
-    path: str, key: tuple[str, ...], compare: tuple[str, ...], storage_conn_id: str | None, output: str
-) -> None:
+def history(location: Any, key: tuple[str, ...], compare: tuple[str, ...], output: str) -> None:
     """Show each period in which a key had the same values.
 
     A period that ends when it begins has landed together with the next one. Otherwise as `latest`.
     """
-    _show_relation(_landed(path, storage_conn_id).history(key, compare=compare or None), output)
+    _show_relation(read_landing(location).history(key, compare=compare or None), output)
 
 
 def _age(context: click.Context, option: click.Parameter, value: str) -> float:
@@ -340,7 +315,7 @@ def _age(context: click.Context, option: click.Parameter, value: str) -> float:
 
 
 @landing.command()
-@click.argument("path")
+@at_landing
 @click.option(
     "--older-than",
     metavar="AGE",
@@ -349,14 +324,12 @@ def _age(context: click.Context, option: click.Parameter, value: str) -> float:
     help="Only files of this age, such as 90m, 12h, 2d; longer than the longest task that lands.",
 )
 @click.option("--yes", is_flag=True, help="Remove them; without it they are only listed.")
-@storage_option
 @output_option
-def clean(path: str, older_than: float, yes: bool, storage_conn_id: str | None, output: str) -> None:
+def clean(location: Any, older_than: float, yes: bool, output: str) -> None:
     """List the files that no landing needs; --yes removes them.
 
     Interrupted landings leave such files; the next landing removes most of them itself.
     """
-    location = storage_location(path, storage_conn_id)
     found = cleaning.clean(location, older_than=older_than, dry_run=not yes)
     if not found:
         _require_landing(location, also=PROGRESS)
@@ -368,7 +341,7 @@ def clean(path: str, older_than: float, yes: bool, storage_conn_id: str | None, 
 
 
 @landing.command()
-@click.argument("path")
+@at_landing
 @click.option(
     "--older-than",
     metavar="AGE",
@@ -377,15 +350,13 @@ def clean(path: str, older_than: float, yes: bool, storage_conn_id: str | None, 
     help="Only parts that were committed so long ago, such as 12h, 7d; longer than a load of them takes.",
 )
 @click.option("--yes", is_flag=True, help="Merge them; without it they are only listed.")
-@storage_option
 @output_option
-def compact(path: str, older_than: float, yes: bool, storage_conn_id: str | None, output: str) -> None:
+def compact(location: Any, older_than: float, yes: bool, output: str) -> None:
     """List the small parts that can become few; --yes merges them.
 
     A line is for parts that become one, of up to 128 MiB. All rows stay, in their order. The files that were
     merged stay for who reads them; `clean` removes them later.
     """
-    location = storage_location(path, storage_conn_id)
     done = compacting.compact(location, older_than=older_than, dry_run=not yes)
     if done.merged or output != "table":
         show([merged._asdict() for merged in done.merged], output, MERGED)
@@ -395,18 +366,16 @@ def compact(path: str, older_than: float, yes: bool, storage_conn_id: str | None
 
 
 @landing.command()
-@click.argument("path")
+@at_landing
 @click.option("--name", help="The replaced manifest to put back; the latest without it.")
 @click.option("--yes", is_flag=True, help="Put it back; without it what could be is only listed.")
-@storage_option
 @output_option
-def restore(path: str, name: str | None, yes: bool, storage_conn_id: str | None, output: str) -> None:
+def restore(location: Any, name: str | None, yes: bool, output: str) -> None:
     """List replaced landings; --yes puts one back.
 
     Those that `land --on-reset full` has replaced stay until they are cleaned up. What is landed now takes
     the place of the one that is put back.
     """
-    location = storage_location(path, storage_conn_id)
     _require_landing(location)
     rows = [
         {
@@ -435,7 +404,3 @@ def _require_landing(location: Any, also: str = MANIFEST) -> None:
     folder = landing_at(location)
     if folder.committed() is None and folder.read(also) is None:
         raise NothingLanded(f"nothing has landed at {shown_place(location)}, or the path is another")
-
-
-def _landed(path: str, storage_conn_id: str | None) -> LandedData:
-    return read_landing(storage_location(path, storage_conn_id))

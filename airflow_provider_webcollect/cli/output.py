@@ -43,15 +43,16 @@ def output_option(command: F) -> F:
 
 
 def show(
-    rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str], *, exactly: bool = False
+    rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] = (), *, exactly: bool = False
 ) -> None:
     """Print rows to standard output.
 
     :param output: ``table``, ``json`` (an array of objects) or ``csv`` (with a header).
-    :param columns: the keys of the rows, in order.
+    :param columns: the keys of the rows, in order; by default those of the first row.
     :param exactly: whether a table has all columns under their own names; otherwise it leaves out those
         without a value.
     """
+    columns = columns or [*rows[0]]
     if output == "json":
         plain = [{name: _json(value) for name, value in row.items()} for row in rows]
         click.echo(_as_json(plain))

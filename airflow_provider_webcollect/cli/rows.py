@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 #: What a terminal is sent to show its cursor, which rich hides beside a bar.
 SHOW_CURSOR = b"\x1b[?25h"
-SUMMARY = ("folder", "new_rows", "new_parts", "rows", "parts", "bytes", "finished_at", "exported_at")
 
 
 @click.command()
@@ -63,9 +62,7 @@ SUMMARY = ("folder", "new_rows", "new_parts", "rows", "parts", "bytes", "finishe
     help="Where to begin: the cursor of an earlier command.",
 )
 @connection_options
-def read(
-    task_id: str, lotno: str | None, rows: int | None, offset: int, conn_id: str | None, url: str | None
-) -> None:
+def read(task_id: str, lotno: str | None, rows: int | None, offset: int, **where: Any) -> None:
     """Write a task's rows as JSON lines.
 
     They go to standard output as they come. The cursor to go on from is said on standard error at the end.
@@ -73,7 +70,7 @@ def read(
     """
     count, left, cursor = 0, 0, offset
     try:
-        with connect(conn_id, url, patient=True).client() as client:
+        with connect(**where, patient=True).client() as client:
             for page in _pages(client, task_id, lotno, offset, rows):
                 # a whole page, so that the cursor is right also after an interrupt
                 with _interrupt_put_off():
@@ -226,7 +223,7 @@ def land(task_id: str, path: str, conn_id: str | None, url: str | None, output: 
         "finished_at": manifest.finished_at,
         "exported_at": manifest.exported_at,
     }
-    show([row], output, SUMMARY)
+    show([row], output)
 
 
 def _location(path: str, table_format: str | None, storage_conn_id: str | None) -> Any:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., Any]")
 
-CALL = ("endpoint", "method", "path", "body")
 COPIES = ("task", "copy", "name", "failure")
 ACTIONS = ("action_id", "action_type", "name", "loop_type", "values", "properties", "task")
 #: The most ids that a question names.
@@ -141,7 +140,7 @@ def _client_for(
 
 
 def _show_calls(calls: Sequence[Call[Any]], output: str) -> None:
-    show([_call_row(call, output) for call in calls], output, CALL)
+    show([_call_row(call, output) for call in calls], output)
     click.echo("Nothing was changed.", err=True)
 
 
@@ -166,12 +165,12 @@ def _deletion(ids: Sequence[object], what: str) -> str:
 @_tasks_argument
 @connection_options
 @output_option
-def subtasks(task_ids: list[str], conn_id: str | None, url: str | None, output: str) -> None:
+def subtasks(task_ids: list[str], output: str, **where: Any) -> None:
     """Show the sub-tasks of tasks and their states.
 
     They are those of each task's latest batch. `-` as TASK: the ids on standard input, one a line.
     """
-    with connect(conn_id, url).client() as client:
+    with connect(**where).client() as client:
         found = {task_id: all_subtasks(client, task_id) for task_id in task_ids}
     rows = [
         {"task": task_id, "sub_task": each.sub_task_id, "status": each.status}
@@ -274,7 +273,7 @@ def move(task_id: str, group_id: int, output: str, **sending: Any) -> int:
     if not _send(endpoints.move_task(task_id, group_id), output, **sending).moved:
         click.echo("The service did not move the task: it may be in that group already.", err=True)
         return 1
-    show([{"task": task_id, "group": str(group_id)}], output, ("task", "group"))
+    show([{"task": task_id, "group": str(group_id)}], output)
     return 0
 
 
@@ -285,7 +284,7 @@ def move(task_id: str, group_id: int, output: str, **sending: Any) -> int:
 def delete(task_ids: list[str], output: str, **sending: Any) -> None:
     """Delete tasks, after a question."""
     _send(endpoints.delete_tasks(task_ids), output, _deletion(task_ids, "task"), **sending)
-    show([{"task": task_id} for task_id in task_ids], output, ("task",))
+    show([{"task": task_id} for task_id in task_ids], output)
 
 
 @task.command()
@@ -299,9 +298,7 @@ def delete(task_ids: list[str], output: str, **sending: Any) -> None:
 )
 @connection_options
 @output_option
-def actions(
-    task_ids: list[str], action_types: tuple[str, ...], conn_id: str | None, url: str | None, output: str
-) -> int:
+def actions(task_ids: list[str], action_types: tuple[str, ...], output: str, **where: Any) -> int:
     """Show the steps of tasks and what they are set to.
 
     A table and CSV have the number of a loop's values; JSON has the values.
@@ -309,7 +306,7 @@ def actions(
     Exit code 1: the service does not know one of the tasks.
     """
     call = endpoints.get_actions(task_ids, action_types or tuple(ActionType))
-    with connect(conn_id, url).client() as client:
+    with connect(**where).client() as client:
         found = {each.task_id: each.actions for each in client.send(call)}
     is_json = output == "json"
     rows = [
@@ -382,7 +379,7 @@ def set_loop(
     question = f"Overwrite all values of step {action_id} with {counted(len(values), 'value')}?"
     message = _send(call, output, "" if is_append else question, **sending).message
     row = {"task": task_id, "action_id": action_id, "values": len(values), "message": message}
-    show([row], output, tuple(row))
+    show([row], output)
 
 
 @task.command("set-params")
@@ -413,7 +410,7 @@ def set_params(
     step = {"action_type": action_type, "action_id": action_id, "properties": properties}
     _send(endpoints.update_task_parameters(task_id, actions=[step]), output, **sending)
     rows = [{"task": task_id, "action_id": action_id, "property": pair["name"]} for pair in properties]
-    show(rows, output, ("task", "action_id", "property"))
+    show(rows, output)
 
 
 @task.command("replace-urls")
@@ -431,7 +428,7 @@ def replace_urls(task_id: str, file: str, output: str, **sending: Any) -> None:
     urls = url_file(io.BytesIO(sys.stdin.buffer.read()) if file == "-" else file)
     question = f"Overwrite all URLs of task {task_id} with {urls.count:,}?"
     _send(endpoints.replace_urls(task_id, urls), output, question, **sending)
-    show([{"task": task_id, "urls": urls.count}], output, ("task", "urls"))
+    show([{"task": task_id, "urls": urls.count}], output)
 
 
 @task.command()
@@ -445,9 +442,7 @@ def replace_urls(task_id: str, file: str, output: str, **sending: Any) -> None:
     help="Only this one; may be repeated. By default all of the latest batch.",
 )
 @_sending_options
-def start(
-    task_id: str, subtask_ids: list[str], dry_run: bool, conn_id: str | None, url: str | None, output: str
-) -> int:
+def start(task_id: str, subtask_ids: list[str], dry_run: bool, output: str, **where: Any) -> int:
     """Start the sub-tasks of a task, and show which.
 
     Those that are waiting or running are not started again; with an API key alone, which cannot ask for
@@ -458,7 +453,7 @@ def start(
     Exit code 1: there are no sub-tasks.
     """
     validation.text("task_id", task_id)
-    access = connect(conn_id, url)
+    access = connect(**where)
     with access.client() as client:
         is_blind = subtask_ids and access.connection.credentials.key_only
         found = [] if is_blind else all_subtasks(client, task_id)
@@ -487,7 +482,7 @@ def mark_exported(task_id: str, output: str, **sending: Any) -> None:
     """
     question = f"Count all that task {task_id} has collected as exported?"
     _send(endpoints.mark_exported(task_id), output, question, **sending)
-    show([{"task": task_id}], output, ("task",))
+    show([{"task": task_id}], output)
 
 
 @click.group()
@@ -506,7 +501,7 @@ def delete_groups(group_ids: list[Any], output: str, **sending: Any) -> None:
     """
     question = _deletion(group_ids, "task group")
     _send(endpoints.delete_task_groups(group_ids), output, question, **sending)
-    show([{"group": group_id} for group_id in group_ids], output, ("group",))
+    show([{"group": group_id} for group_id in group_ids], output)
 
 
 @click.group()

@@ -67,7 +67,7 @@ BARS = "▁▂▃▄▅▆▇█"
 @click.argument("task_ids", metavar="[TASK]...", nargs=-1)
 @connection_options
 @output_option
-def status(task_ids: tuple[str, ...], conn_id: str | None, url: str | None, output: str) -> int:
+def status(task_ids: tuple[str, ...], output: str, **where: Any) -> int:
     """Show the state of tasks.
 
     What was collected (duplicates count), start, end and sub-tasks are those of the latest run. Without ids:
@@ -76,7 +76,7 @@ def status(task_ids: tuple[str, ...], conn_id: str | None, url: str | None, outp
 
     Exit code 1: the service does not know one of the tasks.
     """
-    access = connect(conn_id, url)
+    access = connect(**where)
     with access.client() as client:
         names = {} if task_ids else _recent_tasks(client)
         ids = list(dict.fromkeys([*(task_ids or names), *(() if task_ids else _tasks_of_assets(access))]))
@@ -125,9 +125,9 @@ def _tasks_of_assets(access: ServiceAccess) -> list[str]:
 @click.command()
 @connection_options
 @output_option
-def capacity(conn_id: str | None, url: str | None, output: str) -> None:
+def capacity(output: str, **where: Any) -> None:
     """Count the account's running and waiting tasks and sub-tasks."""
-    with connect(conn_id, url).client() as client:
+    with connect(**where).client() as client:
         counts = client.send(get_running_counts())
     show([counts.as_dict()], output, COUNTS)
 
@@ -160,9 +160,8 @@ def analytics(
     task_ids: tuple[str, ...],
     member_names: tuple[str, ...],
     collection_method: str,
-    conn_id: str | None,
-    url: str | None,
     output: str,
+    **where: Any,
 ) -> None:
     """Show rows, runs, success and cost per task.
 
@@ -172,7 +171,7 @@ def analytics(
     """
     today = datetime.datetime.now(datetime.UTC).date()
     first = start or today - datetime.timedelta(days=RECENT_DAYS)
-    with connect(conn_id, url).client() as client:
+    with connect(**where).client() as client:
         rows = _analytics(
             client,
             first,
@@ -236,9 +235,7 @@ NARROW = 72
 )
 @connection_options
 @output_option
-def follow(
-    task_ids: tuple[str, ...], is_next: bool, every: float, conn_id: str | None, url: str | None, output: str
-) -> int:
+def follow(task_ids: tuple[str, ...], is_next: bool, every: float, output: str, **where: Any) -> int:
     """Follow runs until they end, and show their last state.
 
     On a terminal each task has a bar of its sub-tasks, with its rows (duplicates count); elsewhere each
@@ -247,7 +244,7 @@ def follow(
 
     Exit code 1: a run was stopped, or a task is not known, or not started, for a minute; the reason is said.
     """
-    access = connect(conn_id, url)
+    access = connect(**where)
     ids = list(dict.fromkeys(task_ids))
     seen: dict[str, TaskStatus] = {}
     ends: dict[str, Ended] = {}
@@ -399,7 +396,6 @@ class _Display:
 
 
 F = TypeVar("F", bound="Callable[..., Any]")
-TOKEN_FACTS = ("connection", "stored", "age_seconds", "expires", "seconds_left", "stored_by")
 
 
 def _of_connection(command: F) -> F:
@@ -418,14 +414,14 @@ def token() -> None:
 
 @token.command("status")
 @_of_connection
-def token_status(conn_id: str | None, url: str | None, output: str) -> int:
+def token_status(output: str, **where: Any) -> int:
     """Show the age and the end of the stored token, and who stored it.
 
     Nothing is sent.
 
     Exit code 1: there is none, or it has ended, or it belongs to a credential that was replaced since.
     """
-    access = connect(conn_id, url)
+    access = connect(**where)
     found = access.store.load()
     current = access.connection.credentials.lineage_at(access.connection.settings.base_url)
     if found is None or not found.descends_from(current):
@@ -438,9 +434,9 @@ def token_status(conn_id: str | None, url: str | None, output: str) -> int:
 
 @token.command("refresh")
 @_of_connection
-def token_refresh(conn_id: str | None, url: str | None, output: str) -> None:
+def token_refresh(output: str, **where: Any) -> None:
     """Renew the token now, for all processes."""
-    access = connect(conn_id, url)
+    access = connect(**where)
     with access.client() as client:
         _show_token(access.connection.conn_id, client.renew_token(), output)
 
@@ -455,7 +451,7 @@ def _show_token(connection: str, found: StoredToken, output: str) -> None:
         "seconds_left": found.expires_at and round(found.expires_at - now),
         "stored_by": found.stored_by,
     }
-    show([row], output, TOKEN_FACTS)
+    show([row], output)
 
 
 def _instant(seconds: float) -> datetime.datetime:
