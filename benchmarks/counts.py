@@ -198,7 +198,8 @@ def counting() -> Iterator[Counting]:
     """
     from tests.landing.storages import s3_server
 
-    options = ("--no-limits", "--speed", "1000", "--stale-seconds", "0", "--row-bytes", str(ROW_BYTES))
+    options = ["--no-enforce-limits", "--speed", "1000", "--stale-seconds", "0"]
+    options += ["--row-bytes", str(ROW_BYTES)]
     requests: Counter[str] = Counter()
 
     def take(record: logging.LogRecord) -> bool:

@@ -87,7 +87,7 @@ def main() -> None:
     plan = Plan(*sizes, dlt_python=arguments.dlt_python)
     # all rows stay ready to be sent
     with (
-        sandbox("--no-limits", "--cache-mb", "1000") as server,
+        sandbox("--no-enforce-limits", "--cache-mb", "1000") as server,
         s3() as bucket,
         tempfile.TemporaryDirectory() as directory,
     ):

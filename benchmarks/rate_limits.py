@@ -22,9 +22,8 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 
 from airflow_provider_webcollect.sandbox import Control, demo
-from airflow_provider_webcollect.sandbox.bodies import ServiceError
-from airflow_provider_webcollect.sandbox.settings import Settings as SandboxSettings
-from airflow_provider_webcollect.sandbox.state import Limits
+from airflow_provider_webcollect.sandbox import Settings as SandboxSettings
+from airflow_provider_webcollect.sandbox.state import Limits, ServiceError
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client

@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000, help="rows of the task (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=2.0, help="per measurement (default: %(default)s)")
     arguments = parser.parse_args()
-    with sandbox("--no-limits") as server:
+    with sandbox("--no-enforce-limits") as server:
         measure(server.url, server.pid, arguments.rows, arguments.seconds)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.settings import Settings, make_settings
+from airflow_provider_webcollect.sandbox.state import Settings, make_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,12 +38,6 @@ def make_parser(program: str = "python -m airflow_provider_webcollect.sandbox") 
     )
     parser.add_argument("--allow-remote", action="store_true", help="let --host be other than loopback")
     parser.add_argument("--ready-file", type=Path, help="write the URL into this file once it listens")
-    parser.add_argument(
-        "--no-limits",
-        dest="enforce_limits",
-        action="store_false",
-        help="the same as --no-enforce-limits: never answer 429",
-    )
     for setting in dataclasses.fields(Settings):
         flag = "--" + setting.name.replace("_", "-")
         text = setting.metadata["description"] + " (default: %(default)s)"

@@ -1,16 +1,31 @@
-"""Controlling a sandbox from a test, over HTTP, so that the sandbox may run in another process."""
+"""Controlling a sandbox from a test, over HTTP, so that the sandbox may run in another process.
+
+:class:`Control` sends commands, which :func:`run_command` carries out in the sandbox, under ``/_sandbox/``.
+"""
 
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import os
+from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
+from airflow_provider_webcollect.sandbox.data import segments
+from airflow_provider_webcollect.sandbox.operations import OPERATIONS, Parameters, time_text, visible_rows
+from airflow_provider_webcollect.sandbox.state import Fault, RequestLog, ServiceError, State, Tokens
+from airflow_provider_webcollect.sandbox.world import LOOP_ACTION, Action, Clock, Task, World
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from starlette.requests import Request
+
+PREFIX = "/_sandbox/"
 
 R = TypeVar("R")
 
@@ -276,7 +291,7 @@ class Control:
         connection = http.client.HTTPConnection(self._address, timeout=60)
         try:
             body = msgspec.json.encode(arguments, enc_hook=os.fspath)
-            connection.request("POST", f"/_sandbox/{command}", body, {"Content-Type": "application/json"})
+            connection.request("POST", PREFIX + command, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             answer = response.read()
         finally:
@@ -284,3 +299,169 @@ class Control:
         if response.status != 200:
             raise SandboxError(msgspec.json.decode(answer)["error"])
         return answer
+
+
+def run_command(state: State, request: Request, body: bytes, any_host: bool) -> tuple[int, bytes]:
+    """
+    Run a command: its name is the path after :data:`PREFIX`, its arguments are a JSON object or nothing.
+
+    :param any_host: whether the ``Host`` header may name a host other than this machine's loopback.
+    :return: HTTP status and JSON.
+    """
+    try:
+        _refuse_web_pages(request, any_host)
+        name = request.scope["path"].removeprefix(PREFIX)
+        if name not in COMMANDS:
+            raise ServiceError("NotFound", f"There is no command {name}.", 404)
+        part, function = COMMANDS[name]
+        arguments = msgspec.json.decode(body or b"{}", type=_parameters(function).struct)
+        result = function(getattr(state, part) if part else state, **msgspec.structs.asdict(arguments))
+    except ServiceError as error:
+        return error.status, msgspec.json.encode({"error": error.message})
+    except (ValueError, OSError) as error:
+        return 400, msgspec.json.encode({"error": str(error)})
+    return 200, msgspec.json.encode(_plain(result, state.clock.now()))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or IP address is this machine's loopback."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _refuse_web_pages(request: Request, any_host: bool) -> None:
+    """Refuse requests that a web page may have made its reader's browser send."""
+    # A page's images and links send requests without an Origin, but never with POST.
+    if request.method != "POST":
+        raise ServiceError("MethodNotAllowed", "Commands are taken by POST only.", 405)
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    if origin not in (None, f"http://{host}"):
+        raise ServiceError("Forbidden", f"The Origin {origin} may not control the sandbox.", 403)
+    # With DNS rebinding, a page's own host name leads here, and its Origin matches its Host.
+    port = request.scope["server"][1]
+    if not any_host and not _is_own_host(host, port):
+        rule = f"The Host must be a loopback address or localhost, with the port {port}: {host}"
+        raise ServiceError("Forbidden", rule, 403)
+
+
+def _is_own_host(host: str, port: int) -> bool:
+    try:
+        address = urlsplit(f"//{host}")
+        return is_loopback(address.hostname or "") and (address.port or 80) == port
+    except ValueError:
+        return False
+
+
+def _fail(faults: list[Fault], *, fault: Fault) -> None:
+    if fault.path not in {"*", *(operation.path for operation in OPERATIONS)}:
+        raise ValueError(f"{fault.path} is not a path of the contract, nor *")
+    faults.append(fault)
+
+
+def _true_rows(state: State, *, task_id: str, lotno: str | None = None) -> msgspec.Raw:
+    rows = segments(visible_rows(state, state.world.task(task_id=task_id), lotno), 0, state.blocks)
+    return msgspec.Raw(b"[%b]" % b",".join(block.cut(first, end) for block, first, end in rows))
+
+
+def _start_task(world: World, *, task_id: str) -> None:
+    task = world.task(task_id=task_id)
+    world.start(task, task.subtask_ids)
+
+
+def _stop_task(world: World, *, task_id: str) -> None:
+    world.task(task_id=task_id).stop(world.clock.now())
+
+
+def _grow(world: World, *, task_id: str, rows: int) -> None:
+    task = world.task(task_id=task_id)
+    if not task.runs:
+        raise ValueError("the task never ran")
+    task.runs[-1].more_rows += rows
+
+
+def _reset_data(world: World, *, task_id: str) -> None:
+    for run in world.task(task_id=task_id).runs:
+        run.more_rows -= run.row_count(world.clock.now())
+        run.exported_rows = 0
+
+
+def _mark_state(world: World, *, task_id: str, state: str) -> None:
+    world.task(task_id=task_id).marked = state
+
+
+#: For each command, the part of the state that it is about, and what carries it out: a function that takes
+#: the part, and the command's arguments as keyword-only parameters.
+COMMANDS: dict[str, tuple[str, Callable[..., object]]] = {
+    "add_task": ("world", World.add_task),
+    "advance": ("clock", Clock.advance),
+    "change_rows": ("world", World.change_rows),
+    "clear_faults": ("faults", list.clear),
+    "clear_requests": ("log", RequestLog.clear),
+    "configure": ("", State.configure),
+    "counters": ("log", RequestLog.counters),
+    "expire_tokens": ("tokens", Tokens.expire),
+    "fail": ("faults", _fail),
+    "groups": ("world", lambda world: world.groups),
+    "grow": ("world", _grow),
+    "mark_state": ("world", _mark_state),
+    "now": ("clock", Clock.now),
+    "requests": ("log", RequestLog.entries),
+    "reset": ("", State.reset),
+    "reset_data": ("world", _reset_data),
+    "start_task": ("world", _start_task),
+    "stop_task": ("world", _stop_task),
+    "task": ("world", World.task),
+    "tasks": ("world", lambda world: list(world.tasks.values())),
+    "true_rows": ("", _true_rows),
+}
+_parameters = lru_cache(Parameters)
+
+
+def _plain(result: object, now: float) -> object:
+    """Replace tasks by what :meth:`Control.task` tells of them."""
+    if isinstance(result, Task):
+        return _task_record(result, now)
+    return [_plain(item, now) for item in result] if isinstance(result, list) else result
+
+
+def _task_record(task: Task, now: float) -> dict[str, Any]:
+    runs = [
+        {
+            "lotno": run.lotno,
+            "rows": run.row_count(now),
+            "exported_rows": run.exported_rows,
+            "exported": run.exported_rows >= run.row_count(now) > 0,
+            "status": run.status(now),
+            "started_subtasks": len(run.started),
+            "start": time_text(run.began),
+        }
+        for run in task.runs
+    ]
+    loop = task.loop
+    return {
+        "task_id": task.task_id,
+        "name": task.name,
+        "owner": task.owner,
+        "group_id": task.group_id,
+        "state": task.status(now),
+        "executed_times": len(task.runs),
+        "exported": bool(runs) and all(run["exported"] for run in runs),
+        "rows": sum(run.row_count(now) for run in task.runs),
+        "runs": runs,
+        "subtasks": [
+            {"subtask_id": subtask_id, "status": task.subtask_status(i, now)}
+            for i, subtask_id in enumerate(task.subtask_ids)
+        ],
+        "actions": [_action_record(action) for action in task.actions],
+        "urls": loop.loop_items if loop.loop_type == "UrlList" else [],
+        "fields": task.fields,
+    }
+
+
+def _action_record(action: Action) -> dict[str, Any]:
+    record = {"action_id": action.action_id, "action_type": action.action_type, "name": action.name}
+    if action.action_type == LOOP_ACTION:
+        return {**record, "loop_type": action.loop_type, "loop_items": action.loop_items}
+    return {**record, "properties": action.properties}

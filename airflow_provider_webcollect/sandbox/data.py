@@ -7,6 +7,7 @@ a few slices of blocks, and serving it needs no work per row.
 from __future__ import annotations
 
 import csv
+import itertools
 import random
 from array import array
 from bisect import bisect_right
@@ -14,18 +15,14 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import lru_cache
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-
-from airflow_provider_webcollect.sandbox.bodies import ServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from airflow_provider_webcollect.sandbox.settings import Settings
     from airflow_provider_webcollect.sandbox.world import Task
 
 BLOCK_ROWS = 1000
@@ -57,6 +54,7 @@ _COMMENTS = (
 )
 _SELLERS = ("Nordwind GmbH", "O'Neil & Sons", "株式会社さくら", "Ünal Ticaret", "Data, Inc.")
 _CITIES = ("København", "São Paulo", "北京", "New York, NY", "Łódź", None)
+_CHOICES: dict[int, Sequence[str | None]] = {2: _SELLERS, 3: _CITIES, 5: _COMMENTS}
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class Block:
 
 def make_block(rows: Sequence[bytes]) -> Block:
     """Return a block of encoded rows."""
-    return Block(b",".join(rows), array("Q", accumulate((len(row) + 1 for row in rows), initial=0)))
+    return Block(b",".join(rows), array("Q", itertools.accumulate((len(row) + 1 for row in rows), initial=0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,43 +234,30 @@ def _value(chance: random.Random, number: int) -> str | None:
             return f"{chance.choice(_WORDS)} {chance.randrange(1000)}"
         case 1:
             return f"{chance.randrange(1, 200_000) / 100:.2f}"
-        case 2:
-            return chance.choice(_SELLERS)
-        case 3:
-            return chance.choice(_CITIES)
         case 4:
             return f"https://shop.example/p/{chance.randrange(10**9)}?ref=list&q=%C3%A9"
-        case _:
-            return chance.choice(_COMMENTS)
+    return chance.choice(_CHOICES[number % 6])
 
 
-def load_table(settings: Settings) -> Sequence[bytes]:
-    """Return the rows of the user's own table; empty if there is no table."""
-    return read_table(settings.data) if settings.data else ()
-
-
-def read_table(path: Path) -> list[bytes]:
+def read_table(path: Path | None) -> list[bytes]:
     """
     Return the encoded rows of a CSV file with a header line, or of a file with one JSON object per line.
 
+    :param path: the user's own table; ``None``: there is none, and so there are no rows.
     :raises ValueError: the file has no rows, or an invalid one.
     """
+    if path is None:
+        return []
     if path.suffix.lower() == ".csv":
         with path.open(newline="", encoding="utf-8-sig") as lines:
-            records = list(csv.DictReader(lines))
-        if any(None in record for record in records):
+            rows: list[dict[str, object]] = list(csv.DictReader(lines))
+        if any(None in row for row in rows):
             raise ValueError(f"{path} has a row with more values than the header has names")
-        rows = encode_rows(records)
     else:
         lines_of_json = path.read_bytes().split(b"\n")
-        rows = encode_rows(msgspec.json.decode(line, type=dict) for line in lines_of_json if line.strip())
+        rows = [msgspec.json.decode(line, type=dict) for line in lines_of_json if line.strip()]
     if not rows:
         raise ValueError(f"{path} has no rows")
-    return rows
-
-
-def encode_rows(rows: Iterable[object]) -> list[bytes]:
-    """Encode rows as JSON."""
     return [msgspec.json.encode(row) for row in rows]
 
 
@@ -324,39 +309,36 @@ SMALL_PAGE_ROWS = 200
 SMALL_PAGE_BYTES = 4_000_000
 LARGE_PAGE_BYTES = 8_000_000
 MAX_PAGE_ROWS = 1000
+OFFSET_JUMP = 924
 
 
-def position(row: int, jump: int) -> int:
+def position(row: int) -> int:
     """
     Return the offset of a row.
 
-    The first row has offset 0; after that the offset exceeds the row number by a further ``jump`` in every
-    1000 rows. So clients can pass it on but not compute it: with 924 and pages of 100 rows, 0 is followed by
-    1024 and 1124.
+    The first row has offset 0; after that the offset exceeds the row number by a further 924 in every 1000
+    rows. So clients can pass it on but not compute it: with pages of 100 rows, 0 is followed by 1024 and
+    1124.
     """
-    return row + jump * (1 + row // BLOCK_ROWS) if row > 0 else 0
+    return row + OFFSET_JUMP * (1 + row // BLOCK_ROWS) if row > 0 else 0
 
 
-def row_at(offset: int, jump: int) -> int:
+def row_at(offset: int) -> int:
     """Return the row at an offset, or the next one after it."""
     if offset <= 0:
         return 0
-    thousands, rest = divmod(offset - jump, BLOCK_ROWS + jump)
+    thousands, rest = divmod(offset - OFFSET_JUMP, BLOCK_ROWS + OFFSET_JUMP)
     return max(1, thousands * BLOCK_ROWS + min(rest, BLOCK_ROWS))
 
 
-def read_page(
-    spans: Sequence[Span], offset: int, size: int, jump: int, cache: BlockCache, refuse_large: bool
-) -> bytes:
+def read_page(spans: Sequence[Span], offset: int, size: int, cache: BlockCache) -> bytes:
     """
     Return a page, as the JSON of the contract's ``{offset, total, restTotal, data}``.
 
     It contains ``size`` rows, or fewer if those exceed 4 MB (``size`` up to 200) or 8 MB; at least one.
-
-    :raises ServiceError: ``LimitTraffic``, if ``refuse_large`` is set and the limit would reduce the rows.
     """
     total = sum(span.count for span in spans)
-    start = row_at(offset, jump)
+    start = row_at(offset)
     pieces: list[bytes] = []
     count = 0
     capacity = SMALL_PAGE_BYTES if size <= SMALL_PAGE_ROWS else LARGE_PAGE_BYTES
@@ -368,9 +350,7 @@ def read_page(
             capacity -= len(pieces[-1]) + 1
         if stop < end or count == size:
             break
-    if refuse_large and count < min(size, total - start):
-        raise ServiceError("LimitTraffic", "The page is too large. Ask for fewer rows.")
-    next_offset = position(start + count, jump) if start < total else max(offset, 0)
+    next_offset = position(start + count) if start < total else max(offset, 0)
     rest = max(0, total - start - count)
     head = b'{"offset":%d,"total":%d,"restTotal":%d,"data":[' % (next_offset, total, rest)
     return b"".join((head, b",".join(pieces), b"]}"))
@@ -383,7 +363,7 @@ def _fitting(block: Block, first: int, end: int, capacity: int, at_least: int) -
     return max(first + at_least, bisect_right(block.starts, limit, first, end) - 1)
 
 
-_METRICS = ("dataVolumeMetrics", "executionMetrics", "resourceUsageMetrics")
+METRICS = ("dataVolumeMetrics", "executionMetrics", "resourceUsageMetrics")
 
 
 def months_back(day: date, months: int) -> date:
@@ -402,52 +382,31 @@ def records(
     :param granularity: ``Day``, ``Week`` or ``Month``.
     :param methods: ``Cloud``, ``Local`` or both.
     """
+    days = [start + timedelta(days=offset) for offset in range((end - start).days + 1)]
     buckets: dict[tuple[str, str, str], tuple[Task, date, Counter[str]]] = {}
-    for task in tasks:
-        for method in methods:
-            for day, volume in _days(seed, task, start, end, method):
-                key = (_day_key(day, granularity), task.task_id, method)
-                buckets.setdefault(key, (task, day, Counter()))[2].update(volume)
+    for task, method, day in itertools.product(tasks, methods, days):
+        if volume := _volume(random.Random(f"{seed}/{task.task_id}/{day}/{method}"), method):
+            key = (_day_key(day, granularity), task.task_id, method)
+            buckets.setdefault(key, (task, day, Counter()))[2].update(volume)
     return [
         _record(task, day, granularity, method, volume)
         for (_, _, method), (task, day, volume) in sorted(buckets.items(), key=lambda bucket: bucket[0])
     ]
 
 
-def with_nulls(seed: int, record: dict[str, Any], share: float) -> dict[str, Any]:
-    """
-    Return a row with some metrics set to null, always the same ones.
-
-    :param share: share of the metrics that are null, from 0 to 1.
-    """
-    key = f"{record['taskId']}/{record['dayKey']}/{record['collectionMethod']}"
-    chance = random.Random(f"{seed}/{key}/nulls")
-    return record | {
-        kind: {name: None if chance.random() < share else value for name, value in record[kind].items()}
-        for kind in _METRICS
-    }
-
-
-def _days(seed: int, task: Task, start: date, end: date, method: str) -> Iterator[tuple[date, Counter[str]]]:
-    for offset in range((end - start).days + 1):
-        day = start + timedelta(days=offset)
-        chance = random.Random(f"{seed}/{task.task_id}/{day}/{method}")
-        if chance.random() < (0.7 if method == "Cloud" else 0.2):
-            runs, collected = chance.randint(1, 6), chance.randint(0, 20_000)
-            yield (
-                day,
-                Counter(
-                    collected=collected,
-                    duplicates=chance.randint(0, collected // 20),
-                    runs=runs,
-                    failures=chance.randint(0, runs) // 3,
-                    seconds=runs * chance.randint(20, 900),
-                    captchas=chance.randint(0, 9),
-                    template_rows=collected // 10,
-                    proxy_ip_halves=chance.randint(0, 100),
-                    cents=chance.randint(0, 500),
-                ),
-            )
+def _volume(chance: random.Random, method: str) -> Counter[str] | None:
+    """What a task did on a day, which is nothing on some days."""
+    if chance.random() >= (0.7 if method == "Cloud" else 0.2):
+        return None
+    runs, collected = chance.randint(1, 6), chance.randint(0, 20_000)
+    return Counter(
+        collected=collected,
+        duplicates=chance.randint(0, collected // 20),
+        runs=runs,
+        failures=chance.randint(0, runs) // 3,
+        seconds=runs * chance.randint(20, 900),
+        captchas=chance.randint(0, 9),
+    )
 
 
 def _day_key(day: date, granularity: str) -> str:
@@ -461,7 +420,7 @@ def _first_of_week(day: date) -> date:
 
 
 def _record(task: Task, day: date, granularity: str, method: str, volume: Counter[str]) -> dict[str, Any]:
-    first = _first_of_week(day)
+    first, runs = _first_of_week(day), volume["runs"]
     week = {"weekStartDate": str(first), "weekEndDate": str(first + timedelta(days=6))}
     return {
         "taskId": task.task_id,
@@ -475,18 +434,18 @@ def _record(task: Task, day: date, granularity: str, method: str, volume: Counte
             "deduplicatedVolume": volume["collected"] - volume["duplicates"],
         },
         "executionMetrics": {
-            "runCount": volume["runs"],
-            "successCount": volume["runs"] - volume["failures"],
+            "runCount": runs,
+            "successCount": runs - volume["failures"],
             "failureCount": volume["failures"],
-            "durationPerRunSeconds": round(volume["seconds"] / volume["runs"], 2),
+            "durationPerRunSeconds": round(volume["seconds"] / runs, 2),
             "totalExecutionSeconds": volume["seconds"],
-            "successRate": round(1 - volume["failures"] / volume["runs"], 4),
-            "failureRate": round(volume["failures"] / volume["runs"], 4),
+            "successRate": round(1 - volume["failures"] / runs, 4),
+            "failureRate": round(volume["failures"] / runs, 4),
         },
         "resourceUsageMetrics": {
             "captchaCount": volume["captchas"],
-            "simpleTemplateCount": volume["template_rows"] if method == "Cloud" else None,
-            "proxyIpCount": volume["proxy_ip_halves"] / 2,
-            "balance": volume["cents"] / 100,
+            "simpleTemplateCount": volume["collected"] // 10 if method == "Cloud" else None,
+            "proxyIpCount": runs / 2,
+            "balance": runs / 10,
         },
     }

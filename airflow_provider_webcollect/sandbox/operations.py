@@ -1,58 +1,136 @@
-"""The contract's twenty endpoints: the handlers, and path, permissions and limits of each."""
+"""The contract's twenty endpoints: what each takes from a request, what it does, and who may call it."""
 
 from __future__ import annotations
 
-import math
+import inspect
+import itertools
+import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import unquote
 
+import msgspec
 from msgspec import Meta
 
-from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.bodies import (
-    ActionParameters,
-    ActionType,
-    GroupIds,
-    Integer,
-    LoopItems,
-    LoopType,
-    Names,
-    PageNumber,
-    Parameters,
+from airflow_provider_webcollect.sandbox import data, demo, world
+from airflow_provider_webcollect.sandbox.state import (
+    STATUS_V1,
+    STATUS_V2,
+    Credential,
     ServiceError,
-    Text,
-    Texts,
+    State,
     invalid,
-    required,
-)
-from airflow_provider_webcollect.sandbox.data import (
-    MAX_PAGE_ROWS,
-    Span,
-    months_back,
-    read_page,
-    records,
-    with_nulls,
-)
-from airflow_provider_webcollect.sandbox.state import STATUS_V1, STATUS_V2, State
-from airflow_provider_webcollect.sandbox.world import (
-    ENTER_TEXT_ACTION,
-    EXTRACTING,
-    FINISHED,
-    LOOP_ACTION,
-    SENT,
-    WAITING,
-    Action,
-    Run,
-    Task,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
-    from airflow_provider_webcollect.sandbox.settings import Settings
+    from airflow_provider_webcollect.sandbox.state import Settings
+
+
+Text = Annotated[str, Meta(min_length=1)]
+Texts = Annotated[list[Text], Meta(min_length=1)]
+# The largest integer that every JSON reader represents exactly.
+MAX_INTEGER = 2**53 - 1
+Integer = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+GroupIds = Annotated[list[Integer], Meta(min_length=1)]
+PageNumber = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
+# `TextList` or `UrlList` in the contract; public samples send `URLList`, and letter case varies.
+LoopType = Annotated[str, Meta(pattern=r"(?ai)^(text|url)list\Z")]
+ActionType = Literal["LoopAction", "NavigateAction", "EnterTextAction"]
+
+Names = Literal["camel"] | None
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_EMPTY: tuple[object, ...] = ("", None)
+
+
+class Record(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """A record inside a body; unknown fields are refused, so that misspellings are noticed."""
+
+
+class LoopItems(Record):
+    """New loop values of a step."""
+
+    action_id: Text
+    loop_type: LoopType
+    loop_items: list[str]
+    is_append: bool | None = False
+
+
+class Property(Record):
+    """One parameter of a step."""
+
+    name: Text
+    value: str
+
+
+class ActionParameters(Record):
+    """New parameters of a step."""
+
+    action_type: ActionType
+    action_id: Text
+    properties: list[Property]
+
+
+class Parameters:
+    """
+    The keyword-only parameters of a function; their annotations say which values are valid.
+
+    :param function: the function.
+    :param names: how the request names them: in ``camel`` case, or ``None``: as they are.
+    """
+
+    def __init__(self, function: Callable[..., object], names: Names = None) -> None:
+        parameters = inspect.signature(function, eval_str=True).parameters.values()
+        self.struct = msgspec.defstruct(
+            function.__name__,
+            [_field(parameter) for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY],
+            kw_only=True,
+            forbid_unknown_fields=True,
+            rename=names,
+        )
+        fields = msgspec.structs.fields(self.struct)
+        self._empty = {field.encode_name: _EMPTY if field.required else (*_EMPTY, []) for field in fields}
+        self._integers = {field.encode_name for field in fields if field.type is not Text}
+
+    def check(self, fields: Mapping[str, object]) -> dict[str, Any]:
+        """
+        Return the fields of a request as arguments; optional ones may be empty, as in the contract.
+
+        :raises ServiceError: ``InvalidParameter`` or ``InvalidParameter.Required``.
+        """
+        filled = {name: value for name, value in fields.items() if value not in self._empty.get(name, ())}
+        try:
+            return msgspec.structs.asdict(msgspec.convert(filled, self.struct))
+        except msgspec.ValidationError as error:
+            missing = re.match(r"Object missing required field `(\w+)`", str(error))
+            raise required(missing[1]) if missing else invalid(str(error)) from error
+
+    def check_query(self, values: Mapping[str, str]) -> dict[str, Any]:
+        """
+        Return the values of a query as arguments; integers are texts there.
+
+        :raises ServiceError: as :meth:`check`.
+        """
+        return self.check(
+            {
+                name: int(value) if name in self._integers and _INTEGER.fullmatch(value) else value
+                for name, value in values.items()
+            }
+        )
+
+
+def _field(parameter: inspect.Parameter) -> Any:
+    required_field = (parameter.name, parameter.annotation)
+    return required_field if parameter.default is parameter.empty else (*required_field, parameter.default)
+
+
+def required(name: str) -> ServiceError:
+    """Return the error for a missing parameter."""
+    return ServiceError("InvalidParameter.Required", f"The parameter {name} is required.")
 
 
 def refresh_token(
@@ -93,7 +171,7 @@ def query_analytics(
     today = datetime.fromtimestamp(state.clock.wall(), UTC).date()
     if end > today or end < start:
         raise invalid("end must not be later than today (UTC) and not earlier than start.")
-    if start < months_back(today, 3):
+    if start < data.months_back(today, 3):
         raise invalid("Only the latest 3 months can be queried.")
     members = set(member_names) or {demo.USERNAME}
     if not members <= {demo.USERNAME, demo.COLLEAGUE}:
@@ -104,26 +182,20 @@ def query_analytics(
         if task.owner in members and (not task_ids or task.task_id in task_ids)
     ]
     methods = ["Cloud", "Local"] if collection_method == "All" else [collection_method]
-    seed, null_share = state.settings.seed, state.settings.null_metrics
-    found = records(seed, tasks, start, end, time_granularity, methods)
+    found = data.records(state.settings.seed, tasks, start, end, time_granularity, methods)
     shown = found[(page - 1) * page_size : page * page_size]
-    return {"total": len(found), "data": [with_nulls(seed, record, null_share) for record in shown]}
+    if state.settings.null_metrics:
+        shown = [row | {kind: dict.fromkeys(row[kind]) for kind in data.METRICS} for row in shown]
+    return {"total": len(found), "data": shown}
 
 
 def deprecate_data_app(state: State, *, app_id: str, author: str) -> object:
     """Endpoint 20."""
     app = state.world.apps.get(app_id)
-    if app is None or app.author != author:
+    if app is None or app.namespace != author:
         raise ServiceError("not_found", "There is no such data app.", status=404)
     app.status = "deprecated"
-    version = {"version": app.version} if app.version else {}
-    return {
-        "app_name": app.app_name,
-        "namespace": app.author,
-        **version,
-        "status": app.status,
-        "missing_secrets": app.missing_secrets,
-    }
+    return app
 
 
 SUBTASK_PAGE_ROWS = 20
@@ -147,7 +219,7 @@ def get_task_statuses_v2(state: State, *, task_ids: Texts) -> object:
 
 def get_subtasks(state: State, *, task_id: Text, page: PageNumber, size: PageNumber) -> object:
     """Endpoint 14."""
-    task, now = state.world.own(task_id), state.clock.now()
+    task, now = own(state, task_id), state.clock.now()
     size = min(size, SUBTASK_PAGE_ROWS)
     shown = list(enumerate(_listed_subtasks(state, task)))[(page - 1) * size : page * size]
     return [
@@ -158,7 +230,7 @@ def get_subtasks(state: State, *, task_id: Text, page: PageNumber, size: PageNum
 
 def start_subtasks(state: State, *, task_id: Text, sub_task_ids: Texts) -> None:
     """Endpoint 15."""
-    task = state.world.own(task_id)
+    task = own(state, task_id)
     exact = state.settings.echo_ids == "as_sent"
     subtask_ids = {subtask_id if exact else subtask_id.lower() for subtask_id in sub_task_ids}
     if not subtask_ids <= set(task.subtask_ids):
@@ -179,11 +251,11 @@ def get_running_counts(state: State) -> object:
         for i in run.started
     ]
     return {
-        "extractingCount": statuses.count(EXTRACTING),
-        "waitingCount": statuses.count(WAITING),
-        "finishedCount": statuses.count(FINISHED),
-        "waitingSubTaskCount": subtasks.count(WAITING) + subtasks.count(SENT),
-        "executingSubTaskCount": subtasks.count(EXTRACTING),
+        "extractingCount": statuses.count(world.EXTRACTING),
+        "waitingCount": statuses.count(world.WAITING),
+        "finishedCount": statuses.count(world.FINISHED),
+        "waitingSubTaskCount": subtasks.count(world.WAITING) + subtasks.count(world.SENT),
+        "executingSubTaskCount": subtasks.count(world.EXTRACTING),
     }
 
 
@@ -192,27 +264,29 @@ def time_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
 
 
-def _with_status(state: State, task_ids: list[str]) -> list[Task]:
+def _with_status(state: State, task_ids: list[str]) -> list[world.Task]:
     if len(task_ids) > MOST_TASKS:
         raise ServiceError("InvalidTasks", f"A query names at most {MOST_TASKS} tasks.")
-    tasks = state.world.owned(task_ids)
+    tasks = owned(state, task_ids)
     return [task for task in tasks if task.runs or task.marked or not state.settings.hide_unexecuted]
 
 
-def _listed_subtasks(state: State, task: Task) -> list[str]:
+def _listed_subtasks(state: State, task: world.Task) -> list[str]:
     hidden = state.settings.hide_unexecuted_subtasks and not task.runs
     return [] if hidden else task.subtask_ids
 
 
-def _status_record(state: State, task: Task, now: float) -> dict[str, Any]:
+def _status_record(state: State, task: world.Task, now: float) -> dict[str, Any]:
     settings, (status, run) = state.settings, task.seen(now)
+    count = run.row_count(now) if run else 0
     latest = task.runs[-1] if task.runs else None
     counted = latest if "executed_times" in settings.stale_shows else run
     started = latest if "start_time" in settings.stale_shows else run
     record = {
         "taskId": _echoed(state, task.task_id),
         "status": status,
-        "currentTotalExtractCount": run.extract_count(now) if run else 0,
+        # the rows before duplicates are removed, which is 1 in 40 more
+        "currentTotalExtractCount": count + count // 40,
         "executedTimes": _executed_times(counted, now, settings),
         "subTaskCount": len(_listed_subtasks(state, task)),
         "nextExecuteTime": None,
@@ -220,67 +294,46 @@ def _status_record(state: State, task: Task, now: float) -> dict[str, Any]:
     }
     if not settings.hide_end_times:
         record["endExecuteTime"] = time_text(run.ends()) if run and not run.active(now) else None
-    return record | _execution_times(run, now, settings) if settings.execution_times else record
+    return record
 
 
 def _echoed(state: State, found_id: str) -> str:
-    match state.settings.echo_ids:
-        case "upper":
-            return found_id.upper()
-        case "lower":
-            return found_id.lower()
-    return found_id
+    return found_id.upper() if state.settings.echo_ids == "upper" else found_id
 
 
-def _executed_times(run: Run | None, now: float, settings: Settings) -> int:
+def _executed_times(run: world.Run | None, now: float, settings: Settings) -> int:
     count = run.number if run else 0
     if run and settings.counted_runs == "ended" and run.active(now):
         count -= 1
     return max(0, count + settings.executed_times_offset)
 
 
-def _execution_times(run: Run | None, now: float, settings: Settings) -> dict[str, str | None]:
-    began = run.collects_from() if run else math.inf
-    until = min(now, run.ends()) if run else now
-    seconds, text = str(round(max(0.0, until - began))), settings.execution_seconds_text
-    return {
-        "ExecutingTime": time_text(began) if began <= until else None,
-        "startExecuteTimeSeconds": seconds if text is None else text,
-    }
-
-
-PageSize = Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS)]
+PageSize = Annotated[int, Meta(ge=1, le=data.MAX_PAGE_ROWS)]
 
 
 def read_data(state: State, *, task_id: Text, offset: Integer, size: PageSize) -> bytes:
     """Endpoint 17."""
-    return _page(state, visible_rows(state, state.world.own(task_id)), offset, size)
+    return data.read_page(visible_rows(state, own(state, task_id)), offset, size, state.blocks)
 
 
 def read_batch_data(state: State, *, task_id: Text, lotno: Text, offset: Integer, size: PageSize) -> bytes:
     """Endpoint 18."""
-    batch = visible_rows(state, state.world.own(task_id), lotno)
+    batch = visible_rows(state, own(state, task_id), lotno)
     if not batch:
         raise invalid("The task has no batch of this number.")
-    return _page(state, batch, offset, size)
+    return data.read_page(batch, offset, size, state.blocks)
 
 
 def mark_exported(state: State, *, task_id: Text) -> None:
     """Endpoint 19: rows that exist now count as exported, later ones do not."""
-    for run in state.world.own(task_id).runs:
+    for run in own(state, task_id).runs:
         run.exported_rows = run.row_count(state.clock.now())
 
 
-def visible_rows(state: State, task: Task, lotno: str | None = None) -> list[Span]:
+def visible_rows(state: State, task: world.Task, lotno: str | None = None) -> list[data.Span]:
     """Return the rows of a complete read of a task, or of one of its batches."""
     now, delay = state.clock.now(), state.settings.empty_after_finish_seconds
     return [task.readable(run, now, delay) for run in task.runs if lotno in (None, run.lotno)]
-
-
-def _page(state: State, spans: list[Span], offset: int, size: int) -> bytes:
-    settings = state.settings
-    refuse_large = settings.large_pages == "refuse"
-    return read_page(spans, offset, size, settings.offset_jump, state.blocks, refuse_large)
 
 
 _LOOP_TYPES = {"urllist": "UrlList", "textlist": "TextList"}
@@ -297,8 +350,8 @@ def update_loop_items(
     is_append: bool,
 ) -> object:
     """Endpoint 3."""
-    task = state.world.own(task_id)
-    _set_loop_items(_step(task, action_id, LOOP_ACTION), loop_type, loop_items, is_append)
+    task = own(state, task_id)
+    _set_loop_items(_step(task, action_id, world.LOOP_ACTION), loop_type, loop_items, is_append)
     return {"message": "The loop items were updated."}
 
 
@@ -314,10 +367,10 @@ def update_task_parameters(
         raise ServiceError("RequestModelNull", "The request has no parameters.")
     if task_id is None:
         raise required("taskId")
-    task = state.world.own(task_id)
+    task = own(state, task_id)
     # All steps are looked up before any is changed, so that a refused request changes nothing.
     steps = [_step(task, entry.action_id, entry.action_type) for entry in actions]
-    loops = [_step(task, entry.action_id, LOOP_ACTION) for entry in loop_items]
+    loops = [_step(task, entry.action_id, world.LOOP_ACTION) for entry in loop_items]
     for step, parameters in zip(steps, actions, strict=True):
         step.properties = step.properties | {entry.name: entry.value for entry in parameters.properties}
     for loop, items in zip(loops, loop_items, strict=True):
@@ -338,13 +391,13 @@ def get_actions(
             "taskId": task.task_id,
             "actions": [_step_record(step) for step in task.actions if step.action_type in action_types],
         }
-        for task in state.world.owned(task_ids)
+        for task in owned(state, task_ids)
     ]
 
 
 def replace_urls(state: State, *, task_id: Text, file: bytes) -> None:
     """Endpoint 6."""
-    task = state.world.own(task_id)
+    task = own(state, task_id)
     if task.running(state.clock.now()):
         raise ServiceError("TaskExecuting", "The task is running.")
     _set_loop_items(task.loop, "UrlList", _urls(file), append=False)
@@ -352,23 +405,22 @@ def replace_urls(state: State, *, task_id: Text, file: bytes) -> None:
 
 def copy_task(state: State, *, task_id: Text, task_group_id: Integer | None = None) -> object:
     """Endpoint 7."""
-    task = state.world.own(task_id)
+    task = own(state, task_id)
     group_id = task.group_id if task_group_id is None else task_group_id
-    copy = state.world.copy_task(task, state.world.known_group(group_id))
+    copy = state.world.copy_task(task, known_group(state, group_id))
     return {"taskId": copy.task_id, "taskName": copy.name}
 
 
 def copy_tasks(state: State, *, task_ids: Texts, group_ids: GroupIds) -> object:
     """Endpoint 8."""
-    world, failed = state.world, []
-    if not world.owned(task_ids):
+    if not owned(state, task_ids):
         raise ServiceError("InvalidTaskId", "None of the task ids is valid.")
-    for task_id in task_ids:
-        for group_id in group_ids:
-            try:
-                world.copy_task(world.own(task_id), world.known_group(group_id))
-            except ServiceError as refusal:
-                failed.append({"taskId": task_id, "reason": refusal.message})
+    failed = []
+    for task_id, group_id in itertools.product(task_ids, group_ids):
+        try:
+            state.world.copy_task(own(state, task_id), known_group(state, group_id))
+        except ServiceError as refusal:
+            failed.append({"taskId": task_id, "reason": refusal.message})
     count = len(task_ids) * len(group_ids)
     answer = {"requestCount": count, "successCount": count - len(failed)}
     return {**answer, "failedTasks": failed} if failed else answer
@@ -376,44 +428,76 @@ def copy_tasks(state: State, *, task_ids: Texts, group_ids: GroupIds) -> object:
 
 def move_task(state: State, *, task_id: Text, task_group_id: Integer) -> object:
     """Endpoint 9."""
-    task = state.world.own(task_id)
-    task.group_id = state.world.known_group(task_group_id)
+    task = own(state, task_id)
+    task.group_id = known_group(state, task_group_id)
     return {"moved": True}
 
 
 def delete_tasks(state: State, *, task_ids: Texts) -> object:
     """Endpoint 10; unknown ids are ignored, so that repeating it has no effect."""
-    for task in state.world.owned(task_ids):
+    for task in owned(state, task_ids):
         del state.world.tasks[task.task_id.lower()]
     return []
 
 
 def delete_task_groups(state: State, *, group_ids: GroupIds) -> object:
-    """Endpoint 11; like endpoint 10."""
+    """Endpoint 11; like endpoint 10. Tasks of the groups move to the default group."""
     if demo.DEFAULT_GROUP_ID in group_ids:
         raise invalid("The default group cannot be deleted.")
     for group_id in group_ids:
-        state.world.delete_group(group_id)
+        state.world.groups.pop(group_id, None)
+    for task in state.world.tasks.values():
+        if task.group_id in group_ids:
+            task.group_id = demo.DEFAULT_GROUP_ID
     return []
 
 
-def _step(task: Task, action_id: str, action_type: str) -> Action:
-    action = task.action(action_id)
-    if action is None or action.action_type != action_type:
-        raise ServiceError("TaskSettingsNotFound", "The task has no such step.")
-    return action
+def own(state: State, task_id: str) -> world.Task:
+    """
+    Return a task of the account.
+
+    :raises ServiceError: ``InvalidTaskId``, also if the task belongs to another user.
+    """
+    task = state.world.find(task_id)
+    if task is None or task.owner != demo.USERNAME:
+        raise ServiceError("InvalidTaskId", "The task id is invalid.")
+    return task
 
 
-def _set_loop_items(loop: Action, loop_type: str, items: list[str], append: bool) -> None:
+def owned(state: State, task_ids: Iterable[str]) -> list[world.Task]:
+    """Return those of the tasks that belong to the account, in the order requested, each once."""
+    tasks = {task.task_id: task for task in map(state.world.find, task_ids) if task is not None}
+    return [task for task in tasks.values() if task.owner == demo.USERNAME]
+
+
+def known_group(state: State, group_id: int) -> int:
+    """
+    Return the id if the group exists.
+
+    :raises ServiceError: there is no such group.
+    """
+    if group_id not in state.world.groups:
+        raise ServiceError("GroupNotFound", f"There is no task group {group_id}.")
+    return group_id
+
+
+def _step(task: world.Task, action_id: str, action_type: str) -> world.Action:
+    for action in task.actions:
+        if (action.action_id, action.action_type) == (action_id, action_type):
+            return action
+    raise ServiceError("TaskSettingsNotFound", "The task has no such step.")
+
+
+def _set_loop_items(loop: world.Action, loop_type: str, items: list[str], append: bool) -> None:
     loop.loop_type = _LOOP_TYPES[loop_type.lower()]
     loop.loop_items = [*loop.loop_items, *items] if append else list(items)
 
 
-def _step_record(step: Action) -> dict[str, Any]:
+def _step_record(step: world.Action) -> dict[str, Any]:
     record: dict[str, Any] = {"actionType": step.action_type, "actionId": step.action_id, "name": step.name}
-    if step.action_type == LOOP_ACTION:
+    if step.action_type == world.LOOP_ACTION:
         record |= {"loopType": _SHOWN_LOOP_TYPES[step.loop_type], "loopItems": step.loop_items}
-    elif step.action_type == ENTER_TEXT_ACTION:
+    elif step.action_type == world.ENTER_TEXT_ACTION:
         record["properties"] = [{"name": name, "value": value} for name, value in step.properties.items()]
     return record
 
@@ -444,9 +528,9 @@ class Operation:
     :param path: the contract's path.
     :param tiers: plans that include it.
     :param takes: where its arguments are; arguments elsewhere are refused.
+    :param credential: what its callers show.
     :param names: how its arguments are named.
     :param body_may_be_empty: whether no body, or null, counts as an empty object.
-    :param takes_api_key: whether ``x-api-key`` may replace the token.
     :param status_limit: its additional rate limit besides the general one.
     """
 
@@ -455,12 +539,10 @@ class Operation:
     path: str
     tiers: tuple[str, ...] = _TASKS
     takes: Literal["json", "form", "query", "path"] = "json"
+    credential: Credential = "token"
     names: Names = "camel"
     body_may_be_empty: bool = False
-    takes_api_key: bool = False
-    needs_token: bool = True
     status_limit: str | None = None
-    data_app: bool = False
 
     @cached_property
     def parameters(self) -> Parameters:
@@ -468,14 +550,17 @@ class Operation:
         return Parameters(self.handle, self.names)
 
 
+_DEPRECATE = Operation(
+    deprecate_data_app, "POST", "/v1/data-apps/{app_id}/deprecate", _ALL, "path", "author", names=None
+)
 OPERATIONS = (
-    Operation(refresh_token, "POST", "/token", _ALL, names=None, needs_token=False),
+    Operation(refresh_token, "POST", "/token", _ALL, credential="none", names=None),
     Operation(query_analytics, "POST", "/taskanalytics/queries", _ANALYTICS),
-    Operation(update_loop_items, "POST", "/task/updateLoopItems", takes_api_key=True),
+    Operation(update_loop_items, "POST", "/task/updateLoopItems", credential="token or key"),
     Operation(update_task_parameters, "POST", "/task/updateTaskParameters", body_may_be_empty=True),
     Operation(get_actions, "POST", "/task/getActions"),
     Operation(replace_urls, "POST", "/task/urls:file", takes="form"),
-    Operation(copy_task, "POST", "/task/copy", takes="query", takes_api_key=True),
+    Operation(copy_task, "POST", "/task/copy", takes="query", credential="token or key"),
     Operation(copy_tasks, "POST", "/task/copies"),
     Operation(move_task, "POST", "/task/moveToGroup", takes="query"),
     Operation(delete_tasks, "POST", "/task/deleteTasks"),
@@ -483,23 +568,15 @@ OPERATIONS = (
     Operation(get_task_statuses, "POST", "/cloudextraction/statuses", status_limit=STATUS_V1),
     Operation(get_task_statuses_v2, "POST", "/cloudextraction/statuses/v2", status_limit=STATUS_V2),
     Operation(get_subtasks, "GET", "/cloudextraction/task/subtasks", takes="query"),
-    Operation(start_subtasks, "POST", "/cloudextraction/subtasks:start", takes_api_key=True),
+    Operation(start_subtasks, "POST", "/cloudextraction/subtasks:start", credential="token or key"),
     Operation(get_running_counts, "GET", "/cloudextraction/task/stats", ("Enterprise",), takes="query"),
     Operation(read_data, "GET", "/data/all", _ALL, takes="query"),
-    Operation(read_batch_data, "GET", "/data/lotno/all", _ALL, takes="query", takes_api_key=True),
-    Operation(mark_exported, "POST", "/data/markexported", _ALL, takes_api_key=True),
-    Operation(
-        deprecate_data_app,
-        "POST",
-        "/v1/data-apps/{app_id}/deprecate",
-        takes="path",
-        names=None,
-        data_app=True,
-    ),
+    Operation(read_batch_data, "GET", "/data/lotno/all", _ALL, takes="query", credential="token or key"),
+    Operation(mark_exported, "POST", "/data/markexported", _ALL, credential="token or key"),
+    _DEPRECATE,
 )
 
-_BY_PATH = {operation.path: operation for operation in OPERATIONS if not operation.data_app}
-_DEPRECATE = next(operation for operation in OPERATIONS if operation.data_app)
+_BY_PATH = {operation.path: operation for operation in OPERATIONS if operation is not _DEPRECATE}
 
 
 def find_operation(raw_path: str) -> tuple[Operation | None, str]:

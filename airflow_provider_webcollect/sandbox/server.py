@@ -3,60 +3,72 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from http.client import responses
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
+import msgspec
 import uvicorn
 import uvloop
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
+from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.bodies import (
-    ServiceError,
-    error_body,
-    invalid,
-    json_object,
-    query_values,
-    raw_path,
-    success_body,
-)
-from airflow_provider_webcollect.sandbox.commands import PREFIX, is_loopback, run_command
-from airflow_provider_webcollect.sandbox.control import Control
+from airflow_provider_webcollect.sandbox.control import PREFIX, Control, is_loopback, run_command
 from airflow_provider_webcollect.sandbox.operations import DATAHUB_PREFIX, Operation, find_operation
-from airflow_provider_webcollect.sandbox.settings import Settings
 from airflow_provider_webcollect.sandbox.state import (
     Entry,
     Fault,
+    ServiceError,
+    Settings,
     State,
     check_credential,
-    data_app_author,
-    refuse_credentials,
+    invalid,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Coroutine
 
     from starlette.types import Message, Receive, Scope, Send
 
+_CATEGORIES = {401: "forbidden", 404: "not_found"}
+_JSON = "application/json"
 _CODES = {401: "Invalid.Token", 403: "PermissionDenied", 429: "TooManyRequests"}
 
 
-@dataclass
-class Answer:
-    """An HTTP response."""
+def error_response(error: ServiceError, data_app: bool) -> Response:
+    """Return the error envelope of the main service or of the data-app service, which differ."""
+    fields: dict[str, object] = {"code": error.code, "message": error.message}
+    envelope: dict[str, object] = {"error": fields}
+    if data_app:
+        fields["retryable"] = error.status >= 500
+        fields["category"] = _CATEGORIES.get(
+            error.status, "internal" if error.status >= 500 else "invalid_request"
+        )
+    else:
+        envelope["requestId"] = _request_id()
+    return Response(msgspec.json.encode(envelope), error.status, error.headers, _JSON)
 
-    status: int
-    body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
-    content_type: str | None = "application/json"
+
+def success_response(data: object, data_app: bool) -> Response:
+    """Return a success envelope; ``bytes`` must be JSON already. Only the main service adds a request id."""
+    payload = data if isinstance(data, bytes) else msgspec.json.encode(data)
+    if data_app:
+        return Response(b'{"data":%b}' % payload, media_type=_JSON)
+    body = b"".join((b'{"data":', payload, b',"requestId":"', _request_id().encode(), b'"}'))
+    return Response(body, media_type=_JSON)
+
+
+def _request_id() -> str:
+    return secrets.token_hex(16)
 
 
 class App:
@@ -79,16 +91,16 @@ class App:
             return {"type": "http.request", "body": body}
 
         request = Request(scope, replay)
-        path = raw_path(request)
+        path = scope["raw_path"].decode("latin-1")
         if path.startswith(PREFIX):
-            status, body = run_command(self._state, request, body, self._any_host)
-            await _send(send, Answer(status, body, {"Allow": "POST"}))
+            status, result = run_command(self._state, request, body, self._any_host)
+            await Response(result, status, {"Allow": "POST"}, _JSON)(scope, receive, send)
             return
         # A request in flight during a reset must not be written to the new log.
         log, arrived = self._state.log, self._state.clock.now()
         operation, path_id = find_operation(path)
         endpoint = operation.path if operation else path
-        fault = self._state.faults.next(endpoint)
+        fault = self._state.next_fault(endpoint)
         answer = await self._answer(request, body, operation, path_id, fault)
         if self._state.settings.latency:
             await asyncio.sleep(self._state.settings.latency)
@@ -101,23 +113,23 @@ class App:
                 query_string=scope["query_string"].decode("latin-1"),
                 headers=request.headers,
                 body=body,
-                status=answer.status if answer else 0,
+                status=answer.status_code if answer else 0,
                 client_port=scope["client"][1],
             )
         )
         if answer is None:
             await _hang_up(scope, receive)
         elif fault and fault.kind == "cut_body":
-            await _send(send, answer, cut=True)
+            await _begin(send, answer, bytes(answer.body[: len(answer.body) // 2]))
             await _hang_up(scope, receive)
         elif fault and fault.kind == "drip":
             await _drip(send, receive, answer, fault.seconds)
         else:
-            await _send(send, answer)
+            await answer(scope, receive, send)
 
     async def _answer(
         self, request: Request, body: bytes, operation: Operation | None, path_id: str, fault: Fault | None
-    ) -> Answer | None:
+    ) -> Response | None:
         """The response, or ``None`` if the connection is to be closed without one."""
         if fault is None:
             return await self._true_answer(request, body, operation, path_id)
@@ -132,70 +144,70 @@ class App:
             case "no_answer":
                 return None
             case "broken_json":
-                return replace(answer, body=answer.body[: len(answer.body) * 2 // 3])
+                torn = bytes(answer.body[: len(answer.body) * 2 // 3])
+                return Response(torn, answer.status_code, media_type=_JSON)
             case "slow" | "drip" | "cut_body":
                 return answer
         return _planned_answer(request, fault)
 
     async def _true_answer(
         self, request: Request, body: bytes, operation: Operation | None, path_id: str
-    ) -> Answer:
+    ) -> Response:
         try:
             if operation is None:
                 raise ServiceError("NotFound", "There is no such path.", status=404)
             if request.method != operation.method:
                 allowed = {"Allow": operation.method}
                 raise ServiceError("MethodNotAllowed", f"Use {operation.method}.", 405, allowed)
-            self._let_in(request, operation)
-            arguments = await _arguments(request, body, operation, path_id)
+            user = self._let_in(request, operation)
+            arguments = await _arguments(request, body, operation, {"app_id": path_id, "author": user})
             data = operation.handle(self._state, **arguments)
         except ServiceError as error:
-            return _refusal(request, error)
-        return Answer(200, success_body(data, operation.data_app))
+            return error_response(error, _of_data_app(request))
+        return success_response(data, operation.credential == "author")
 
-    def _let_in(self, request: Request, operation: Operation) -> None:
-        """Refuse a caller who is over the limit or unknown, or whose plan is too low."""
-        state, tier = self._state, self._state.settings.tier
-        if operation.data_app:
-            data_app_author(request.headers)
-            return
-        state.limits.check(state.settings, request.scope["client"][0], operation.status_limit)
-        if not operation.needs_token:
-            refuse_credentials(request.headers)
-            return
-        takes_api_key = operation.takes_api_key or state.settings.api_key_everywhere
-        check_credential(request.headers, state.tokens, takes_api_key)
+    def _let_in(self, request: Request, operation: Operation) -> str:
+        """Return the user, or refuse a caller who is over the limit or unknown, or whose plan is too low."""
+        state, credential, tier = self._state, operation.credential, self._state.settings.tier
+        if credential != "author":
+            state.limits.check(state.settings, request.scope["client"][0], operation.status_limit)
+        if credential == "token" and state.settings.api_key_everywhere:
+            credential = "token or key"
+        user = check_credential(request.headers, credential, state.tokens)
         if tier not in operation.tiers:
             raise ServiceError("PermissionDenied", f"The plan {tier} does not include this.", status=403)
+        return user
 
 
 #: Of the failures with a response of their own.
 _PLANNED_STATUSES = {"status": 500, "error_200": 200, "html": 502, "redirect": 307, "raw": 200}
 
 
-def _planned_answer(request: Request, fault: Fault) -> Answer:
+def _planned_answer(request: Request, fault: Fault) -> Response:
     status = fault.status or _PLANNED_STATUSES[fault.kind]
     match fault.kind:
         case "raw":
-            return Answer(status, fault.body, fault.headers, content_type=None)
+            return Response(fault.body, status, fault.headers)
         case "html":
             page = f"<html><body><h1>{status} {responses.get(status, '')}</h1></body></html>"
-            return Answer(status, page.encode(), fault.headers, "text/html")
+            return Response(page, status, {"Content-Type": "text/html", **fault.headers})
         case "redirect":
-            return Answer(status, b"", {"Location": fault.to, **fault.headers})
+            return Response(b"", status, {"Location": fault.to, **fault.headers})
     code = fault.code or _CODES.get(status, "ServerError")
-    return _refusal(request, ServiceError(code, fault.message, status, fault.headers))
+    return error_response(ServiceError(code, fault.message, status, fault.headers), _of_data_app(request))
 
 
-def _refusal(request: Request, error: ServiceError) -> Answer:
-    data_app = raw_path(request).startswith(DATAHUB_PREFIX + "/")
-    return Answer(error.status, error_body(error, data_app), error.headers)
+def _of_data_app(request: Request) -> bool:
+    return str(request.scope["path"]).startswith(DATAHUB_PREFIX + "/")
 
 
-async def _arguments(request: Request, body: bytes, operation: Operation, path_id: str) -> dict[str, Any]:
+async def _arguments(
+    request: Request, body: bytes, operation: Operation, of_path: dict[str, str]
+) -> dict[str, Any]:
     """
     The arguments of a call, checked.
 
+    :param of_path: those of an operation that takes them from its path.
     :raises ServiceError: one is missing, invalid or unknown, or not where the operation takes it.
     """
     query = query_values(request.scope["query_string"].decode("latin-1"))
@@ -207,14 +219,40 @@ async def _arguments(request: Request, body: bytes, operation: Operation, path_i
         case "query":
             return operation.parameters.check_query(query)
         case "path":
-            author = data_app_author(request.headers)
-            return operation.parameters.check({"app_id": path_id, "author": author})
+            return operation.parameters.check(of_path)
         case "form":
             return operation.parameters.check(await _form(request))
         case "json" if operation.body_may_be_empty and body.strip() in (b"", b"null"):
             return operation.parameters.check({})
         case "json":
             return operation.parameters.check(json_object(request.headers.get("content-type", ""), body))
+
+
+def json_object(content_type: str, body: bytes) -> dict[str, Any]:
+    """
+    Decode a body that is a JSON object.
+
+    :raises ServiceError: ``InvalidParameter``.
+    """
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise invalid("The Content-Type must be application/json.")
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid(f"The body is not a JSON object: {error}") from error
+
+
+def query_values(query: str) -> dict[str, str]:
+    """
+    Decode a query string.
+
+    :raises ServiceError: a parameter is given twice.
+    """
+    pairs = parse_qsl(query, keep_blank_values=True)
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise invalid("A query parameter is given twice.")
+    return values
 
 
 async def _form(request: Request) -> dict[str, str | bytes]:
@@ -253,30 +291,22 @@ async def _body(receive: Receive) -> bytes | None:
             return b"".join(chunks)
 
 
-async def _send(send: Send, answer: Answer, cut: bool = False) -> None:
-    await _send_head(send, answer)
-    sent = answer.body[: len(answer.body) // 2] if cut else answer.body
-    await send({"type": "http.response.body", "body": sent, "more_body": cut})
+async def _begin(send: Send, answer: Response, body: bytes = b"") -> None:
+    """Send the head of a response, and the beginning of its body."""
+    head = {"status": answer.status_code, "headers": answer.raw_headers}
+    await send({"type": "http.response.start", **head})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-async def _drip(send: Send, receive: Receive, answer: Answer, pause: float) -> None:
+async def _drip(send: Send, receive: Receive, answer: Response, pause: float) -> None:
     """Send the body byte by byte, until it is complete or the client disconnects."""
-    await _send_head(send, answer)
+    await _begin(send, answer)
     for at in range(len(answer.body)):
         await send({"type": "http.response.body", "body": answer.body[at : at + 1], "more_body": True})
         with suppress(TimeoutError):
             await asyncio.wait_for(receive(), pause)
             return
     await send({"type": "http.response.body", "body": b""})
-
-
-async def _send_head(send: Send, answer: Answer) -> None:
-    headers = {"content-length": str(len(answer.body))}
-    if answer.content_type is not None:
-        headers["content-type"] = answer.content_type
-    headers |= {name.lower(): value for name, value in answer.headers.items()}
-    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": answer.status, "headers": raw})
 
 
 async def _hang_up(scope: Scope, receive: Receive) -> None:

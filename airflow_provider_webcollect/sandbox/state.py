@@ -1,73 +1,169 @@
-"""The state of a running sandbox: tokens, account, rate limits, planned faults and the log of requests."""
+"""The state of a running sandbox: settings, tokens, account, rate limits, planned faults, log of requests."""
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import random
 import secrets
 import time
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+from msgspec import Meta
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.bodies import ServiceError, invalid
-from airflow_provider_webcollect.sandbox.data import BlockCache, load_table
-from airflow_provider_webcollect.sandbox.settings import Settings, as_json, make_settings
-from airflow_provider_webcollect.sandbox.world import Clock, World
+from airflow_provider_webcollect.sandbox.data import BlockCache, read_table
+from airflow_provider_webcollect.sandbox.world import Clock, Count, NotNegativeInt, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-@dataclass
-class _Family:
-    """All tokens that were issued from one first token."""
+Positive = Annotated[float, Meta(gt=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
+Tier = Literal["Flagship", "Flagship+", "Enterprise", "Team"]
+Reuse = Literal["refuse", "revoke", "allow"]
+CountedRuns = Literal["started", "ended"]
+StaleShows = Literal["executed_times", "start_time"]
+EchoIds = Literal["as_sent", "upper"]
 
-    revoked: bool = False
+T = TypeVar("T")
+
+
+def _option(default: T, description: str) -> T:
+    field: T = dataclasses.field(default=default, metadata={"description": description})
+    return field
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All settings of a sandbox; each field's metadata has its ``description``."""
+
+    speed: Positive = _option(1.0, "how many times faster than real time tasks run")
+    seed: int = _option(1, "decides ids, rows and analytics")
+    data: Path | None = _option(None, "CSV or JSONL file with the rows that runs collect; none: made-up rows")
+    tier: Tier = _option("Enterprise", "plan of the account")
+    token_lifetime: NotNegative = _option(86399.0, "validity of an access token, real seconds")
+    refresh_reuse: Reuse = _option(
+        "refuse", "a refresh token used twice: refuse it, revoke all of its descent, or allow it"
+    )
+    api_key_everywhere: bool = _option(
+        False, "accept x-api-key on every main-service endpoint, not only on five"
+    )
+    enforce_limits: bool = _option(True, "answer 429 to callers that are too fast")
+    general_rate: Count = _option(20, "requests per real second and caller address")
+    subtasks: Count = _option(4, "sub-tasks of a task without a number of its own")
+    rows_per_item: Count = _option(40, "rows that one loop item yields per run")
+    row_bytes: NotNegativeInt = _option(0, "pad made-up rows to about this size; 0: as they come")
+    wait_seconds: NotNegative = _option(30.0, "a started task waits this long, sandbox seconds")
+    run_seconds: NotNegative = _option(240.0, "and then collects for this long, sandbox seconds")
+    stale_seconds: NotNegative = _option(
+        20.0, "after a start, status queries show the previous run this long, sandbox seconds"
+    )
+    stale_shows: tuple[StaleShows, ...] = _option(
+        (), "what the new run already decides in such a status: executed_times, start_time"
+    )
+    counted_runs: CountedRuns = _option(
+        "started", "executedTimes counts the runs that were started, or those that ended"
+    )
+    executed_times_offset: int = _option(0, "is added to executedTimes, which is never less than 0")
+    hide_end_times: bool = _option(False, "leave endExecuteTime out of status records")
+    echo_ids: EchoIds = _option(
+        "as_sent", "letter case of ids in status answers; with upper, requests may use any"
+    )
+    empty_after_finish_seconds: NotNegative = _option(
+        0.0, "if not 0, a run's rows are readable only so long after its end, sandbox seconds"
+    )
+    hide_unexecuted: bool = _option(False, "leave tasks that never ran out of status answers")
+    hide_unexecuted_subtasks: bool = _option(False, "list and count no sub-tasks of a task that never ran")
+    null_metrics: bool = _option(False, "leave all metrics of analytics open, as null")
+    latency: NotNegative = _option(0.0, "real seconds added to every answer")
+    cache_mb: Count = _option(128, "memory for rows kept ready to send, MB")
+
+
+def make_settings(values: Mapping[str, Any]) -> Settings:
+    """
+    Create settings from loosely typed values, such as JSON or command-line text.
+
+    :param values: names and values; omitted settings have their defaults.
+    :raises ValueError: a name is unknown or a value is invalid; the message names it.
+    """
+    unknown = set(values) - {field.name for field in dataclasses.fields(Settings)}
+    if unknown:
+        raise ValueError(f"unknown setting: {', '.join(sorted(unknown))}")
+    return msgspec.convert(dict(values), Settings, strict=False, dec_hook=lambda kind, value: kind(value))
+
+
+def as_json(settings: Settings) -> dict[str, Any]:
+    """Return settings as plain JSON values, which :func:`make_settings` accepts."""
+    return {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(settings).items()}
+
+
+@dataclasses.dataclass(eq=False)
+class ServiceError(Exception):
+    """
+    A response with an error envelope.
+
+    :param code: the contract's error code.
+    :param message: description.
+    :param status: HTTP status; the main service uses 400 for nearly everything.
+    :param headers: further response headers.
+    """
+
+    code: str
+    message: str
+    status: int = 400
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def invalid(message: str) -> ServiceError:
+    """Return the error for a parameter with a wrong type or value."""
+    return ServiceError("InvalidParameter", message)
 
 
 class Tokens:
     """
-    The existing tokens; times are those of :meth:`Clock.wall`.
+    The existing tokens, each with the first one of its descent; times are those of :meth:`Clock.wall`.
 
     :param settings: the lifetime of the demo account's first access token.
     """
 
     def __init__(self, clock: Clock, settings: Settings) -> None:
-        family = _Family()
         self._clock = clock
         #: Works at first, beside the demo account's refresh token. No other sandbox has it: a client that
         #: stores what it got for a refresh token must not take one sandbox for another.
         self.first_refresh = f"{demo.REFRESH_TOKEN}-{secrets.token_hex(8)}"
-        self._access = {demo.ACCESS_TOKEN: (family, clock.wall() + settings.token_lifetime)}
-        self._refresh = {demo.REFRESH_TOKEN: family, self.first_refresh: family}
+        first = demo.REFRESH_TOKEN
+        self._access = {demo.ACCESS_TOKEN: (first, clock.wall() + settings.token_lifetime)}
+        self._refresh = {demo.REFRESH_TOKEN: first, self.first_refresh: first}
         self._used: set[str] = set()
+        self._revoked: set[str] = set()
 
     def accepts(self, access_token: str) -> bool:
         """Return whether an access token is valid: neither unknown nor expired nor revoked."""
-        family, expires = self._access.get(access_token, (None, 0.0))
-        return family is not None and not family.revoked and self._clock.wall() < expires
+        first, expires = self._access.get(access_token, ("", 0.0))
+        return first not in self._revoked and self._clock.wall() < expires
 
     def log_in(self, settings: Settings, username: str, password: str) -> dict[str, Any]:
         """Return a token record for a user name and password."""
         if (username, password) != (demo.USERNAME, demo.PASSWORD):
             raise ServiceError("Invalid.Grant", "The user name or password is wrong.")
-        return self._issue(settings, _Family())
+        return self._issue(settings)
 
     def refresh(self, settings: Settings, refresh_token: str) -> dict[str, Any]:
         """Return a token record for a refresh token, which is used up by this."""
-        family = self._refresh.get(refresh_token)
-        if family is not None and refresh_token in self._used and settings.refresh_reuse == "revoke":
-            family.revoked = True
+        first = self._refresh.get(refresh_token)
         reused = refresh_token in self._used and settings.refresh_reuse != "allow"
-        if family is None or family.revoked or reused:
+        if first is not None and reused and settings.refresh_reuse == "revoke":
+            self._revoked.add(first)
+        if first is None or first in self._revoked or reused:
             raise ServiceError("Invalid.Grant", "The refresh token is invalid.")
         self._used.add(refresh_token)
-        return self._issue(settings, family)
+        return self._issue(settings, first)
 
     def expire(self, *, refresh_tokens: bool = False) -> None:
         """Expire all access tokens, and optionally all refresh tokens."""
@@ -75,12 +171,13 @@ class Tokens:
         if refresh_tokens:
             self._refresh.clear()
 
-    def _issue(self, settings: Settings, family: _Family) -> dict[str, Any]:
+    def _issue(self, settings: Settings, first: str | None = None) -> dict[str, Any]:
         # recognizable, so that a test can search for them in places where they must not appear
         access = f"sandbox-access-{secrets.token_urlsafe(32)}"
         refresh = f"sandbox-refresh-{secrets.token_urlsafe(32)}"
-        self._access[access] = (family, self._clock.wall() + settings.token_lifetime)
-        self._refresh[refresh] = family
+        first = first or refresh
+        self._access[access] = (first, self._clock.wall() + settings.token_lifetime)
+        self._refresh[refresh] = first
         return {
             "access_token": access,
             "expires_in": str(int(settings.token_lifetime)),
@@ -89,50 +186,40 @@ class Tokens:
         }
 
 
-def check_credential(headers: Mapping[str, str], tokens: Tokens, takes_api_key: bool) -> None:
+#: What the callers of an operation show: an access token, or an API key instead, the key of an author of data
+#: apps, or none.
+Credential = Literal["token", "token or key", "author", "none"]
+
+_AUTHORS = {demo.DATAHUB_API_KEY: demo.USERNAME, demo.OTHER_DATAHUB_API_KEY: demo.STRANGER}
+
+
+def check_credential(headers: Mapping[str, str], credential: Credential, tokens: Tokens) -> str:
     """
-    Check the credential of a main-service request.
+    Check the credential of a request, and return the user whose it is; empty for ``none``.
 
     :param headers: request headers, names in lower case.
-    :param takes_api_key: whether the endpoint accepts ``x-api-key`` instead of a token.
-    :raises ServiceError: HTTP 400 if both credentials are sent, 401 if none is valid.
+    :param credential: what the operation takes.
+    :raises ServiceError: HTTP 400 if both credentials are sent, or one to an operation that takes none; 401
+        if none is valid.
     """
     token, api_key = headers.get("authorization"), headers.get("x-api-key")
+    if credential == "none":
+        if token is not None or api_key is not None:
+            raise invalid("The token endpoint takes no Authorization and no x-api-key header.")
+        return ""
     if token is not None and api_key is not None:
         raise invalid("Send either Authorization or x-api-key, not both.")
-    if api_key is None:
-        if not tokens.accepts(_bearer(token)):
-            raise _bad_token("The access token is missing, invalid or expired.")
-    elif not takes_api_key:
+    scheme, _, value = (token or "").partition(" ")
+    bearer = value.strip() if scheme.lower() == "bearer" else ""
+    if credential == "author":
+        if bearer not in _AUTHORS:
+            raise ServiceError("unauthorized", "The API key is missing or invalid.", status=401)
+        return _AUTHORS[bearer]
+    if api_key is not None and credential == "token":
         raise _bad_token("This endpoint takes an access token, not an API key.")
-    elif api_key != demo.API_KEY:
-        raise _bad_token("The API key is invalid.")
-
-
-def refuse_credentials(headers: Mapping[str, str]) -> None:
-    """Refuse credentials in the headers of a request to the token endpoint."""
-    if "authorization" in headers or "x-api-key" in headers:
-        raise invalid("The token endpoint takes no Authorization and no x-api-key header.")
-
-
-def data_app_author(headers: Mapping[str, str]) -> str:
-    """
-    The author whose API key a data-app request carries as Bearer.
-
-    :raises ServiceError: HTTP 400 if the main service's key is sent too, 401 if the key is not valid.
-    """
-    if "authorization" in headers and "x-api-key" in headers:
-        raise invalid("Send Authorization only, not x-api-key.")
-    authors = {demo.DATAHUB_API_KEY: demo.USERNAME, demo.OTHER_DATAHUB_API_KEY: demo.STRANGER}
-    author = authors.get(_bearer(headers.get("authorization")))
-    if author is None:
-        raise ServiceError("unauthorized", "The API key is missing or invalid.", status=401)
-    return author
-
-
-def _bearer(header: str | None) -> str:
-    scheme, _, value = (header or "").partition(" ")
-    return value.strip() if scheme.lower() == "bearer" else ""
+    if not (tokens.accepts(bearer) if api_key is None else api_key == demo.API_KEY):
+        raise _bad_token("The access token or API key is missing, invalid or expired.")
+    return demo.USERNAME
 
 
 def _bad_token(message: str) -> ServiceError:
@@ -141,6 +228,8 @@ def _bad_token(message: str) -> ServiceError:
 
 STATUS_V1 = "status_v1"
 STATUS_V2 = "status_v2"
+#: So many requests in so many seconds.
+_STATUS_LIMITS = {STATUS_V1: (1, 5.0), STATUS_V2: (5, 1.0)}
 
 
 class Limits:
@@ -166,10 +255,8 @@ class Limits:
         if not settings.enforce_limits:
             return
         windows = [("general", settings.general_rate, 1.0)]
-        if status_limit == STATUS_V1:
-            windows.append((STATUS_V1, 1, settings.status_v1_period))
-        elif status_limit == STATUS_V2:
-            windows.append((STATUS_V2, settings.status_v2_rate, 1.0))
+        if status_limit is not None:
+            windows.append((status_limit, *_STATUS_LIMITS[status_limit]))
         now = self._now()
         for name, allowed, seconds in windows:
             times = self._times[caller, name]
@@ -193,48 +280,17 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
 
     path: str
     kind: Kind = "status"
-    times: Annotated[int, msgspec.Meta(ge=1)] | None = 1
-    after: Annotated[int, msgspec.Meta(ge=0)] = 0
-    probability: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    status: Annotated[int, msgspec.Meta(ge=200, le=599)] | None = None
+    times: Annotated[int, Meta(ge=1)] | None = 1
+    after: Annotated[int, Meta(ge=0)] = 0
+    probability: Annotated[float, Meta(ge=0, le=1)] | None = None
+    status: Annotated[int, Meta(ge=200, le=599)] | None = None
     code: str | None = None
     message: str = "Planned by the sandbox."
     headers: dict[str, str] = {}
     body: bytes = b""
     done: bool = False
-    seconds: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    seconds: Annotated[float, Meta(ge=0)] = 1.0
     to: str = "/"
-
-
-class Faults:
-    """The planned failures, oldest first."""
-
-    def __init__(self, seed: int) -> None:
-        self._planned: list[Fault] = []
-        self._chance = random.Random(seed)
-
-    def add(self, fault: Fault) -> None:
-        """Plan a failure."""
-        self._planned.append(fault)
-
-    def clear(self) -> None:
-        """Remove all planned failures."""
-        self._planned.clear()
-
-    def next(self, path: str) -> Fault | None:
-        """Return the failure for this request, if any, and count it as used."""
-        for fault in self._planned:
-            if fault.path not in ("*", path):
-                continue
-            if fault.after > 0:
-                fault.after -= 1
-            elif fault.probability is None or self._chance.random() < fault.probability:
-                if fault.times is not None:
-                    fault.times -= 1
-                if fault.times == 0:
-                    self._planned.remove(fault)
-                return fault
-        return None
 
 
 MAX_ENTRIES = 20_000
@@ -337,9 +393,10 @@ class State:
         self.tokens = Tokens(self.clock, self.settings)
         self.world = World(self.settings, self.clock)
         self.limits = Limits()
-        self.faults = Faults(self.settings.seed)
+        self.faults: list[Fault] = []
         self.log = RequestLog()
         self.blocks = BlockCache(self.settings.cache_mb * 1_000_000)
+        self._chance = random.Random(self.settings.seed)
 
     def configure(self, *, changes: dict[str, object]) -> dict[str, object]:
         """
@@ -349,7 +406,22 @@ class State:
         :raises OSError: the table cannot be read.
         """
         settings = make_settings({**as_json(self.settings), **changes})
-        self.world.table = load_table(settings)
+        self.world.table = read_table(settings.data)
         self.settings = self.world.settings = settings
         self.clock.set_speed(self.settings.speed)
         return as_json(settings)
+
+    def next_fault(self, path: str) -> Fault | None:
+        """Return the planned failure of this request, if any, and count it as used."""
+        for fault in self.faults:
+            if fault.path not in ("*", path):
+                continue
+            if fault.after > 0:
+                fault.after -= 1
+            elif fault.probability is None or self._chance.random() < fault.probability:
+                if fault.times is not None:
+                    fault.times -= 1
+                if fault.times == 0:
+                    self.faults.remove(fault)
+                return fault
+        return None

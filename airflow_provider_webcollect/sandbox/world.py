@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.bodies import ServiceError
 from airflow_provider_webcollect.sandbox.data import (
     CHANGES,
     DEFAULT_FIELDS,
@@ -17,13 +18,16 @@ from airflow_provider_webcollect.sandbox.data import (
     GivenRows,
     MadeUpRows,
     Span,
-    encode_rows,
-    load_table,
+    read_table,
 )
-from airflow_provider_webcollect.sandbox.settings import Count, NotNegativeInt, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from airflow_provider_webcollect.sandbox.state import Settings
+
+NotNegativeInt = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Clock:
@@ -101,10 +105,6 @@ class Run:
         """When the first sub-task was started."""
         return min(self.started.values())
 
-    def collects_from(self) -> float:
-        """Return when the first sub-task begins to collect, if the run is not stopped before."""
-        return min(self._times(number)[1] for number in self.started)
-
     def ends(self) -> float:
         """Return when the run ends, if nothing more is started or stopped."""
         end = max(self._times(number)[2] for number in self.started)
@@ -138,27 +138,14 @@ class Run:
         """Return the number of rows collected so far."""
         return max(0, self._collected(now) + self.more_rows)
 
-    def extract_count(self, now: float) -> int:
-        """Return the number of rows collected so far before removing duplicates, which is 1 in 40 more."""
-        count = self.row_count(now)
-        return count + count // 40
-
-    def readable(self, now: float, delay: float) -> Span:
-        """Return the rows that a data read sees; with a ``delay``, none until that long after the end."""
-        hidden = delay > 0 and now < self.ends() + delay
-        return Span(self.rows, 0 if hidden else self.row_count(now))
-
     def _collected(self, now: float) -> int:
-        if self.stopped_at is not None:
-            now = min(now, self.stopped_at)
-        return sum(self._collected_by(number, now) for number in self.started)
-
-    def _collected_by(self, number: int, now: float) -> int:
-        share = self.planned // self.subtasks + (number < self.planned % self.subtasks)
-        _, begin, end = self._times(number)
-        if now >= end:
-            return share
-        return int(share * (now - begin) / (end - begin)) if now > begin else 0
+        now = now if self.stopped_at is None else min(now, self.stopped_at)
+        count = 0
+        for number in self.started:
+            share = self.planned // self.subtasks + (number < self.planned % self.subtasks)
+            _, begin, end = self._times(number)
+            count += share if now >= end else int(share * max(0.0, now - begin) / (end - begin))
+        return count
 
     def _times(self, number: int) -> tuple[float, float, float]:
         """Return when a sub-task is sent, begins and ends; one after the other, the last at the very end."""
@@ -173,9 +160,6 @@ class Run:
 LOOP_ACTION = "LoopAction"
 NAVIGATE_ACTION = "NavigateAction"
 ENTER_TEXT_ACTION = "EnterTextAction"
-
-# The number in public material. As 64-bit floating point, it and its successors are all equal.
-_FIRST_LONG_LOTNO = 638755274101861606
 
 
 @dataclass
@@ -219,10 +203,6 @@ class Task:
         """Return the task's loop step."""
         return next(action for action in self.actions if action.action_type == LOOP_ACTION)
 
-    def action(self, action_id: str) -> Action | None:
-        """Return a step by its id."""
-        return next((action for action in self.actions if action.action_id == action_id), None)
-
     def running(self, now: float) -> bool:
         """Return whether a run is active."""
         return bool(self.runs) and self.runs[-1].active(now)
@@ -248,13 +228,14 @@ class Task:
         return self.runs[-2].status(now), self.runs[-2]
 
     def readable(self, run: Run, now: float, delay: float) -> Span:
-        """Return what :meth:`Run.readable` returns for one of its runs, with the changes of the rows."""
-        span = run.readable(now, delay)
+        """Return a run's rows that a data read sees; with a ``delay``, none until that long after its end."""
+        hidden = delay > 0 and now < run.ends() + delay
+        count = 0 if hidden else run.row_count(now)
         if not self.changes:
-            return span
+            return Span(run.rows, count)
         before = sum(earlier.row_count(now) for earlier in self.runs[: run.number - 1])
         changes = tuple(replace(change, from_row=change.from_row - before) for change in self.changes)
-        return Span(ChangedRows(run.rows, changes), span.count)
+        return Span(ChangedRows(run.rows, changes), count)
 
     def stop(self, now: float) -> None:
         """Stop the active run, if there is one."""
@@ -262,15 +243,14 @@ class Task:
             self.runs[-1].stopped_at = now
 
 
-@dataclass
-class DataApp:
-    """A published data app."""
+class DataApp(msgspec.Struct, omit_defaults=True):
+    """A published data app, as the contract shows it; without releases it has no version."""
 
     app_name: str
-    author: str
-    version: str | None
-    status: str = "active"
-    missing_secrets: list[str] = field(default_factory=list)
+    namespace: str
+    status: str
+    missing_secrets: list[str]
+    version: str | None = None
 
 
 class World:
@@ -282,12 +262,12 @@ class World:
         self.tasks: dict[str, Task] = {}  # by id in lower case
         self.groups = dict(demo.GROUPS)
         self.apps = {
-            demo.APP_ID: DataApp("Price watch", demo.USERNAME, "1.2.0", missing_secrets=["SHOP_TOKEN"]),
-            demo.UNRELEASED_APP_ID: DataApp("Unreleased", demo.USERNAME, None),
-            demo.OTHERS_APP_ID: DataApp("Somebody's app", demo.STRANGER, "0.1.0"),
+            demo.APP_ID: DataApp("Price watch", demo.USERNAME, "active", ["SHOP_TOKEN"], "1.2.0"),
+            demo.UNRELEASED_APP_ID: DataApp("Unreleased", demo.USERNAME, "active", []),
+            demo.OTHERS_APP_ID: DataApp("Somebody's app", demo.STRANGER, "active", [], "0.1.0"),
         }
         self._made = 0
-        self.table = load_table(settings)
+        self.table = read_table(settings.data)
         self._add_demo_tasks()
 
     def find(self, task_id: str) -> Task | None:
@@ -306,22 +286,6 @@ class World:
         if task is None:
             raise ValueError(f"there is no task {task_id}")
         return task
-
-    def own(self, task_id: str) -> Task:
-        """
-        Return a task of the account.
-
-        :raises ServiceError: ``InvalidTaskId``, also if the task belongs to another user.
-        """
-        task = self.find(task_id)
-        if task is None or task.owner != demo.USERNAME:
-            raise ServiceError("InvalidTaskId", "The task id is invalid.")
-        return task
-
-    def owned(self, task_ids: Iterable[str]) -> list[Task]:
-        """Return those of the tasks that belong to the account, in the order requested, each once."""
-        tasks = {task.task_id: task for task in map(self.find, task_ids) if task is not None}
-        return [task for task in tasks.values() if task.owner == demo.USERNAME]
 
     def add_task(
         self,
@@ -362,7 +326,7 @@ class World:
             actions=_actions(task_id, list(demo.LOOP_ITEMS) if loop_items is None else loop_items),
             fields=tuple(fields or DEFAULT_FIELDS),
             rows_per_run=len(rows) if isinstance(rows, list) else rows,
-            given_rows=encode_rows(rows) if isinstance(rows, list) else (),
+            given_rows=[msgspec.json.encode(row) for row in rows] if isinstance(rows, list) else (),
         )
         self.tasks[task_id.lower()] = task
         for number, count in enumerate(lots or ()):
@@ -398,7 +362,7 @@ class World:
         column: str,
         to: str | None = None,
         renamed: str | None = None,
-        from_row: int | None = None,
+        from_row: NotNegativeInt | None = None,
     ) -> None:
         """
         Change a column of a task's rows; see :meth:`Control.change_rows` for the parameters.
@@ -417,26 +381,7 @@ class World:
             raise ValueError(f"renamed must be a new name: there is a column {renamed!r} already")
         if from_row is None:
             from_row = sum(run.row_count(self.clock.now()) for run in task.runs)
-        if from_row < 0:
-            raise ValueError(f"from_row must be 0 or more, not {from_row}")
         task.changes += (Change(column, from_row, to, renamed),)
-
-    def delete_group(self, group_id: int) -> None:
-        """Delete a group; its tasks move to the default group."""
-        self.groups.pop(group_id, None)
-        for task in self.tasks.values():
-            if task.group_id == group_id:
-                task.group_id = demo.DEFAULT_GROUP_ID
-
-    def known_group(self, group_id: int) -> int:
-        """
-        Return the id if the group exists.
-
-        :raises ServiceError: there is no such group.
-        """
-        if group_id not in self.groups:
-            raise ServiceError("GroupNotFound", f"There is no task group {group_id}.")
-        return group_id
 
     def start(self, task: Task, subtask_ids: Iterable[str]) -> None:
         """Start sub-tasks: they join the active run, or begin a new one."""
@@ -473,33 +418,22 @@ class World:
         planned = task.rows_per_run
         if planned is None:
             planned = len(own_rows) or len(task.loop.loop_items) * settings.rows_per_item
-        lotno = str(_FIRST_LONG_LOTNO + number - 1) if settings.long_lotnos else f"{number:06d}"
-        rows = GivenRows(own_rows) if own_rows else self._made_up(task, lotno, planned)
-        return Run(
-            number,
-            lotno,
-            rows,
-            planned,
-            len(task.subtask_ids),
-            wait=settings.wait_seconds,
-            duration=settings.run_seconds,
-        )
+        lotno = f"{number:06d}"
+        rows: GivenRows | MadeUpRows
+        if own_rows:
+            rows = GivenRows(own_rows)
+        else:
+            items = tuple(task.loop.loop_items)
+            per_item = max(1, -(-planned // max(1, len(items))))
+            seed = f"{settings.seed}/{task.task_id}/{lotno}"
+            rows = MadeUpRows(seed, lotno, task.fields, items, per_item, settings.row_bytes)
+        wait, duration = settings.wait_seconds, settings.run_seconds
+        return Run(number, lotno, rows, planned, len(task.subtask_ids), wait, duration)
 
     def _columns(self, task: Task) -> set[str]:
         """Return the names of a run's columns, and those that changes gave to them."""
         renamed = {change.renamed for change in task.changes if change.renamed is not None}
         return self._new_run(task).rows.columns() | renamed
-
-    def _made_up(self, task: Task, lotno: str, planned: int) -> MadeUpRows:
-        items = tuple(task.loop.loop_items)
-        return MadeUpRows(
-            seed=f"{self.settings.seed}/{task.task_id}/{lotno}",
-            lotno=lotno,
-            fields=task.fields,
-            items=items,
-            rows_per_item=max(1, -(-planned // max(1, len(items)))),
-            row_bytes=self.settings.row_bytes,
-        )
 
     def _set_state(self, task: Task, state: str) -> None:
         """Set the state of a task: through a run where possible, otherwise by only showing the word."""

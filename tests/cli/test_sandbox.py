@@ -22,7 +22,7 @@ def test_it_serves_with_the_options_given_until_ctrl_c(
     start: Callable[..., Started], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = tmp_path / "url"
-    serving = start("sandbox", "--port", 0, "--ready-file", ready, "--speed", 50, "--no-limits")
+    serving = start("sandbox", "--port", 0, "--ready-file", ready, "--speed", 50, "--no-enforce-limits")
     until(ready.exists)
     url = ready.read_text()
     until(lambda: "Ctrl-C" in serving.out)

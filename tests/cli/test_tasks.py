@@ -234,7 +234,7 @@ def test_analytics_of_chosen_days_and_tasks(run: Run, sandbox: Sandbox) -> None:
     assert start <= min(row["day"] for row in found) <= max(row["day"] for row in found) <= end
 
 
-@pytest.mark.webcollect_sandbox(null_metrics=1.0)
+@pytest.mark.webcollect_sandbox(null_metrics=True)
 def test_numbers_that_the_service_does_not_give_are_left_open(run: Run) -> None:
     columns = [
         "task",

@@ -234,15 +234,11 @@ def test_every_operation_succeeds_in_the_contracts_shape(operation: Any, sandbox
 @every_operation
 def test_no_setting_changes_the_shape_of_answers(operation: Any, sandbox: Sandbox) -> None:
     sandbox.control.configure(
-        execution_times=True,
-        execution_seconds_text=" ",
         hide_unexecuted_subtasks=True,
         hide_end_times=True,
         executed_times_offset=-5,
         echo_ids="upper",
-        large_pages="refuse",
-        long_lotnos=True,
-        null_metrics=0.5,
+        null_metrics=True,
         row_bytes=20_000,
     )
 

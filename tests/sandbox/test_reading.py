@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    import requests
-
 
 def add(client: Client, *lots: int, **more: Any) -> str:
     return client.control.add_task(lots=list(lots), **more)["task_id"]
@@ -101,18 +99,11 @@ def test_a_task_without_rows_gives_an_empty_page(client: Client) -> None:
     assert client.page(demo.TASK_ID) == {"offset": 0, "total": 0, "restTotal": 0, "data": []}
 
 
-def test_offsets_can_be_row_numbers(start_sandbox: Callable[..., Client]) -> None:
-    client = start_sandbox(offset_jump=0)
-
-    assert client.page(demo.FINISHED_TASK_ID, 0, 100)["offset"] == 100
-
-
-@pytest.mark.parametrize("jump", [0, 1, 924, 5000])
-def test_every_row_has_a_place_of_its_own(jump: int) -> None:
-    places = [position(row, jump) for row in range(5000)]
+def test_every_row_has_a_place_of_its_own() -> None:
+    places = [position(row) for row in range(5000)]
 
     assert places == sorted(set(places))
-    assert [row_at(place, jump) for place in places] == list(range(5000))
+    assert [row_at(place) for place in places] == list(range(5000))
 
 
 def test_a_small_page_is_cut_at_4_megabytes(start_sandbox: Callable[..., Client]) -> None:
@@ -138,47 +129,6 @@ def test_a_large_page_is_cut_at_8_megabytes(start_sandbox: Callable[..., Client]
     assert len(client.page(task_id, size=201)["data"]) == 201
     assert 255 < len(client.page(task_id, size=1000)["data"]) < 280
     assert client.rows(task_id, 1000) == client.control.true_rows(task_id)
-
-
-def test_a_large_page_can_be_refused_instead(start_sandbox: Callable[..., Client]) -> None:
-    client = start_sandbox(large_pages="refuse", row_bytes=30_000, enforce_limits=False)
-    task_id = add(client, 300)
-
-    def ask(size: int, offset: int = 0) -> requests.Response:
-        return client.get("/data/all", taskId=task_id, offset=offset, size=size)
-
-    assert refusal(ask(1000)) == refusal(ask(200)) == (400, "LimitTraffic")
-    assert len(data(ask(201))["data"]) == 201
-    assert client.rows(task_id, 100) == client.control.true_rows(task_id)
-    last = client.page(task_id, size=201)["offset"]
-    assert len(data(ask(1000, last))["data"]) == 99
-    assert data(ask(1000, 10**9))["data"] == []
-
-
-def test_a_page_of_one_row_is_never_refused(start_sandbox: Callable[..., Client]) -> None:
-    client = start_sandbox(large_pages="refuse", enforce_limits=False)
-    task_id = client.control.add_task(rows=[{"text": "x" * 4_100_000}], lots=[2])["task_id"]
-
-    params = {"taskId": task_id, "offset": 0, "size": 2}
-    assert refusal(client.get("/data/all", **params)) == (400, "LimitTraffic")
-    assert client.rows(task_id, 1) == client.control.true_rows(task_id)
-
-
-def test_batch_numbers_can_be_long(start_sandbox: Callable[..., Client]) -> None:
-    client = start_sandbox(long_lotnos=True, enforce_limits=False)
-    client.start(demo.TASK_ID)
-    client.control.advance(300)
-    task_id = add(client, 30, 20)
-
-    lotnos = [run["lotno"] for run in client.control.task(task_id)["runs"]]
-
-    assert [len(lotno) for lotno in lotnos] == [18, 18]
-    assert len(set(lotnos)) == 2
-    assert len({float(lotno) for lotno in lotnos}) == 1
-    second = client.rows(task_id, lotno=lotnos[1])
-    assert second == client.rows(task_id)[30:] == client.control.true_rows(task_id, lotnos[1])
-    assert all(row["id"].startswith(lotnos[1]) for row in second)
-    assert client.rows(demo.TASK_ID, lotno=lotnos[0]) == client.control.true_rows(demo.TASK_ID)
 
 
 @pytest.mark.parametrize("lots", [[2], [1, 1]])

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
+from airflow_provider_webcollect.sandbox import Settings as SandboxSettings
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.bodies import ServiceError
-from airflow_provider_webcollect.sandbox.settings import Settings as SandboxSettings
-from airflow_provider_webcollect.sandbox.state import Limits
+from airflow_provider_webcollect.sandbox.state import Limits, ServiceError
 from airflow_provider_webcollect.service import endpoints, pauses
 from airflow_provider_webcollect.service.pauses import (
     LEAST_SHARE,
