@@ -107,7 +107,7 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
     :param run_id: the run that has read the rows; None (default) for the only one whose rows wait. It must be
         named to discard them. (templated)
     :param decision: ``accept`` (default), ``quarantine`` or ``discard``; a template lets a person choose, see
-        ``example_dags/webcollect_decided_landing.py``. Rows that are quarantined already, and those with
+        ``example_dags/webcollect_ask_about_rows.py``. Rows that are quarantined already, and those with
         which a landing begins (``mode="full"``, or after a reset), cannot be quarantined. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
         the storage's default credentials, or ``iceberg_default``. (templated)

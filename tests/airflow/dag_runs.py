@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import inspect
@@ -161,5 +162,7 @@ def _name(task_id: str, map_index: int) -> str:
 def _decoded(value: str | bytes | int) -> Any:
     # SQLite makes a number of a text of digits
     decoded = value if isinstance(value, int) else json.loads(value)
-    # Airflow 3 puts a JSON text into a JSON column
-    return json.loads(decoded) if isinstance(decoded, str) and AIRFLOW_V_3_0_PLUS else decoded
+    # Airflow 3 puts a JSON text into a JSON column, but a text as it is
+    with contextlib.suppress(json.JSONDecodeError):
+        return json.loads(decoded) if isinstance(decoded, str) and AIRFLOW_V_3_0_PLUS else decoded
+    return decoded

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_1_PLUS
 
 from tests.airflow.warehouses import needs_warehouses
 
 FOLDER = Path(__file__).parents[2] / "example_dags"
 NEED_AIRFLOW_3 = {"webcollect_on_finish"}
+NEED_AIRFLOW_3_1 = {"webcollect_ask_about_rows", "webcollect_ask_about_start"}
 NEED_WAREHOUSES = {"webcollect_incremental_to_warehouse"}
 NAMES = [
     pytest.param(
@@ -20,6 +21,9 @@ NAMES = [
         marks=[
             pytest.mark.skipif(
                 name in NEED_AIRFLOW_3 and not AIRFLOW_V_3_0_PLUS, reason="Airflow 3 has asset watchers"
+            ),
+            pytest.mark.skipif(
+                name in NEED_AIRFLOW_3_1 and not AIRFLOW_V_3_1_PLUS, reason="Airflow 3.1 can ask a person"
             ),
             *([needs_warehouses] if name in NEED_WAREHOUSES else []),
         ],

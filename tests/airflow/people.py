@@ -6,11 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS, AIRFLOW_V_3_3_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from airflow.settings import Session
 from sqlalchemy import select
 
-asks = pytest.mark.skipif(not AIRFLOW_V_3_1_PLUS, reason="this Airflow cannot ask")
 # `dag.test()` of earlier versions wants a triggerer's connection to the API server
 waits = pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="this Airflow's `dag.test()` does not wait")
 

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 SMOKE = Path(__file__).with_name("smoke.py")
-#: What these tests need of the checkout; not the package.
-NEEDED = ("demo", "example_dags")
+#: What these tests, and those of a person's answers, need of the checkout; not the package.
+NEEDED = ("demo", "example_dags", "tests/real_airflow")
+ANSWERS = "tests/real_airflow/test_answers.py"
 FOLDER = Path(".cache/matrix").resolve()
 #: The first Python that an Airflow does not run on, where the range matters.
 TOO_NEW = {"2.11": (3, 13)}
@@ -85,7 +86,7 @@ def combination(wheel: Path, airflow: str, python: str) -> Result:
     for needed in NEEDED:
         shutil.copytree(ROOT / needed, folder / needed, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "pytest.ini").write_text("[pytest]\n")
-    tested = run(interpreter, "-m", "pytest", "-p", "no:cacheprovider", SMOKE.name, folder=folder)
+    tested = run(interpreter, "-m", "pytest", "-p", "no:cacheprovider", SMOKE.name, ANSWERS, folder=folder)
     failed = re.findall(r"^(?:FAILED|ERROR) \S+::(\w+)", tested.stdout, re.MULTILINE)
     if tested.returncode:
         print(tested.stdout + tested.stderr)
