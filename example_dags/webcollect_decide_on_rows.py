@@ -1,7 +1,7 @@
-"""Accept or discard rows that have failed the checks of ``webcollect_checked_landing``.
+"""Accept, set apart or discard rows that have failed the checks of ``webcollect_checked_landing``.
 
 Start it by hand, with the id of the run that has failed: its message names it. Accepted rows are committed as
-they are. Discarded ones are deleted, and the landing goes on behind them.
+they are. Others are set apart or deleted, and the landing goes on behind them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ with DAG(
             "", type="string", description="The landing's folder, such as s3://bucket/prices"
         ),
         "run_id": Param("", type="string", description="The run that has read the rows"),
-        "decision": Param("accept", enum=["accept", "discard"], description="What becomes of them"),
+        "decision": Param(
+            "accept", enum=["accept", "quarantine", "discard"], description="What becomes of them"
+        ),
     },
     doc_md=__doc__,
     tags=["webcollect"],
