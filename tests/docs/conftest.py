@@ -41,7 +41,7 @@ from tests.airflow.conftest import (  # noqa: F401  # fixtures
     forgotten_secrets,
     s3,
     set_connection,
-    timing,
+    no_waste_of_time,
 )
 from tests.docs.commands import Commands
 from tests.docs.world import STARTS_SANDBOX, World

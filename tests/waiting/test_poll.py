@@ -6,44 +6,30 @@ import asyncio
 import contextvars
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.service.errors import (
-    NotFound,
-    PermissionDenied,
-    ServiceFailure,
-)
+from airflow_provider_webcollect.service.errors import PermissionDenied, ServiceFailure
 from airflow_provider_webcollect.waiting.conditions import LONGEST_BACKOFF, REFUSALS
 from airflow_provider_webcollect.waiting.poll import LONGEST_TURN, Poll
 from tests.waiting.simulated_time import simulated
 
 
 class Service:
-    """Answers questions from a table, and remembers them; ``failures`` are raised first.
-
-    ``bad`` keys are refused, with all keys of their query, and ``broken`` ones make the service fail.
-    """
+    """Answers questions from a table, and remembers them; ``failures`` are raised first."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
         self.queries: list[list[str]] = []
         self.failures: list[Exception] = []
-        self.bad: set[str] = set()
-        self.broken: set[str] = set()
 
     async def __call__(self, keys: list[str]) -> Mapping[str, Any]:
         self.queries.append(keys)
         await asyncio.sleep(0)
         if self.failures:
             raise self.failures.pop(0)
-        if self.bad & set(keys):
-            raise NotFound("no such task")
-        if self.broken & set(keys):
-            raise ServiceFailure("internal")
         return {key: self.answers[key] for key in keys if key in self.answers}
 
 
@@ -52,62 +38,67 @@ def states(seen: Mapping[str, Any]) -> dict[str, Any]:
     return dict(seen)
 
 
-@asynccontextmanager
-async def polling(service: Service, batch_size: int = 100) -> AsyncIterator[Poll[Any]]:
-    poll: Poll[Any] = Poll(service, batch_size)
+@pytest.fixture
+def service() -> Service:
+    """A service that answers about some keys; what goes on at the end is cancelled with the event loop."""
+    return Service(a=1, b=2, c=3)
+
+
+@pytest.fixture
+def poll(service: Service) -> Iterator[Poll[Any]]:
+    """The one poll of the service."""
+    poll: Poll[Any] = Poll(service, 100)
     yield poll
-    await poll.aclose()
     assert poll._watched == {}
 
 
 @simulated
-async def test_all_who_ask_at_once_share_full_batches() -> None:
-    service = Service(**{f"k{n}": n for n in range(25)})
-    async with polling(service, batch_size=10) as poll:
-        seen = await asyncio.gather(*(poll.until([key], 60, states) for key in service.answers))
+async def test_all_who_ask_at_once_share_full_batches(service: Service) -> None:
+    service.answers = dict(**{f"k{n}": n for n in range(25)})
+    poll: Poll[Any] = Poll(service, 10)
+    seen = await asyncio.gather(*(poll.until([key], 60, states) for key in service.answers))
     assert seen == [{key: value} for key, value in service.answers.items()]
     assert sorted(len(batch) for batch in service.queries) == [5, 10, 10]
 
 
 @simulated
-async def test_those_who_come_one_after_another_in_a_moment_are_asked_about_together() -> None:
-    service = Service(a=1, b=2, c=3)
-    async with polling(service) as poll:
-        waits = []
-        for key in "abc":
-            waits.append(asyncio.create_task(poll.until([key], 60, states)))
-            await asyncio.sleep(0)
-        await asyncio.gather(*waits)
+async def test_those_who_come_one_after_another_in_a_moment_are_asked_about_together(
+    service: Service, poll: Poll[Any]
+) -> None:
+    waits = []
+    for key in "abc":
+        waits.append(asyncio.create_task(poll.until([key], 60, states)))
+        await asyncio.sleep(0)
+    await asyncio.gather(*waits)
     assert service.queries == [["a", "b", "c"]]
 
 
 @simulated
-async def test_those_who_keep_coming_do_not_delay_the_first_poll() -> None:
-    service = Service(a=1)
-    async with polling(service) as poll:
-        first = asyncio.create_task(poll.until(["a"], 60, states))
-        others = []
-        while not first.done():
-            others.append(asyncio.create_task(poll.until(["a"], 60, states)))
-            await asyncio.sleep(0.001)
-        await asyncio.gather(*others)
+async def test_those_who_keep_coming_do_not_delay_the_first_poll(poll: Poll[Any]) -> None:
+    first = asyncio.create_task(poll.until(["a"], 60, states))
+    others = []
+    while not first.done():
+        others.append(asyncio.create_task(poll.until(["a"], 60, states)))
+        await asyncio.sleep(0.001)
+    await asyncio.gather(*others)
 
 
 @simulated
-async def test_every_round_is_of_full_batches_though_some_came_earlier() -> None:
-    service = Service(**{f"k{n}": n for n in range(250)})
+async def test_every_round_is_of_full_batches_though_some_came_earlier(
+    service: Service, poll: Poll[Any]
+) -> None:
+    service.answers = dict(**{f"k{n}": n for n in range(250)})
     polls: Counter[str] = Counter()
 
     def see(seen: Mapping[str, int | None]) -> bool | None:
         polls.update(seen.keys())
         return True if polls[next(iter(seen))] == 4 else None
 
-    async with polling(service) as poll:
-        early, *late = service.answers
-        waits = [asyncio.create_task(poll.until([early], 0.5, see))]
-        while not service.queries:
-            await asyncio.sleep(0.001)
-        await asyncio.gather(*waits, *(poll.until([key], 0.5, see) for key in late))
+    early, *late = service.answers
+    waits = [asyncio.create_task(poll.until([early], 0.5, see))]
+    while not service.queries:
+        await asyncio.sleep(0.001)
+    await asyncio.gather(*waits, *(poll.until([key], 0.5, see) for key in late))
     # the early one's first poll, then three batches a round
     assert len(service.queries) <= 1 + 4 * 3
     assert set(polls.values()) == {4}
@@ -137,29 +128,26 @@ async def test_a_wait_is_not_shown_the_answer_to_a_question_that_is_older() -> N
 
 
 @simulated
-async def test_two_who_wait_for_one_key_cost_one_question() -> None:
-    service = Service(a=1)
-    async with polling(service) as poll:
-        await asyncio.gather(poll.until(["a"], 60, states), poll.until(["a"], 60, states))
+async def test_two_who_wait_for_one_key_cost_one_question(service: Service, poll: Poll[Any]) -> None:
+    await asyncio.gather(poll.until(["a"], 60, states), poll.until(["a"], 60, states))
     assert service.queries == [["a"]]
 
 
 @simulated
-async def test_a_wait_goes_on_until_it_sees_what_it_waits_for() -> None:
-    service = Service(a=0)
+async def test_a_wait_goes_on_until_it_sees_what_it_waits_for(service: Service, poll: Poll[Any]) -> None:
+    service.answers = {"a": 0}
 
     def see(seen: Mapping[str, int | None]) -> str | None:
         service.answers["a"] += 1
         return "enough" if seen["a"] == 3 else None
 
-    async with polling(service) as poll:
-        assert await poll.until(["a"], 0.01, see) == "enough"
+    assert await poll.until(["a"], 0.01, see) == "enough"
     assert len(service.queries) == 4
 
 
 @simulated
-async def test_the_shorter_of_two_intervals_decides_for_both() -> None:
-    service = Service(a=0)
+async def test_the_shorter_of_two_intervals_decides_for_both(service: Service, poll: Poll[Any]) -> None:
+    service.answers = {"a": 0}
     polls = {"slow": 0, "quick": 0}
 
     def see(name: str, enough: int) -> Any:
@@ -169,28 +157,26 @@ async def test_the_shorter_of_two_intervals_decides_for_both() -> None:
 
         return count
 
-    async with polling(service) as poll:
-        await asyncio.gather(poll.until(["a"], 60, see("slow", 3)), poll.until(["a"], 0.05, see("quick", 3)))
+    await asyncio.gather(poll.until(["a"], 60, see("slow", 3)), poll.until(["a"], 0.05, see("quick", 3)))
     assert len(service.queries) == 3
 
 
 @simulated
-async def test_a_wait_on_many_keys_judges_from_the_first_answer_on() -> None:
-    service = Service(a=1, b=2, c=3)
+async def test_a_wait_on_many_keys_judges_from_the_first_answer_on(service: Service) -> None:
     judged: list[dict[str, int | None]] = []
 
     def see(polled: Mapping[str, int | None]) -> bool | None:
         judged.append(dict(polled))
         return True if len(judged) == 3 else None
 
-    async with polling(service, batch_size=1) as poll:
-        await poll.until(["a", "b", "c"], 60, see)
+    poll: Poll[Any] = Poll(service, 1)
+    await poll.until(["a", "b", "c"], 60, see)
     assert judged == [{"a": 1}, {"b": 2}, {"c": 3}]
 
 
 @simulated
-async def test_a_wait_on_many_keys_judges_once_per_answer() -> None:
-    service = Service(**{f"k{n}": n for n in range(50)})
+async def test_a_wait_on_many_keys_judges_once_per_answer(service: Service, poll: Poll[Any]) -> None:
+    service.answers = dict(**{f"k{n}": n for n in range(50)})
     judged = 0
 
     def see(seen: Mapping[str, int | None]) -> bool | None:
@@ -198,111 +184,96 @@ async def test_a_wait_on_many_keys_judges_once_per_answer() -> None:
         judged += 1
         return True if judged == 3 else None
 
-    async with polling(service) as poll:
-        await poll.until(list(service.answers), 0.01, see)
+    await poll.until(list(service.answers), 0.01, see)
     assert len(service.queries) == 3
 
 
 @simulated
-async def test_a_key_that_is_named_twice_counts_once() -> None:
-    async with polling(Service(a=1, b=2)) as poll:
-        assert await poll.until(["a", "b", "a"], 60, states) == {"a": 1, "b": 2}
+async def test_a_key_that_is_named_twice_counts_once(poll: Poll[Any]) -> None:
+    assert await poll.until(["a", "b", "a"], 60, states) == {"a": 1, "b": 2}
 
 
 @simulated
-async def test_nothing_to_wait_for_is_refused() -> None:
-    async with polling(Service()) as poll:
-        with pytest.raises(ValueError, match="`keys` is empty"):
-            await poll.until([], 60, states)
+async def test_nothing_to_wait_for_is_refused(poll: Poll[Any]) -> None:
+    with pytest.raises(ValueError, match="`keys` is empty"):
+        await poll.until([], 60, states)
 
 
 @simulated
-async def test_what_an_answer_leaves_out_is_seen_as_none() -> None:
-    async with polling(Service(b=2)) as poll:
-        assert await poll.until(["a", "b"], 60, states) == {"a": None, "b": 2}
+async def test_what_an_answer_leaves_out_is_seen_as_none(poll: Poll[Any]) -> None:
+    assert await poll.until(["gone", "b"], 60, states) == {"gone": None, "b": 2}
 
 
 @simulated
-async def test_pauses_have_a_bound_however_long_a_service_fails() -> None:
-    service = Service(a=1)
+async def test_pauses_have_a_bound_however_long_a_service_fails(service: Service, poll: Poll[Any]) -> None:
     service.failures = [ServiceFailure("down")] * 1100
     began = asyncio.get_running_loop().time()
-    async with polling(service) as poll:
-        assert await poll.until(["a"], 60, states) == {"a": 1}
+    assert await poll.until(["a"], 60, states) == {"a": 1}
     assert asyncio.get_running_loop().time() - began < 1101 * LONGEST_BACKOFF
 
 
 @simulated
-async def test_a_wait_whose_own_judgement_fails_ends_alone() -> None:
-    service = Service(a=1)
-    async with polling(service) as poll:
-        broken, fine = await asyncio.gather(
-            poll.until(["a"], 60, lambda seen: 1 // 0),
-            poll.until(["a"], 60, states),
-            return_exceptions=True,
-        )
+async def test_a_wait_whose_own_judgement_fails_ends_alone(poll: Poll[Any]) -> None:
+    broken, fine = await asyncio.gather(
+        poll.until(["a"], 60, lambda seen: 1 // 0),
+        poll.until(["a"], 60, states),
+        return_exceptions=True,
+    )
     assert isinstance(broken, ZeroDivisionError)
     assert fine == {"a": 1}
 
 
 @simulated
-async def test_a_wait_that_is_given_up_leaves_the_others_alone() -> None:
-    service = Service(a=1, b=2)
-    async with polling(service) as poll:
-        waits = [asyncio.create_task(poll.until([key], 60, states)) for key in "ab"]
-        await asyncio.sleep(0)
-        waits[0].cancel()
-        ended = await asyncio.gather(*waits, return_exceptions=True)
+async def test_a_wait_that_is_given_up_leaves_the_others_alone(poll: Poll[Any]) -> None:
+    waits = [asyncio.create_task(poll.until([key], 60, states)) for key in "ab"]
+    await asyncio.sleep(0)
+    waits[0].cancel()
+    ended = await asyncio.gather(*waits, return_exceptions=True)
     assert isinstance(ended[0], asyncio.CancelledError)
     assert ended[1] == {"b": 2}
 
 
 @simulated
-async def test_the_poll_ends_with_its_last_wait_and_begins_again_with_the_next() -> None:
-    service = Service(a=1)
-    async with polling(service) as poll:
-        await poll.until(["a"], 60, states)
-        await asyncio.sleep(0.01)
-        assert poll._runner is not None
-        assert poll._runner.done()
-        assert await poll.until(["a"], 60, states) == {"a": 1}
+async def test_the_poll_ends_with_its_last_wait_and_begins_again_with_the_next(poll: Poll[Any]) -> None:
+    await poll.until(["a"], 60, states)
+    await asyncio.sleep(0.01)
+    assert poll._runner is not None
+    assert poll._runner.done()
+    assert await poll.until(["a"], 60, states) == {"a": 1}
 
 
 @simulated
 async def test_a_wait_that_begins_while_others_end_by_a_defect_of_the_poll_is_served(
-    monkeypatch: pytest.MonkeyPatch,
+    poll: Poll[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def defect(poll: object) -> None:
         monkeypatch.undo()
         raise RuntimeError("a defect")
 
-    service = Service(a=1, b=2)
-    async with polling(service) as poll:
-        monkeypatch.setattr(Poll, "_take_due", defect)
-        with pytest.raises(RuntimeError, match="a defect"):
-            await poll.until(["a"], 60, states)
-        # at once, when the poll has not dealt with its defect yet
-        assert await poll.until(["a"], 60, states) == {"a": 1}
-        assert await poll.until(["b"], 60, states) == {"b": 2}
+    monkeypatch.setattr(Poll, "_take_due", defect)
+    with pytest.raises(RuntimeError, match="a defect"):
+        await poll.until(["a"], 60, states)
+    # at once, when the poll has not dealt with its defect yet
+    assert await poll.until(["a"], 60, states) == {"a": 1}
+    assert await poll.until(["b"], 60, states) == {"b": 2}
 
 
 @simulated
-async def test_what_a_waiter_does_runs_in_its_own_context() -> None:
+async def test_what_a_waiter_does_runs_in_its_own_context(poll: Poll[Any]) -> None:
     """Airflow sorts a trigger's log lines by context variables."""
     name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
-    service = Service(a=1, b=2)
 
     async def wait(key: str) -> str:
         name.set(key)
         return await poll.until([key], 60, lambda seen: name.get())
 
-    async with polling(service) as poll:
-        assert await asyncio.gather(*(asyncio.create_task(wait(key)) for key in "ab")) == ["a", "b"]
+    assert await asyncio.gather(*(asyncio.create_task(wait(key)) for key in "ab")) == ["a", "b"]
 
 
 @simulated
-async def test_thousands_who_end_together_do_not_all_go_on_in_one_turn_of_the_event_loop() -> None:
-    service = Service(a=1)
+async def test_thousands_who_end_together_do_not_all_go_on_in_one_turn_of_the_event_loop(
+    poll: Poll[Any],
+) -> None:
     done: list[str] = []
 
     def see(seen: Mapping[str, int | None]) -> bool:
@@ -313,8 +284,7 @@ async def test_thousands_who_end_together_do_not_all_go_on_in_one_turn_of_the_ev
         await poll.until(["a"], 60, see)
         done.append("went on")
 
-    async with polling(service) as poll:
-        await asyncio.gather(*(wait() for _ in range(100)))
+    await asyncio.gather(*(wait() for _ in range(100)))
     assert done == ["judged", "went on"] * 100
 
 
@@ -338,14 +308,14 @@ class Turns:
             self.count += 1
 
 
-async def test_others_have_their_turns_while_many_are_judged() -> None:
+async def test_others_have_their_turns_while_many_are_judged(poll: Poll[Any]) -> None:
     judged_in: list[int] = []
 
     def judge(seen: Mapping[str, int | None]) -> None:
         time.sleep(LONGEST_TURN)
         judged_in.append(turns.count)
 
-    async with polling(Service(a=1)) as poll, Turns() as turns:
+    async with Turns() as turns:
         waits = [asyncio.create_task(poll.until(["a"], 60, judge)) for _ in range(20)]
         while len(judged_in) < len(waits):
             await asyncio.sleep(0.001)
@@ -355,8 +325,9 @@ async def test_others_have_their_turns_while_many_are_judged() -> None:
     assert len(set(judged_in)) == 20
 
 
-async def test_thousands_who_are_refused_together_do_not_all_go_on_in_one_turn() -> None:
-    service = Service()
+async def test_thousands_who_are_refused_together_do_not_all_go_on_in_one_turn(
+    service: Service, poll: Poll[Any]
+) -> None:
     service.failures = [PermissionDenied("plan")] * REFUSALS
     refused_in: list[int] = []
 
@@ -365,6 +336,6 @@ async def test_thousands_who_are_refused_together_do_not_all_go_on_in_one_turn()
             await poll.until(["a"], 0.01, states)
         refused_in.append(turns.count)
 
-    async with polling(service) as poll, Turns() as turns:
+    async with Turns() as turns:
         await asyncio.gather(*(wait() for _ in range(100)))
     assert len(set(refused_in)) == 100

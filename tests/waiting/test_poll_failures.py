@@ -8,8 +8,7 @@ import itertools
 import logging
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -57,11 +56,13 @@ class Service:
     """Answers queries, and remembers when which keys were queried.
 
     :ivar trouble: returns what a question about some keys fails with, or None.
+    :ivar states: what it answers about some keys instead of "Extracting".
     :ivar takes: returns the seconds that its answer takes.
     """
 
     def __init__(self) -> None:
         self.queries: list[tuple[float, list[str]]] = []
+        self.states: dict[str, Any] = {}
         self.trouble: Callable[[list[str]], BaseException | None] = lambda keys: None
         self.takes: Callable[[list[str]], float] = lambda keys: 0.05
 
@@ -72,7 +73,7 @@ class Service:
         await asyncio.sleep(self.takes(keys))
         if error:
             raise error.with_traceback(None)
-        return dict.fromkeys(keys, "Extracting")
+        return {key: self.states.get(key, "Extracting") for key in keys}
 
     def fail(self, error: BaseException, times: float = float("inf"), about: Iterable[str] = ()) -> None:
         """Fail some of the coming questions, those about certain keys or all."""
@@ -98,8 +99,9 @@ class Service:
 class Waits:
     """Waits that never see enough, each for one key."""
 
-    def __init__(self, poll: Poll[Any]) -> None:
-        self._poll = poll
+    def __init__(self, service: Service, batch_size: int = 100) -> None:
+        self.service = service
+        self._poll: Poll[Any] = Poll(service, batch_size)
         self.began: dict[str, float] = {}
         self.seen: defaultdict[str, list[float]] = defaultdict(list)
         self.tasks: dict[str, asyncio.Task[Any]] = {}
@@ -129,15 +131,15 @@ class Waits:
         return {name.split()[0]: task.exception() for name, task in self.tasks.items() if task.done()}
 
 
-@asynccontextmanager
-async def polling(service: Service, batch_size: int = 100) -> AsyncIterator[Waits]:
-    poll: Poll[Any] = Poll(service, batch_size)
-    waits = Waits(poll)
-    yield waits
-    for task in waits.tasks.values():
-        task.cancel()
-    await asyncio.gather(*waits.tasks.values(), return_exceptions=True)
-    await poll.aclose()
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+@pytest.fixture
+def waits(service: Service) -> Waits:
+    """Waits that share a poll of the service; what goes on at the end is cancelled with the event loop."""
+    return Waits(service)
 
 
 def keys(count: int) -> list[str]:
@@ -148,171 +150,152 @@ class TestOthersGoOn:
     """What is wrong with one question delays no other."""
 
     @simulated
-    async def test_beside_an_answer_that_takes_long(self) -> None:
-        service = Service()
+    async def test_beside_an_answer_that_takes_long(self, service: Service) -> None:
         slow, *others = keys(20)
         service.takes = lambda keys: 120.0 if slow in keys else 0.05
-        async with polling(service, batch_size=5) as waits:
-            waits.begin([slow, *others], 10.0)
-            await asyncio.sleep(100)
-            assert waits.longest_gap(others[4:]) < 11.5
+        waits = Waits(service, 5)
+        waits.begin([slow, *others], 10.0)
+        await asyncio.sleep(100)
+        assert waits.longest_gap(others[4:]) < 11.5
 
     @simulated
-    async def test_only_so_many_answers_are_awaited_at_once(self) -> None:
-        service = Service()
+    async def test_only_so_many_answers_are_awaited_at_once(self, service: Service) -> None:
         service.takes = lambda keys: 120.0
-        async with polling(service, batch_size=1) as waits:
-            waits.begin(keys(20))
-            await asyncio.sleep(100)
-            assert len(service.queries) == QUERIES_AT_ONCE
+        waits = Waits(service, 1)
+        waits.begin(keys(20))
+        await asyncio.sleep(100)
+        assert len(service.queries) == QUERIES_AT_ONCE
 
     @pytest.mark.parametrize(
         "error", [ServiceFailure("down"), RuntimeError("a bug"), PermissionDenied("not yours")]
     )
     @simulated
-    async def test_beside_a_key_that_always_fails(self, error: Exception) -> None:
-        service = Service()
+    async def test_beside_a_key_that_always_fails(self, waits: Waits, error: Exception) -> None:
         bad, *others = keys(300)
-        service.fail(error, about=[bad])
-        async with polling(service) as waits:
-            waits.begin([bad, *others], 20.0)
-            await asyncio.sleep(300)
-            assert waits.longest_gap(others[99:]) < 24
-            # the halvings of its batch
-            assert waits.longest_gap(others[:99]) < 20 + 7 * 5
-            assert bad not in waits.seen
-            assert set(waits.ended) <= {bad}
+        waits.service.fail(error, about=[bad])
+        waits.begin([bad, *others], 20.0)
+        await asyncio.sleep(300)
+        assert waits.longest_gap(others[99:]) < 24
+        # the halvings of its batch
+        assert waits.longest_gap(others[:99]) < 20 + 7 * 5
+        assert bad not in waits.seen
+        assert set(waits.ended) <= {bad}
 
     @simulated
-    async def test_an_answer_to_an_earlier_query_does_not_lift_the_pause_of_a_rate_limit(self) -> None:
-        service = Service()
-        service.takes = lambda keys: 5.0 if "slow" in keys else 0.05
+    async def test_an_answer_to_an_earlier_query_does_not_lift_the_pause_of_a_rate_limit(
+        self, waits: Waits
+    ) -> None:
+        waits.service.takes = lambda keys: 5.0 if "slow" in keys else 0.05
         limited = TooManyRequests("429", retry_after=60.0)
         limited.unsent = True
-        async with polling(service) as waits:
-            waits.begin(["slow"])
-            await asyncio.sleep(1)
-            service.fail(limited, times=1)
-            waits.begin(["limited"])
-            await asyncio.sleep(1)
-            waits.begin(["other"])
-            await asyncio.sleep(30)
-            assert waits.seen.keys() == {"slow"}
-            assert [keys for _, keys in service.queries] == [["slow"], ["limited"]]
+        waits.begin(["slow"])
+        await asyncio.sleep(1)
+        waits.service.fail(limited, times=1)
+        waits.begin(["limited"])
+        await asyncio.sleep(1)
+        waits.begin(["other"])
+        await asyncio.sleep(30)
+        assert waits.seen.keys() == {"slow"}
+        assert [keys for _, keys in waits.service.queries] == [["slow"], ["limited"]]
 
     @simulated
     async def test_a_probe_that_succeeds_while_another_query_fails_does_not_stop_the_poll(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, service: Service, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("random.uniform", lambda shortest, longest: longest)
-        service = Service()
         # a fails, b fails late, a fails again even later, and the probe that began before that succeeds
         seconds, fail = [1.0, 30.0, 30.0, 6.5], [True, True, True, False]
         service.takes = lambda keys: seconds.pop(0) if seconds else 0.05
         service.trouble = lambda keys: ServiceFailure("internal") if fail and fail.pop(0) else None
-        async with polling(service, batch_size=1) as waits:
-            waits.begin(["a", "b"], 10.0)
-            await asyncio.sleep(3600)
-            assert not seconds
-            assert service.queries[-1][0] > now() - 60
+        waits = Waits(service, 1)
+        waits.begin(["a", "b"], 10.0)
+        await asyncio.sleep(3600)
+        assert not seconds
+        assert service.queries[-1][0] > now() - 60
 
     @simulated
-    async def test_a_key_that_always_fails_is_asked_about_alone_with_growing_pauses(self) -> None:
-        service = Service()
+    async def test_a_key_that_always_fails_is_asked_about_alone_with_growing_pauses(
+        self, waits: Waits
+    ) -> None:
         bad, *others = keys(100)
-        service.fail(ServiceFailure("internal"), about=[bad])
-        async with polling(service) as waits:
-            waits.begin([bad, *others])
-            await asyncio.sleep(3600)
-            with_others = [keys for _, keys in service.queries if bad in keys and len(keys) > 1]
-            alone = [moment for moment, keys in service.queries if keys == [bad]]
-            assert [len(keys) for keys in with_others] == [100, 50, 25, 12, 6, 3]
-            assert len(alone) < 8 + 3600 / (LONGEST_BACKOFF / 2)
-            assert alone[-1] - alone[-2] > LONGEST_BACKOFF / 2
-            service.recover()
-            await asyncio.sleep(LONGEST_BACKOFF + 60)
-            assert len(waits.seen[bad]) >= 1
+        waits.service.fail(ServiceFailure("internal"), about=[bad])
+        waits.begin([bad, *others])
+        await asyncio.sleep(3600)
+        with_others = [keys for _, keys in waits.service.queries if bad in keys and len(keys) > 1]
+        alone = [moment for moment, keys in waits.service.queries if keys == [bad]]
+        assert [len(keys) for keys in with_others] == [100, 50, 25, 12, 6, 3]
+        assert len(alone) < 8 + 3600 / (LONGEST_BACKOFF / 2)
+        assert alone[-1] - alone[-2] > LONGEST_BACKOFF / 2
+        waits.service.recover()
+        await asyncio.sleep(LONGEST_BACKOFF + 60)
+        assert len(waits.seen[bad]) >= 1
 
     @simulated
-    async def test_a_wait_with_a_long_interval_is_not_delayed_by_the_only_other_one(self) -> None:
-        service = Service()
-        service.fail(ServiceFailure("internal"), about=["bad"])
-        async with polling(service) as waits:
-            waits.begin(["good"], 60.0)
-            await asyncio.sleep(1)
-            waits.begin(["bad"], 60.0)
-            await asyncio.sleep(3600)
-            assert waits.longest_gap(["good"]) < 60 + 10
+    async def test_a_wait_with_a_long_interval_is_not_delayed_by_the_only_other_one(
+        self, waits: Waits
+    ) -> None:
+        waits.service.fail(ServiceFailure("internal"), about=["bad"])
+        waits.begin(["good"], 60.0)
+        await asyncio.sleep(1)
+        waits.begin(["bad"], 60.0)
+        await asyncio.sleep(3600)
+        assert waits.longest_gap(["good"]) < 60 + 10
 
     @simulated
-    async def test_an_error_in_place_of_a_state_counts_against_its_key_alone(self) -> None:
-        keys: list[list[str]] = []
-
-        async def ask(some: list[str]) -> Mapping[str, Any]:
-            keys.append(some)
-            return {key: MalformedResponse("unreadable") if key == "bad" else "Extracting" for key in some}
-
-        poll: Poll[Any] = Poll(ask, 100)
-        waits = Waits(poll)
+    async def test_an_error_in_place_of_a_state_counts_against_its_key_alone(self, waits: Waits) -> None:
+        waits.service.states["bad"] = MalformedResponse("unreadable")
         waits.begin(["good", "bad"], 10.0)
         await asyncio.sleep(300)
         assert waits.longest_gap(["good"]) < 11
         assert "bad" not in waits.seen
-        assert keys.count(["bad"]) + keys.count(["good", "bad"]) < 12
-        await poll.aclose()
-        for task in waits.tasks.values():
-            task.cancel()
+        assert len([keys for _, keys in waits.service.queries if "bad" in keys]) < 12
 
 
 class TestServiceDown:
     @pytest.mark.parametrize("kind", PASSING)
     @simulated
-    async def test_it_is_asked_once_a_pause_and_the_pauses_double(self, kind: type[Exception]) -> None:
-        service = Service()
-        service.fail(kind("down"))
-        async with polling(service) as waits:
-            waits.begin(keys(1000))
-            await asyncio.sleep(3600)
-            first = next(number for number, (_, keys) in enumerate(service.queries) if len(keys) == 1)
-            assert first <= 2
-            assert {len(keys) for _, keys in service.queries[first:]} == {1}
-            pauses = service.gaps()[first:]
-            assert all(
-                pause >= min(LONGEST_BACKOFF / 2, 2.0 * 2**number) for number, pause in enumerate(pauses)
-            )
-            # about another key each time
-            assert len({keys[0] for _, keys in service.queries[first:]}) == len(service.queries) - first
-            assert waits.ended == {}
+    async def test_it_is_asked_once_a_pause_and_the_pauses_double(
+        self, waits: Waits, kind: type[Exception]
+    ) -> None:
+        waits.service.fail(kind("down"))
+        waits.begin(keys(1000))
+        await asyncio.sleep(3600)
+        first = next(number for number, (_, keys) in enumerate(waits.service.queries) if len(keys) == 1)
+        assert first <= 2
+        assert {len(keys) for _, keys in waits.service.queries[first:]} == {1}
+        pauses = waits.service.gaps()[first:]
+        assert all(pause >= min(LONGEST_BACKOFF / 2, 2.0 * 2**number) for number, pause in enumerate(pauses))
+        # about another key each time
+        assert (
+            len({keys[0] for _, keys in waits.service.queries[first:]}) == len(waits.service.queries) - first
+        )
+        assert waits.ended == {}
 
-            service.recover()
-            sent_before = len(service.queries)
-            await asyncio.sleep(LONGEST_BACKOFF + 60)
-            assert waits.seen.keys() == set(keys(1000))
-            # one to see that it answers, and those halves that had failed at first
-            assert len([keys for _, keys in service.queries[sent_before:] if len(keys) < 100]) <= 1 + 2 * 3
+        waits.service.recover()
+        sent_before = len(waits.service.queries)
+        await asyncio.sleep(LONGEST_BACKOFF + 60)
+        assert waits.seen.keys() == set(keys(1000))
+        # one to see that it answers, and those halves that had failed at first
+        assert len([keys for _, keys in waits.service.queries[sent_before:] if len(keys) < 100]) <= 1 + 2 * 3
 
     @simulated
     async def test_a_failure_that_nobody_foresaw_is_logged_with_its_traceback(
-        self, caplog: pytest.LogCaptureFixture
+        self, waits: Waits, caplog: pytest.LogCaptureFixture
     ) -> None:
-        service = Service()
-        service.fail(RuntimeError("a bug"), times=1)
-        async with polling(service) as waits:
-            waits.begin(["a"])
-            await asyncio.sleep(60)
-            assert waits.seen["a"]
+        waits.service.fail(RuntimeError("a bug"), times=1)
+        waits.begin(["a"])
+        await asyncio.sleep(60)
+        assert waits.seen["a"]
         (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
         assert record.exc_info
         assert "a bug" in str(record.exc_info[1])
 
     @simulated
-    async def test_retry_after_is_respected(self) -> None:
-        service = Service()
-        service.fail(TooManyRequests("slowly", retry_after=40.0), times=1)
-        async with polling(service) as waits:
-            waits.begin(keys(200))
-            await asyncio.sleep(120)
-            assert service.gaps()[0] >= 40
+    async def test_retry_after_is_respected(self, waits: Waits) -> None:
+        waits.service.fail(TooManyRequests("slowly", retry_after=40.0), times=1)
+        waits.begin(keys(200))
+        await asyncio.sleep(120)
+        assert waits.service.gaps()[0] >= 40
 
 
 class TestRefusals:
@@ -320,237 +303,211 @@ class TestRefusals:
 
     @pytest.mark.parametrize("kind", [*CONNECTION_REFUSALS, *KEY_REFUSALS])
     @simulated
-    async def test_two_in_a_row_end_nothing(self, kind: type[Exception]) -> None:
-        service = Service()
-        async with polling(service) as waits:
-            waits.begin(["a", "b"], 10.0)
-            for _ in range(20):
-                service.fail(kind("no"), times=2)
-                await asyncio.sleep(60)
-            assert waits.ended == {}
-            assert waits.longest_gap("ab") < 30
+    async def test_two_in_a_row_end_nothing(self, waits: Waits, kind: type[Exception]) -> None:
+        waits.begin(["a", "b"], 10.0)
+        for _ in range(20):
+            waits.service.fail(kind("no"), times=2)
+            await asyncio.sleep(60)
+        assert waits.ended == {}
+        assert waits.longest_gap("ab") < 30
 
     @pytest.mark.parametrize("kind", [*CONNECTION_REFUSALS, *KEY_REFUSALS])
     @simulated
-    async def test_another_failure_between_them_ends_the_row(self, kind: type[Exception]) -> None:
-        service = Service()
+    async def test_another_failure_between_them_ends_the_row(
+        self, waits: Waits, kind: type[Exception]
+    ) -> None:
         fails = [kind("no"), kind("no"), ServiceFailure("down"), kind("no"), kind("no")]
-        service.trouble = lambda keys: fails.pop(0) if fails else None
-        async with polling(service) as waits:
-            waits.begin(["a"], 10.0)
-            await asyncio.sleep(900)
-            assert not fails
-            assert waits.ended == {}
-            assert waits.seen["a"]
+        waits.service.trouble = lambda keys: fails.pop(0) if fails else None
+        waits.begin(["a"], 10.0)
+        await asyncio.sleep(900)
+        assert not fails
+        assert waits.ended == {}
+        assert waits.seen["a"]
 
     @pytest.mark.parametrize("kind", [*CONNECTION_REFUSALS, *KEY_REFUSALS])
     @simulated
-    async def test_the_third_in_a_row_ends_the_wait(self, kind: type[Exception]) -> None:
-        service = Service()
-        service.fail(kind("no"))
-        async with polling(service) as waits:
+    async def test_the_third_in_a_row_ends_the_wait(self, waits: Waits, kind: type[Exception]) -> None:
+        waits.service.fail(kind("no"))
+        waits.begin(["a"])
+        await asyncio.sleep(60)
+        assert [type(error) for error in waits.ended.values()] == [kind]
+        assert len(waits.service.queries) == 3
+        first, second = waits.service.gaps()
+        assert first >= 2
+        assert second >= 4
+
+    @pytest.mark.by_day(1)
+    @pytest.mark.parametrize("kind", CONNECTION_REFUSALS)
+    @simulated
+    async def test_one_of_the_connection_ends_all_waits(self, waits: Waits, kind: type[Exception]) -> None:
+        waits.begin(keys(1000))
+        await asyncio.sleep(90)
+        waits.service.fail(kind("no"))
+        sent_before = len(waits.service.queries)
+        await asyncio.sleep(180)
+        assert waits.ended.keys() == set(keys(1000))
+        assert {type(error) for error in waits.ended.values()} == {kind}
+        assert len(waits.service.queries) - sent_before <= 6
+
+    @pytest.mark.by_day(1)
+    @pytest.mark.parametrize("kind", CONNECTION_REFUSALS)
+    @simulated
+    async def test_many_at_the_same_time_are_one(self, waits: Waits, kind: type[Exception]) -> None:
+        waits.service.takes = lambda keys: 5.0
+        waits.service.fail(kind("no"), times=QUERIES_AT_ONCE)
+        waits.begin(keys(1000))
+        await asyncio.sleep(180)
+        assert waits.ended == {}
+        assert waits.seen.keys() == set(keys(1000))
+
+    @simulated
+    async def test_those_of_waits_that_begin_one_after_the_other_do_not_confirm_each_other(
+        self, waits: Waits
+    ) -> None:
+        waits.service.fail(NotFound("no"))
+        for _ in range(5):
             waits.begin(["a"])
-            await asyncio.sleep(60)
-            assert [type(error) for error in waits.ended.values()] == [kind]
-            assert len(service.queries) == 3
-            first, second = service.gaps()
-            assert first >= 2
-            assert second >= 4
-
-    @pytest.mark.by_day(1)
-    @pytest.mark.parametrize("kind", CONNECTION_REFUSALS)
-    @simulated
-    async def test_one_of_the_connection_ends_all_waits(self, kind: type[Exception]) -> None:
-        service = Service()
-        async with polling(service) as waits:
-            waits.begin(keys(1000))
-            await asyncio.sleep(90)
-            service.fail(kind("no"))
-            sent_before = len(service.queries)
-            await asyncio.sleep(180)
-            assert waits.ended.keys() == set(keys(1000))
-            assert {type(error) for error in waits.ended.values()} == {kind}
-            assert len(service.queries) - sent_before <= 6
-
-    @pytest.mark.by_day(1)
-    @pytest.mark.parametrize("kind", CONNECTION_REFUSALS)
-    @simulated
-    async def test_many_at_the_same_time_are_one(self, kind: type[Exception]) -> None:
-        service = Service()
-        service.takes = lambda keys: 5.0
-        service.fail(kind("no"), times=QUERIES_AT_ONCE)
-        async with polling(service) as waits:
-            waits.begin(keys(1000))
-            await asyncio.sleep(180)
-            assert waits.ended == {}
-            assert waits.seen.keys() == set(keys(1000))
-
-    @simulated
-    async def test_those_of_waits_that_begin_one_after_the_other_do_not_confirm_each_other(self) -> None:
-        service = Service()
-        service.fail(NotFound("no"))
-        async with polling(service) as waits:
-            for _ in range(5):
-                waits.begin(["a"])
-                await asyncio.sleep(0.4)
-            service.recover()
-            await asyncio.sleep(60)
-            assert waits.ended == {}
-            assert waits.seen["a"]
+            await asyncio.sleep(0.4)
+        waits.service.recover()
+        await asyncio.sleep(60)
+        assert waits.ended == {}
+        assert waits.seen["a"]
 
     @pytest.mark.parametrize("kind", [PermissionDenied, *KEY_REFUSALS])
     @pytest.mark.parametrize("count", [2, 10, 300])
     @simulated
-    async def test_one_of_a_key_ends_its_wait_alone(self, kind: type[Exception], count: int) -> None:
-        service = Service()
+    async def test_one_of_a_key_ends_its_wait_alone(
+        self, waits: Waits, kind: type[Exception], count: int
+    ) -> None:
         *others, bad = keys(count)
-        service.fail(kind("not yours"), about=[bad])
-        async with polling(service) as waits:
-            waits.begin(others)
-            # while the others are not due
-            await asyncio.sleep(40)
-            waits.begin([bad])
-            await asyncio.sleep(300)
-            assert waits.ended.keys() == {bad}
-            assert isinstance(waits.ended[bad], kind)
+        waits.service.fail(kind("not yours"), about=[bad])
+        waits.begin(others)
+        # while the others are not due
+        await asyncio.sleep(40)
+        waits.begin([bad])
+        await asyncio.sleep(300)
+        assert waits.ended.keys() == {bad}
+        assert isinstance(waits.ended[bad], kind)
 
     @pytest.mark.parametrize(("count", "places"), [(10, [0, 7]), (3, [0, 1])])
     @simulated
     async def test_some_foreign_keys_among_few_end_their_waits_alone(
-        self, count: int, places: list[int]
+        self, waits: Waits, count: int, places: list[int]
     ) -> None:
-        service = Service()
         everybody = keys(count)
         foreign = {everybody[place] for place in places}
-        service.fail(PermissionDenied("not yours"), about=foreign)
-        async with polling(service) as waits:
-            waits.begin(everybody)
-            await asyncio.sleep(300)
-            assert waits.ended.keys() == foreign
+        waits.service.fail(PermissionDenied("not yours"), about=foreign)
+        waits.begin(everybody)
+        await asyncio.sleep(300)
+        assert waits.ended.keys() == foreign
 
     @pytest.mark.parametrize("count", [10, 300])
     @pytest.mark.parametrize("seconds", [0, 40], ids=["with the others", "later"])
     @simulated
-    async def test_many_foreign_keys_end_their_waits_alone(self, count: int, seconds: float) -> None:
-        service = Service()
+    async def test_many_foreign_keys_end_their_waits_alone(
+        self, waits: Waits, count: int, seconds: float
+    ) -> None:
         everybody = keys(count)
         foreign = everybody[:8]
-        service.fail(PermissionDenied("not yours"), about=foreign)
-        async with polling(service) as waits:
-            if seconds:
-                waits.begin(everybody[8:])
-                await asyncio.sleep(seconds)
-                waits.begin(foreign)
-            else:
-                waits.begin(everybody)
-            await asyncio.sleep(300)
-            assert waits.ended.keys() == set(foreign)
-            assert waits.longest_gap(everybody[8:]) < 100
+        waits.service.fail(PermissionDenied("not yours"), about=foreign)
+        if seconds:
+            waits.begin(everybody[8:])
+            await asyncio.sleep(seconds)
+            waits.begin(foreign)
+        else:
+            waits.begin(everybody)
+        await asyncio.sleep(300)
+        assert waits.ended.keys() == set(foreign)
+        assert waits.longest_gap(everybody[8:]) < 100
 
     @simulated
-    async def test_a_plan_that_was_never_enough_ends_all_waits(self) -> None:
-        service = Service()
-        service.fail(PermissionDenied("plan"))
-        async with polling(service) as waits:
-            waits.begin(keys(100))
-            await asyncio.sleep(300)
-            assert waits.ended.keys() == set(keys(100))
+    async def test_a_plan_that_was_never_enough_ends_all_waits(self, waits: Waits) -> None:
+        waits.service.fail(PermissionDenied("plan"))
+        waits.begin(keys(100))
+        await asyncio.sleep(300)
+        assert waits.ended.keys() == set(keys(100))
 
     @simulated
-    async def test_a_foreign_key_ends_no_wait_whose_answer_is_still_to_come(self) -> None:
-        service = Service()
-        service.takes = lambda keys: 100.0 if "slow" in keys else 0.05
-        service.fail(PermissionDenied("not yours"), about=["foreign"])
-        async with polling(service) as waits:
-            waits.begin(["slow"])
-            await asyncio.sleep(1)
-            waits.begin(["foreign"])
-            await asyncio.sleep(60)
-            assert waits.ended.keys() == {"foreign"}
+    async def test_a_foreign_key_ends_no_wait_whose_answer_is_still_to_come(self, waits: Waits) -> None:
+        waits.service.takes = lambda keys: 100.0 if "slow" in keys else 0.05
+        waits.service.fail(PermissionDenied("not yours"), about=["foreign"])
+        waits.begin(["slow"])
+        await asyncio.sleep(1)
+        waits.begin(["foreign"])
+        await asyncio.sleep(60)
+        assert waits.ended.keys() == {"foreign"}
 
     @simulated
-    async def test_a_bad_key_is_found_quickly(self) -> None:
-        service = Service()
+    async def test_a_bad_key_is_found_quickly(self, waits: Waits) -> None:
         bad, *others = keys(100)
-        service.fail(NotFound("no such task"), about=[bad])
-        async with polling(service) as waits:
-            waits.begin([bad, *others])
-            await asyncio.sleep(12)
-            assert waits.seen.keys() == set(others)
-            await asyncio.sleep(20)
-            assert waits.ended.keys() == {bad}
+        waits.service.fail(NotFound("no such task"), about=[bad])
+        waits.begin([bad, *others])
+        await asyncio.sleep(12)
+        assert waits.seen.keys() == set(others)
+        await asyncio.sleep(20)
+        assert waits.ended.keys() == {bad}
 
     @simulated
-    async def test_a_connection_that_lacks_something_ends_all_waits_at_once(self) -> None:
-        service = Service()
-        service.fail(ConnectionIncomplete("no credential"))
-        async with polling(service) as waits:
-            waits.begin(keys(200))
-            await asyncio.sleep(2)
-            assert waits.ended.keys() == set(keys(200))
-            assert len(service.queries) == 1
+    async def test_a_connection_that_lacks_something_ends_all_waits_at_once(self, waits: Waits) -> None:
+        waits.service.fail(ConnectionIncomplete("no credential"))
+        waits.begin(keys(200))
+        await asyncio.sleep(2)
+        assert waits.ended.keys() == set(keys(200))
+        assert len(waits.service.queries) == 1
 
     @simulated
-    async def test_an_argument_that_cannot_be_sent_ends_its_wait_alone(self) -> None:
-        service = Service()
+    async def test_an_argument_that_cannot_be_sent_ends_its_wait_alone(self, waits: Waits) -> None:
         bad, *others = keys(100)
-        service.fail(InvalidArgument("task_ids", "", "it must not be empty"), about=[bad])
-        async with polling(service) as waits:
-            waits.begin([bad, *others])
-            await asyncio.sleep(12)
-            assert waits.ended.keys() == {bad}
-            assert [keys for _, keys in service.queries].count([bad]) == 1
-            assert waits.seen.keys() == set(others)
+        waits.service.fail(InvalidArgument("task_ids", "", "it must not be empty"), about=[bad])
+        waits.begin([bad, *others])
+        await asyncio.sleep(12)
+        assert waits.ended.keys() == {bad}
+        assert [keys for _, keys in waits.service.queries].count([bad]) == 1
+        assert waits.seen.keys() == set(others)
 
 
 class TestSpacing:
     """A round of questions is spread over its interval."""
 
     @simulated
-    async def test_two_polls_of_5_000_keys_stay_below_five_questions_a_second(self) -> None:
-        service = Service()
-        async with polling(service) as one, polling(service) as other:
-            one.begin(keys(5000))
-            await asyncio.sleep(0.2)
-            other.begin(keys(5000))
-            await asyncio.sleep(120)
-            moments = [moment for moment, _ in service.queries]
-            assert all(later - earlier > 1 for earlier, later in zip(moments, moments[4:], strict=False))
-            assert len(moments) == 2 * 50 * 2
-            assert max(one.longest_gap(keys(5000)), other.longest_gap(keys(5000))) < 61
+    async def test_two_polls_of_5_000_keys_stay_below_five_questions_a_second(self, service: Service) -> None:
+        one, other = Waits(service), Waits(service)
+        one.begin(keys(5000))
+        await asyncio.sleep(0.2)
+        other.begin(keys(5000))
+        await asyncio.sleep(120)
+        moments = [moment for moment, _ in service.queries]
+        assert all(later - earlier > 1 for earlier, later in zip(moments, moments[4:], strict=False))
+        assert len(moments) == 2 * 50 * 2
+        assert max(one.longest_gap(keys(5000)), other.longest_gap(keys(5000))) < 61
 
     @simulated
-    async def test_10_000_keys_have_their_turn_within_the_interval(self) -> None:
-        service = Service()
-        async with polling(service) as waits:
-            waits.begin(keys(10_000))
-            await asyncio.sleep(120)
-            assert waits.longest_gap(keys(10_000)) < 61
-            assert len(service.queries) == 2 * 100
+    async def test_10_000_keys_have_their_turn_within_the_interval(self, waits: Waits) -> None:
+        waits.begin(keys(10_000))
+        await asyncio.sleep(120)
+        assert waits.longest_gap(keys(10_000)) < 61
+        assert len(waits.service.queries) == 2 * 100
 
     @simulated
-    async def test_a_short_interval_is_kept(self) -> None:
-        service = Service()
-        async with polling(service, batch_size=1) as waits:
-            waits.begin(keys(2), 0.2)
-            await asyncio.sleep(10)
-            assert waits.longest_gap(keys(2)) < 0.4
+    async def test_a_short_interval_is_kept(self, service: Service) -> None:
+        waits = Waits(service, 1)
+        waits.begin(keys(2), 0.2)
+        await asyncio.sleep(10)
+        assert waits.longest_gap(keys(2)) < 0.4
 
 
 @simulated
-async def test_a_key_is_in_one_question_at_a_time() -> None:
+async def test_a_key_is_in_one_question_at_a_time(waits: Waits) -> None:
     """Else a later answer could arrive before an earlier one."""
-    service = Service()
-    service.takes = lambda keys: 10.0
-    async with polling(service) as waits:
-        waits.begin(["a"])
-        await asyncio.sleep(5)
-        waits.begin(["a"])
-        await asyncio.sleep(20)
-        assert len(service.queries) == 2
-        assert service.gaps()[0] >= 10
-        # the second wait does not see the first answer
-        assert len(waits.seen["a"]) == 1 + 2
+    waits.service.takes = lambda keys: 10.0
+    waits.begin(["a"])
+    await asyncio.sleep(5)
+    waits.begin(["a"])
+    await asyncio.sleep(20)
+    assert len(waits.service.queries) == 2
+    assert waits.service.gaps()[0] >= 10
+    # the second wait does not see the first answer
+    assert len(waits.seen["a"]) == 1 + 2
 
 
 @settings(
@@ -575,20 +532,20 @@ def test_after_any_trouble_every_wait_goes_on(seed: int) -> None:
             return chance.choice(PASSING)("down") if chance.random() < share else None
 
         service.trouble = trouble
-        async with polling(service, chance.choice([1, 3, 100])) as waits:
-            for _ in range(20):
-                new = chance.sample(everybody, chance.choice([0, 1, 2]))
-                waits.begin(new, chance.choice([0.5, 10.0, 300.0]))
-                for task in waits.tasks.values():
-                    if chance.random() < 0.1:
-                        task.cancel()
-                await asyncio.sleep(chance.choice([0, 0.3, 10, 60]))
-            service.recover()
-            recovered, service.takes = now(), lambda keys: 0.05
-            await asyncio.sleep(40 + LONGEST_BACKOFF + 300)
-            live = {name.split()[0] for name, task in waits.tasks.items() if not task.done()}
-            assert all(task.cancelled() for task in waits.tasks.values() if task.done())
-            assert all(waits.seen[key] and waits.seen[key][-1] > recovered for key in live)
+        waits = Waits(service, chance.choice([1, 3, 100]))
+        for _ in range(20):
+            new = chance.sample(everybody, chance.choice([0, 1, 2]))
+            waits.begin(new, chance.choice([0.5, 10.0, 300.0]))
+            for task in waits.tasks.values():
+                if chance.random() < 0.1:
+                    task.cancel()
+            await asyncio.sleep(chance.choice([0, 0.3, 10, 60]))
+        service.recover()
+        recovered, service.takes = now(), lambda keys: 0.05
+        await asyncio.sleep(40 + LONGEST_BACKOFF + 300)
+        live = {name.split()[0] for name, task in waits.tasks.items() if not task.done()}
+        assert all(task.cancelled() for task in waits.tasks.values() if task.done())
+        assert all(waits.seen[key] and waits.seen[key][-1] > recovered for key in live)
 
     logging.disable()
     try:
