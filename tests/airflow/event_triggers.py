@@ -7,7 +7,7 @@ import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from tests.interruption import PATIENCE
+from tests.airflow.waits import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,9 +29,7 @@ class Store:
 
     async def holds(self, run: int) -> None:
         """Wait until a task's run is remembered."""
-        async with asyncio.timeout(PATIENCE):
-            while run not in {json.loads(value)["run"] for value in self.values.values()}:
-                await asyncio.sleep(0.01)
+        await until(lambda: run in {json.loads(value)["run"] for value in self.values.values()})
 
 
 class Triggerer:
@@ -52,9 +50,7 @@ class Triggerer:
 
     async def reported(self, count: int) -> list[dict[str, Any]]:
         """Wait until ``count`` events were reported, and return all."""
-        async with asyncio.timeout(PATIENCE):
-            while len(self.payloads) < count:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(self.payloads) >= count)
         return self.payloads
 
     async def run(self) -> None:

@@ -12,6 +12,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 from tests.airflow.event_triggers import Store, triggerer
+from tests.airflow.waits import other_tasks, until
 from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
@@ -46,9 +47,7 @@ async def polls(sandbox: Sandbox, count: int) -> None:
         return sum(sandbox.control.counters().get(STATUS, {}).values())
 
     enough = requests() + count
-    async with asyncio.timeout(PATIENCE):
-        while requests() < enough:
-            await asyncio.sleep(0.01)
+    await until(lambda: requests() >= enough)
 
 
 @pytest.fixture
@@ -62,9 +61,7 @@ async def nothing_is_left_behind() -> AsyncIterator[None]:
     """At the end of every test no poll goes on."""
     before = asyncio.all_tasks()
     yield
-    async with asyncio.timeout(PATIENCE):
-        while asyncio.all_tasks() - before - {asyncio.current_task()}:
-            await asyncio.sleep(0.01)
+    await until(lambda: not other_tasks(before))
 
 
 class TestTheTrigger:
@@ -85,13 +82,6 @@ class TestTheTrigger:
         assert isinstance(one, BaseEventTrigger)
         assert BaseEventTrigger.hash(*one.serialize()) == BaseEventTrigger.hash(*same.serialize())
         assert BaseEventTrigger.hash(*one.serialize()) != BaseEventTrigger.hash(*other.serialize())
-
-    def test_it_survives_being_stored(self) -> None:
-        path, arguments = watching("a", states=["Stopped", "Finished"]).serialize()
-        again = WebCollectTaskFinishedTrigger(**json.loads(json.dumps(arguments)))
-
-        assert again.serialize() == (path, arguments)
-        assert path.endswith(".WebCollectTaskFinishedTrigger")
 
     @pytest.mark.parametrize(
         ("arguments", "problem"),
@@ -184,15 +174,11 @@ class TestTheWatch:
     ) -> None:
         set_connection(extra={"access_token": "a-wrong-token"})
         async with triggerer(watching(task_id), store) as running:
-            async with asyncio.timeout(PATIENCE):
-                while "cannot be watched" not in caplog.text:
-                    await asyncio.sleep(0.01)
+            await until(lambda: "cannot be watched" in caplog.text)
             assert "a-wrong-token" not in caplog.text
             set_connection()
             sandbox.control.clear_requests()
-            async with asyncio.timeout(PATIENCE):
-                while not sandbox.control.counters().get(STATUS, {}).get(200):
-                    await asyncio.sleep(0.01)
+            await until(lambda: sandbox.control.counters().get(STATUS, {}).get(200))
             run_to_the_end(sandbox, task_id)
             await running.reported(1)
 
@@ -203,13 +189,10 @@ class TestTheWatch:
         sandbox: Sandbox,
         task_id: str,
         store: Store | None,
-        set_connection: Callable[..., None],
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         async with triggerer(watching(task_id, webcollect_conn_id="not_there"), store):
-            async with asyncio.timeout(PATIENCE):
-                while caplog.text.count("cannot be watched") < 2:
-                    await asyncio.sleep(0.01)
+            await until(lambda: caplog.text.count("cannot be watched") >= 2)
 
     async def test_a_task_that_the_service_refuses_does_not_disturb_the_others(
         self, sandbox: Sandbox, task_id: str, store: Store | None

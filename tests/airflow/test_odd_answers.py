@@ -17,7 +17,7 @@ from airflow_provider_webcollect.sensors.webcollect import (
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.proxy import proxy
-from tests.airflow.waits import MODES, STATUS_PATHS, each_mode, for_subtasks, for_task, outcome
+from tests.airflow.waits import MODES, STATUS_PATHS, each_mode, for_subtasks, for_task, outcome, until
 from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
@@ -196,9 +196,7 @@ class TestMissing:
         waiting = asyncio.create_task(
             outcome(make(running, poke_interval=0.05, began=time.time() - LONG_AGO))
         )
-        async with asyncio.timeout(PATIENCE):
-            while odd.answers < 10 and not waiting.done():
-                await asyncio.sleep(0.01)
+        await until(lambda: odd.answers >= 10 or waiting.done())
         sandbox.control.advance(100_000)
 
         assert (await waiting)["outcome"] == "done"
@@ -249,14 +247,11 @@ class TestMissing:
                 reported.append(event.payload["run"])
 
         watching = asyncio.create_task(watch())
-        async with asyncio.timeout(PATIENCE):
-            while odd.answers < 4:
-                await asyncio.sleep(0.01)
-            assert reported == []
-            sandbox.control.start_task(task["task_id"])
-            sandbox.control.advance(100_000)
-            while not reported:
-                await asyncio.sleep(0.01)
+        await until(lambda: odd.answers >= 4)
+        assert reported == []
+        sandbox.control.start_task(task["task_id"])
+        sandbox.control.advance(100_000)
+        await until(lambda: reported)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +17,9 @@ from airflow_provider_webcollect.triggers.webcollect import (
     WebCollectTaskStatusTrigger,
 )
 from tests.interruption import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SENSORS = {"task": WebCollectTaskStatusSensor, "subtask": WebCollectSubTaskStatusSensor}
 #: The paths that they poll.
@@ -60,3 +63,15 @@ async def outcome(trigger: Any) -> dict[str, Any]:
     async with asyncio.timeout(PATIENCE), aclosing(trigger.run()) as events:
         (payload,) = [event.payload async for event in events]
     return dict(payload)
+
+
+async def until(happened: Callable[[], object]) -> None:
+    """Wait on the event loop until something has happened."""
+    async with asyncio.timeout(PATIENCE):
+        while not happened():
+            await asyncio.sleep(0.01)
+
+
+def other_tasks(before: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
+    """Return the event loop's tasks but for the current one and those from before."""
+    return asyncio.all_tasks() - before - {task for task in (asyncio.current_task(),) if task}

@@ -39,9 +39,9 @@ from tests.airflow.conftest import (  # noqa: F401  # fixtures
     airflow_database,
     airflow_home,
     forgotten_secrets,
+    no_waste_of_time,
     s3,
     set_connection,
-    no_waste_of_time,
 )
 from tests.docs.commands import Commands
 from tests.docs.world import STARTS_SANDBOX, World

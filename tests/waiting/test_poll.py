@@ -54,7 +54,7 @@ def poll(service: Service) -> Iterator[Poll[Any]]:
 
 @simulated
 async def test_all_who_ask_at_once_share_full_batches(service: Service) -> None:
-    service.answers = dict(**{f"k{n}": n for n in range(25)})
+    service.answers = {f"k{n}": n for n in range(25)}
     poll: Poll[Any] = Poll(service, 10)
     seen = await asyncio.gather(*(poll.until([key], 60, states) for key in service.answers))
     assert seen == [{key: value} for key, value in service.answers.items()]
@@ -87,7 +87,7 @@ async def test_those_who_keep_coming_do_not_delay_the_first_poll(poll: Poll[Any]
 async def test_every_round_is_of_full_batches_though_some_came_earlier(
     service: Service, poll: Poll[Any]
 ) -> None:
-    service.answers = dict(**{f"k{n}": n for n in range(250)})
+    service.answers = {f"k{n}": n for n in range(250)}
     polls: Counter[str] = Counter()
 
     def see(seen: Mapping[str, int | None]) -> bool | None:
@@ -176,7 +176,7 @@ async def test_a_wait_on_many_keys_judges_from_the_first_answer_on(service: Serv
 
 @simulated
 async def test_a_wait_on_many_keys_judges_once_per_answer(service: Service, poll: Poll[Any]) -> None:
-    service.answers = dict(**{f"k{n}": n for n in range(50)})
+    service.answers = {f"k{n}": n for n in range(50)}
     judged = 0
 
     def see(seen: Mapping[str, int | None]) -> bool | None:
