@@ -52,6 +52,7 @@ def start_sandbox() -> Iterator[Callable[..., Client]]:
 
 
 @pytest.fixture
-def client(start_sandbox: Callable[..., Client]) -> Client:
-    """A client of a sandbox that tolerates any speed of calling."""
-    return start_sandbox(enforce_limits=False)
+def client(request: pytest.FixtureRequest, start_sandbox: Callable[..., Client]) -> Client:
+    """A client of a sandbox with the settings of the test's marker, which tolerates any speed of calling."""
+    marker = request.node.get_closest_marker("webcollect_sandbox")
+    return start_sandbox(**{"enforce_limits": False, **(marker.kwargs if marker else {})})

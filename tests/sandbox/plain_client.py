@@ -22,20 +22,33 @@ class Client:
         self.bearer = {"Authorization": f"Bearer {sandbox.access_token}"}
         self.key = {"x-api-key": sandbox.api_key}
 
-    def get(self, path: str, headers: dict[str, str] | None = None, **params: Any) -> requests.Response:
-        return self.session.get(
-            self.sandbox.url + path, params=params, headers=self._headers(headers), timeout=PATIENCE
+    def call(
+        self, method: str, path: str, headers: dict[str, str] | None = None, **request: Any
+    ) -> requests.Response:
+        headers = self.bearer if headers is None else headers
+        return self.session.request(
+            method, self.sandbox.url + path, headers=headers, timeout=PATIENCE, **request
         )
+
+    def get(self, path: str, headers: dict[str, str] | None = None, **params: Any) -> requests.Response:
+        return self.call("GET", path, headers, params=params)
 
     def post(
         self, path: str, json: Any = None, headers: dict[str, str] | None = None, **more: Any
     ) -> requests.Response:
-        return self.session.post(
-            self.sandbox.url + path, json=json, headers=self._headers(headers), timeout=PATIENCE, **more
-        )
+        return self.call("POST", path, headers, json=json, **more)
 
     def token(self, **body: Any) -> requests.Response:
         return self.post("/token", body, headers={})
+
+    def renew(self, refresh_token: str | None = None) -> requests.Response:
+        """Use a refresh token; by default the sandbox's own."""
+        return self.token(
+            grant_type="refresh_token", refresh_token=refresh_token or self.sandbox.refresh_token
+        )
+
+    def copy(self, task_id: str, **more: Any) -> str:
+        return str(data(self.post("/task/copy", params={"taskId": task_id, **more}))["taskId"])
 
     def status(self, task_id: str) -> dict[str, Any]:
         [record] = data(self.post("/cloudextraction/statuses/v2", {"taskIds": [task_id]}))
@@ -47,6 +60,11 @@ class Client:
     def start(self, task_id: str, *subtask_ids: str) -> None:
         ids = subtask_ids or [subtask["subTaskId"] for subtask in self.subtasks(task_id)]
         data(self.post("/cloudextraction/subtasks:start", {"taskId": task_id, "subTaskIds": ids}))
+
+    def run(self, task_id: str) -> None:
+        """Start all of a task, and let its run end."""
+        self.start(task_id)
+        self.control.advance(300)
 
     def page(self, task_id: str, offset: int = 0, size: int = 1000, **batch: str) -> dict[str, Any]:
         path = "/data/lotno/all" if batch else "/data/all"
@@ -60,9 +78,6 @@ class Client:
             page = self.page(task_id, page["offset"], size, **batch)
             rows += page["data"]
         return rows
-
-    def _headers(self, headers: dict[str, str] | None) -> dict[str, str]:
-        return self.bearer if headers is None else headers
 
 
 def data(response: requests.Response) -> Any:

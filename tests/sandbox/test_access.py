@@ -42,7 +42,7 @@ LACKS = {
 
 
 def call(client: Client, method: str, path: str, headers: dict[str, str] | None = None) -> Any:
-    return client.get(path, headers) if method == "GET" else client.post(path, {}, headers)
+    return client.call(method, path, headers, json=None if method == "GET" else {})
 
 
 @pytest.mark.parametrize(("method", "path"), MAIN_PATHS)
@@ -58,72 +58,49 @@ def test_an_api_key_opens_five_endpoints(client: Client, method: str, path: str)
     assert status == (400 if path in TAKE_A_KEY else 401)
 
 
-def test_an_api_key_can_be_let_open_every_endpoint(start_sandbox: Callable[..., Client]) -> None:
-    client = start_sandbox(api_key_everywhere=True)
-
+@pytest.mark.webcollect_sandbox(api_key_everywhere=True)
+def test_an_api_key_can_be_let_open_every_endpoint(client: Client) -> None:
     assert client.get(STATS, client.key).status_code == 200
 
 
-def test_a_wrong_api_key_is_refused(client: Client) -> None:
-    assert refusal(client.post("/data/markexported", {}, {"x-api-key": "op_sk_no"})) == (401, "Invalid.Token")
-
-
-def test_an_api_key_is_not_a_bearer_token(client: Client) -> None:
-    headers = {"Authorization": f"Bearer {client.sandbox.api_key}"}
-
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-api-key": "op_sk_no"},
+        {"Authorization": f"Bearer {demo.API_KEY}"},
+        {"Authorization": demo.ACCESS_TOKEN},
+    ],
+    ids=["another key", "a key as a token", "no scheme"],
+)
+def test_a_wrong_credential_is_refused(client: Client, headers: dict[str, str]) -> None:
     assert refusal(client.post("/data/markexported", {}, headers)) == (401, "Invalid.Token")
 
 
-def test_a_token_without_its_scheme_is_refused(client: Client) -> None:
-    assert refusal(client.get(STATS, {"Authorization": client.sandbox.access_token})) == (
-        401,
-        "Invalid.Token",
-    )
-
-
-def test_both_credentials_at_once_are_refused(client: Client) -> None:
-    assert refusal(client.post("/data/markexported", {}, {**client.bearer, **client.key})) == (
-        400,
-        "InvalidParameter",
-    )
-
-
 @pytest.mark.parametrize("tier", LACKS)
-def test_a_plan_opens_its_endpoints_only(start_sandbox: Callable[..., Client], tier: str) -> None:
-    client = start_sandbox(tier=tier, enforce_limits=False)
+def test_a_plan_opens_its_endpoints_only(client: Client, tier: str) -> None:
+    client.control.configure(tier=tier)
+    answers = {path: call(client, method, path) for method, path in MAIN_PATHS}
 
-    closed = {path for method, path in MAIN_PATHS if call(client, method, path).status_code == 403}
+    closed = {path for path, answer in answers.items() if answer.status_code == 403}
 
     assert closed == LACKS[tier]
+    assert {refusal(answers[path]) for path in closed} <= {(403, "PermissionDenied")}
 
 
-def test_a_closed_endpoint_says_so(start_sandbox: Callable[..., Client]) -> None:
-    client = start_sandbox(tier="Team")
-
-    assert refusal(client.get(STATS)) == (403, "PermissionDenied")
-
-
-def test_twenty_requests_a_second_are_let_in(start_sandbox: Callable[..., Client]) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "json", "allowed"),
+    [("GET", STATS, None, 20), ("POST", STATUS_V2, TASKS, 5), ("POST", STATUS_V1, TASKS, 1)],
+)
+def test_a_number_of_requests_is_let_in(
+    start_sandbox: Callable[..., Client], method: str, path: str, json: Any, allowed: int
+) -> None:
     client = start_sandbox()
 
-    statuses = [client.get(STATS).status_code for _ in range(21)]
+    answers = [client.call(method, path, json=json) for _ in range(allowed + 1)]
 
-    assert statuses == [200] * 20 + [429]
-    assert refusal(client.get(STATS)) == (429, "TooManyRequests")
-
-
-def test_status_version_2_is_let_in_five_times_a_second(start_sandbox: Callable[..., Client]) -> None:
-    client = start_sandbox()
-
-    assert [client.post(STATUS_V2, TASKS).status_code for _ in range(6)] == [200] * 5 + [429]
-    assert client.get(STATS).status_code == 200
-
-
-def test_status_version_1_is_let_in_once_in_a_period(start_sandbox: Callable[..., Client]) -> None:
-    client = start_sandbox()
-
-    assert [client.post(STATUS_V1, TASKS).status_code for _ in range(2)] == [200, 429]
-    assert refusal(client.post(STATUS_V1, TASKS)) == (429, "TooManyRequests")
+    assert [answer.status_code for answer in answers] == [*[200] * allowed, 429]
+    assert refusal(answers[-1]) == (429, "TooManyRequests")
+    assert client.get(STATS).status_code == (429 if path == STATS else 200)
 
 
 @pytest.mark.parametrize(

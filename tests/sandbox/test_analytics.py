@@ -101,33 +101,29 @@ def test_only_ones_own_tasks_count_unless_colleagues_are_named(client: Client) -
     assert owners(memberNames=["demo", "alice"]) == {"user-demo", "user-alice"}
 
 
-@pytest.mark.parametrize("names", [["mallory"], ["demo", "nobody"]])
-def test_people_outside_the_team_may_not_be_named(client: Client, names: list[str]) -> None:
-    assert refusal(ask(client, memberNames=names)) == (400, "MemberNotAllowed")
-
-
 @pytest.mark.parametrize(
-    "more",
+    ("more", "code"),
     [
-        {"start": "2026-02-30"},
-        {"start": "2026-1-1"},
-        {"page": 0},
-        {"pageSize": 501},
-        {"pageSize": 0},
-        {"taskIds": ["t"] * 101},
-        {"memberNames": ["demo"] * 101},
-        {"collectionMethod": "cloud"},
-        {"timeGranularity": "Year"},
+        ({"memberNames": ["mallory"]}, "MemberNotAllowed"),
+        ({"memberNames": ["demo", "nobody"]}, "MemberNotAllowed"),
+        ({"start": "2026-02-30"}, "InvalidParameter"),
+        ({"start": "2026-1-1"}, "InvalidParameter"),
+        ({"page": 0}, "InvalidParameter"),
+        ({"pageSize": 501}, "InvalidParameter"),
+        ({"pageSize": 0}, "InvalidParameter"),
+        ({"taskIds": ["t"] * 101}, "InvalidParameter"),
+        ({"memberNames": ["demo"] * 101}, "InvalidParameter"),
+        ({"collectionMethod": "cloud"}, "InvalidParameter"),
+        ({"timeGranularity": "Year"}, "InvalidParameter"),
+        ({"end": timedelta(1)}, "InvalidParameter"),
+        ({"start": timedelta(0), "end": timedelta(-1)}, "InvalidParameter"),
+        ({"start": timedelta(-93)}, "InvalidParameter"),
     ],
 )
-def test_a_query_beyond_the_limits_is_refused(client: Client, more: dict[str, Any]) -> None:
-    assert refusal(ask(client, **more)) == (400, "InvalidParameter")
+def test_a_query_beyond_the_limits_is_refused(client: Client, more: dict[str, Any], code: str) -> None:
+    days = {name: str(in_days(0) + value) for name, value in more.items() if isinstance(value, timedelta)}
 
-
-@pytest.mark.parametrize("days", [{"end": 1}, {"start": 0, "end": -1}, {"start": -93}])
-def test_a_period_beyond_the_limits_is_refused(client: Client, days: dict[str, int]) -> None:
-    dates = {name: str(in_days(value)) for name, value in days.items()}
-    assert refusal(ask(client, **dates)) == (400, "InvalidParameter")
+    assert refusal(ask(client, **more | days)) == (400, code)
 
 
 def test_the_latest_three_months_can_be_asked_for(client: Client) -> None:

@@ -32,21 +32,11 @@ def test_every_kind_of_failure_is_explained(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
+    "name",
     [
-        demo.USERNAME,
-        demo.PASSWORD,
-        demo.ACCESS_TOKEN,
-        demo.REFRESH_TOKEN,
-        demo.API_KEY,
-        demo.DATAHUB_API_KEY,
-        demo.TASK_ID,
-        demo.FINISHED_TASK_ID,
-        demo.GROUPED_TASK_ID,
-        demo.APP_ID,
-        demo.UNRELEASED_APP_ID,
-        demo.OTHERS_APP_ID,
+        *("USERNAME", "PASSWORD", "ACCESS_TOKEN", "REFRESH_TOKEN", "API_KEY", "DATAHUB_API_KEY"),
+        *("TASK_ID", "FINISHED_TASK_ID", "GROUPED_TASK_ID", "APP_ID", "UNRELEASED_APP_ID", "OTHERS_APP_ID"),
     ],
 )
-def test_what_a_sandbox_starts_with_is_listed(value: str) -> None:
-    assert f"`{value}`" in GUIDE
+def test_what_a_sandbox_starts_with_is_listed(name: str) -> None:
+    assert f"`{getattr(demo, name)}`" in GUIDE

@@ -10,7 +10,6 @@ import pytest
 import requests
 
 from airflow_provider_webcollect.sandbox import SandboxError, demo
-from tests.interruption import PATIENCE
 from tests.sandbox.plain_client import Client, data, refusal
 
 STATS = "/cloudextraction/task/stats"
@@ -25,60 +24,64 @@ def tasks(client: Client) -> int:
     return len(client.control.tasks())
 
 
-def test_a_status_is_answered_as_often_as_asked_for(client: Client) -> None:
-    client.control.fail(STATS, times=2, status=503)
+@pytest.mark.parametrize(
+    ("planned", "statuses"),
+    [
+        ([(STATS, {"times": 2, "status": 503})], [503, 503, 200]),
+        ([(STATS, {"after": 2, "status": 500})], [200, 200, 500, 200]),
+        ([(STATS, {"status": 500}), ("*", {"status": 502}), (STATS, {"status": 503})], [500, 502, 503, 200]),
+        ([("/task/copies", {"status": 500})], [200]),
+    ],
+    ids=["as often as asked for", "after some answers", "in the order planned", "its path only"],
+)
+def test_failures_strike_when_they_were_planned_for(
+    client: Client, planned: list[tuple[str, dict[str, Any]]], statuses: list[int]
+) -> None:
+    for path, fault in planned:
+        client.control.fail(path, **fault)
 
-    assert [client.get(STATS).status_code for _ in range(3)] == [503, 503, 200]
-
-
-def test_an_error_has_the_code_message_and_headers_asked_for(client: Client) -> None:
-    client.control.fail(STATS, status=429, headers={"Retry-After": "7"}, message="Slow down.")
-    client.control.fail(STATS, status=400, code="Odd.Code")
-
-    first = client.get(STATS)
-    assert refusal(first) == (429, "TooManyRequests")
-    assert first.headers["Retry-After"] == "7"
-    assert first.json()["error"]["message"] == "Slow down."
-    assert refusal(client.get(STATS)) == (400, "Odd.Code")
+    assert [client.get(STATS).status_code for _ in statuses] == statuses
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(401, "Invalid.Token"), (403, "PermissionDenied"), (500, "ServerError")]
+    ("fault", "status", "code"),
+    [
+        ({"status": 401}, 401, "Invalid.Token"),
+        ({"status": 403}, 403, "PermissionDenied"),
+        ({"status": 429}, 429, "TooManyRequests"),
+        ({}, 500, "ServerError"),
+        ({"status": 400, "code": "Odd.Code"}, 400, "Odd.Code"),
+        ({"kind": "error_200", "code": "ServerError"}, 200, "ServerError"),
+    ],
 )
-def test_a_status_has_its_usual_code(client: Client, status: int, code: str) -> None:
-    client.control.fail(STATS, status=status)
-
-    assert refusal(client.get(STATS)) == (status, code)
-
-
-def test_an_error_can_hide_under_a_success(client: Client) -> None:
-    client.control.fail(COPY, kind="error_200", code="ServerError")
-    before = tasks(client)
-
-    assert refusal(copy(client)) == (200, "ServerError")
-    assert tasks(client) == before
-
-
-def test_a_gateway_answers_with_a_page(client: Client) -> None:
-    client.control.fail(STATS, kind="html")
-    client.control.fail(STATS, kind="html", status=504)
+def test_an_error_has_the_status_code_message_and_headers_asked_for(
+    client: Client, fault: dict[str, Any], status: int, code: str
+) -> None:
+    client.control.fail(STATS, **fault, headers={"Retry-After": "7"}, message="Slow down.")
 
     answer = client.get(STATS)
-    assert (answer.status_code, answer.headers["Content-Type"]) == (502, "text/html")
-    assert "<html>" in answer.text
-    assert client.get(STATS).status_code == 504
+
+    assert refusal(answer) == (status, code)
+    assert answer.headers["Retry-After"] == "7"
+    assert answer.json()["error"]["message"] == "Slow down."
 
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [(401, "Unauthorized"), (413, "Too Large"), (418, "Teapot"), (451, "Legal"), (599, "599")],
+    [
+        *[(None, "Bad Gateway"), (401, "Unauthorized"), (413, "Too Large"), (418, "Teapot"), (451, "Legal")],
+        *[(504, "Timeout"), (599, "599")],
+    ],
 )
-def test_a_page_names_its_status(client: Client, status: int, words: str) -> None:
+def test_a_gateway_answers_with_a_page_that_names_its_status(
+    client: Client, status: int | None, words: str
+) -> None:
     client.control.fail(STATS, kind="html", status=status)
 
     answer = client.get(STATS)
 
-    assert answer.status_code == status
+    assert (answer.status_code, answer.headers["Content-Type"]) == (status or 502, "text/html")
+    assert "<html>" in answer.text
     assert words in answer.text
 
 
@@ -123,53 +126,40 @@ def test_a_wrong_answer_can_come_after_the_deed(client: Client, kind: str, done:
     before = tasks(client)
     client.control.fail(COPY, kind=kind, done=done)
 
-    answer = client.session.post(
-        client.sandbox.url + COPY,
-        params={"taskId": demo.TASK_ID},
-        headers=client.bearer,
-        allow_redirects=False,
-        timeout=PATIENCE,
-    )
+    answer = client.post(COPY, params={"taskId": demo.TASK_ID}, allow_redirects=False)
 
     assert '"data"' not in answer.text
     assert tasks(client) == before + done
 
 
-def test_broken_json_comes_after_the_deed(client: Client) -> None:
-    before = tasks(client)
-    client.control.fail(COPY, kind="broken_json")
-
-    answer = copy(client)
-
-    assert answer.status_code == 200
-    with pytest.raises(requests.JSONDecodeError):
-        answer.json()
-    assert tasks(client) == before + 1
-
-
-def test_a_body_is_cut_after_the_deed(client: Client) -> None:
-    before = tasks(client)
-    client.control.fail(COPY, kind="cut_body")
-
-    with pytest.raises(requests.exceptions.ChunkedEncodingError):
-        copy(client)
-    assert tasks(client) == before + 1
-
-
-@pytest.mark.parametrize(("kind", "done"), [("drop", 0), ("no_answer", 1)])
-def test_a_connection_is_dropped_before_or_after_the_deed(client: Client, kind: str, done: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "error", "done", "status"),
+    [
+        ("broken_json", requests.JSONDecodeError, 1, 200),
+        ("cut_body", requests.exceptions.ChunkedEncodingError, 1, 200),
+        ("drop", requests.ConnectionError, 0, 0),
+        ("no_answer", requests.ConnectionError, 1, 0),
+    ],
+)
+def test_an_answer_is_torn_or_missing_before_or_after_the_deed(
+    client: Client, kind: str, error: type[Exception], done: int, status: int
+) -> None:
     before = tasks(client)
     client.control.fail(COPY, kind=kind)
 
-    with pytest.raises(requests.ConnectionError):
-        copy(client)
+    with pytest.raises(error):
+        copy(client).json()
     assert tasks(client) == before + done
-    assert client.control.requests(COPY)[0]["status"] == 0
+    assert client.control.requests(COPY)[0]["status"] == status
     assert data(copy(client))
 
 
-def test_a_slow_answer_comes_in_the_end(client: Client) -> None:
-    client.control.fail(STATS, kind="slow", seconds=0.2)
+@pytest.mark.parametrize("whose", ["one", "every"])
+def test_a_slow_answer_comes_in_the_end(client: Client, whose: str) -> None:
+    if whose == "one":
+        client.control.fail(STATS, kind="slow", seconds=0.2)
+    else:
+        client.control.configure(latency=0.2)
     began = time.monotonic()
 
     assert client.get(STATS).status_code == 200
@@ -190,49 +180,23 @@ def test_an_answer_can_come_drop_by_drop(client: Client) -> None:
 def test_a_client_need_not_wait_for_the_last_drop(client: Client) -> None:
     client.control.fail(STATS, kind="drip", seconds=3600)
 
-    with requests.get(
-        client.sandbox.url + STATS, headers=client.bearer, stream=True, timeout=PATIENCE
-    ) as answer:
+    with client.call("GET", STATS, stream=True) as answer:
         assert answer.raw.read(1) == b"{"
 
     assert client.get(STATS).status_code == 200
 
 
-def test_every_answer_can_be_late(client: Client) -> None:
-    client.control.configure(latency=0.1)
-    began = time.monotonic()
-
-    assert client.get(STATS).status_code == 200
-    assert time.monotonic() - began > 0.1
-
-
 def test_a_redirect_leads_elsewhere(client: Client) -> None:
     client.control.fail(STATS, kind="redirect", to="https://elsewhere.example/")
 
-    answer = client.session.get(client.sandbox.url + STATS, allow_redirects=False, timeout=PATIENCE)
+    answer = client.call("GET", STATS, allow_redirects=False)
 
     assert (answer.status_code, answer.headers["Location"]) == (307, "https://elsewhere.example/")
 
 
-def test_a_failure_can_let_some_answers_pass(client: Client) -> None:
-    client.control.fail(STATS, after=2, status=500)
-
-    assert [client.get(STATS).status_code for _ in range(4)] == [200, 200, 500, 200]
-
-
-def test_failures_strike_in_the_order_in_which_they_were_planned(client: Client) -> None:
-    client.control.fail(STATS, status=500)
-    client.control.fail("*", status=502)
-    client.control.fail(STATS, status=503)
-
-    assert [client.get(STATS).status_code for _ in range(4)] == [500, 502, 503, 200]
-
-
-def test_a_failure_strikes_its_path_only_unless_it_is_for_all(client: Client) -> None:
-    client.control.fail("/task/copies", status=500)
-    assert client.get(STATS).status_code == 200
-
+def test_a_failure_for_all_strikes_unknown_paths_too(client: Client) -> None:
     client.control.fail("*", status=500)
+
     assert client.get("/nowhere").status_code == 500
 
 

@@ -67,42 +67,31 @@ def test_a_test_gets_a_running_sandbox_of_its_own(pytester: pytest.Pytester) -> 
     result.assert_outcomes(passed=2)
 
 
-def test_the_nearest_marker_sets_it(pytester: pytest.Pytester, run: Callable[..., pytest.RunResult]) -> None:
-    pytester.makepyfile(
-        """
-        import pytest
+SETTINGS = """
+import pytest
 
-        pytestmark = pytest.mark.webcollect_sandbox(speed=60, tier="Team")
+pytestmark = pytest.mark.webcollect_sandbox(speed=60, tier="Team")
 
-        @pytest.mark.webcollect_sandbox(speed=5)
-        def test_it(webcollect_sandbox):
-            settings = webcollect_sandbox.control.configure()
-            assert (settings["speed"], settings["tier"]) == (5, "Team")
-        """
-    )
-
-    result = run()
-
-    result.assert_outcomes(passed=1)
+@pytest.mark.webcollect_sandbox({marker})
+def test_it(webcollect_sandbox):
+    settings = webcollect_sandbox.control.configure()
+    assert (settings["speed"], settings["tier"]) == (5, "Team")
+"""
 
 
-def test_an_unknown_setting_is_an_error(
-    pytester: pytest.Pytester, run: Callable[..., pytest.RunResult]
+@pytest.mark.parametrize(
+    ("marker", "outcome", "said"),
+    [("speed=5", "passed", "1 passed"), ("colour='red'", "errors", "unknown setting: colour")],
+)
+def test_the_nearest_marker_sets_what_is_a_setting(
+    pytester: pytest.Pytester, run: Callable[..., pytest.RunResult], marker: str, outcome: str, said: str
 ) -> None:
-    pytester.makepyfile(
-        """
-        import pytest
-
-        @pytest.mark.webcollect_sandbox(colour="red")
-        def test_it(webcollect_sandbox):
-            pass
-        """
-    )
+    pytester.makepyfile(SETTINGS.format(marker=marker))
 
     result = run()
 
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*unknown setting: colour*"])
+    result.assert_outcomes(**{outcome: 1})
+    result.stdout.fnmatch_lines([f"*{said}*"])
 
 
 def test_the_marker_is_known(run: Callable[..., pytest.RunResult]) -> None:

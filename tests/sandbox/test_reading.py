@@ -9,8 +9,7 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.data import position, row_at
-from tests.interruption import PATIENCE
-from tests.sandbox.plain_client import Client, data, refusal
+from tests.sandbox.plain_client import Client, data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,12 +53,6 @@ def test_a_batch_can_be_read_with_an_api_key(client: Client) -> None:
     params = {"taskId": demo.FINISHED_TASK_ID, "lotno": "000001", "offset": 0, "size": 5}
 
     assert len(data(client.get("/data/lotno/all", client.key, **params))["data"]) == 5
-
-
-def test_an_unknown_batch_is_refused(client: Client) -> None:
-    params = {"taskId": demo.FINISHED_TASK_ID, "lotno": "1", "offset": 0, "size": 5}
-
-    assert refusal(client.get("/data/lotno/all", **params)) == (400, "InvalidParameter")
 
 
 @pytest.mark.parametrize("offset", [0, -1, -500])
@@ -106,24 +99,19 @@ def test_every_row_has_a_place_of_its_own() -> None:
     assert [row_at(place) for place in places] == list(range(5000))
 
 
-def test_a_small_page_is_cut_at_4_megabytes(start_sandbox: Callable[..., Client]) -> None:
-    client = start_sandbox(row_bytes=30_000, enforce_limits=False)
+@pytest.mark.webcollect_sandbox(row_bytes=30_000)
+def test_a_small_page_is_cut_at_4_megabytes(client: Client) -> None:
     task_id = add(client, 300)
 
-    page = client.session.get(
-        client.sandbox.url + "/data/all",
-        params={"taskId": task_id, "offset": 0, "size": 200},
-        headers=client.bearer,
-        timeout=PATIENCE,
-    )
+    page = client.get("/data/all", taskId=task_id, offset=0, size=200)
 
     assert 3_900_000 < len(page.content) < 4_000_300
     assert 120 < len(page.json()["data"]["data"]) < 140
     assert client.rows(task_id, 200) == client.control.true_rows(task_id)
 
 
-def test_a_large_page_is_cut_at_8_megabytes(start_sandbox: Callable[..., Client]) -> None:
-    client = start_sandbox(row_bytes=30_000, enforce_limits=False)
+@pytest.mark.webcollect_sandbox(row_bytes=30_000)
+def test_a_large_page_is_cut_at_8_megabytes(client: Client) -> None:
     task_id = add(client, 300)
 
     assert len(client.page(task_id, size=201)["data"]) == 201
@@ -140,8 +128,8 @@ def test_a_row_larger_than_a_page_still_comes(client: Client, lots: list[int]) -
     assert client.rows(task_id, 100) == client.control.true_rows(task_id)
 
 
-def test_rows_can_come_some_time_after_the_end(start_sandbox: Callable[..., Client]) -> None:
-    client = start_sandbox(empty_after_finish_seconds=10, enforce_limits=False)
+@pytest.mark.webcollect_sandbox(empty_after_finish_seconds=10)
+def test_rows_can_come_some_time_after_the_end(client: Client) -> None:
     client.start(demo.TASK_ID)
     client.control.advance(275)
 
@@ -188,11 +176,8 @@ def test_marking_covers_what_is_there_and_not_what_comes_later(client: Client) -
 def test_the_same_seed_gives_the_same_rows(start_sandbox: Callable[..., Client]) -> None:
     one, same, other = (start_sandbox(seed=seed, general_rate=100) for seed in (1, 1, 2))
 
-    assert (
-        one.rows(demo.FINISHED_TASK_ID)
-        == same.rows(demo.FINISHED_TASK_ID)
-        != other.rows(demo.FINISHED_TASK_ID)
-    )
+    rows, again, others = (client.rows(demo.FINISHED_TASK_ID) for client in (one, same, other))
+    assert rows == again != others
 
 
 def test_made_up_rows_look_like_the_web(client: Client) -> None:
@@ -217,41 +202,37 @@ def test_rows_have_the_fields_asked_for(client: Client, fields: list[str]) -> No
     assert [list(row) for row in client.rows(task_id)] == [fields] * 5
 
 
-def test_a_task_can_have_given_rows(client: Client) -> None:
+def test_given_rows_are_what_a_run_collects_and_are_repeated_when_more_appear(client: Client) -> None:
     rows = [{"name": "Ünal", "price": "1"}, {"name": None, "price": ""}]
     task_id = client.control.add_task(rows=rows)["task_id"]
-    client.control.start_task(task_id)
-    client.control.advance(300)
-
+    client.run(task_id)
     assert client.rows(task_id) == rows
 
-
-def test_given_rows_are_repeated_when_more_appear(client: Client) -> None:
-    task_id = client.control.add_task(rows=[{"n": "1"}, {"n": "2"}], lots=[2])["task_id"]
-    assert len(client.rows(task_id)) == 2
-
     client.control.grow(task_id, 3)
-
-    assert "".join(row["n"] for row in client.rows(task_id)) == "12121"
-
-
-def test_a_csv_file_is_what_every_run_collects(start_sandbox: Callable[..., Client], tmp_path: Path) -> None:
-    table = tmp_path / "table.csv"
-    table.write_text('\ufeffname,note\n"Ünal","two\nlines"\nB,\n', encoding="utf-8")
-    client = start_sandbox(data=table)
-    client.start(demo.TASK_ID)
-    client.control.advance(300)
-
-    assert client.rows(demo.TASK_ID) == [{"name": "Ünal", "note": "two\nlines"}, {"name": "B", "note": ""}]
+    assert client.rows(task_id) == [*rows, *rows, rows[0]]
 
 
-def test_a_file_is_repeated_for_more_rows(start_sandbox: Callable[..., Client], tmp_path: Path) -> None:
-    table = tmp_path / "table.jsonl"
-    table.write_text('{"n": "1"}\n\n{"n": "2"}\n{"n": "3"}\n')
-    client = start_sandbox(data=table)
-    task_id = add(client, 7)
+@pytest.mark.parametrize(
+    ("name", "content", "rows"),
+    [
+        (
+            "table.csv",
+            '\ufeffname,note\n"Ünal","two\nlines"\nB,\n',
+            [{"name": "Ünal", "note": "two\nlines"}, {"name": "B", "note": ""}],
+        ),
+        ("table.jsonl", '{"n": "1"}\n\n{"n": "2"}\n{"n": "3"}\n', [{"n": "1"}, {"n": "2"}, {"n": "3"}]),
+    ],
+)
+def test_a_file_is_what_every_run_collects_and_is_repeated_for_more_rows(
+    start_sandbox: Callable[..., Client], tmp_path: Path, name: str, content: str, rows: list[dict[str, str]]
+) -> None:
+    table = tmp_path / name
+    table.write_text(content, encoding="utf-8")
+    client = start_sandbox(data=table, enforce_limits=False)
+    client.run(demo.TASK_ID)
 
-    assert "".join(row["n"] for row in client.rows(task_id)) == "1231231"
+    assert client.rows(demo.TASK_ID) == rows
+    assert client.rows(add(client, 7)) == (rows * 4)[:7]
 
 
 @pytest.mark.parametrize(
@@ -273,8 +254,8 @@ def test_a_file_that_is_no_table_is_refused(
         start_sandbox(data=table)
 
 
-def test_memory_for_rows_is_bounded(start_sandbox: Callable[..., Client]) -> None:
-    client = start_sandbox(cache_mb=1, enforce_limits=False)
+@pytest.mark.webcollect_sandbox(cache_mb=1)
+def test_memory_for_rows_is_bounded(client: Client) -> None:
     task_id = add(client, 20_000)
 
     assert len(client.rows(task_id)) == 20_000

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a request, the answer is an error envelope that says what."""
+"""Whatever is wrong with a request, the answer is an error envelope that says what, and nothing is done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from airflow_provider_webcollect.sandbox import demo
 from tests.sandbox.plain_client import Client, refusal
 
 DELETE = "/task/deleteTasks"
+UPDATE = "/task/updateTaskParameters"
+LOOP_ITEMS = "/task/updateLoopItems"
+START = "/cloudextraction/subtasks:start"
+URLS = "/task/urls:file"
+COLLEAGUES = demo.COLLEAGUES_TASK_ID
 LOOP = {"taskId": demo.TASK_ID, "actionId": "a", "loopType": "TextList", "loopItems": [], "isAppend": False}
+REFRESH = {"grant_type": "refresh_token", "refresh_token": demo.REFRESH_TOKEN}
+PASSWORD = {"grant_type": "password", "username": demo.USERNAME, "password": demo.PASSWORD}
 
 
 @pytest.mark.parametrize("path", ["/", "/nowhere", "/TaskGroup/deleteGroups", "/task/copy/", "/task%2Fcopy"])
@@ -47,19 +54,16 @@ def test_a_body_that_is_no_json_object_is_refused(client: Client, body: bytes) -
     assert refusal(client.post(DELETE, headers=headers, data=body)) == (400, "InvalidParameter")
 
 
-def test_another_content_type_is_refused(client: Client) -> None:
-    headers = {**client.bearer, "Content-Type": "text/plain"}
+@pytest.mark.parametrize(
+    ("content_type", "status"), [("text/plain", 400), ("Application/JSON; charset=utf-8", 200)]
+)
+def test_a_body_is_json_of_any_charset(client: Client, content_type: str, status: int) -> None:
+    headers = {**client.bearer, "Content-Type": content_type}
 
-    assert refusal(client.post(DELETE, headers=headers, data=b'{"taskIds":["a"]}')) == (
-        400,
-        "InvalidParameter",
-    )
+    answer = client.post(DELETE, headers=headers, data=b'{"taskIds":["a"]}')
 
-
-def test_a_content_type_may_name_its_charset(client: Client) -> None:
-    headers = {**client.bearer, "Content-Type": "Application/JSON; charset=utf-8"}
-
-    assert client.post(DELETE, headers=headers, data=b'{"taskIds":["a"]}').status_code == 200
+    assert answer.status_code == status
+    assert status == 200 or refusal(answer) == (400, "InvalidParameter")
 
 
 @pytest.mark.parametrize(
@@ -76,42 +80,76 @@ def test_a_content_type_may_name_its_charset(client: Client) -> None:
         ("/data/markexported", {"taskId": 5}, "InvalidParameter"),
         ("/taskGroup/deleteGroups", {"groupIds": ["2"]}, "InvalidParameter"),
         ("/taskGroup/deleteGroups", {"groupIds": [True]}, "InvalidParameter"),
+        ("/taskGroup/deleteGroups", {"groupIds": [demo.DEFAULT_GROUP_ID]}, "InvalidParameter"),
         ("/task/getActions", {"taskIds": ["a"], "actionTypes": ["Click"]}, "InvalidParameter"),
         ("/task/getActions", {"taskIds": ["a"], "actionTypes": []}, "InvalidParameter"),
-        ("/task/updateLoopItems", {**LOOP, "loopType": "UrlLists"}, "InvalidParameter"),
-        ("/task/updateLoopItems", {**LOOP, "loopType": "UrlList\n"}, "InvalidParameter"),
-        ("/task/updateLoopItems", {**LOOP, "loopType": "UrlLi\u017ft"}, "InvalidParameter"),
-        ("/task/updateLoopItems", {**LOOP, "isAppend": None}, "InvalidParameter.Required"),
-        ("/task/updateLoopItems", {**LOOP, "isAppend": "yes"}, "InvalidParameter"),
-        ("/task/updateLoopItems", {**LOOP, "loopItems": [1]}, "InvalidParameter"),
-        ("/cloudextraction/subtasks:start", {"taskId": "a", "subTaskIds": []}, "InvalidParameter"),
+        ("/task/copies", {"taskIds": ["unknown", COLLEAGUES], "groupIds": [2]}, "InvalidTaskId"),
+        (LOOP_ITEMS, {**LOOP, "loopType": "UrlLists"}, "InvalidParameter"),
+        (LOOP_ITEMS, {**LOOP, "loopType": "UrlList\n"}, "InvalidParameter"),
+        (LOOP_ITEMS, {**LOOP, "loopType": "UrlLi\u017ft"}, "InvalidParameter"),
+        (LOOP_ITEMS, {**LOOP, "isAppend": None}, "InvalidParameter.Required"),
+        (LOOP_ITEMS, {**LOOP, "isAppend": "yes"}, "InvalidParameter"),
+        (LOOP_ITEMS, {**LOOP, "loopItems": [1]}, "InvalidParameter"),
+        (LOOP_ITEMS, {**LOOP, "actionId": "unknown"}, "TaskSettingsNotFound"),
+        (UPDATE, {}, "RequestModelNull"),
+        (UPDATE, {"taskId": demo.TASK_ID}, "RequestModelNull"),
+        (UPDATE, {"taskId": demo.TASK_ID, "actions": [], "loopItems": None}, "RequestModelNull"),
+        (UPDATE, {"taskId": demo.TASK_ID, "loopitems": [{}]}, "InvalidParameter"),
+        (START, {"taskId": "a", "subTaskIds": []}, "InvalidParameter"),
+        ("/cloudextraction/statuses", {"taskIds": ["unknown"] * 101}, "InvalidTasks"),
+        ("/cloudextraction/statuses/v2", {"taskIds": ["unknown"] * 101}, "InvalidTasks"),
     ],
 )
 def test_a_wrong_body_is_refused(client: Client, path: str, body: Any, code: str) -> None:
     assert refusal(client.post(path, body)) == (400, code)
 
 
+@pytest.mark.parametrize("body", [b"", b" \r\n", b"null"])
+def test_an_empty_body_is_an_update_of_nothing(client: Client, body: bytes) -> None:
+    assert refusal(client.post(UPDATE, data=body)) == (400, "RequestModelNull")
+
+
 @pytest.mark.parametrize(
     ("params", "code"),
     [
-        ({"offset": 0, "size": 1}, "InvalidParameter.Required"),
-        ({"taskId": "", "offset": 0, "size": 1}, "InvalidParameter.Required"),
-        ({"taskId": demo.TASK_ID, "size": 1}, "InvalidParameter.Required"),
-        ({"taskId": demo.TASK_ID, "offset": 0}, "InvalidParameter.Required"),
-        ({"taskId": demo.TASK_ID, "offset": 0, "size": 0}, "InvalidParameter"),
-        ({"taskId": demo.TASK_ID, "offset": 0, "size": 1001}, "InvalidParameter"),
-        ({"taskId": demo.TASK_ID, "offset": "1.5", "size": 1}, "InvalidParameter"),
-        ({"taskId": demo.TASK_ID, "offset": "1.0", "size": 1}, "InvalidParameter"),
-        ({"taskId": demo.TASK_ID, "offset": 0, "size": "1e2"}, "InvalidParameter"),
-        ({"taskId": demo.TASK_ID, "offset": "9" * 5000, "size": 1}, "InvalidParameter"),
-        ({"taskId": demo.TASK_ID, "offset": 0, "size": "ten"}, "InvalidParameter"),
-        ({"taskId": demo.TASK_ID, "offset": 0, "size": 1, "page": 1}, "InvalidParameter"),
-        ({"taskId": [demo.TASK_ID, demo.TASK_ID], "offset": 0, "size": 1}, "InvalidParameter"),
-        ({"taskId": "unknown", "offset": 0, "size": 1}, "InvalidTaskId"),
+        ({"taskId": None}, "InvalidParameter.Required"),
+        ({"taskId": ""}, "InvalidParameter.Required"),
+        ({"offset": None}, "InvalidParameter.Required"),
+        ({"size": None}, "InvalidParameter.Required"),
+        ({"size": 0}, "InvalidParameter"),
+        ({"size": 1001}, "InvalidParameter"),
+        ({"offset": "1.5"}, "InvalidParameter"),
+        ({"offset": "1.0"}, "InvalidParameter"),
+        ({"size": "1e2"}, "InvalidParameter"),
+        ({"offset": "9" * 5000}, "InvalidParameter"),
+        ({"size": "ten"}, "InvalidParameter"),
+        ({"page": 1}, "InvalidParameter"),
+        ({"taskId": [demo.TASK_ID, demo.TASK_ID]}, "InvalidParameter"),
+        ({"taskId": "unknown"}, "InvalidTaskId"),
     ],
 )
 def test_a_wrong_query_is_refused(client: Client, params: dict[str, Any], code: str) -> None:
-    assert refusal(client.get("/data/all", **params)) == (400, code)
+    right = {"taskId": demo.TASK_ID, "offset": 0, "size": 1}
+
+    assert refusal(client.get("/data/all", **{**right, **params})) == (400, code)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "params", "code"),
+    [
+        ("GET", "/cloudextraction/task/subtasks", {"page": 0, "size": 20}, "InvalidParameter"),
+        ("GET", "/cloudextraction/task/subtasks", {"page": 1, "size": 0}, "InvalidParameter"),
+        ("GET", "/cloudextraction/task/subtasks", {"page": 1}, "InvalidParameter.Required"),
+        ("GET", "/data/lotno/all", {"offset": 0, "size": 5, "lotno": "1"}, "InvalidParameter"),
+        ("POST", "/task/copy", {"taskGroupId": 99}, "GroupNotFound"),
+    ],
+)
+def test_a_wrong_query_of_another_operation_is_refused(
+    client: Client, method: str, path: str, params: dict[str, Any], code: str
+) -> None:
+    params = {"taskId": demo.FINISHED_TASK_ID, **params}
+
+    assert refusal(client.call(method, path, params=params)) == (400, code)
 
 
 @pytest.mark.parametrize("task_id", ["unknown", demo.COLLEAGUES_TASK_ID, demo.STRANGERS_TASK_ID])
@@ -128,10 +166,66 @@ def test_a_wrong_query_is_refused(client: Client, params: dict[str, Any], code: 
 def test_a_task_that_is_not_ones_own_does_not_exist(
     client: Client, task_id: str, method: str, path: str, more: dict[str, Any]
 ) -> None:
-    params = {"taskId": task_id, **more}
-    response = client.get(path, **params) if method == "GET" else client.post(path, params=params)
+    response = client.call(method, path, params={"taskId": task_id, **more})
 
     assert refusal(response) == (400, "InvalidTaskId")
+
+
+@pytest.mark.parametrize(
+    ("form", "file", "code"),
+    [
+        ({"taskId": demo.TASK_ID}, b"", "InvalidParameter"),
+        ({"taskId": demo.TASK_ID}, b"\n \n", "InvalidParameter"),
+        ({"taskId": demo.TASK_ID}, b"\xef\xbb\xbf\n", "InvalidParameter"),
+        ({"taskId": demo.TASK_ID}, b"https://a.example\n\nhttps://b.example", "InvalidParameter"),
+        ({"taskId": demo.TASK_ID}, b"ftp://a", "InvalidParameter"),
+        ({"taskId": demo.TASK_ID}, b"\xff\xfe\x00", "InvalidParameter"),
+        ({"taskId": "unknown"}, b"https://a.example", "InvalidTaskId"),
+        ({"task_id": "x"}, b"https://a", "InvalidParameter"),
+        ({"taskId": "x", "more": "y"}, b"https://a", "InvalidParameter"),
+        ({"taskId": ["x", "y"]}, b"https://a", "InvalidParameter"),
+        ({}, b"https://a", "InvalidParameter.Required"),
+        ({"taskId": "x"}, {"taskId2": b""}, "InvalidParameter"),
+        ({"taskId": "x", "file": "https://a"}, {"taskId": b"x"}, "InvalidParameter"),
+        ({}, {"taskId": (None, "x"), "file": (None, "https://a.example")}, "InvalidParameter.Required"),
+    ],
+)
+def test_a_wrong_form_is_refused(client: Client, form: Any, file: Any, code: str) -> None:
+    files = {"file": file} if isinstance(file, bytes) else file
+
+    assert refusal(client.post(URLS, data=form, files=files)) == (400, code)
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/json", "multipart/form-data", "multipart/form-data; boundary=b"]
+)
+def test_a_body_that_is_no_form_is_refused(client: Client, content_type: str) -> None:
+    headers = {**client.bearer, "Content-Type": content_type}
+
+    answer = client.post(URLS, headers=headers, data=b"--c\r\nnonsense")
+
+    assert refusal(answer) == (400, "InvalidParameter")
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({**PASSWORD, "password": "wrong"}, "Invalid.Grant"),
+        ({**REFRESH, "refresh_token": "wrong"}, "Invalid.Grant"),
+        ({**REFRESH, "grant_type": "magic"}, "InvalidParameter"),
+        ({**PASSWORD, "refresh_token": "x"}, "InvalidParameter"),
+        ({**REFRESH, "password": demo.PASSWORD}, "InvalidParameter"),
+        ({**REFRESH, "username": demo.USERNAME}, "InvalidParameter"),
+        ({**REFRESH, "grant_type": None}, "InvalidParameter.Required"),
+        ({**REFRESH, "refresh_token": None}, "InvalidParameter.Required"),
+        ({**PASSWORD, "password": None}, "InvalidParameter.Required"),
+        ({**PASSWORD, "username": None}, "InvalidParameter.Required"),
+    ],
+)
+def test_a_wrong_grant_is_refused(client: Client, body: dict[str, str | None], code: str) -> None:
+    given = {name: value for name, value in body.items() if value is not None}
+
+    assert refusal(client.token(**given)) == (400, code)
 
 
 def test_a_client_that_goes_away_while_sending_has_no_effect(client: Client) -> None:
