@@ -1,0 +1,24 @@
+"""The sandbox that is held to the contract: one server, and as new for each test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import Sandbox, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def running_sandbox() -> Iterator[Sandbox]:
+    with Sandbox(Settings(enforce_limits=False, refresh_reuse="allow", speed=1000)) as running:
+        yield running
+
+
+@pytest.fixture
+def sandbox(running_sandbox: Sandbox) -> Sandbox:
+    running_sandbox.control.reset()
+    return running_sandbox
