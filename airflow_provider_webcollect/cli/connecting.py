@@ -66,16 +66,15 @@ class ServiceAccess:
         return client
 
 
-def url_option(command: F) -> F:
-    """Add the option ``--url``; :func:`connect` takes its value."""
-    return click.option(
-        "--url",
-        envvar=f"{PREFIX}URL",
-        show_envvar=True,
-        metavar="URL",
-        help=f"The service's base URL, to go without Airflow. Credentials are environment variables, such as "
-        f"{PREFIX}USERNAME and {PREFIX}PASSWORD.",
-    )(command)
+#: The option ``--url``, which is an argument of :func:`connect`.
+url_option = click.option(
+    "--url",
+    envvar=f"{PREFIX}URL",
+    show_envvar=True,
+    metavar="URL",
+    help=f"The service's base URL, to go without Airflow. Credentials are environment variables, such as "
+    f"{PREFIX}USERNAME and {PREFIX}PASSWORD.",
+)
 
 
 def connection_options(command: F) -> F:
@@ -87,6 +86,15 @@ def connection_options(command: F) -> F:
     )(url_option(command))
 
 
+#: The option ``--storage-conn-id``, which is an argument of :func:`storage_location`.
+storage_option = click.option(
+    "--storage-conn-id",
+    metavar="ID",
+    help="The Airflow connection of the storage; by default the storage's own environment variables and "
+    "files give the credentials.",
+)
+
+
 def at_landing(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument PATH and the option ``--storage-conn-id``; the command gets ``location`` for them."""
 
@@ -95,16 +103,6 @@ def at_landing(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(storage_location(path, storage_conn_id), **given)
 
     return click.argument("path")(storage_option(located))
-
-
-def storage_option(command: F) -> F:
-    """Add the option ``--storage-conn-id``; :func:`storage_location` takes its value."""
-    return click.option(
-        "--storage-conn-id",
-        metavar="ID",
-        help="The Airflow connection of the storage; by default the storage's own environment variables and "
-        "files give the credentials.",
-    )(command)
 
 
 def storage_location(path: str, storage_conn_id: str | None) -> Any:

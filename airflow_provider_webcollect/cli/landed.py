@@ -1,28 +1,53 @@
-"""The commands for landings that are there: check, print, query, clean up, decide on what was set apart."""
+"""The commands that land rows, and those for what has landed: check, print, query, clean up, decide."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import functools
 import itertools
 import json
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+import secrets
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from airflow_provider_webcollect.cli.connecting import WatchShown, at_landing, shown_place
-from airflow_provider_webcollect.cli.output import ask, output_option, show, write
+from airflow_provider_webcollect.cli.connecting import (
+    WatchShown,
+    at_landing,
+    connect,
+    connection_options,
+    shown_place,
+    storage_location,
+    storage_option,
+    use_airflow,
+)
+from airflow_provider_webcollect.cli.output import ask, console, interrupt_put_off, output_option, show, write
 from airflow_provider_webcollect.landing import cleaning, compacting, review
 from airflow_provider_webcollect.landing.errors import LandingDamaged, NothingLanded
-from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, counted
-from airflow_provider_webcollect.landing.options import landing_at
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.job import Landed
+from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, Run, Source, counted
+from airflow_provider_webcollect.landing.options import MAX_PART_BYTES, landing_at, locate, make_options
 from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, percent
 from airflow_provider_webcollect.landing.reader import LandedData, RunProfile, read_landing
 from airflow_provider_webcollect.landing.review import in_review
+from airflow_provider_webcollect.landing.run import land as land_rows
+from airflow_provider_webcollect.landing.tables import (
+    check_table_format,
+    check_table_name,
+    is_iceberg_table,
+    landing_folder,
+)
+from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.errors import Stopped
+from airflow_provider_webcollect.service.pauses import Stop, first_done, in_background
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from duckdb import DuckDBPyRelation
 
@@ -32,8 +57,194 @@ LEFTOVERS = ("name", "bytes", "modified")
 MERGED = ("first", "last", "parts", "rows", "bytes", "name")
 REPLACED = ("name", "rows", "parts", "finished_at")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_new_only_option = click.option("--new-only", is_flag=True, help="Only the rows that the last run has added.")
 
-F = TypeVar("F", bound="Callable[..., Any]")
+
+def _decoded_json(context: click.Context, option: click.Parameter, value: str | None) -> Any:
+    """Return a JSON value, which the landing checks."""
+    try:
+        return None if value is None else json.loads(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is no JSON: {error}.") from error
+
+
+@click.command()
+@click.argument("task_id", metavar="TASK")
+@click.argument("path", metavar="DESTINATION")
+@click.option("--lotno", metavar="BATCH", help="Only this batch; else the whole history.")
+@click.option(
+    "--table-format",
+    type=click.Choice(["delta", "iceberg"]),
+    help="Make DESTINATION a table; without it, it is a folder with a manifest.",
+)
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["jsonl", "csv", "parquet"]),
+    help="Of the parts: by default jsonl, and parquet for a table.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "gzip", "zstd", "snappy"]),
+    help="Of the parts; by default snappy for Parquet, else none.",
+)
+@click.option(
+    "--column", "columns", metavar="NAME", multiple=True, help="Only this one; may be repeated, in order."
+)
+@click.option("--mode", type=click.Choice(["full", "incremental"]), default="full")
+@click.option(
+    "--on-reset",
+    type=click.Choice(["fail", "full", "append"]),
+    default="fail",
+    help="incremental: what to do if the source has lost rows.",
+)
+@click.option(
+    "--if-exists",
+    type=click.Choice(["fail", "overwrite", "skip"]),
+    default="fail",
+    help="full: what to do if another landing is complete there.",
+)
+@click.option("--partition", metavar="NAME=VALUE", help="A folder in DESTINATION for the new parts.")
+@click.option("--mark-exported", is_flag=True, help="Confirm the export to the service after the commit.")
+@click.option("--settle", type=click.FloatRange(min=0), default=15.0, help="Seconds to wait for late rows.")
+@click.option("--page-size", type=click.IntRange(1, 1000), default=1000, help="Rows per request.")
+@click.option(
+    "--max-part-bytes", type=click.IntRange(min=1), help="A part ends at this size; 128 MiB without it."
+)
+@click.option(
+    "--run-id",
+    metavar="NAME",
+    help="A name for this landing: with the same one, a landing that is complete is left as it is.",
+)
+@click.option(
+    "--checks",
+    metavar="JSON",
+    callback=_decoded_json,
+    help="""What the rows must be, such as '{"columns": {"price": {"filled": 0.95}}}'.""",
+)
+@click.option(
+    "--on-failed-checks",
+    type=click.Choice(["fail", "warn", "quarantine"]),
+    default="fail",
+    help="fail: land nothing; quarantine: set the rows apart (incremental).",
+)
+@storage_option
+@connection_options
+@output_option
+def land(task_id: str, path: str, conn_id: str | None, url: str | None, output: str, **options: Any) -> None:
+    """Land a task's rows in a folder, exactly once.
+
+    DESTINATION is a folder on disk, such as /data/prices or ./prices, or on object storage, such as
+    s3://bucket/prices; or the name of a table of Iceberg, catalog.namespace.table. Interrupt it, and the same
+    command goes on after the last finished part. The rows count once _manifest.json is there, which is
+    written last, or once the table has them.
+    """
+    stop = Stop()
+    location = _location(path, options["table_format"], options.pop("storage_conn_id"))
+    with connect(conn_id, url, patient=True).client(stop) as client, _progress() as on_progress:
+        landing = _landing(client, task_id, location, on_progress, **options)
+        landed = _until_interrupted(landing, stop)
+    manifest = landed.manifest
+    row = {
+        "folder": shown_place(location),
+        "new_rows": sum(part.rows for part in landed.new),
+        "new_parts": len(landed.new),
+        "rows": manifest.rows,
+        "parts": len(manifest.parts),
+        "bytes": manifest.bytes,
+        "finished_at": manifest.finished_at,
+        "exported_at": manifest.exported_at,
+    }
+    show([row], output)
+
+
+def _location(path: str, table_format: str | None, storage_conn_id: str | None) -> Any:
+    """Return where to land: a table of Iceberg is made if it is not there."""
+    if table_format != "iceberg":
+        return storage_location(path, storage_conn_id)
+    use_airflow()
+    from airflow_provider_webcollect.destinations import ICEBERG_DEFAULT, new_iceberg_table
+
+    return new_iceberg_table(check_table_name("path", path), storage_conn_id or ICEBERG_DEFAULT)
+
+
+def _landing(
+    client: Client,
+    task_id: str,
+    location: Any,
+    on_progress: Callable[[int, int], object],
+    *,
+    lotno: str | None,
+    run_id: str | None,
+    table_format: str | None,
+    file_format: str | None,
+    compression: str | None,
+    columns: tuple[str, ...],
+    max_part_bytes: int | None,
+    **options: Any,
+) -> Callable[[], Landed]:
+    """Return what lands; it says on standard error what it waits for."""
+
+    class Shown(WatchShown):
+        def on_progress(self, rows: int, total: int) -> None:
+            on_progress(rows, total)
+
+        def on_settle(self, seconds: float) -> None:
+            click.echo(f"Waiting {seconds:.0f} s for late rows (--settle)", err=True)
+
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return functools.partial(
+        land_rows,
+        client,
+        Source(collection_task_id=validation.text("task_id", task_id), lotno=lotno or None),
+        landing_at(location)
+        if is_iceberg_table(location)
+        else landing_folder(*locate(location), table_format=table_format),
+        Run(dag_id="webcollect", task_id="land", run_id=run_id or f"{now} {secrets.token_hex(4)}"),
+        make_options(
+            make_format(check_table_format(table_format, file_format), compression, columns or None),
+            max_part_bytes=max_part_bytes or MAX_PART_BYTES,
+            **options,
+        ),
+        observer=Shown(location),
+    )
+
+
+def _until_interrupted(land_rows: Callable[[], Landed], stop: Stop) -> Landed:
+    """Land; an interrupt ends the landing where the next command can go on at once."""
+
+    def end() -> None:
+        stop.set()
+        click.echo("Ending; the same command goes on from what is finished.", err=True)
+
+    with contextlib.suppress(KeyboardInterrupt), interrupt_put_off(end):
+        landing = in_background(land_rows, "webcollect-land")
+        first_done([landing])
+    try:
+        return landing.result()  # also after an interrupt, if all was committed already
+    except Stopped as stopped:
+        raise KeyboardInterrupt from stopped
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int, int], object]]:
+    """Show a bar on a terminal; yield what takes the rows so far and all rows."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    shown = console(stderr=True)
+    if not shown.is_terminal:
+        yield lambda rows, total: None
+        return
+    columns = (
+        TextColumn("Landing"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rows"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=shown, transient=True) as progress:
+        bar = progress.add_task("landing", total=None)
+        yield lambda rows, total: progress.update(bar, completed=rows, total=total)
 
 
 @click.group()
@@ -107,11 +318,7 @@ def profile(location: Any, by: str, new_only: bool, output: str) -> None:
             "column": name,
             "rows": counts.present,
             "filled": round(counts.filled / counted_rows, 4),
-            "numbers": counts.numbers,
-            "booleans": counts.booleans,
-            "lists": counts.lists,
-            "shortest": counts.shortest,
-            "longest": counts.longest,
+            **{kind: getattr(counts, kind) for kind in COLUMNS[3:]},
         }
         for name, counts in found.columns.items()
     ]
@@ -191,7 +398,7 @@ def _show_reviewed(rows: review.InReview, output: str) -> None:
 @landing.command()
 @at_landing
 @click.option("-n", "--rows", type=click.IntRange(min=1), help="The most rows to write; by default all.")
-@click.option("--new-only", is_flag=True, help="Only the rows that the last run has added.")
+@_new_only_option
 def cat(location: Any, rows: int | None, new_only: bool) -> None:
     """Write the landed rows as JSON lines, whatever their format is."""
     for row in itertools.islice(read_landing(location).iter_rows(new_only), rows):
@@ -201,7 +408,7 @@ def cat(location: Any, rows: int | None, new_only: bool) -> None:
 @landing.command()
 @at_landing
 @click.argument("query")
-@click.option("--new-only", is_flag=True, help="Only the rows that the last run has added.")
+@_new_only_option
 @output_option
 def sql(location: Any, query: str, new_only: bool, output: str) -> None:
     """Run a query of DuckDB over the landed rows.
@@ -237,23 +444,19 @@ def _unique(names: Sequence[str]) -> list[str]:
     return unique
 
 
-def _key_option(command: F) -> F:
-    return click.option(
-        "--key",
-        metavar="COLUMN",
-        multiple=True,
-        required=True,
-        help="The column that identifies what a row is about; given several times, all of them together do.",
-    )(command)
-
-
-def _compare_option(command: F) -> F:
-    return click.option(
-        "--compare",
-        metavar="COLUMN",
-        multiple=True,
-        help="A column that counts as a value, also several times; by default all do.",
-    )(command)
+_key_option = click.option(
+    "--key",
+    metavar="COLUMN",
+    multiple=True,
+    required=True,
+    help="The column that identifies what a row is about; given several times, all of them together do.",
+)
+_compare_option = click.option(
+    "--compare",
+    metavar="COLUMN",
+    multiple=True,
+    help="A column that counts as a value, also several times; by default all do.",
+)
 
 
 @landing.command()

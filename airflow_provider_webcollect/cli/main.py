@@ -12,11 +12,10 @@ import click
 
 from airflow_provider_webcollect import __version__
 from airflow_provider_webcollect.cli.connecting import FIELD_NAMES, HINT
-from airflow_provider_webcollect.cli.landed import landing
+from airflow_provider_webcollect.cli.landed import land, landing
 from airflow_provider_webcollect.cli.output import INTERRUPTED, log_to_stderr
-from airflow_provider_webcollect.cli.rows import land, read
 from airflow_provider_webcollect.cli.steering import app, group, subtasks, task
-from airflow_provider_webcollect.cli.tasks import analytics, capacity, follow, status, token
+from airflow_provider_webcollect.cli.tasks import analytics, capacity, follow, read, status, token
 from airflow_provider_webcollect.landing.errors import ExtraMissing, LandingError, NothingLanded
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,

@@ -1,23 +1,28 @@
-"""How commands show their results: as a table for people, as JSON or as CSV."""
+"""How commands show their results (as a table for people, as JSON or as CSV), ask, and take an interrupt."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import datetime
 import json
 import logging
 import math
+import os
 import re
+import signal
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 #: The exit code after an interrupt (Ctrl-C).
 INTERRUPTED = 130
+#: What a terminal is sent to show its cursor, which rich hides beside a bar.
+_SHOW_CURSOR = b"\x1b[?25h"
 #: Characters between two columns of a table.
 _GAP = 2
 #: The columns of texts that may be broken between words, and the width that they have at least.
@@ -28,18 +33,14 @@ _SHARES = {"succeeded", "filled"}
 #: What a text may have besides letters and signs that are printable everywhere.
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n]")
 
-F = TypeVar("F", bound="Callable[..., Any]")
-
-
-def output_option(command: F) -> F:
-    """Add the option ``--output``, which :func:`show` takes."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "json", "csv"]),
-        default="table",
-        help="How the result is shown.",
-    )(command)
+#: The option ``--output``, which :func:`show` takes.
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    help="How the result is shown.",
+)
 
 
 def show(
@@ -197,3 +198,29 @@ def ask(question: str) -> None:
     if not click.confirm(printable(question), err=True):
         click.echo("Nothing was changed.", err=True)
         raise click.exceptions.Exit(1)
+
+
+@contextlib.contextmanager
+def interrupt_put_off(on_first: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Put off an interrupt (Ctrl-C) until the block has ended; a second one ends the process at once.
+
+    :param on_first: called at the first one.
+    :raises KeyboardInterrupt: after the block, if there was one.
+    """
+    interrupts: list[int] = []
+
+    def handle(signum: int, frame: object) -> None:
+        if interrupts:
+            if sys.stderr.isatty():
+                os.write(2, _SHOW_CURSOR)
+            os._exit(INTERRUPTED)
+        interrupts.append(signum)
+        on_first()
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupts:
+        raise KeyboardInterrupt

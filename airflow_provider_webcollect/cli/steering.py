@@ -87,26 +87,16 @@ def _properties(
     return pairs
 
 
-def _tasks_argument(command: F) -> F:
-    return click.argument("task_ids", metavar="TASK...", nargs=-1, required=True, callback=_ids)(command)
-
-
-def _task_argument(command: F) -> F:
-    return click.argument("task_id", metavar="TASK")(command)
-
-
-def _action_argument(command: F) -> F:
-    return click.argument("action_id", metavar="ACTION")(command)
+_tasks_argument = click.argument("task_ids", metavar="TASK...", nargs=-1, required=True, callback=_ids)
+_task_argument = click.argument("task_id", metavar="TASK")
+_action_argument = click.argument("action_id", metavar="ACTION")
+_yes_option = click.option("--yes", is_flag=True, help="Do not ask on the terminal.")
 
 
 def _sending_options(command: F) -> F:
     """Add the options of a command that changes something; :func:`_send` takes their values."""
     dry_run = click.option("--dry-run", is_flag=True, help="Show what would be sent, and change nothing.")
     return dry_run(connection_options(output_option(command)))
-
-
-def _yes_option(command: F) -> F:
-    return click.option("--yes", is_flag=True, help="Do not ask on the terminal.")(command)
 
 
 def _send(call: Call[T], output: str, question: str = "", **sending: Any) -> T:
@@ -140,19 +130,15 @@ def _client_for(
 
 
 def _show_calls(calls: Sequence[Call[Any]], output: str) -> None:
-    show([_call_row(call, output) for call in calls], output)
+    rows = []
+    for call in calls:
+        file = {"file": f"{call.file.name}, {call.file.count:,} URLs"} if call.file else {}
+        body = call.body or {**call.form, **file} or None
+        text = body if output == "json" or body is None else json.dumps(body, ensure_ascii=False)
+        endpoint = call.endpoint
+        rows.append({"endpoint": endpoint.name, "method": endpoint.method, "path": call.target, "body": text})
+    show(rows, output)
     click.echo("Nothing was changed.", err=True)
-
-
-def _call_row(call: Call[Any], output: str) -> dict[str, Any]:
-    file = {"file": f"{call.file.name}, {call.file.count:,} URLs"} if call.file else {}
-    body = call.body or {**call.form, **file} or None
-    return {
-        "endpoint": call.endpoint.name,
-        "method": call.endpoint.method,
-        "path": call.target,
-        "body": body if output == "json" or body is None else json.dumps(body, ensure_ascii=False),
-    }
 
 
 def _deletion(ids: Sequence[object], what: str) -> str:

@@ -1,4 +1,4 @@
-"""The commands that show what the service says of its tasks, once or until their runs have ended."""
+"""The commands that show what the service has: the states of tasks, their rows, and the token for it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import logging
 import math
+import sys
 import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,19 +20,20 @@ from airflow_provider_webcollect.cli.connecting import (
     said_by_airflow,
     url_option,
 )
-from airflow_provider_webcollect.cli.output import console, output_option, printable, show
+from airflow_provider_webcollect.cli.output import interrupt_put_off, output_option, printable, show, write
 from airflow_provider_webcollect.landing.manifest import counted
 from airflow_provider_webcollect.service.client import Client
-from airflow_provider_webcollect.service.endpoints import get_running_counts
+from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE, get_running_counts
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.models import (
     AnalyticsRow,
+    DataPage,
     SubTask,
     TaskState,
     TaskStatus,
     active_subtask_ids,
 )
-from airflow_provider_webcollect.service.pages import all_analytics
+from airflow_provider_webcollect.service.pages import PageReader, RowCount, all_analytics
 from airflow_provider_webcollect.service.tokens import StoredToken
 from airflow_provider_webcollect.waiting.conditions import (
     SUBTASKS,
@@ -45,7 +47,6 @@ from airflow_provider_webcollect.waiting.runs import Baseline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
 
 #: The days of analytics in which `status` looks for the account's tasks.
@@ -101,7 +102,7 @@ def _collected(facts: Mapping[str, Any]) -> dict[str, Any]:
 def _recent_tasks(client: Any) -> dict[str, str | None]:
     """Return the names of the account's tasks by id."""
     today = datetime.datetime.now(datetime.UTC).date()
-    rows = _analytics(client, today - datetime.timedelta(days=RECENT_DAYS), today)
+    rows = all_analytics(client, start=today - datetime.timedelta(days=RECENT_DAYS), end=today)
     return {row.task_id: row.task_name for row in rows}
 
 
@@ -172,10 +173,10 @@ def analytics(
     today = datetime.datetime.now(datetime.UTC).date()
     first = start or today - datetime.timedelta(days=RECENT_DAYS)
     with connect(**where).client() as client:
-        rows = _analytics(
+        rows = all_analytics(
             client,
-            first,
-            end or today,
+            start=first,
+            end=end or today,
             task_ids=task_ids or None,
             member_names=member_names,
             collection_method=collection_method.capitalize(),
@@ -197,11 +198,6 @@ def analytics(
     show(sums, output, ("task", *chart, "name", *METRICS))
 
 
-def _analytics(client: Any, start: Any, end: Any, **query: Any) -> list[AnalyticsRow]:
-    rows: list[AnalyticsRow] = all_analytics(client, start=start, end=end, **query)
-    return rows
-
-
 def _sum(rows: Sequence[AnalyticsRow]) -> dict[str, Any]:
     """Return the metrics of a task's rows together."""
     return {"task": rows[0].task_id, "name": rows[0].task_name, **_collected(rows[0].total(rows))}
@@ -220,8 +216,6 @@ def _bars(rows: Iterable[AnalyticsRow], days: Sequence[str]) -> str:
 log = logging.getLogger(__name__)
 #: Seconds after which a task that the service leaves out, or that is not started, is not followed any more.
 MISSING_TIMEOUT = 60.0
-#: Columns of a terminal below which `follow` has no room for a bar beside an id and a state.
-NARROW = 72
 
 
 @click.command()
@@ -238,8 +232,8 @@ NARROW = 72
 def follow(task_ids: tuple[str, ...], is_next: bool, every: float, output: str, **where: Any) -> int:
     """Follow runs until they end, and show their last state.
 
-    On a terminal each task has a bar of its sub-tasks, with its rows (duplicates count); elsewhere each
-    change is a line. One status query is for all tasks. Errors of the service that may pass are said, and do
+    Each change is a line on standard error: the state, the sub-tasks that have ended, the rows (duplicates
+    count). One status query is for all tasks. Errors of the service that may pass are said, and do
     not end it. A run that was started in the last minute may not be shown yet: --next waits for it.
 
     Exit code 1: a run was stopped, or a task is not known, or not started, for a minute; the reason is said.
@@ -248,23 +242,23 @@ def follow(task_ids: tuple[str, ...], is_next: bool, every: float, output: str, 
     ids = list(dict.fromkeys(task_ids))
     seen: dict[str, TaskStatus] = {}
     ends: dict[str, Ended] = {}
-    said: set[str] = set()
-    with Client(access.context) as client, _Display(ids) as display:
+    lines: dict[str, str] = {}
+    with Client(access.context) as client:
         waits: dict[str, Wait] = {}
         while left := [task_id for task_id in ids if task_id not in ends]:
-            with _errors_that_may_pass(display):
+            with _errors_that_may_pass():
                 client.reach()
                 found = all_task_statuses(client, left, access.connection.status_batch_size)
                 seen |= found
                 waits = waits or _waits(ids, found, is_next)
                 for task_id in left:
-                    notice = _no_run_yet(task_id, found.get(task_id), is_next)
-                    if notice and notice not in said:
-                        said.add(notice)
-                        display.say(notice)
-                    if ended := waits[task_id].judge({task_id: found.get(task_id)}):
+                    status = found.get(task_id)
+                    if ended := waits[task_id].judge({task_id: status}):
                         ends[task_id] = ended
-                    display.show(task_id, found.get(task_id), _subtasks(client, task_id, found.get(task_id)))
+                    line = _no_run_yet(task_id, status, is_next) or _line(client, task_id, seen[task_id])
+                    if lines.get(task_id) != line:
+                        lines[task_id] = line
+                        click.echo(line, err=True)
             if len(ends) < len(ids):
                 time.sleep(every)
     show([status_row(task_id, seen.get(task_id)) for task_id in ids], output, STATUS)
@@ -314,85 +308,73 @@ def _waits(ids: Sequence[str], found: dict[str, TaskStatus], is_next: bool) -> d
 
 
 @contextlib.contextmanager
-def _errors_that_may_pass(display: _Display) -> Iterator[None]:
+def _errors_that_may_pass() -> Iterator[None]:
     try:
         yield
     except WebCollectError as error:
         if error.permanent:
             raise
-        display.say(f"Trying again: {error}")
+        click.echo(f"Trying again: {error}", err=True)
 
 
-def _subtasks(client: Client, task_id: str, status: TaskStatus | None) -> list[SubTask]:
-    """Return the sub-tasks of a run that has some."""
-    if status is None or status.status == TaskState.UNEXECUTED:
-        return []
-    found: list[SubTask] = SUBTASKS.ask(client, [task_id]).get(task_id, [])
-    return found
+def _line(client: Client, task_id: str, status: TaskStatus) -> str:
+    """Return what is said of a run: its state, the sub-tasks that have ended, and its rows."""
+    subtasks: list[SubTask] = SUBTASKS.ask(client, [task_id]).get(task_id, [])
+    done = len(subtasks) - len(active_subtask_ids(subtasks))
+    rows = status.current_total_extract_count or 0
+    counts = f"{done}/{counted(len(subtasks), 'sub-task')}, {rows:,} collected"
+    return f"{printable(task_id)} {printable(status.status)}, {counts}"
 
 
-class _Display:
-    """Shows the states of tasks on standard error: on a terminal as bars, elsewhere as a line per change."""
+@click.command()
+@click.argument("task_id", metavar="TASK")
+@click.option("--lotno", metavar="BATCH", help="Only this batch; else the whole history.")
+@click.option("-n", "--rows", type=click.IntRange(min=1), help="The most rows to write; by default all.")
+@click.option(
+    "--offset",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Where to begin: the cursor of an earlier command.",
+)
+@connection_options
+def read(task_id: str, lotno: str | None, rows: int | None, offset: int, **where: Any) -> None:
+    """Write a task's rows as JSON lines.
 
-    def __init__(self, ids: Sequence[str]) -> None:
-        from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
-        from rich.table import Column
+    They go to standard output as they come. The cursor to go on from is said on standard error at the end.
+    Nothing is marked as exported.
+    """
+    count, left, cursor = 0, 0, offset
+    try:
+        with connect(**where, patient=True).client() as client:
+            for page in _pages(client, task_id, lotno, offset, rows):
+                # a whole page, so that the cursor is right also after an interrupt
+                with interrupt_put_off():
+                    write(b"".join(bytes(row) + b"\n" for row in page.rows))
+                    sys.stdout.buffer.flush()
+                    count, left, cursor = count + len(page.rows), page.rest_total, page.offset
+    except KeyboardInterrupt:
+        click.echo(f"{counted(count, 'row')}; go on with --offset {cursor}", err=True)
+        raise
+    click.echo(f"{counted(count, 'row')}, {left:,} are left; go on with --offset {cursor}", err=True)
 
-        to = console(stderr=True)
-        columns: list[ProgressColumn]
-        # what has no room gets a second line: an id or a time that is cut is of no use
-        if to.width < NARROW:
-            columns = [TextColumn("{task.description}\n{task.fields[status]} {task.fields[counts]}")]
-        else:
-            columns = [
-                TextColumn("{task.description}"),
-                TextColumn("{task.fields[status]}"),
-                BarColumn(bar_width=max(5, min(40, to.width - 90))),
-                TextColumn("{task.fields[counts]}", table_column=Column(overflow="fold")),
-            ]
-        self._is_live = to.is_terminal
-        self._progress = Progress(*columns, console=to, transient=True)
-        self._bars = {
-            task_id: self._progress.add_task(printable(task_id), total=None, status="", counts="")
-            for task_id in ids
-        }
-        self._lines: dict[str, str] = {}
-        self._began = time.monotonic()
 
-    def __enter__(self) -> _Display:
-        if self._is_live:
-            self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._is_live:
-            self._progress.stop()
-
-    def show(self, task_id: str, status: TaskStatus | None, subtasks: Sequence[SubTask]) -> None:
-        """Show the state of a task; None if the service left it out."""
-        done = len(subtasks) - len(active_subtask_ids(subtasks))
-        rows = (status and status.current_total_extract_count) or 0
-        counts = f"{done}/{counted(len(subtasks), 'sub-task')}, {rows:,} collected"
-        shown = printable(status.status) if status else "not shown yet"
-        # not rich's own clock, which stops at a full bar: the run before the next one has one
-        elapsed = datetime.timedelta(seconds=round(time.monotonic() - self._began))
-        self._progress.update(
-            self._bars[task_id],
-            completed=done,
-            total=len(subtasks) or None,
-            status=shown,
-            counts=f"{counts} {elapsed}",
-        )
-        line = f"{printable(task_id)} {shown}, {counts}"
-        if status and not self._is_live and self._lines.get(task_id) != line:
-            self._lines[task_id] = line
-            self.say(line)
-
-    def say(self, text: str) -> None:
-        """Write a line, above the bars if there are some."""
-        self._progress.console.print(text, soft_wrap=True)
+def _pages(
+    client: Client, task_id: str, lotno: str | None, offset: int, rows: int | None
+) -> Iterator[DataPage]:
+    if rows is None:
+        yield from PageReader(client, task_id, lotno).pages(offset)
+        return
+    count, is_from_start = RowCount(), offset <= 0
+    while rows > 0:
+        page = PageReader(client, task_id, lotno, size=min(rows, MAX_DATA_SIZE)).read(offset)
+        if is_from_start:
+            count.add(len(page.rows), page.total, more=page.rest_total > 0)
+        yield page
+        if page.rest_total <= 0:
+            if is_from_start:
+                count.check_end()
+            return
+        offset, rows = page.offset, rows - len(page.rows)
 
 
 F = TypeVar("F", bound="Callable[..., Any]")

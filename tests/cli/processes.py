@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import pty
-import re
 import signal
 import subprocess
 import sys
@@ -35,23 +33,19 @@ class Started:
     """A running command.
 
     :param terminal: whether its input and its errors are a terminal's, whose text is in ``err``.
-    :param columns: the width of a terminal that takes its output too.
     :param reading: whether what it writes is read as it comes; if not, `out` has to be read by the test.
     """
 
-    def __init__(
-        self, arguments: Sequence[str], *, terminal: bool = False, columns: int = 0, reading: bool = True
-    ) -> None:
+    def __init__(self, arguments: Sequence[str], *, terminal: bool = False, reading: bool = True) -> None:
         command = [sys.executable, "-ISc", _AS_IN_A_SHELL, str(WEBCOLLECT), *arguments]
         self._keyboard = -1
         self._readers: list[threading.Thread] = []
         self._texts: dict[str, list[bytes]] = {"out": [], "err": []}
-        if terminal or columns:
+        if terminal:
             self._keyboard, screen = pty.openpty()
-            termios.tcsetwinsize(screen, (30, columns or 120))
-            output = screen if columns else subprocess.PIPE
+            termios.tcsetwinsize(screen, (30, 120))
             self.process = subprocess.Popen(
-                command, stdin=screen, stdout=output, stderr=screen, start_new_session=True
+                command, stdin=screen, stdout=subprocess.PIPE, stderr=screen, start_new_session=True
             )
             os.close(screen)
             self._read("err", os.fdopen(os.dup(self._keyboard), "rb", buffering=0))
@@ -60,9 +54,9 @@ class Started:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
             assert self.process.stderr is not None
             self._read("err", self.process.stderr)
-        # without a pipe there is nothing to read, and `out` stays empty
-        self.stdout: IO[bytes] = self.process.stdout or io.BytesIO()
-        if reading and not columns:
+        assert self.process.stdout is not None
+        self.stdout: IO[bytes] = self.process.stdout
+        if reading:
             self._read("out", self.stdout)
 
     def _read(self, name: str, stream: IO[bytes]) -> None:
@@ -78,11 +72,6 @@ class Started:
     def out(self) -> str:
         """Its output so far."""
         return b"".join(self._texts["out"]).decode()
-
-    @property
-    def screen(self) -> list[str]:
-        """The lines of its terminal so far, without colours."""
-        return re.sub(r"\x1b\[[0-9;]*m", "", self.err).replace("\r", "").splitlines()
 
     @property
     def err(self) -> str:

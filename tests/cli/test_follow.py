@@ -1,8 +1,7 @@
-"""``follow``: runs until their end, on a terminal and elsewhere."""
+"""``follow``: runs until their end."""
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING
 
@@ -176,33 +175,6 @@ def test_a_run_that_next_waits_for_is_announced(run: Run, monkeypatch: pytest.Mo
     assert ended.code == 130
     assert "The service does not show task" in ended.err
     assert "--next waits until it does" in ended.err
-
-
-def test_a_terminal_shows_a_bar_for_each_task(start: Callable[..., Started], sandbox: Sandbox) -> None:
-    ids = [sandbox.control.add_task(state="Extracting")["task_id"] for _ in range(2)]
-
-    following = start("follow", *ids, "--every", 1, "-o", "csv", terminal=True)
-    until(lambda: all(f"{each} Extracting" in following.err for each in ids))
-    assert "━" in following.err
-    sandbox.control.advance(LONG)
-
-    assert following.end() == 0
-    assert following.out.count("Finished") == 2
-
-
-@pytest.mark.parametrize("columns", [50, pytest.param(80, marks=pytest.mark.at_night)])
-def test_a_narrow_terminal_cuts_no_id_and_no_time(
-    start: Callable[..., Started], sandbox: Sandbox, columns: int
-) -> None:
-    task_id = sandbox.control.add_task(state="Extracting")["task_id"]
-
-    following = start("follow", task_id, "--every", 1, columns=columns)
-    until(lambda: f"{task_id} Extracting" in " ".join(following.err.split()))
-    sandbox.control.advance(LONG)
-
-    assert following.end() == 0
-    assert "…" not in following.err
-    assert re.search(r"\bcollected \d:\d\d:\d\d\b", following.err)
 
 
 def test_ctrl_c_ends_it(start: Callable[..., Started], sandbox: Sandbox) -> None:
