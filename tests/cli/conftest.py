@@ -120,6 +120,12 @@ def task(sandbox: Sandbox) -> str:
 
 
 @pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that is not there yet, to land in."""
+    return tmp_path / "landed"
+
+
+@pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses between attempts only advance the clock; gives their seconds."""
     pauses: list[float] = []

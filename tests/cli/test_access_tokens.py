@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Run
     from tests.cli.processes import Started
 
-pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False, refresh_reuse="revoke")
+pytestmark = [
+    pytest.mark.webcollect_sandbox(enforce_limits=False, refresh_reuse="revoke"),
+    pytest.mark.usefixtures("no_pauses"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +63,6 @@ def stored(state: Path) -> dict[str, str]:
     return token
 
 
-@pytest.mark.usefixtures("no_pauses")
 def test_commands_use_one_refresh_token_after_another(run: Run, sandbox: Sandbox) -> None:
     task = sandbox.control.add_task(lots=[30])["task_id"]
 
@@ -74,7 +76,7 @@ def test_commands_use_one_refresh_token_after_another(run: Run, sandbox: Sandbox
     assert renewals(sandbox) == 2
 
 
-@pytest.mark.usefixtures("no_pauses", "open_umask")
+@pytest.mark.usefixtures("open_umask")
 def test_only_the_user_can_read_what_is_remembered(run: Run, state: Path) -> None:
     assert run("capacity").code == 0
 
@@ -84,7 +86,6 @@ def test_only_the_user_can_read_what_is_remembered(run: Run, state: Path) -> Non
     assert stored(state)["refresh_token"]
 
 
-@pytest.mark.usefixtures("no_pauses")
 def test_without_the_variable_for_it_the_state_is_in_the_usual_folder(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +98,6 @@ def test_without_the_variable_for_it_the_state_is_in_the_usual_folder(
     assert stored(tmp_path / "home" / ".local" / "state" / "webcollect")["access_token"]
 
 
-@pytest.mark.usefixtures("no_pauses")
 def test_another_credential_does_not_take_the_token_of_the_first(
     run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +118,6 @@ def secrets_in(*tokens: dict[str, str]) -> set[str]:
     return {token[name] for token in tokens for name in ("access_token", "refresh_token")}
 
 
-@pytest.mark.usefixtures("no_pauses")
 def test_no_token_is_ever_said(
     run: Run, sandbox: Sandbox, state: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -153,7 +152,6 @@ def test_processes_of_a_person_use_one_refresh_token_after_another_and_say_none(
     assert not [secret for secret in {sandbox.refresh_token} | secrets_in(stored(state)) if secret in said]
 
 
-@pytest.mark.usefixtures("no_pauses")
 def test_the_status_of_the_token_says_since_when_and_until_when_it_is_there(
     run: Run, sandbox: Sandbox, output: str
 ) -> None:
@@ -175,7 +173,6 @@ def test_the_status_of_the_token_says_since_when_and_until_when_it_is_there(
     assert f"process {os.getpid()}" in row["stored_by"]
 
 
-@pytest.mark.usefixtures("no_pauses")
 def test_the_status_is_1_while_there_is_no_token_that_can_be_used(run: Run, sandbox: Sandbox) -> None:
     none = run("token", "status")
     assert (none.code, none.out) == (1, "")
@@ -188,7 +185,6 @@ def test_the_status_is_1_while_there_is_no_token_that_can_be_used(run: Run, sand
         assert run("token", "status").code == 1
 
 
-@pytest.mark.usefixtures("no_pauses")
 def test_a_refresh_renews_the_token_for_the_commands_that_follow(
     run: Run, sandbox: Sandbox, state: Path, output: str
 ) -> None:
@@ -206,7 +202,6 @@ def test_a_refresh_renews_the_token_for_the_commands_that_follow(
     assert renewals(sandbox) == 2
 
 
-@pytest.mark.usefixtures("no_pauses")
 def test_where_a_new_token_cannot_be_kept_none_is_obtained(
     run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,22 +103,19 @@ class TestService:
         assert (row["task"], row["status"], row["sub_tasks"]) == (task, "Finished", "3")
         assert run("read", task, "--conn-id", CONN_ID).lines == sandbox.control.true_rows(task)
 
-    def test_a_connection_that_airflow_does_not_have_is_named(self, run: Run) -> None:
-        ended = run("capacity", "--conn-id", "forgotten")
+    @pytest.mark.parametrize("command", [["capacity", "--conn-id"], ["token", "status"]], ids=" ".join)
+    def test_a_connection_that_airflow_does_not_have_is_named(self, run: Run, command: list[str]) -> None:
+        ended = run(*command, "output")
 
         assert (ended.code, ended.out) == (3, "")
-        assert "forgotten" in ended.err
+        assert ended.err.startswith("Error: Airflow gives no connection output: The conn_id `output` isn't")
         assert "Name another one, or go without Airflow with --url" in ended.err
-
-    def test_a_connection_that_is_missing_is_named_as_it_was_typed(self, run: Run) -> None:
-        for command in (["capacity", "--conn-id"], ["token", "status"]):
-            said = run(*command, "output").err
-            assert said.startswith("Error: Airflow gives no connection output: The conn_id `output` isn't")
 
     @pytest.mark.parametrize(
         ("fields", "named"),
         [
             ({"host": "ftp://host"}, "the connection's host is 'ftp://host'"),
+            ({"extra": {"status_batch_size": 0}}, "the connection's extra status_batch_size is 0"),
             ({"extra": {"timezone": "Mars"}}, "the connection's extra timezone is 'Mars'"),
             ({"extra": {"requests_per_second": "many"}}, "the connection's extra requests_per_second is "),
         ],
@@ -201,16 +198,6 @@ class TestService:
         assert ended.code == 2
         assert "--url" in ended.err
         assert sandbox.control.requests() == []
-
-    def test_a_field_of_the_connection_that_is_wrong_is_named(
-        self, run: Run, set_connection: Callable[..., None]
-    ) -> None:
-        set_connection(extra={"status_batch_size": 0})
-
-        ended = run("capacity", "--conn-id", CONN_ID)
-
-        assert ended.code == 2
-        assert "status_batch_size" in ended.err
 
     def test_status_also_shows_the_tasks_of_the_connection_s_assets(
         self, run: Run, sandbox: Sandbox, set_connection: Callable[..., None]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 
 from airflow_provider_webcollect import __version__
+from airflow_provider_webcollect.cli.main import webcollect
 from airflow_provider_webcollect.service.settings import ClientTiming
 from demo.ports import free_port
 from tests.interruption import PATIENCE, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -25,51 +27,36 @@ pytestmark = [
     pytest.mark.usefixtures("connected"),
 ]
 
-COMMANDS = [
-    ["status"],
-    ["capacity"],
-    ["analytics"],
-    ["read"],
-    ["land"],
-    ["landing", "verify"],
-    ["landing", "cat"],
-    ["landing", "sql"],
-    ["landing", "clean"],
-    ["landing", "restore"],
-    ["token", "status"],
-    ["token", "refresh"],
-]
+
+def paths(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield how a command and those in it are called."""
+    yield path
+    if isinstance(command, click.Group):
+        for name, each in command.commands.items():
+            yield from paths(each, (*path, name))
 
 
-@pytest.mark.parametrize("option", ["--help", "-h"])
-@pytest.mark.parametrize("command", [[], ["landing"], ["token"], *COMMANDS], ids=" ".join)
-def test_every_command_explains_itself(run: Run, command: list[str], option: str) -> None:
-    ended = run(*command, option)
-
-    assert (ended.code, ended.err) == (0, "")
-    assert ended.out.startswith(f"Usage: {' '.join(['webcollect', *command])}")
-
-
-@pytest.mark.parametrize("command", [[], ["landing"], ["token"], ["follow"], *COMMANDS], ids=" ".join)
-def test_no_help_is_cut_in_80_columns(run: Run, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+@pytest.mark.parametrize(
+    "command", [each for each in paths(webcollect) if each != ("sandbox",)], ids=" ".join
+)
+def test_every_command_explains_itself_in_80_columns(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
-    usage, _, text = run(*command, "--help").out.partition("\n\n")
+    ended = run(*command, "--help")
 
-    assert "..." not in text
+    usage, _, text = ended.out.partition("\n\n")
+    assert (ended.code, ended.err) == (0, "")
+    assert usage.startswith(f"Usage: {' '.join(['webcollect', *command])}")
+    assert text
+    assert "..." not in text, "a line is cut"
     assert max(map(len, [*usage.splitlines(), *text.splitlines()])) <= 80
+    assert run(*command, "-h") == ended
 
 
 def test_the_version_is_that_of_the_package(run: Run) -> None:
     assert __version__ in run("--version").out
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_an_option_that_there_is_not_is_named(run: Run, command: list[str]) -> None:
-    ended = run(*command, "--colour")
-
-    assert (ended.code, ended.out) == (2, "")
-    assert "--colour" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -87,7 +74,7 @@ def test_an_option_that_there_is_not_is_named(run: Run, command: list[str]) -> N
         (["status", ""], "TASK"),
         (["analytics", "--from", "yesterday"], "yesterday"),
         (["analytics", "--by", "year"], "--by"),
-        (["analytics", "--from", "2026-01-05", "--to", "2026-01-01"], "2026-01-05"),
+        (["analytics", "--from", "2026-01-05", "--to", "2026-01-01"], "--to is '2026-01-01'"),
         (["land", "t"], "DESTINATION"),
         (["land", "t", "FOLDER", "--format", "xml"], "--format"),
         (["land", "t", "FOLDER", "--format", "csv", "--compression", "snappy"], "--compression is 'snappy'"),
@@ -108,7 +95,6 @@ def test_an_option_that_there_is_not_is_named(run: Run, command: list[str]) -> N
         (["land", "t", "my-bucket/prices"], "a scheme"),
         (["land", "t", "my-bucket/prices", "--storage-conn-id", "any"], "a scheme"),
         (["land", "t", "FOLDER", "--column", "a", "--column", "a"], "--column is 'a'"),
-        (["analytics", "--from", "2026-01-05", "--to", "2026-01-01"], "--to is"),
         (["analytics", "--task", ""], "--task"),
         (
             ["landing", "verify", "my-bucket/prices"],
@@ -117,15 +103,43 @@ def test_an_option_that_there_is_not_is_named(run: Run, command: list[str]) -> N
         (["landing", "clean", "my-bucket/prices"], "a scheme"),
         (["landing", "verify", "nowhere://there"], "nowhere"),
         (["landing", "cat", "FOLDER", "-n", "x"], "--rows"),
+        (["status", "--colour"], "--colour"),
+        (["task", "copy"], "TASK"),
+        (["task", "copy", " "], "TASK is ''"),
+        (["task", "copy", "t", "--group", "shops"], "--group"),
+        (["task", "copy", "t", "--group", str(2**63)], str(2**63)),
+        (["task", "move", "t"], "--group"),
+        (["task", "move", "", "--group", "1"], "TASK is ''"),
+        (["task", "actions", "t", "--type", "ClickAction"], "--type"),
+        (["task", "set-loop", "t", "a", "--item", "x"], "--type"),
+        (["task", "set-loop", "t", "a", "--item", "x", "--type", "Numbers"], "--type"),
+        (["task", "set-loop", "t", "a", "--type", "TextList"], "--item is []"),
+        (["task", "set-loop", "t", "a", "--type", "TextList", "--file", "nowhere"], "--file"),
+        (["task", "set-loop", "t", "a", "--type", "TextList", "--file", "LATIN"], "--file"),
+        (["task", "set-params", "t", "a", "TextToSet"], "TextToSet"),
+        (["task", "set-params", "t", "a", "=x"], "=x"),
+        (["task", "set-params", "t", "a", "x=", "--type", "ClickAction"], "--type"),
+        (["task", "replace-urls", "t", "nowhere"], "nowhere"),
+        (["task", "replace-urls", "t", "WORDS"], "FILE, line 2 is 'shoes'"),
+        (["task", "start", " "], "TASK is"),
+        (["task", "mark-exported", ""], "TASK is"),
+        (["group", "delete", "shops"], "shops"),
+        (["app", "deprecate", ".."], "APP is"),
+        (["task", "start", "t", "--subtask", "s", "--subtask", " "], "--subtask is ''"),
+        (["subtasks"], "TASK"),
+        (["subtasks", "t", ""], "TASK is ''"),
+        (["analytics", "--method", "both"], "--method"),
+        (["analytics", "--member", ""], "--member is ''"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_wrong_argument_is_named_and_nothing_is_sent(
     run: Run, sandbox: Sandbox, tmp_path: Path, arguments: list[str], named: str
 ) -> None:
-    folder = str(tmp_path / "landed")
+    (tmp_path / "LATIN").write_bytes("bücher".encode("latin-1"))
+    (tmp_path / "WORDS").write_text("https://shop.example/1\nshoes\n")
 
-    ended = run(*(folder if each == "FOLDER" else each for each in arguments))
+    ended = run(*(str(tmp_path / each) if each.isupper() else each for each in arguments))
 
     assert (ended.code, ended.out) == (2, "")
     assert named in ended.err
@@ -156,7 +170,7 @@ def test_a_wrong_variable_of_the_environment_is_named(
     ("wrong", "named"),
     [
         ({"ACCESS_TOKEN": "wrong"}, "access token"),
-        ({"USERNAME": "demo", "PASSWORD": "wrong"}, "login and password were refused"),
+        ({"USERNAME": "demo", "PASSWORD": "never-shown"}, "login and password were refused"),
         ({"REFRESH_TOKEN": "wrong"}, "the refresh token was refused"),
         ({}, "no credential"),
     ],
@@ -175,24 +189,13 @@ def test_wrong_credentials_are_refused_and_named(
     assert (ended.code, ended.out) == (3, "")
     assert ended.err.startswith("Error: ")
     assert named in ended.err
+    assert "never-shown" not in ended.err
+    assert ("works once" in ended.err) is ("REFRESH_TOKEN" in wrong)
+    assert ("Put the right login and password into the connection" in ended.err) is ("PASSWORD" in wrong)
     assert ended.err.splitlines()[-1] == (
         "Without Airflow, the connection is the environment: login and password are WEBCOLLECT_USERNAME and "
         "WEBCOLLECT_PASSWORD, and the extra `refresh_token` is WEBCOLLECT_REFRESH_TOKEN, as others are."
     )
-
-
-def test_the_advice_on_a_wrong_password_is_not_on_refresh_tokens(
-    run: Run, monkeypatch: pytest.MonkeyPatch, no_pauses: list[float]
-) -> None:
-    monkeypatch.delenv("WEBCOLLECT_ACCESS_TOKEN")
-    monkeypatch.setenv("WEBCOLLECT_USERNAME", "demo")
-    monkeypatch.setenv("WEBCOLLECT_PASSWORD", "never-shown")
-
-    ended = run("capacity")
-
-    assert "Put the right login and password into the connection" in ended.err
-    assert "works once" not in ended.err
-    assert "never-shown" not in ended.err
 
 
 @pytest.mark.parametrize(

@@ -148,12 +148,6 @@ def test_a_read_that_is_interrupted_while_nobody_takes_its_rows_says_where_to_go
     assert rows + rest.lines == sandbox.control.true_rows(task)
 
 
-def test_without_a_terminal_a_landing_says_nothing_on_standard_error(
-    run: Run, task: str, tmp_path: Path
-) -> None:
-    assert run("land", task, tmp_path / "landed").err == ""
-
-
 @pytest.mark.parametrize(
     "command",
     [["status"], ["read", "TASK"], pytest.param(["capacity"], marks=pytest.mark.at_night)],
@@ -248,12 +242,3 @@ def in_one_process(tmp_path: Path, *commands: tuple[dict[str, str], *tuple[str, 
         Ended(int(code), out, err)
         for out, code, err in zip(outs[:-1:2], outs[1::2], errs[:-1:2], strict=True)
     ]
-
-
-def test_a_table_of_a_query_has_the_columns_of_the_query(run: Run, task: str, tmp_path: Path) -> None:
-    run("land", task, tmp_path / "landed")
-    query = "select 1 as my_number, null as nothing"
-
-    header, *_ = run("landing", "sql", tmp_path / "landed", query).out.splitlines()
-
-    assert header.split() == ["my_number", "nothing"]  # "my number" alone

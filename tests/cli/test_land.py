@@ -9,7 +9,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_webcollect.landing.reader import read_landing
@@ -34,12 +33,6 @@ pytestmark = [
 def task(sandbox: Sandbox) -> str:
     """A task with 400 rows in two batches."""
     return str(sandbox.control.add_task(lots=[250, 150])["task_id"])
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder that is not there yet."""
-    return tmp_path / "landed"
 
 
 def manifest(folder: Path) -> dict[str, Any]:
@@ -85,15 +78,47 @@ def test_all_rows_land_and_the_summary_says_what_the_manifest_says(
     ]
 
 
-def test_the_same_command_again_is_refused_and_changes_nothing(run: Run, task: str, folder: Path) -> None:
-    run("land", task, folder)
-    before = contents(folder)
+#: What `--mode incremental` takes besides, so that nothing is waited for.
+INCREMENTAL = ("--mode", "incremental", "--settle", 0)
 
-    again = run("land", task, folder)
 
-    assert (again.code, again.out) == (3, "")
-    assert str(folder) in again.err
-    assert contents(folder) == before
+@pytest.mark.parametrize(
+    ("first", "second", "code", "new", "said"),
+    [
+        ([], [], 3, 0, "land with mode='incremental', which adds what is new"),
+        ([], [], 3, 0, "or land with if_exists='skip' or if_exists='overwrite'"),
+        ([], ["--if-exists", "skip"], 0, 0, ""),
+        ([], ["--if-exists", "overwrite"], 0, 405, ""),
+        (INCREMENTAL, INCREMENTAL, 0, 5, ""),
+        (INCREMENTAL, (*INCREMENTAL, "--format", "csv"), 3, 0, "`file_format` is csv and was jsonl"),
+        ((*INCREMENTAL, "--column", "id"), INCREMENTAL, 3, 0, "`columns` is not set and was id"),
+    ],
+)
+def test_where_something_has_landed_the_options_decide(
+    run: Run,
+    sandbox: Sandbox,
+    task: str,
+    folder: Path,
+    first: Any,
+    second: Any,
+    code: int,
+    new: int,
+    said: str,
+) -> None:
+    assert run("land", task, folder, *first).code == 0
+    before, kept = rows(folder), contents(folder)
+    sandbox.control.grow(task, 5)
+
+    ended = run("land", task, folder, *second, "-o", "json")
+
+    assert ended.code == code
+    assert said in ended.err
+    if new:
+        assert rows(folder) == sandbox.control.true_rows(task) != before
+        assert (ended.json[0]["new_rows"], ended.json[0]["rows"]) == (new, 405)
+    else:
+        assert contents(folder) == kept
+        assert code == 0 or (ended.out == "" and str(folder) in ended.err)
 
 
 def test_another_task_does_not_land_where_one_has_landed(
@@ -124,83 +149,30 @@ def test_a_landing_of_the_same_name_is_left_as_it_is(
     assert run("land", task, folder, "--run-id", "tuesday").code == 3
 
 
-def test_incremental_landings_add_what_is_new(run: Run, sandbox: Sandbox, task: str, folder: Path) -> None:
-    incremental = ("land", task, folder, "--mode", "incremental", "--settle", 0, "-o", "json")
-    [first] = run(*incremental).json
-    old = parts(folder)
-    sandbox.control.grow(task, 30)
-
-    [second] = run(*incremental).json
-    [third] = run(*incremental).json
-
-    assert [(each["new_rows"], each["rows"]) for each in (first, second, third)] == [
-        (400, 400),
-        (30, 430),
-        (0, 430),
-    ]
-    assert rows(folder) == sandbox.control.true_rows(task)
-    assert parts(folder)[: len(old)] == old
-
-
 def test_an_incremental_landing_of_a_source_that_lost_rows_is_refused_unless_told_otherwise(
     run: Run, sandbox: Sandbox, task: str, folder: Path
 ) -> None:
-    incremental = ("land", task, folder, "--mode", "incremental", "--settle", 0)
-    run(*incremental)
-    sandbox.control.reset_data(task)
-    sandbox.control.grow(task, 20)
-    before = rows(folder)
+    incremental = ("land", task, folder, *INCREMENTAL)
+    [landed] = run(*incremental, "-o", "json").json
+    before, old = rows(folder), parts(folder)
+    assert (landed["new_rows"], run(*incremental, "-o", "json").json[0]["new_rows"]) == (400, 0)
 
-    refused = run(*incremental)
-    assert refused.code == 3
-    assert "on_reset='full' lands all of it again, and on_reset='append' adds" in refused.err
-    assert rows(folder) == before
-    assert run(*incremental, "--on-reset", "full").code == 0
-    assert rows(folder) == sandbox.control.true_rows(task)
-
-
-def test_the_rows_of_a_source_that_begins_anew_are_added_to_what_is_there_on_request(
-    run: Run, sandbox: Sandbox, task: str, folder: Path
-) -> None:
-    incremental = ("land", task, folder, "--mode", "incremental", "--settle", 0, "--on-reset", "append")
-    run(*incremental)
-    before = rows(folder)
     for count in (20, 7):
         sandbox.control.reset_data(task)
         sandbox.control.grow(task, count)
-
-        [row] = run(*incremental, "-o", "json").json
-
-        before += sandbox.control.true_rows(task)
-        assert (row["new_rows"], row["rows"]) == (count, len(before))
+        refused = run(*incremental)
+        assert refused.code == 3
+        assert "on_reset='full' lands all of it again, and on_reset='append' adds" in refused.err
         assert rows(folder) == before
-
-
-def test_refusals_name_what_helps(run: Run, task: str, folder: Path) -> None:
-    run("land", task, folder, "--mode", "incremental", "--column", "id")
-
-    again = run("land", task, folder)
-    other = run("land", task, folder, "--mode", "incremental", "--format", "csv")
-    more = run("land", task, folder, "--mode", "incremental")
-
-    assert (again.code, other.code, more.code) == (3, 3, 3)
-    assert "land with mode='incremental', which adds what is new" in again.err
-    assert "or land with if_exists='skip' or if_exists='overwrite'" in again.err
-    assert "`file_format` is csv and was jsonl" in other.err
-    assert "`columns` is not set and was id" in more.err
-
-
-def test_what_is_there_can_be_overwritten_or_left(
-    run: Run, sandbox: Sandbox, task: str, folder: Path
-) -> None:
-    run("land", task, folder)
-    before = rows(folder)
+        [added] = run(*incremental, "--on-reset", "append", "-o", "json").json
+        before += sandbox.control.true_rows(task)
+        assert (added["new_rows"], added["rows"]) == (count, len(before))
+        assert rows(folder) == before
+        assert parts(folder)[: len(old)] == old
+    sandbox.control.reset_data(task)
     sandbox.control.grow(task, 5)
-
-    assert run("land", task, folder, "--if-exists", "skip").code == 0
-    assert rows(folder) == before
-    assert run("land", task, folder, "--if-exists", "overwrite").code == 0
-    assert rows(folder) == sandbox.control.true_rows(task) != before
+    assert run(*incremental, "--on-reset", "full").code == 0
+    assert rows(folder) == sandbox.control.true_rows(task)
 
 
 def test_late_rows_are_waited_for_as_long_as_told(
@@ -289,13 +261,6 @@ def test_rows_land_as_compressed_csv_with_chosen_columns(
     assert list(found[0]) == ["price", "id"]
 
 
-def test_rows_land_as_parquet(run: Run, sandbox: Sandbox, task: str, folder: Path) -> None:
-    assert run("land", task, folder, "--format", "parquet").code == 0
-
-    [name] = parts(folder)
-    assert pq.read_table(folder / name).to_pylist() == sandbox.control.true_rows(task)
-
-
 class TestInterrupted:
     """Landings of fifty pages, each a part of its own, that a person ends in the middle."""
 
@@ -315,6 +280,7 @@ class TestInterrupted:
             return []
         return [part["name"] for part in record["parts"]]
 
+    @pytest.mark.parametrize("terminal", [False, True])
     def test_the_same_command_goes_on_at_once_after_the_last_finished_part(
         self,
         start: Callable[..., Started],
@@ -323,10 +289,13 @@ class TestInterrupted:
         sandbox: Sandbox,
         task: str,
         folder: Path,
+        terminal: bool,
     ) -> None:
         command = ("--verbose", "land", task, folder, *self.SMALL)
-        landing = start(*command)
+        landing = start(*command, terminal=terminal)
         until(lambda: len(self.finished(folder)) >= 3)
+        if terminal:  # where a person sees how far it is
+            until(lambda: re.search(r"[3-9]00/5000", landing.err))
 
         landing.interrupt()
 
@@ -347,26 +316,6 @@ class TestInterrupted:
         assert parts(folder)[: len(finished)] == finished
         # and the last finished part and the first one, to see whether the source is still the same
         assert len(offsets_asked(sandbox)) <= 50 - len(finished) + 2
-
-    def test_a_person_at_a_terminal_sees_how_far_it_is_ends_it_with_ctrl_c_and_goes_on(
-        self, start: Callable[..., Started], run: Run, sandbox: Sandbox, task: str, folder: Path
-    ) -> None:
-        command = ("land", task, folder, *self.SMALL, "--run-id", "monday")
-        landing = start(*command, terminal=True)
-        until(lambda: re.search(r"[3-9]00/5000", landing.err))
-
-        landing.interrupt()
-
-        assert landing.end() == 130
-        assert "Traceback" not in landing.err
-        assert not (folder / "_manifest.json").exists()
-        finished = self.finished(folder)
-        assert len(finished) >= 2
-
-        sandbox.control.clear_faults()
-        assert run(*command).code == 0
-        assert rows(folder) == sandbox.control.true_rows(task)
-        assert parts(folder)[: len(finished)] == finished
 
 
 def test_on_a_terminal_a_bar_shows_the_rows_so_far_and_only_the_result_is_left(

@@ -14,7 +14,7 @@ import fsspec
 import pytest
 import time_machine
 
-from tests.cli.conftest import shown
+from tests.cli.conftest import OUTPUTS, shown
 from tests.landing.conftest import Folder
 from tests.landing.shops import Shop, day, offer
 
@@ -37,11 +37,10 @@ def task(sandbox: Sandbox) -> str:
 
 
 @pytest.fixture
-def land(run: Run, connected: None, task: str, tmp_path: Path) -> Callable[..., Path]:
+def land(run: Run, connected: None, task: str, folder: Path) -> Callable[..., Path]:
     """Lands the task in parts of 100 rows, and gives the folder."""
 
     def land(*options: object) -> Path:
-        folder = tmp_path / "landed"
         ended = run("land", task, folder, "--page-size", 100, "--max-part-bytes", 1, *options)
         assert ended.code == 0, ended.err
         return folder
@@ -66,6 +65,11 @@ def names(folder: Path) -> list[str]:
 def parts(folder: Path) -> list[Path]:
     """Return the parts, in order."""
     return sorted(folder.glob("part-*"))
+
+
+def replace(file: Path, old: str, new: str) -> None:
+    """Replace a text in a file, once."""
+    file.write_text(file.read_text().replace(old, new, 1))
 
 
 def leave(folder: Path, name: str, days: float) -> None:
@@ -95,27 +99,23 @@ class TestVerify:
             "finished_at": manifest["finished_at"],
         }
 
-    def test_a_part_that_is_missing_is_named(self, run: Run, landed: Path) -> None:
-        gone = parts(landed)[1]
-        gone.unlink()
+    @pytest.mark.parametrize(
+        ("damage", "said"), [(Path.unlink, "is missing"), (lambda part: replace(part, "a", "b"), "SHA-256")]
+    )
+    def test_a_part_that_is_missing_or_changed_is_named(
+        self, run: Run, landed: Path, damage: Callable[[Path], object], said: str
+    ) -> None:
+        whole, damaged, _ = parts(landed)
+        content = damaged.read_bytes()
+        damage(damaged)
 
         ended = run("landing", "verify", landed)
 
         assert (ended.code, ended.out) == (1, "")
-        assert gone.name in ended.err
-        assert parts(landed)[0].name not in ended.err
-
-    def test_a_part_in_which_a_character_has_changed_is_named(self, run: Run, landed: Path) -> None:
-        changed = parts(landed)[2]
-        text = changed.read_text()
-        changed.write_text(text.replace("a", "b", 1))
-
-        ended = run("landing", "verify", landed)
-
-        assert ended.code == 1
-        assert changed.name in ended.err
-        assert "SHA-256" in ended.err
-        changed.write_text(text)
+        assert damaged.name in ended.err
+        assert said in ended.err
+        assert whole.name not in ended.err
+        damaged.write_bytes(content)
         assert run("landing", "verify", landed).code == 0
 
     def test_where_nothing_has_landed_is_said(self, run: Run, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ class TestVerify:
         for folder in (tmp_path / "nothing", tmp_path / "empty"):
             for command in (
                 *(["verify"], ["cat"], ["sql"], ["clean"], ["clean", "--yes"], ["restore"], ["compact"]),
-                *(["latest", "--key", "id"], ["history", "--key", "id"]),
+                *(["latest", "--key", "id"], ["history", "--key", "id"], ["profile"]),
                 ["changes", "--key", "id", "--since", "r"],
             ):
                 query = ["select 1"] if command == ["sql"] else []
@@ -149,23 +149,19 @@ class TestCat:
         assert (ended.code, ended.err) == (0, "")
         assert ended.lines == sandbox.control.true_rows(task)
 
-    def test_only_the_first_rows_on_request(
-        self, run: Run, landed: Path, sandbox: Sandbox, task: str
-    ) -> None:
-        assert run("landing", "cat", landed, "-n", 120).lines == sandbox.control.true_rows(task)[:120]
-
-    def test_only_what_the_last_run_has_added_on_request(
+    def test_only_some_rows_on_request(
         self, run: Run, land: Callable[..., Path], sandbox: Sandbox, task: str
     ) -> None:
-        land("--mode", "incremental", "--settle", 0)
+        incremental = ("--mode", "incremental", "--settle", 0)
+        land(*incremental)
         sandbox.control.grow(task, 7)
-        folder = land("--mode", "incremental", "--settle", 0)
+        folder = land(*incremental)
+        rows = sandbox.control.true_rows(task)
 
-        assert run("landing", "cat", folder, "--new-only").lines == sandbox.control.true_rows(task)[300:]
-        [counted] = run(
-            "landing", "sql", folder, "select count(*) n from landing", "--new-only", "-o", "json"
-        ).json
-        assert counted == {"n": 7}
+        assert run("landing", "cat", folder, "-n", 120).lines == rows[:120]
+        assert run("landing", "cat", folder, "--new-only").lines == rows[300:]
+        count = ("landing", "sql", folder, "select count(*) n from landing", "-o", "json")
+        assert run(*count, "--new-only").json == [{"n": 7}]
 
 
 class TestSql:
@@ -196,30 +192,30 @@ class TestSql:
         assert (ended.code, ended.out) == (2, "")
         assert query.split()[-1] in ended.err or "nothing" in ended.err
 
-    def test_that_duckdb_is_not_installed_is_said(
-        self, run: Run, landed: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("query", "table", "rows"),
+        [
+            ("select 2026 as year", "year 2026", [{"year": "2026"}]),
+            ("select 1 as my_number, null as nothing", "my_number nothing 1 –", [{"my_number": "1"}]),
+            ("select id, city from landing where false", "id city", []),
+            (
+                "select 1 as n, 2 as n, 3 as n_2, 4 as n",
+                "n n_3 n_2 n_4 1 2 3 4",
+                [{"n": "1", "n_2": "3", "n_3": "2", "n_4": "4"}],
+            ),
+        ],
+    )
+    def test_a_result_has_the_columns_of_the_query(
+        self, run: Run, landed: Path, query: str, table: str, rows: list[dict[str, str]]
     ) -> None:
-        monkeypatch.setitem(sys.modules, "duckdb", None)
+        ended = {output: run("landing", "sql", landed, query, "-o", output) for output in OUTPUTS}
 
-        ended = run("landing", "sql", landed, "select 1")
-
-        assert (ended.code, ended.out) == (2, "")
-        assert "install airflow-provider-webcollect[duckdb]" in ended.err
-
-    def test_a_number_of_a_query_is_shown_as_it_is(self, run: Run, landed: Path) -> None:
-        assert run("landing", "sql", landed, "select 2026 as year").out.split() == ["year", "2026"]
-
-    def test_columns_of_one_name_are_all_shown(self, run: Run, landed: Path, output: str) -> None:
-        ended = run("landing", "sql", landed, "select 1 as n, 2 as n, 3 as n_2, 4 as n", "-o", output)
-
-        assert shown(ended, output) == [{"n": "1", "n_2": "3", "n_3": "2", "n_4": "4"}]
-
-    def test_a_query_without_a_row_shows_its_columns(self, run: Run, landed: Path) -> None:
-        query = "select id, city from landing where false"
-
-        assert run("landing", "sql", landed, query, "-o", "csv").out == "id,city\n"
-        assert run("landing", "sql", landed, query, "-o", "json").json == []
-        assert run("landing", "sql", landed, query).out.split() == ["id", "city"]
+        assert ended["table"].out.split() == table.split()
+        assert shown(ended["json"], "json") == shown(ended["csv"], "csv") == rows
+        assert (
+            ended["csv"].out.splitlines()[0].split(",")
+            == table.split()[: len(table.split()) // (1 + len(rows))]
+        )
 
 
 class TestByKey:
@@ -228,7 +224,7 @@ class TestByKey:
     COMMANDS = (["latest"], ["changes", "--since", "second"], ["history"])
 
     @pytest.fixture
-    def folder(self, run: Run, connected: None, sandbox: Sandbox, tmp_path: Path) -> Path:
+    def folder(self, run: Run, connected: None, sandbox: Sandbox, folder: Path) -> Path:
         """Two landings: `a` changes, `b` only gets another id, `c` is new; a row of each has no URL."""
         days = [
             [("1", "a", "1.00"), ("2", "b", "2.00"), ("3", None, "9.00")],
@@ -237,10 +233,10 @@ class TestByKey:
         rows = [dict(zip(("id", "url", "price"), row, strict=True)) for day in days for row in day]
         task = sandbox.control.add_task(rows=rows, lots=[3])["task_id"]
         options = ["--mode", "incremental", "--settle", 0]
-        assert run("land", task, tmp_path / "landed", *options, "--run-id", "first").code == 0
+        assert run("land", task, folder, *options, "--run-id", "first").code == 0
         sandbox.control.grow(task, 4)
-        assert run("land", task, tmp_path / "landed", *options, "--run-id", "second").code == 0
-        return tmp_path / "landed"
+        assert run("land", task, folder, *options, "--run-id", "second").code == 0
+        return folder
 
     @pytest.fixture
     def times(self, folder: Path) -> list[str]:
@@ -309,24 +305,24 @@ class TestByKey:
         assert ended.end() == 0
         assert {row["landed_at"] for row in json.loads(ended.out)} == {times[1]}
 
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            (
+                ["--key", "sku"],
+                "Error: --key is 'sku'; it must be one of id, url, price, the columns of the landing\n",
+            ),
+            ([], "Missing option '--key'"),
+        ],
+    )
     @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
-    def test_a_column_that_is_not_there_is_wrong_usage(
-        self, run: Run, folder: Path, command: list[str]
+    def test_a_column_that_is_there_is_needed_as_the_key(
+        self, run: Run, folder: Path, command: list[str], options: list[str], said: str
     ) -> None:
-        ended = run("landing", *command, folder, "--key", "sku")
+        ended = run("landing", *command, folder, *options)
 
         assert (ended.code, ended.out) == (2, "")
-        assert (
-            ended.err
-            == "Error: --key is 'sku'; it must be one of id, url, price, the columns of the landing\n"
-        )
-
-    @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
-    def test_a_key_is_needed(self, run: Run, folder: Path, command: list[str]) -> None:
-        ended = run("landing", *command, folder)
-
-        assert (ended.code, ended.out) == (2, "")
-        assert "Missing option '--key'" in ended.err
+        assert said in ended.err
 
     def test_a_time_without_a_zone_is_wrong_usage(self, run: Run, folder: Path) -> None:
         ended = run("landing", "changes", folder, "--key", "url", "--since", "2026-01-01")
@@ -334,13 +330,14 @@ class TestByKey:
         assert (ended.code, ended.out) == (2, "")
         assert ended.err.startswith("Error: --since is '2026-01-01'; it must be a time with a zone")
 
-    @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
+    @pytest.mark.parametrize("command", [["sql", "select 1"], *COMMANDS], ids=lambda words: words[0])
     def test_that_duckdb_is_not_installed_is_said(
         self, run: Run, folder: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(sys.modules, "duckdb", None)
+        key = ["--key", "url"] if command in self.COMMANDS else []
 
-        ended = run("landing", *command, folder, "--key", "url")
+        ended = run("landing", command[0], folder, *command[1:], *key)
 
         assert (ended.code, ended.out) == (2, "")
         assert "install airflow-provider-webcollect[duckdb]" in ended.err
@@ -453,19 +450,7 @@ class TestRestore:
         assert row == {"name": file.name, "rows": "300", "parts": "3", "finished_at": finished_at}
         assert {path.name: path.read_bytes() for path in replaced.iterdir()} == before
 
-    def test_with_yes_it_is_put_back_and_what_was_there_can_be_in_turn(
-        self, run: Run, replaced: Path
-    ) -> None:
-        for there, other in ((300, 120), (120, 300)):
-            ended = run("landing", "restore", replaced, "--yes")
-
-            assert (ended.code, ended.err) == (0, "Put back\n")
-            assert f" {there} " in ended.out
-            assert self.rows(run, replaced) == there
-            [row] = run("landing", "restore", replaced, "-o", "json").json
-            assert row["rows"] == other
-
-    def test_one_of_several_is_put_back_by_its_name(
+    def test_with_yes_the_latest_or_the_named_one_is_put_back(
         self, run: Run, land: Callable[..., Path], refill: Callable[[int], Path]
     ) -> None:
         land()
@@ -474,11 +459,12 @@ class TestRestore:
         latest, first = run("landing", "restore", folder, "-o", "json").json
         assert (latest["rows"], first["rows"]) == (120, 300)
 
-        ended = run("landing", "restore", folder, "--yes", "--name", first["name"])
-
-        assert ended.code == 0
-        assert self.rows(run, folder) == 300
-        assert [row["rows"] for row in run("landing", "restore", folder, "-o", "json").json] == [40, 120]
+        for options, there, others in (([], 120, [40, 300]), (["--name", first["name"]], 300, [120, 40])):
+            ended = run("landing", "restore", folder, "--yes", *options)
+            assert (ended.code, ended.err) == (0, "Put back\n")
+            assert f" {there} " in ended.out
+            assert self.rows(run, folder) == there
+            assert [row["rows"] for row in run("landing", "restore", folder, "-o", "json").json] == others
 
     def test_a_name_that_is_not_there_is_said_and_nothing_changes(self, run: Run, replaced: Path) -> None:
         before = names(replaced)

@@ -29,12 +29,16 @@ def cursor(said: str) -> str:
     return str(found)
 
 
-def test_all_rows_come_as_json_lines_and_nothing_else(run: Run, sandbox: Sandbox, task: str) -> None:
+def test_all_rows_come_as_json_lines_and_nothing_else_and_none_is_marked_as_exported(
+    run: Run, sandbox: Sandbox, task: str
+) -> None:
     ended = run("read", task)
 
     assert ended.code == 0
     assert ended.lines == sandbox.control.true_rows(task)
     assert "1,800 rows" in ended.err
+    assert not any(each["exported"] for each in sandbox.control.task(task)["runs"])
+    assert {request["method"] for request in sandbox.control.requests()} == {"GET"}
 
 
 def test_rows_of_one_batch_can_be_chosen(run: Run, sandbox: Sandbox, task: str) -> None:
@@ -79,13 +83,6 @@ def test_a_task_without_rows_gives_none(run: Run, sandbox: Sandbox) -> None:
 
     assert (ended.code, ended.out) == (0, "")
     assert "0 rows" in ended.err
-
-
-def test_nothing_is_marked_as_exported(run: Run, sandbox: Sandbox, task: str) -> None:
-    run("read", task)
-
-    assert not any(each["exported"] for each in sandbox.control.task(task)["runs"])
-    assert {request["method"] for request in sandbox.control.requests()} == {"GET"}
 
 
 def test_no_more_rows_are_requested_than_wanted(run: Run, sandbox: Sandbox, task: str) -> None:

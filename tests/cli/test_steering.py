@@ -8,17 +8,16 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-import click
 import pytest
 
-from airflow_provider_webcollect.cli.main import commands, webcollect
+from airflow_provider_webcollect.cli.main import commands
 from airflow_provider_webcollect.sandbox import demo
 from tests.cli.conftest import shown
 from tests.interruption import PATIENCE, until
 from tests.sandbox.plain_client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -149,21 +148,6 @@ class TestCopy:
         assert f"Stopped at task {demo.TASK_ID}; not tried: 1\nError: copy_task: sent, but " in ended.err
         assert LATER in ended.err
 
-    @pytest.mark.parametrize(
-        ("place", "path"),
-        [([], "/task/copy"), (["--group", 2, "--group", 3], "/task/copies")],
-    )
-    def test_a_lost_response_is_said_to_leave_the_outcome_open(
-        self, run: Run, sandbox: Sandbox, idle: str, place: list[str], path: str
-    ) -> None:
-        sandbox.control.fail(path, kind="no_answer")
-
-        ended = run("task", "copy", idle, *place)
-
-        assert (ended.code, ended.out) == (3, "")
-        assert LATER in ended.err
-        assert sent(sandbox) == [path]
-
     def test_an_interrupt_is_said_to_leave_the_outcome_open(
         self, start: Callable[..., Started], sandbox: Sandbox, idle: str
     ) -> None:
@@ -200,12 +184,6 @@ class TestMove:
         assert (ended.code, ended.out) == (1, "")
         assert "did not move" in ended.err
 
-    def test_a_group_that_there_is_not_is_refused(self, run: Run, idle: str) -> None:
-        ended = run("task", "move", idle, "--group", 99)
-
-        assert (ended.code, ended.out) == (3, "")
-        assert "There is no task group 99" in ended.err
-
 
 class TestDelete:
     def test_tasks_are_deleted_and_named(self, run: Run, sandbox: Sandbox, idle: str, output: str) -> None:
@@ -213,16 +191,6 @@ class TestDelete:
 
         assert (ended.code, ended.err) == (0, "")
         assert shown(ended, output) == [{"task": idle}, {"task": demo.TASK_ID}]
-        assert not is_there(sandbox, idle)
-        assert not is_there(sandbox, demo.TASK_ID)
-
-    def test_the_ids_can_come_from_a_pipe(
-        self, run: Run, sandbox: Sandbox, idle: str, pipe: Callable[[str], None]
-    ) -> None:
-        pipe(f"{idle}\r\n\n  {demo.TASK_ID}\n")
-
-        assert run("task", "delete", "-", "--yes").code == 0
-
         assert not is_there(sandbox, idle)
         assert not is_there(sandbox, demo.TASK_ID)
 
@@ -312,48 +280,32 @@ class TestSteps:
         changed = step(sandbox, idle, "LoopAction")
         assert (changed["loop_type"], changed["loop_items"]) == ("UrlList", URLS)
 
-    def test_values_of_a_file_are_added_without_a_question(
-        self, run: Run, sandbox: Sandbox, idle: str, tmp_path: Path
+    @pytest.mark.parametrize(
+        ("option", "before"), [("--append", [*demo.LOOP_ITEMS]), ("--yes", [])], ids=["added", "overwritten"]
+    )
+    @pytest.mark.parametrize("is_piped", [False, True])
+    def test_the_values_can_be_the_lines_of_a_file(
+        self,
+        run: Run,
+        sandbox: Sandbox,
+        idle: str,
+        tmp_path: Path,
+        pipe: Callable[[str], None],
+        is_piped: bool,
+        option: str,
+        before: list[str],
     ) -> None:
         loop = step(sandbox, idle, "LoopAction")["action_id"]
-        file = tmp_path / "words"
-        file.write_bytes("\ufeffred shoes\r\n\nbücher\n".encode())
+        file, text = tmp_path / "words", "\ufeffred shoes\r\n\nbücher\n"
+        file.write_bytes(text.encode())
+        pipe(text)
+        command = ("task", "set-loop", idle, loop, "--type", "TextList", "--file", "-" if is_piped else file)
 
-        ended = run("task", "set-loop", idle, loop, "--type", "TextList", "--file", file, "--append")
+        ended = run(*command, option)
 
         assert ended.code == 0, ended.err
         # an empty value is a value
-        assert step(sandbox, idle, "LoopAction")["loop_items"] == [
-            *demo.LOOP_ITEMS,
-            *("red shoes", "", "bücher"),
-        ]
-
-    def test_values_from_a_pipe_need_yes_to_overwrite(
-        self, run: Run, sandbox: Sandbox, idle: str, pipe: Callable[[str], None]
-    ) -> None:
-        loop = step(sandbox, idle, "LoopAction")["action_id"]
-        command = ["task", "set-loop", idle, loop, "--type", "TextList", "--file", "-"]
-        pipe("red\n")
-
-        ended = run(*command)
-
-        assert ended.code == 2
-        assert "--yes" in ended.err
-        pipe("red\n")
-        assert run(*command, "--yes").code == 0
-        assert step(sandbox, idle, "LoopAction")["loop_items"] == ["red"]
-
-    def test_a_lost_response_to_an_append_leaves_the_outcome_open(
-        self, run: Run, sandbox: Sandbox, idle: str
-    ) -> None:
-        loop = step(sandbox, idle, "LoopAction")["action_id"]
-        sandbox.control.fail("/task/updateLoopItems", kind="no_answer")
-
-        ended = run("task", "set-loop", idle, loop, "--type", "TextList", "--item", "red", "--append")
-
-        assert ended.code == 3
-        assert LATER in ended.err
-        assert len(sent(sandbox)) == 1
+        assert step(sandbox, idle, "LoopAction")["loop_items"] == [*before, "red shoes", "", "bücher"]
 
     def test_parameters_of_a_step_are_set(self, run: Run, sandbox: Sandbox, idle: str, output: str) -> None:
         text = step(sandbox, idle, "EnterTextAction")["action_id"]
@@ -425,15 +377,6 @@ class TestStart:
         assert run("task", "start", idle).code == 1
         assert sent(sandbox) == []
 
-    def test_a_lost_response_leaves_the_outcome_open(self, run: Run, sandbox: Sandbox, idle: str) -> None:
-        sandbox.control.fail("/cloudextraction/subtasks:start", kind="no_answer")
-
-        ended = run("task", "start", idle)
-
-        assert ended.code == 3
-        assert LATER in ended.err
-        assert len(sent(sandbox)) == 1
-
 
 def test_subtasks_are_shown_with_their_states(
     run: Run, sandbox: Sandbox, output: str, pipe: Callable[[str], None]
@@ -446,7 +389,7 @@ def test_subtasks_are_shown_with_their_states(
         for page in (1, 2)
         for each in Client(sandbox).subtasks(task, page)
     ]
-    pipe("\n".join(ids))
+    pipe(f"{ids[0]}\r\n\n  {ids[1]}\n")
 
     ended = run("subtasks", "-", "-o", output)
 
@@ -481,28 +424,19 @@ def test_a_data_app_is_deprecated(run: Run, output: str) -> None:
     assert run("app", "deprecate", demo.OTHERS_APP_ID, "--yes").code == 3
 
 
+SET_LOOP = ("task", "set-loop", "IDLE", "LOOP", "--type", "TextList", "--item", "a")
 #: Commands that change something, with the operation; IDLE, LOOP, TEXT and URLS stand for what there is.
 CHANGES = {
     ("task", "copy", "IDLE"): "copy_task",
     ("task", "copy", "IDLE", "--group", "2", "--group", "3"): "copy_tasks",
     ("task", "move", "IDLE", "--group", "2"): "move_task",
-    (
-        "task",
-        "set-loop",
-        "IDLE",
-        "LOOP",
-        "--type",
-        "TextList",
-        "--item",
-        "a",
-        "--append",
-    ): "update_loop_items",
+    (*SET_LOOP, "--append"): "update_loop_items",
     ("task", "set-params", "IDLE", "TEXT", "TextToSet=a"): "update_task_parameters",
     ("task", "start", "IDLE"): "start_subtasks",
 }
 #: Those that cannot be undone, with their question.
 FOR_EVER = {
-    ("task", "set-loop", "IDLE", "LOOP", "--type", "TextList", "--item", "a"): (
+    SET_LOOP: (
         "update_loop_items",
         "Overwrite all values of step LOOP with 1 value?",
     ),
@@ -561,6 +495,27 @@ def test_a_dry_run_shows_what_would_be_sent_and_changes_nothing(
         assert secret not in ended.out
 
 
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        (("task", "copy", "IDLE"), "/task/copy"),
+        (("task", "copy", "IDLE", "--group", 2, "--group", 3), "/task/copies"),
+        ((*SET_LOOP, "--append"), "/task/updateLoopItems"),
+        (("task", "start", "IDLE"), "/cloudextraction/subtasks:start"),
+    ],
+)
+def test_a_lost_response_leaves_the_outcome_open(
+    run: Run, sandbox: Sandbox, fill: Callable[[str], str], command: tuple[object, ...], path: str
+) -> None:
+    sandbox.control.fail(path, kind="no_answer")
+
+    ended = run(*(fill(str(each)) for each in command))
+
+    assert (ended.code, ended.out) == (3, "")
+    assert LATER in ended.err
+    assert sent(sandbox) == [path]
+
+
 def test_a_dry_run_has_the_path_and_the_body_of_the_request(
     run: Run, sandbox: Sandbox, fill: Callable[[str], str]
 ) -> None:
@@ -604,51 +559,6 @@ def test_what_cannot_be_undone_needs_a_terminal_or_the_option_yes(
     assert run(*map(fill, command), "--yes").code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["task", "copy"], "TASK"),
-        (["task", "copy", " "], "TASK is ''"),
-        (["task", "copy", "t", "--group", "shops"], "--group"),
-        (["task", "copy", "t", "--group", str(2**63)], str(2**63)),
-        (["task", "move", "t"], "--group"),
-        (["task", "move", "", "--group", "1"], "TASK is ''"),
-        (["task", "actions", "t", "--type", "ClickAction"], "--type"),
-        (["task", "set-loop", "t", "a", "--item", "x"], "--type"),
-        (["task", "set-loop", "t", "a", "--item", "x", "--type", "Numbers"], "--type"),
-        (["task", "set-loop", "t", "a", "--type", "TextList"], "--item is []"),
-        (["task", "set-loop", "t", "a", "--type", "TextList", "--file", "nowhere"], "--file"),
-        (["task", "set-loop", "t", "a", "--type", "TextList", "--file", "LATIN"], "--file"),
-        (["task", "set-params", "t", "a", "TextToSet"], "TextToSet"),
-        (["task", "set-params", "t", "a", "=x"], "=x"),
-        (["task", "set-params", "t", "a", "x=", "--type", "ClickAction"], "--type"),
-        (["task", "replace-urls", "t", "nowhere"], "nowhere"),
-        (["task", "replace-urls", "t", "WORDS"], "FILE, line 2 is 'shoes'"),
-        (["task", "start", " "], "TASK is"),
-        (["task", "mark-exported", ""], "TASK is"),
-        (["group", "delete", "shops"], "shops"),
-        (["app", "deprecate", ".."], "APP is"),
-        (["task", "start", "t", "--subtask", "s", "--subtask", " "], "--subtask is ''"),
-        (["subtasks"], "TASK"),
-        (["subtasks", "t", ""], "TASK is ''"),
-        (["analytics", "--method", "both"], "--method"),
-        (["analytics", "--member", ""], "--member is ''"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_wrong_argument_is_named_and_nothing_is_sent(
-    run: Run, sandbox: Sandbox, tmp_path: Path, arguments: list[str], named: str
-) -> None:
-    (tmp_path / "LATIN").write_bytes("bücher".encode("latin-1"))
-    (tmp_path / "WORDS").write_text(f"{URLS[0]}\nshoes\n")
-
-    ended = run(*(str(tmp_path / each) if each.isupper() else each for each in arguments))
-
-    assert (ended.code, ended.out) == (2, "")
-    assert named in ended.err
-    assert sandbox.control.requests() == []
-
-
 def test_analytics_of_a_member_and_of_a_method_of_collection(run: Run) -> None:
     assert {row["task"] for row in run("analytics", "--member", demo.COLLEAGUE, "-o", "json").json} == {
         demo.COLLEAGUES_TASK_ID
@@ -661,26 +571,6 @@ def test_analytics_of_a_member_and_of_a_method_of_collection(run: Run) -> None:
     assert {row["method"] for row in by_method["cloud"]} == {"Cloud"}
     assert {row["method"] for row in by_method["local"]} == {"Local"}
     assert len(by_method["all"]) == len(by_method["cloud"]) + len(by_method["local"])
-
-
-def groups(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the path of each group of commands."""
-    if isinstance(command, click.Group):
-        yield path
-        for name, each in command.commands.items():
-            yield from groups(each, (*path, name))
-
-
-@pytest.mark.parametrize("group", [*groups(webcollect)], ids=" ".join)
-def test_no_line_of_a_list_of_commands_is_cut_at_80_columns(
-    run: Run, monkeypatch: pytest.MonkeyPatch, group: tuple[str, ...]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-
-    listed = run(*group, "--help").out.partition("Commands:\n")[2]
-
-    assert listed
-    assert "..." not in listed
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,159 @@
-"""Landings that are tables of Apache Iceberg, from the command line."""
+"""``land --table-format``, and the commands for what has landed in a table of Delta Lake or Iceberg."""
 
 from __future__ import annotations
 
 import json
+import os
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
+
+from tests.cli.conftest import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.cli.conftest import Run
+    from tests.cli.conftest import Ended, Run
 
-pytest.importorskip(
-    "pyiceberg.catalog.sql", exc_type=ImportError, reason="the SQL catalog needs SQLAlchemy 2"
-)
-pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+pytestmark = [
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+    pytest.mark.usefixtures("connected"),
+]
+
+COUNT = "select count(*) n from landing"
+
+
+@pytest.fixture
+def task(sandbox: Sandbox) -> str:
+    """A task with 300 rows."""
+    return str(sandbox.control.add_task(lots=[300])["task_id"])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A folder that is not there yet."""
+    return tmp_path / "table"
+
+
+@pytest.fixture
+def land(run: Run, connected: None, task: str, table: Path) -> Callable[..., Ended]:
+    """Lands what is new in the table, in parts of 100 rows."""
+
+    def land(*options: object) -> Ended:
+        small = ("--page-size", 100, "--max-part-bytes", 1, "--settle", 0)
+        return run("land", task, table, "--table-format", "delta", "--mode", "incremental", *small, *options)
+
+    return land
+
+
+def test_rows_land_in_a_table_and_the_commands_find_them_there(
+    run: Run, land: Callable[..., Ended], sandbox: Sandbox, task: str, table: Path, output: str
+) -> None:
+    [landed] = shown(land("-o", output), output)
+    [verified] = shown(run("landing", "verify", table, "-o", output), output)
+    rows = sandbox.control.true_rows(task)
+
+    assert (landed["folder"], landed["new_rows"], landed["parts"]) == (str(table), "300", "3")
+    assert (verified["folder"], verified["rows"], verified["parts"]) == (str(table), "300", "3")
+    assert run("landing", "cat", table).lines == rows
+    assert shown(run("landing", "sql", table, COUNT, "-o", output), output) == [{"n": "300"}]
+    columns = shown(run("landing", "profile", table, "-o", output), output)
+    assert {each["column"]: each["rows"] for each in columns} == dict.fromkeys(rows[0], "300")
+    assert DeltaTable(table).to_pyarrow_table().num_rows == 300
+
+
+def test_what_is_no_table_format_or_does_not_go_with_it_is_wrong_usage(
+    run: Run, land: Callable[..., Ended], task: str, table: Path
+) -> None:
+    csv, hudi = land("--format", "csv"), run("land", task, table, "--table-format", "hudi")
+
+    assert (csv.code, hudi.code) == (2, 2)
+    assert csv.err == "Error: --format is 'csv'; table_format='delta' goes with 'parquet' alone\n"
+    assert "'hudi' is not one of 'delta', 'iceberg'" in hudi.err
+    assert not table.exists()
+
+
+def test_columns_of_an_error_are_not_taken_for_options(run: Run, sandbox: Sandbox, table: Path) -> None:
+    task = sandbox.control.add_task(rows=[{"url": "a", "URL": "b"}], lots=[1])["task_id"]
+
+    ended = run("land", task, table, "--table-format", "delta")
+
+    assert ended.code == 3
+    assert "the columns `url` and `URL` would be one" in ended.err
+
+
+def test_damage_is_named(run: Run, land: Callable[..., Ended], table: Path) -> None:
+    land()
+    _, gone, _ = sorted(table.glob("part-*"))
+    gone.unlink()
+
+    ended = run("landing", "verify", table)
+
+    assert (ended.code, ended.out) == (1, "")
+    assert f"{gone.name} is missing" in ended.err
+    assert str(table) in ended.err
+
+
+def test_rows_of_one_run_are_not_known_any_more_once_others_have_rewritten_them(
+    run: Run, land: Callable[..., Ended], sandbox: Sandbox, task: str, table: Path
+) -> None:
+    land()
+    sandbox.control.grow(task, 7)
+    land()
+    assert run("landing", "cat", table, "--new-only").lines == sandbox.control.true_rows(task)[300:]
+    DeltaTable(table).optimize.compact()
+
+    for command in (["cat"], ["sql", COUNT]):
+        ended = run("landing", command[0], table, *command[1:], "--new-only")
+        assert (ended.code, ended.out) == (3, "")
+        assert "others have rewritten part-00004-" in ended.err
+        assert len(ended.err.splitlines()) == 1
+    assert run("landing", "sql", table, COUNT, "-o", "json").json == [{"n": 307}]
+    assert run("landing", "verify", table).code == 0
+
+
+def test_files_that_no_version_needs_go_and_a_table_puts_its_versions_back_itself(
+    run: Run, land: Callable[..., Ended], table: Path
+) -> None:
+    land()
+    left = table / "part-00009-0badcafe.parquet"
+    left.write_bytes(b"rows")
+    os.utime(left, (then := time.time() - 3 * 86_400, then))
+
+    assert [row["name"] for row in run("landing", "clean", table, "-o", "json").json] == [left.name]
+    assert [row["name"] for row in run("landing", "clean", table, "--yes", "-o", "json").json] == [left.name]
+    assert not left.exists()
+    for options in ([], ["--yes"]):
+        ended = run("landing", "restore", table, *options)
+        assert (ended.code, ended.out) == (2, "")
+        assert "a table keeps its own versions" in ended.err
+
+
+@pytest.mark.parametrize("command", [["verify"], ["cat"], ["sql", "select 1"], ["clean"], ["restore"]])
+def test_a_table_of_others_is_no_landing(run: Run, table: Path, command: list[str]) -> None:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    write_deltalake(table, pa.table({"id": ["1"]}))
+    ended = run("landing", command[0], table, *command[1:])
+
+    assert (ended.code, ended.out) == (3, "")
+    assert "a table with rows that no landing has written" in ended.err
+
+
+#: A table of Iceberg.
 TABLE = "lake.shop.prices"
 
 
 @pytest.fixture
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The catalog of an Airflow connection."""
+    reason = "the SQL catalog needs SQLAlchemy 2"
+    pytest.importorskip("pyiceberg.catalog.sql", exc_type=ImportError, reason=reason)
     from pyiceberg.catalog import load_catalog
 
     extra = {
@@ -38,24 +169,24 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return found
 
 
-def test_a_table_is_landed_in_read_and_verified_by_its_name(
-    run: Run, connected: None, sandbox: Sandbox, catalog: Any
+def test_a_table_of_iceberg_is_landed_in_read_and_verified_by_its_name(
+    run: Run, sandbox: Sandbox, catalog: Any
 ) -> None:
     task = sandbox.control.add_task(lots=[300])["task_id"]
     storage = ("--storage-conn-id", "lake")
     landed = run("land", task, TABLE, "--table-format", "iceberg", *storage, "-o", "json")
     assert landed.code == 0, landed.err
-    (row,) = json.loads(landed.out)
+    (row,) = landed.json
     assert (row["folder"], row["rows"]) == (TABLE, 300)
     assert catalog.load_table("shop.prices").scan().to_arrow().num_rows == 300
     assert run("landing", "verify", TABLE, *storage).code == 0
     counted = run("landing", "sql", TABLE, "select count(*) as n from landing", *storage, "-o", "json")
-    assert json.loads(counted.out) == [{"n": 300}]
-    assert len(run("landing", "cat", TABLE, *storage).out.splitlines()) == 300
+    assert counted.json == [{"n": 300}]
+    assert len(run("landing", "cat", TABLE, *storage).lines) == 300
     assert run("landing", "clean", TABLE, *storage).code == 0
 
 
-def test_a_table_that_is_not_there_is_said(run: Run, connected: None, catalog: Any) -> None:
+def test_a_table_that_is_not_there_is_said(run: Run, catalog: Any) -> None:
     ended = run("landing", "verify", TABLE, "--storage-conn-id", "lake")
     assert ended.code != 0
     assert f"there is no table {TABLE}" in ended.err
