@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 from importlib.metadata import version
@@ -21,11 +22,11 @@ def machine() -> str:
 
 
 def table(columns: str, rows: Iterable[Sequence[object]]) -> None:
-    """Print a table in Markdown.
+    """Print a table in Markdown, each row as soon as it is there.
 
     :param columns: their names, with bars between them.
     """
     print()
     names = columns.split(" | ")
-    for cells in (names, ["---"] * len(names), *rows):
+    for cells in itertools.chain((names, ["---"] * len(names)), rows):
         print("| " + " | ".join(map(str, cells)) + " |", flush=True)

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import requests
 
@@ -24,6 +24,16 @@ class Server(NamedTuple):
 
 
 @contextlib.contextmanager
+def _running(*command: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Run a module of Python in a process of its own while the block runs."""
+    with subprocess.Popen([sys.executable, "-m", *command], text=True, **options) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+@contextlib.contextmanager
 def sandbox(*options: str) -> Iterator[Server]:
     """Run a sandbox on a free port while the block runs.
 
@@ -31,16 +41,12 @@ def sandbox(*options: str) -> Iterator[Server]:
     """
     with tempfile.TemporaryDirectory() as directory:
         ready = Path(directory) / "url"
-        command = [sys.executable, "-m", "airflow_provider_webcollect.sandbox", "--port", "0"]
-        command += ["--speed", "1", *options, "--ready-file", str(ready)]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        try:
+        command = ["airflow_provider_webcollect.sandbox", "--port", "0", "--speed", "1", *options]
+        with _running(*command, "--ready-file", str(ready), stdout=subprocess.DEVNULL) as process:
             while not ready.exists():
+                assert process.poll() is None, "the sandbox has ended"
                 time.sleep(0.02)
             yield Server(ready.read_text(), process.pid)
-        finally:
-            process.terminate()
-            process.wait()
 
 
 @contextlib.contextmanager
@@ -50,15 +56,9 @@ def link(url: str, speed: float) -> Iterator[str]:
     :param speed: bytes per second, of all answers together.
     """
     host, _, port = url.removeprefix("http://").partition(":")
-    command = [sys.executable, "-m", "benchmarks.link", host, port, str(speed)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
+    with _running("benchmarks.link", host, port, str(speed), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-    finally:
-        process.terminate()
-        process.wait()
-        process.stdout.close()
 
 
 class S3:
@@ -89,10 +89,9 @@ class S3:
 def s3() -> Iterator[S3]:
     """Run an S3 server while the block runs."""
     port = free_port()
-    command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     server = S3(f"http://127.0.0.1:{port}")
-    try:
+    command = ["moto.server", "--host", "127.0.0.1", "--port", str(port)]
+    with _running(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while True:
             assert process.poll() is None, "the S3 server has ended"
             with contextlib.suppress(requests.ConnectionError):
@@ -100,6 +99,3 @@ def s3() -> Iterator[S3]:
                 break
             time.sleep(0.1)
         yield server
-    finally:
-        process.terminate()
-        process.wait()

@@ -36,7 +36,7 @@ import httpx
 
 from airflow_provider_webcollect.sandbox import Control, demo
 from airflow_provider_webcollect.waiting.poll import SPACING, SPREAD
-from benchmarks.report import machine
+from benchmarks.report import machine, table
 from benchmarks.server import sandbox
 
 T = TypeVar("T")
@@ -540,11 +540,9 @@ async def common(plan: Plan, control: Control, url: str, ids: list[str]) -> None
 
 
 def print_table(title: str, rows: Iterable[Row]) -> None:
-    """Print a table in Markdown."""
-    print(f"| {title} | target | measured | |\n|---|---|---|---|")
-    for name, target, measured, met in rows:
-        print(f"| {name} | {target} | {measured} | {'' if met is None else 'met' if met else '**missed**'} |")
-    print(flush=True)
+    """Print a table of what was to be reached, and what was."""
+    said = {None: "", True: "met", False: "**missed**"}
+    table(f"{title} | target | measured | ", ((*cells, said[met]) for *cells, met in rows))
 
 
 if __name__ == "__main__":
