@@ -41,11 +41,7 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.pauses import Notice, RateLimiters, shared_rate_limiters
-from airflow_provider_webcollect.service.responses import (
-    Response,
-    no_response,
-    read_response,
-)
+from airflow_provider_webcollect.service.responses import Response, no_response, read_response
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 
 if TYPE_CHECKING:

@@ -38,11 +38,10 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.pauses import Stop, first_done, resolve
-from airflow_provider_webcollect.service.responses import Body, NotConnected, Response, base_of, no_response
+from airflow_provider_webcollect.service.responses import Body, NotConnected, Response, no_response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     import requests
     from requests_toolbelt import MultipartEncoder
@@ -184,9 +183,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _uninterrupted(self, renewal: Callable[[Interruptible], T]) -> T:
@@ -232,7 +229,7 @@ class Client:
 
     def _adapter(self, request: Request) -> _Adapter:
         """Return what sends a request; raises ``NotConnected`` if it cannot be made."""
-        base = base_of(request.url)
+        base = "/".join(request.url.split("/", 3)[:3])  # scheme, host and port
         key = (base, request.total_timeout)
         try:
             if key not in self._adapters:
@@ -537,7 +534,5 @@ class AsyncClient:
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()

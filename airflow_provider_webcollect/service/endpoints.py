@@ -138,13 +138,7 @@ SAMPLED_URL_LIST = "URLList"
 URL_LIST_SPELLINGS = (str(LoopType.URL_LIST), SAMPLED_URL_LIST)
 
 REFRESH_TOKEN = Endpoint(
-    1,
-    "refresh_token",
-    "POST",
-    "/token",
-    credential=Credential.NONE,
-    retry=Retry.ONLY_IF_UNSENT,
-    tiers=(),
+    1, "refresh_token", "POST", "/token", credential=Credential.NONE, retry=Retry.ONLY_IF_UNSENT, tiers=()
 )
 QUERY_ANALYTICS = Endpoint(
     2,

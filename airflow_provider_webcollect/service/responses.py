@@ -286,11 +286,6 @@ class Response:
     seconds: float = 0.0
 
 
-def base_of(url: str) -> str:
-    """Return scheme, host and port of ``url``, the key for connections that are kept open."""
-    return "/".join(url.split("/", 3)[:3])
-
-
 class Body:
     """The body of a response, decompressed while it arrives.
 

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from airflow_provider_webcollect.service.client import AsyncClient, Client
-from airflow_provider_webcollect.service.pauses import (
-    RateLimiter,
-    RateLimiters,
-    Stop,
-    status_rate_limiters,
-)
+from airflow_provider_webcollect.service.pauses import RateLimiter, RateLimiters, Stop, status_rate_limiters
 
 if TYPE_CHECKING:
     from collections.abc import Callable

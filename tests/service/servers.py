@@ -163,9 +163,7 @@ def make_authority(folder: Path, name: str = "127.0.0.1") -> tuple[Path, ssl.SSL
     authority_file.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     server_file.write_bytes(
         keys[1].private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         + own.public_bytes(serialization.Encoding.PEM)
     )

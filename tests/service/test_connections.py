@@ -115,11 +115,7 @@ class TestCredentials:
         assert client.send(CALL).finished_count == 1
 
     def test_the_environment_slips_in_no_other_credential(
-        self,
-        on_clock: Connect,
-        sandbox: Sandbox,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
+        self, on_clock: Connect, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         netrc = tmp_path / ".netrc"
         netrc.write_text("machine 127.0.0.1 login me password other\ndefault login me password other\n")
@@ -227,11 +223,7 @@ class TestRedirects:
 class TestTls:
     @pytest.mark.parametrize("how", ["setting", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"])
     def test_a_certificate_of_the_given_authority_is_trusted(
-        self,
-        on_clock: Connect,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        how: str,
+        self, on_clock: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
     ) -> None:
         authority, context = make_authority(tmp_path)
         if how != "setting":
@@ -340,11 +332,7 @@ class TestProxies:
         ],
     )
     def test_a_malformed_proxy_is_refused_at_once_by_the_name_of_its_variable(
-        self,
-        on_clock: Connect,
-        clock: Clock,
-        monkeypatch: pytest.MonkeyPatch,
-        name: str,
+        self, on_clock: Connect, clock: Clock, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
         monkeypatch.setenv("https_proxy", name.replace("//", "//me:SECRET@"))
         with pytest.raises(errors.ProxyUnusable, match=r"HTTPS_PROXY \(or ALL_PROXY\)") as refusal:

@@ -171,9 +171,7 @@ CAUSES: dict[str, Cause] = {
     "A body that comes byte by byte, beyond `total_timeout`": drips(answer(b"{", Content_Length="900")),
     "The connection is closed without an answer": says(b""),
     "The answer is cut": says(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"),
-    "The answer is cut within a chunk": says(
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
-    ),
+    "The answer is cut within a chunk": says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"),
     "The answer is not HTTP": says(b"nonsense\r\n\r\n"),
     "The answer is said to be gzip and is not": says(answer(b"{}", Content_Encoding="gzip")),
     "The answer is gzip that is cut": says(answer(PACKED[:-20], Content_Encoding="gzip")),
@@ -212,11 +210,7 @@ def cause_of(what: str) -> Cause:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.what)
 def test_what_happens_leads_to_its_error(
-    on_clock: Connect,
-    sandbox: Sandbox,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    row: Row,
+    on_clock: Connect, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: Row
 ) -> None:
     world = World(tmp_path, monkeypatch.setenv)
     monkeypatch.setattr(client_module, "time", SimpleNamespace(monotonic=lambda: world.now))

@@ -75,10 +75,7 @@ def test_a_data_app_error_keeps_whether_it_may_be_retried_when_pickled() -> None
 
 def test_a_wrong_argument_that_cannot_be_pickled_does_not_keep_its_error_from_it(tmp_path: Path) -> None:
     (tmp_path / "urls.txt").write_text("https://a.example")
-    with (
-        (tmp_path / "urls.txt").open() as file,
-        pytest.raises(errors.InvalidArgument) as refusal,
-    ):
+    with (tmp_path / "urls.txt").open() as file, pytest.raises(errors.InvalidArgument) as refusal:
         url_file(file)
     copy = pickle.loads(pickle.dumps(refusal.value))
     assert facts(copy) == facts(refusal.value)

@@ -235,12 +235,7 @@ class TestAPageThatWasAskedForInVain:
         ids=lambda value: " ".join(map(str, value.values()))[:20] if isinstance(value, dict) else value,
     )
     def test_does_not_cost_or_repeat_a_row(
-        self,
-        client: Client,
-        sandbox: Sandbox,
-        task: str,
-        fault: dict[str, Any],
-        good: int,
+        self, client: Client, sandbox: Sandbox, task: str, fault: dict[str, Any], good: int
     ) -> None:
         sandbox.control.fail("/data/all", after=good, times=2, **fault)
         assert rows_of(Reader(client, task).pages()) == sandbox.control.true_rows(task)

@@ -135,8 +135,7 @@ class TestEnvelope:
             data(call, {"total": 3, **absent})
 
     @pytest.mark.parametrize(
-        "body",
-        [b"", b"null", b"[]", b'{"data":', b"<html>", {"requestId": "r"}, {}, b"\xff\xfe"],
+        "body", [b"", b"null", b"[]", b'{"data":', b"<html>", {"requestId": "r"}, {}, b"\xff\xfe"]
     )
     def test_what_is_no_envelope_is_malformed_and_may_be_asked_for_again(self, body: Any) -> None:
         for call in (STATS, READ) if isinstance(body, dict) else (STATS, READ, DELETE):
@@ -544,9 +543,7 @@ def test_what_follows_a_packed_answer_is_not_kept(on_clock: Connect) -> None:
         on_clock(base_url=server.url).send(STATS)
 
 
-def test_a_success_without_content_is_one_where_there_is_no_result(
-    on_clock: Connect,
-) -> None:
+def test_a_success_without_content_is_one_where_there_is_no_result(on_clock: Connect) -> None:
     with serving(lambda _: b"HTTP/1.1 204 No Content\r\n\r\n") as server:
         on_clock(base_url=server.url).send(endpoints.start_subtasks("t", ["s"]))
 

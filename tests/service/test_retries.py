@@ -165,11 +165,7 @@ class TestRetryAfter:
 
 
 class TestUnsafeCalls:
-    @pytest.mark.parametrize(
-        "fault",
-        [fault for fault in TROUBLE if fault.get("status") != 429],
-        ids=named,
-    )
+    @pytest.mark.parametrize("fault", [fault for fault in TROUBLE if fault.get("status") != 429], ids=named)
     def test_a_call_that_may_have_taken_effect_is_sent_once(
         self, client: Client, sandbox: Sandbox, fault: dict[str, Any]
     ) -> None:
@@ -285,11 +281,7 @@ class TestInterruptions:
         ids=["safe", "unsent"],
     )
     def test_nothing_is_unknown_of_a_call_that_may_be_repeated(
-        self,
-        connect: Connect,
-        monkeypatch: pytest.MonkeyPatch,
-        call: Call[Any],
-        credentials: Credentials,
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch, call: Call[Any], credentials: Credentials
     ) -> None:
         monkeypatch.setattr(client_module, "INTERRUPTED_RENEWAL", 0.0)
         with serving(lambda _: None) as server:
@@ -306,10 +298,7 @@ class TestInterruptions:
 
         with serving(lambda _: answer({}, status=429)) as server:
             context = connect(base_url=server.url).context
-            with (
-                Client(context, stop=Pauses(interrupt)) as client,
-                pytest.raises(Signalled) as interruption,
-            ):
+            with Client(context, stop=Pauses(interrupt)) as client, pytest.raises(Signalled) as interruption:
                 client.send(endpoints.copy_task("t"))
         assert len(server.received) == 1
         assert errors.unknown_outcome(interruption.value) is None
