@@ -24,21 +24,29 @@ pytestmark = [
 ]
 
 
+@pytest.fixture
+def conf(source: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    """What every of these DAGs is told."""
+    return {"collection_task_id": source["task_id"], "destination": f"file://{tmp_path}/prices"}
+
+
+def hasty(name: str) -> Any:
+    """Return an example's DAG that neither waits for late rows nor retries."""
+    dag = load(name)
+    dag.get_task("land").settle = 0
+    for task in dag.tasks:
+        task.retries = 0
+    return dag
+
+
 class TestDuckDB:
     @pytest.fixture
     def dag(self) -> Any:
-        dag = load("webcollect_incremental_to_duckdb")
-        dag.get_task("land").settle = 0
-        dag.get_task("load").retries = 0
-        return dag
+        return hasty("webcollect_incremental_to_duckdb")
 
     @pytest.fixture
-    def conf(self, source: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
-        return {
-            "collection_task_id": source["task_id"],
-            "destination": f"file://{tmp_path}/prices",
-            "database": f"{tmp_path}/prices.duckdb",
-        }
+    def conf(self, conf: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+        return {**conf, "database": f"{tmp_path}/prices.duckdb"}
 
     def table(self, conf: dict[str, Any]) -> list[tuple[str, str]]:
         with duckdb.connect(conf["database"]) as db:
@@ -93,24 +101,20 @@ class TestDuckDB:
 
 class TestDeltaTable:
     def test_each_run_adds_what_is_new_and_says_how_much_that_is(
-        self, sandbox: Sandbox, source: dict[str, Any], tmp_path: Path
+        self, sandbox: Sandbox, conf: dict[str, Any]
     ) -> None:
-        dag = load("webcollect_delta_table")
-        dag.get_task("land").settle = 0
-        for task in dag.tasks:
-            task.retries = 0
-        conf = {"collection_task_id": source["task_id"], "destination": f"file://{tmp_path}/prices"}
+        dag = hasty("webcollect_delta_table")
         counts = []
         for grown in (0, 40):
             if grown:
-                sandbox.control.grow(source["task_id"], grown)
+                sandbox.control.grow(conf["collection_task_id"], grown)
             counts.append(run_dag(dag, conf).xcoms["count"])
 
         assert counts == [{"total": 400, "new": 400}, {"total": 440, "new": 40}]
         assert run_dag(dag, conf).states == {"land": "skipped", "count": "skipped"}
         assert [(row["id"], row["title"], str(row["price"])) for row in table_rows(conf["destination"])] == [
             (row["id"], row["title"], str(as_number(row["price"])))
-            for row in sandbox.control.true_rows(source["task_id"])
+            for row in sandbox.control.true_rows(conf["collection_task_id"])
         ]
 
 
@@ -123,20 +127,11 @@ def as_number(price: str) -> float | None:
 
 
 class TestChecks:
-    @pytest.fixture
-    def dag(self) -> Any:
-        dag = load("webcollect_checked_landing")
-        dag.get_task("land").settle = 0
-        return dag
-
-    @pytest.fixture
-    def conf(self, source: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
-        return {"collection_task_id": source["task_id"], "destination": f"file://{tmp_path}/prices"}
-
     @pytest.mark.parametrize("decision", ["accept", pytest.param("discard", marks=pytest.mark.at_night)])
     def test_rows_without_prices_land_only_if_a_person_accepts_them(
-        self, sandbox: Sandbox, dag: Any, conf: dict[str, Any], decision: str
+        self, sandbox: Sandbox, conf: dict[str, Any], decision: str
     ) -> None:
+        dag = hasty("webcollect_checked_landing")
         task_id = conf["collection_task_id"]
         good = run_dag(dag, conf)
         assert good.xcoms["use"] == good.xcoms["land"]["uris"] != []
@@ -164,19 +159,10 @@ class TestChecks:
 
 @needs_warehouses
 @pytest.mark.usefixtures("warehouses")
-def test_bigquery_is_given_the_new_parts_of_a_run(
-    sandbox: Sandbox, source: dict[str, Any], tmp_path: Path
-) -> None:
-    dag = load("webcollect_incremental_to_warehouse")
+def test_bigquery_is_given_the_new_parts_of_a_run(sandbox: Sandbox, conf: dict[str, Any]) -> None:
     # without a connection of Google's the load gets no further than its arguments
-    for task in dag.tasks:
-        task.retries = 0
-    conf = {
-        "collection_task_id": source["task_id"],
-        "destination": f"file://{tmp_path}/prices",
-        "bucket": "my-bucket",
-        "table": "my-project.shop.prices",
-    }
+    dag = hasty("webcollect_incremental_to_warehouse")
+    conf |= {"bucket": "my-bucket", "table": "my-project.shop.prices"}
     seen: list[str] = []
     for rows in (400, 40):
         # as a person starts it
@@ -184,15 +170,13 @@ def test_bigquery_is_given_the_new_parts_of_a_run(
         given = rendered(dag.dag_id, run.run_id, "load")
         assert run.xcoms["land"]["rows"] == rows
         assert run.states["land"] == "success"
-        assert (given["bucket"], given["destination_project_dataset_table"]) == (
-            conf["bucket"],
-            conf["table"],
-        )
+        target = (given["bucket"], given["destination_project_dataset_table"])
+        assert target == (conf["bucket"], conf["table"])
         assert given["source_objects"] == run.xcoms["land"]["objects"] != []
         assert all("/prices/dt=" in name for name in given["source_objects"])
         assert not set(given["source_objects"]) & set(seen)
         seen += given["source_objects"]
-        sandbox.control.grow(source["task_id"], 40)
+        sandbox.control.grow(conf["collection_task_id"], 40)
 
     operator = dag.get_task("load")
     assert {"source_objects", "bucket", "destination_project_dataset_table"} <= set(operator.template_fields)
