@@ -33,13 +33,9 @@ PEOPLE = ("viewer", "admin")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out on Airflow 2 what needs ``airflow``: that starts Airflow 3's components.
 
-    Its start counts as the first test's, and takes minutes on a busy machine. Where a file names tests as
-    ``BY_DAY``, the others are left to the night.
+    Its start counts as the first test's, and takes minutes on a busy machine.
     """
     for item in items:
-        by_day = getattr(getattr(item, "module", None), "BY_DAY", None)
-        if by_day is not None and getattr(item, "originalname", None) not in by_day:
-            item.add_marker(pytest.mark.at_night)
         if "airflow" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(1200))
             if version("apache-airflow").startswith("2."):

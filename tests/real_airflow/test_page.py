@@ -28,11 +28,6 @@ pytestmark = [
     pytest.mark.skipif(browser.find_browser() is None, reason="no Chromium"),
 ]
 DAGS = ("hello.py",)
-#: All others are for the night.
-BY_DAY = {
-    "test_each_part_of_the_top_line_shows_its_own",
-    "test_trouble_comes_first_and_leads_to_the_log_and_airflows_own_dialogs",
-}
 PAGE = "/plugin/webcollect"
 #: Where `make test` has put axe; without it, its test is left out.
 AXE = Path(os.environ.get("WEBCOLLECT_AXE", ""))
@@ -208,78 +203,6 @@ def test_trouble_comes_first_and_leads_to_the_log_and_airflows_own_dialogs(page:
     page.get_by_role("button", name="Clear").first.wait_for()
 
 
-def test_messages_of_the_service_are_texts(page: Page, url: str) -> None:
-    log(page, reason := "<img src=x onerror=alert(1)>")
-    shown = show(page, url)
-    shown.get_by_text(reason).wait_for()
-    assert shown.locator("img").count() == 0
-
-
-def test_a_failure_that_has_recovered_is_not_open(page: Page, url: str) -> None:
-    def recover(data: dict[str, Any]) -> None:
-        for failure in data["failures"]:
-            failure["recovered_at"] = ago(minutes=1)
-
-    change(page, "activity", recover)
-    shown = show(page, url)
-    shown.get_by_role("button", name="0 open failures").wait_for()
-    assert shown.locator("[data-failure]").count() == 0
-    shown.get_by_role("button", name="Recovered in the last day").click()
-    shown.get_by_text("recovered", exact=True).first.wait_for()
-
-
-def test_twelve_sources_are_one_line_as_one_source_is(page: Page, url: str) -> None:
-    shown = show(page, url)
-    heights = {}
-    for dag_id in ("shops_daily", "books_daily"):
-        box = series_of(shown, dag_id).bounding_box()
-        assert box
-        heights[dag_id] = box["height"]
-    assert heights["shops_daily"] == heights["books_daily"]
-
-    series_of(shown, "shops_daily").get_by_role("button", name="12 collection tasks").click()
-    assert shown.locator("[data-source]").count() == 12
-    ids = [each.get_attribute("data-source") or "" for each in shown.locator("[data-source]").all()]
-    assert all(len(each) == 36 and each in shown.inner_text() for each in ids)
-
-
-def test_a_landing_is_named_before_it_is_numbered(page: Page, url: str) -> None:
-    names = {demo.TASK_ID: "Book shops"}
-    change(page, "connections/webcollect_default", lambda data: data.update(names=names))
-    shown = show(page, url)
-    series_of(shown, "books_daily").get_by_role("button", name="Book shops").wait_for()
-    assert demo.TASK_ID not in shown.inner_text()
-
-
-def test_the_strip_tells_failed_empty_odd_and_cut_runs_by_their_shapes(page: Page, url: str) -> None:
-    shown = show(page, url)
-
-    def runs(dag_id: str, state: str) -> Locator:
-        return series_of(shown, dag_id).locator(f'[data-run-state="{state}"]')
-
-    assert runs("flights_daily", "failed").count() == 3
-    # all rows of the landing before are still there
-    assert re.search(r"\t—\s+[\d,]+\s+2 d ago", series_of(shown, "flights_daily").inner_text())
-    assert runs("hotels_daily", "empty").count() == 1
-    assert runs("jobs_daily", "odd").count() == 1
-    shapes = {
-        state: runs(dag_id, state)
-        .first.locator("> :not(.area, title)")
-        .evaluate_all("shapes => shapes.map(shape => shape.tagName).join(' ')")
-        for dag_id, state in (
-            ("flights_daily", "failed"),
-            ("jobs_daily", "odd"),
-            ("jobs_daily", "landed"),
-        )
-    }
-    assert len(set(shapes.values())) == 3
-    # the first full load is cut: the others are no flat line
-    assert runs("books_daily", "landed").first.get_attribute("data-capped") is not None
-    bar = runs("books_daily", "landed").nth(5).locator("rect").nth(1).bounding_box()
-    assert bar
-    assert bar["height"] > 5
-
-
 def columns_of(shown: Locator, dag_id: str) -> Locator:
     """Open a landing, and return what its details say of its columns."""
     series_of(shown, dag_id).get_by_role("button").click()
@@ -292,323 +215,9 @@ def in_words(moment: datetime.datetime) -> str:
     return f"{moment.day} {moment:%B}"
 
 
-def test_a_column_that_has_become_empty_is_seen_at_once(page: Page, url: str) -> None:
-    shown = show(page, url)
-    columns = columns_of(shown, "reviews_daily")
-    ended = series_of(shown, "reviews_daily").locator("time").first.get_attribute("datetime") or ""
-    newest = datetime.datetime.fromisoformat(ended)
-    until = in_words(newest - datetime.timedelta(days=4))
-    assert columns.locator("[data-sentence]").inner_text() == (
-        f"price was filled in 98 % of the rows until {until}, in 0 % since."
-    )
-    # it is the first of them
-    assert columns.locator("[data-column]").first.get_attribute("data-column") == "price"
-    price = columns.locator('[data-column="price"]')
-    titles = price.locator("title").all_text_contents()
-    assert len(titles) == 30
-    was = in_words(newest - datetime.timedelta(days=29))
-    assert re.fullmatch(rf"price was filled in 98 % of 1,?\d+ rows on {was}", titles[0])
-    assert re.fullmatch(
-        rf"price was filled in 0 % of 1,?\d+ rows on {in_words(newest)}; "
-        r"columns.price.filled: filled in 0 % of 1,?\d+ rows; expected: filled in at least 90 % of the rows",
-        titles[-1],
-    )
-    # failed checks have a shape of their own
-    bars = price.locator("[data-share]")
-    has_path = "bars => bars.map(bar => !!bar.querySelector('path'))"
-    assert bars.evaluate_all(has_path) == [False] * 26 + [True] * 4
-    height = "bars => bars.map(bar => bar.getBoundingClientRect().height)"
-    heights = bars.locator("> rect:not(.area)").evaluate_all(height)
-    assert heights[0] > 10 > 2 > heights[-1] > 0
-
-
-def test_the_runs_of_a_column_are_told_by_arrow_keys_and_the_others_are_shown(page: Page, url: str) -> None:
-    shown = show(page, url)
-    columns = columns_of(shown, "reviews_daily")
-    price = columns.locator('[data-column="price"]')
-    told_by_arrow_keys(page, price, "Filled rows of price")
-    assert columns.locator("[data-column]").count() == 8
-    columns.get_by_role("button", name="3 columns more").press("Enter")
-    columns.locator("[data-column]").nth(10).wait_for()
-    assert columns.get_by_role("button").count() == 0
-
-
 def end_later(data: dict[str, Any]) -> None:
     for series in data["series"]:
         series["runs"][-1]["ended_at"] = ago()
-
-
-def test_columns_are_read_for_a_landing_that_is_opened_and_again_with_a_newer_run(
-    page: Page, url: str
-) -> None:
-    asked: list[str] = []
-    page.on("request", lambda request: "/columns?" in request.url and asked.append(request.url))
-    page.route("**/columns?*", lambda route: route.fulfill(status=500, json={"detail": "broken"}), times=1)
-    shown = show(page, url)
-    series_of(shown, "reviews_daily").get_by_role("button").click()
-    shown.get_by_text("Its columns cannot be read. Airflow does not answer: broken (500)").wait_for()
-    assert len(asked) == 1
-    refresh(shown)
-    shown.locator("[data-column]").first.wait_for()
-    assert len(asked) == 2
-    with page.expect_response("**/webcollect/landings"):
-        refresh(shown)
-    change(page, "landings", end_later)
-    with page.expect_response("**/columns?*"):
-        refresh(shown)
-    assert len(asked) == 3
-    assert shown.locator("[data-column]").count() == 8
-
-
-def test_what_is_pressed_while_news_come_is_clicked(page: Page, url: str) -> None:
-    shown = show(page, url)
-    button = series_of(shown, "reviews_daily").get_by_role("button")
-    button.hover()
-    page.mouse.down()
-    change(page, "landings", end_later)
-    with page.expect_response("**/webcollect/landings"), page.expect_response("**/webcollect/activity"):
-        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    # the page has got both, and has read them once the next tasks of the browser have run
-    page.evaluate("() => new Promise((done) => setTimeout(done, 500))")
-    page.mouse.up()
-    shown.locator("[data-run]").first.wait_for()
-    assert button.get_attribute("aria-expanded") == "true"
-
-
-def test_failed_checks_need_somebody_in_their_own_words(page: Page, url: str) -> None:
-    shown = show(page, url)
-    shown.get_by_role("button", name="2 failed checks").click()
-    assert marks(shown) == ["checks", "checks"]
-    kinds = [each.get_attribute("data-attention") for each in shown.locator("[data-attention]").all()]
-    assert kinds == ["checks", "checks", "quarantined"]
-    item = shown.locator("[data-attention=checks]").filter(has_text="reviews")
-    said = r"columns\.price\.filled: filled in 0 % of 1,?\d+ rows; expected: filled in at least 90 %"
-    item.get_by_text(re.compile(said)).wait_for()
-    assert item.locator("[data-state]").inner_text() == "failed checks"
-    assert series_of(shown, "reviews_daily").locator("[data-state]").inner_text() == "failed checks"
-
-
-def test_quarantined_rows_have_the_lines_that_decide_on_them(page: Page, url: str) -> None:
-    shown = show(page, url)
-    item = shown.locator("[data-attention=quarantined]")
-    item.get_by_text(re.compile(r"rows of 2 runs were quarantined, .* not known here; to decide:")).wait_for()
-    run_id = item.get_by_role("listitem").first.get_by_role("link").inner_text()
-    for verb in ("accept", "discard"):
-        button = item.get_by_role("button", name=f"{verb}s the rows of {run_id}")
-        assert copied(page, button) == f"webcollect landing {verb} 's3://lake/offers' '{run_id}'"
-    runs = series_of(shown, "offers_daily").locator('[data-run-state="quarantined"]')
-    assert runs.count() == 2
-    assert re.search(r"0 rows, \d+ quarantined", runs.last.locator("title").text_content() or "")
-    columns = columns_of(shown, "offers_daily")
-    columns.get_by_text("No column of what has landed is filled less than before.").wait_for()
-
-
-def test_a_run_that_has_failed_its_checks_has_the_lines_that_decide_on_its_rows(page: Page, url: str) -> None:
-    folder = "s3://lake/flights"
-    ways = (
-        f"`webcollect landing accept {folder}` lands them, `webcollect landing discard {folder} r` does not"
-    )
-    reason = f"1 check failed at {folder}: columns.price.filled: {'x' * 400}. {ways}"
-    log(page, reason)
-    shown = show(page, url)
-    failure = shown.locator("[data-failure]").filter(has_text="flights_daily")
-    failure.get_by_text(reason, exact=True).wait_for()
-    run_id = (failure.get_attribute("data-failure") or "").split("/")[1]
-    line = copied(page, failure.get_by_role("button", name="accepts the rows"))
-    assert line == f"webcollect landing accept {folder} '{run_id}'"
-    assert failure.get_by_role("button", name="discards the rows").is_visible()
-
-
-def test_rows_say_what_is_usual_and_no_rows_are_a_state(page: Page, url: str) -> None:
-    shown = show(page, url)
-    jobs = series_of(shown, "jobs_daily")
-    assert re.search(r"^20 usually \d+$", jobs.locator("[data-rows]").inner_text())
-    assert jobs.locator("[data-state]").inner_text() == "odd"
-    assert series_of(shown, "hotels_daily").locator("[data-state]").inner_text() == "empty"
-    # it often has none
-    assert series_of(shown, "alerts_daily").get_attribute("data-marks") == ""
-
-
-def test_the_lines_that_read_a_landing_are_copied(page: Page, url: str) -> None:
-    shown = show(page, url)
-    series_of(shown, "jobs_daily").get_by_role("button").click()
-    lines = {
-        "the line of Python": 'read_landing("s3://lake/jobs")',
-        "the shell command": "webcollect landing sql 's3://lake/jobs' 'select count(*) from landing'",
-        "the manifest": "s3://lake/jobs/_manifest.json",
-    }
-    for name, line in lines.items():
-        assert copied(page, shown.get_by_role("button", name=f"Copy {name}", exact=True)) == line
-    assert shown.locator("[data-run]").count() == 30
-
-
-def test_waits_tell_how_far_their_collection_tasks_are(page: Page, url: str) -> None:
-    wait = {
-        **TASK,
-        "state": "up_for_reschedule",
-        "since": ago(seconds=191),
-        "timeout_at": ago(hours=-1),
-        "is_near_timeout": True,
-        "way": "between two queries, without a worker",
-    }
-    other = {**wait, "task_id": "tidy", "collection_task_ids": [], "is_near_timeout": False}
-
-    def add_task(data: dict[str, Any]) -> None:
-        task = {
-            "task": demo.TASK_ID,
-            "status": "Extracting",
-            "rows": 1450,
-            "sub_tasks": 12,
-            "sub_tasks_done": 5,
-            "started": "2026-01-02T08:15:00",
-        }
-        data["tasks"].update(value={"left_out": 0, "tasks": [task]}, read_at=ago(seconds=1))
-        data["names"] = {}
-
-    change(page, "activity", lambda data: data.update(running=[wait, other]))
-    change(page, "connections/webcollect_default", add_task)
-    shown = show(page, url)
-    row = shown.locator('[data-task="jobs_daily/some_run/wait/-1"]')
-    row.get_by_text("5 of 12").wait_for()
-    for text in ("books", "Extracting", "1,450", "3 min"):
-        assert text in row.inner_text()
-    assert shown.locator('[data-task="jobs_daily/some_run/tidy/-1"]').is_visible()
-    shown.locator('[data-attention="timeout"]').get_by_text("times out").wait_for()
-    # of the times in the table, this one has no zone
-    shown.get_by_role("columnheader", name="Started (service's time)").wait_for()
-    shown.get_by_role("columnheader", name="Ended", exact=True).last.wait_for()
-
-
-def test_a_service_that_does_not_answer_is_told_at_once_and_what_is_known_stays(page: Page, url: str) -> None:
-    shown = show(page, url)
-    shown.locator("[data-sentence=capacity]").wait_for()
-    since = ago(seconds=0)  # after what is shown was read
-
-    def fall_silent(data: dict[str, Any]) -> None:
-        for name in ("capacity", "tasks", "days"):
-            data[name].update(unanswered_since=since, read_at=ago(seconds=60), value=None)
-
-    change(page, "connections/webcollect_default", fall_silent)
-    refresh(shown)
-    service = shown.locator("[data-section=service]")
-    service.get_by_text("The service has not answered since").wait_for()
-    shown.get_by_role("button", name="service not answering since").wait_for()
-    # what another process told before, is newer
-    assert service.locator("[data-sentence=capacity]").is_visible()
-    # it is asked again soon
-    with page.expect_request("**/webcollect/connections/webcollect_default"):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("edit", "text", "has_charts"),
-    [
-        (
-            lambda data: data.update(sees_all=False),
-            "Only collection tasks of the DAGs that you may read are shown.",
-            True,
-        ),
-        (
-            lambda data: data["days"].update(value={"days": [], "thresholds": {}}, read_at=ago()),
-            "The service tells of no run in the last 30 days.",
-            False,
-        ),
-    ],
-    ids=["of other DAGs", "no run"],
-)
-def test_what_is_not_shown_of_the_service_is_said(
-    page: Page, url: str, edit: Callable[[Any], None], text: str, has_charts: bool
-) -> None:
-    change(page, "connections/webcollect_default", edit)
-    shown = show(page, url)
-    shown.get_by_text(text).wait_for()
-    assert bool(shown.locator("[data-chart]").count()) is has_charts
-
-
-def test_a_day_that_is_not_over_is_not_short_of_rows(page: Page, url: str) -> None:
-    def be_short(data: dict[str, Any]) -> None:
-        days = [{"day": ago(days=days)[:10], "rows": 1, "succeeded": 1, "cost": 1} for days in (1, 0)]
-        limits = {"rows_low": 10, "rows_high": 40, "succeeded_low": 0.9, "cost_high": None}
-        data["days"].update(value={"days": days, "thresholds": limits}, read_at=ago())
-
-    change(page, "connections/webcollect_default", be_short)
-    bars = show(page, url).locator('[data-chart="rows"] [data-day]')
-    bars.first.wait_for()
-    assert [each.get_attribute("class") for each in bars.all()] == ["run odd", "run landed chosen"]
-
-
-def test_the_days_of_a_chart_are_told_by_arrow_keys(page: Page, url: str) -> None:
-    shown = show(page, url)
-    chart = shown.locator('[data-chart="rows"]')
-    told_by_arrow_keys(page, chart, "Rows per day")
-    assert chart.locator("text.limit").all_inner_texts() != []
-
-
-def test_an_ended_session_is_one_banner_with_a_link(page: Page, url: str) -> None:
-    shown = show(page, url)
-    page.route("**/webcollect/**", lambda route: route.fulfill(status=401, json={"detail": "no"}))
-    refresh(shown)
-    banner = shown.locator("[data-banner]")
-    banner.get_by_text("Your session has ended").wait_for()
-    assert shown.get_by_text("session").count() == 1
-    link = banner.get_by_role("link", name="Sign in again").get_attribute("href") or ""
-    assert urlsplit(link).path == urlsplit(f"{url}/api/v2/auth/login").path
-    assert parse_qs(urlsplit(link).query)["next"] == [urlsplit(f"{url}{PAGE}").path]
-
-
-@pytest.mark.parametrize(("zone", "difference"), [("Asia/Tokyo", "+09:00"), ("UTC", "+00:00")])
-def test_the_time_zone_is_that_chosen_in_airflow(
-    new_page: Page, url: str, zone: str, difference: str
-) -> None:
-    new_page.add_init_script(f"localStorage.setItem('timezone', JSON.stringify('{zone}'))")
-    shown = show(new_page, url)
-    shown.get_by_text(f"times in {zone} ({difference})").wait_for()
-    landed = series_of(shown, "jobs_daily").locator("time").first
-    moment = datetime.datetime.fromisoformat(landed.get_attribute("datetime") or "")
-    hours = int(difference[1:3])
-    local = moment + datetime.timedelta(hours=hours)
-    assert landed.get_attribute("title") == f"{local:%Y-%m-%d %H:%M:%S} {zone}"
-
-
-def test_a_search_finds_names_and_asks_the_server_for_what_is_left_out(page: Page, url: str) -> None:
-    change(page, "landings", lambda data: data.update(left_out=5))
-    shown = show(page, url)
-    shown.get_by_text("5 landings more are left out: a search finds them.").wait_for()
-    with page.expect_request(re.compile(r"/webcollect/landings\?search=jobs")):
-        shown.get_by_role("searchbox").fill("jobs")
-    assert marks(shown) == ["odd"]
-    assert shown.get_by_text("The last 30 days").count() == 0
-
-
-def test_what_was_opened_and_focused_stays_so_when_the_page_is_read_again(page: Page, url: str) -> None:
-    shown = show(page, url)
-    button = series_of(shown, "jobs_daily").get_by_role("button")
-    button.focus()
-    page.keyboard.press("Enter")
-    shown.locator("[data-run]").first.wait_for()
-
-    def add_row(data: dict[str, Any]) -> None:
-        for series in data["series"]:
-            series["runs"] = copy.deepcopy(series["runs"])
-            series["runs"][-1]["rows"] = 21
-
-    change(page, "landings", add_row)
-    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    series_of(shown, "jobs_daily").locator('[data-rows="21"]').wait_for()
-    assert shown.locator("[data-run]").count() == 30
-    focused = page.evaluate("document.activeElement.closest('[data-series]')?.dataset.series ?? ''")
-    assert focused.startswith("jobs_daily/")
-
-
-def test_nothing_yet_is_two_steps_with_links(page: Page, url: str) -> None:
-    counts = {"landings": 0, "failed": 0, "checks": 0, "late": 0, "odd": 0, "empty": 0}
-    change(page, "landings", lambda data: data.update(series=[], left_out=0, counts=counts))
-    change(page, "activity", lambda data: data.update(running=[], failures=[]))
-    shown = show(page, url)
-    shown.get_by_text("Land rows").wait_for()
-    assert shown.locator("ol > li").count() == 2
-    shown.get_by_role("link", name="Airflow's connections").click()
-    page.get_by_role("button", name="Add Connection").wait_for()
 
 
 def be_well(page: Page) -> None:
@@ -622,91 +231,475 @@ def be_well(page: Page) -> None:
     change(page, "activity", lambda data: data.update(failures=[]))
 
 
-def test_all_is_well_is_said_with_what_was_checked(page: Page, url: str) -> None:
-    be_well(page)
-    shown = show(page, url)
-    shown.get_by_text("All is well: no failure of the last seven days is open, no landing is late").wait_for()
-    shown.locator("[data-sentence=capacity]").wait_for()
-    since = ago(seconds=0)  # after what is shown was read
+@pytest.mark.at_night
+class TestDetails:
+    """All that the page shows, and does when somebody uses it."""
 
-    def fall_silent(data: dict[str, Any]) -> None:
-        data["capacity"].update(unanswered_since=since, read_at=ago(seconds=60))
+    def test_messages_of_the_service_are_texts(self, page: Page, url: str) -> None:
+        log(page, reason := "<img src=x onerror=alert(1)>")
+        shown = show(page, url)
+        shown.get_by_text(reason).wait_for()
+        assert shown.locator("img").count() == 0
 
-    change(page, "connections/webcollect_default", fall_silent)
-    refresh(shown)
-    shown.get_by_text("As far as it can be seen: no failure").wait_for()
+    def test_a_failure_that_has_recovered_is_not_open(self, page: Page, url: str) -> None:
+        def recover(data: dict[str, Any]) -> None:
+            for failure in data["failures"]:
+                failure["recovered_at"] = ago(minutes=1)
 
+        change(page, "activity", recover)
+        shown = show(page, url)
+        shown.get_by_role("button", name="0 open failures").wait_for()
+        assert shown.locator("[data-failure]").count() == 0
+        shown.get_by_role("button", name="Recovered in the last day").click()
+        shown.get_by_text("recovered", exact=True).first.wait_for()
 
-def test_all_is_well_is_not_said_of_what_could_not_be_checked(page: Page, url: str) -> None:
-    be_well(page)
-    page.route("**/webcollect/activity", lambda route: route.fulfill(status=500, json={"detail": "broken"}))
-    shown = show(page, url)
-    shown.get_by_text("Airflow does not answer: broken (500)").wait_for()
-    assert shown.get_by_text("All is well").count() == 0
+    def test_twelve_sources_are_one_line_as_one_source_is(self, page: Page, url: str) -> None:
+        shown = show(page, url)
+        heights = {}
+        for dag_id in ("shops_daily", "books_daily"):
+            box = series_of(shown, dag_id).bounding_box()
+            assert box
+            heights[dag_id] = box["height"]
+        assert heights["shops_daily"] == heights["books_daily"]
 
+        series_of(shown, "shops_daily").get_by_role("button", name="12 collection tasks").click()
+        assert shown.locator("[data-source]").count() == 12
+        ids = [each.get_attribute("data-source") or "" for each in shown.locator("[data-source]").all()]
+        assert all(len(each) == 36 and each in shown.inner_text() for each in ids)
 
-def test_no_page_scrolls_sideways_and_a_narrow_one_has_cards(page: Page, url: str) -> None:
-    shown = show(page, url)
-    for width in (1000, 800, 600, 400):
-        page.set_viewport_size({"width": width, "height": 900})
-        assert shown.evaluate("page => page.scrollWidth <= page.clientWidth"), width
-    series_of(shown, "shops_daily").get_by_role("button").click()
-    shown.locator("[data-source]").first.wait_for()
-    assert shown.evaluate("page => page.scrollWidth <= page.clientWidth")
-    cells = series_of(shown, "jobs_daily").locator("td")
-    tops = [(cells.nth(index).bounding_box() or {"y": 0.0})["y"] for index in range(cells.count())]
-    assert len(set(tops)) > 3
+    def test_a_landing_is_named_before_it_is_numbered(self, page: Page, url: str) -> None:
+        names = {demo.TASK_ID: "Book shops"}
+        change(page, "connections/webcollect_default", lambda data: data.update(names=names))
+        shown = show(page, url)
+        series_of(shown, "books_daily").get_by_role("button", name="Book shops").wait_for()
+        assert demo.TASK_ID not in shown.inner_text()
 
+    def test_the_strip_tells_failed_empty_odd_and_cut_runs_by_their_shapes(
+        self, page: Page, url: str
+    ) -> None:
+        shown = show(page, url)
 
-@pytest.mark.skipif(not AXE.is_file(), reason="axe is not installed")
-@pytest.mark.parametrize(
-    ("theme", "rules"),
-    # the themes differ in their colours alone
-    [("light", {}), ("dark", {"runOnly": {"type": "rule", "values": ["color-contrast"]}})],
-    ids=["light", "dark"],
-)
-def test_everybody_can_use_it(new_page: Page, url: str, theme: str, rules: dict[str, Any]) -> None:
-    new_page.add_init_script(f"localStorage.setItem('theme', '{theme}')")
-    shown = show(new_page, url)
-    for dag_id in ("shops_daily", "reviews_daily"):
-        series_of(shown, dag_id).get_by_role("button").click()
-    shown.locator("[data-source]").first.wait_for()
-    shown.locator("[data-column]").nth(8).wait_for()
-    shown.locator("[data-chart]").first.wait_for()
-    new_page.add_script_tag(path=AXE)
-    options = {"resultTypes": ["violations"], **rules}
-    found = new_page.evaluate("options => axe.run('webcollect-page', options)", options)
-    faults = [each for each in found["violations"] if each["impact"] in ("serious", "critical")]
-    assert [(each["id"], each["nodes"][0]["html"]) for each in faults] == []
+        def runs(dag_id: str, state: str) -> Locator:
+            return series_of(shown, dag_id).locator(f'[data-run-state="{state}"]')
 
+        assert runs("flights_daily", "failed").count() == 3
+        # all rows of the landing before are still there
+        assert re.search(r"\t—\s+[\d,]+\s+2 d ago", series_of(shown, "flights_daily").inner_text())
+        assert runs("hotels_daily", "empty").count() == 1
+        assert runs("jobs_daily", "odd").count() == 1
+        shapes = {
+            state: runs(dag_id, state)
+            .first.locator("> :not(.area, title)")
+            .evaluate_all("shapes => shapes.map(shape => shape.tagName).join(' ')")
+            for dag_id, state in (
+                ("flights_daily", "failed"),
+                ("jobs_daily", "odd"),
+                ("jobs_daily", "landed"),
+            )
+        }
+        assert len(set(shapes.values())) == 3
+        # the first full load is cut: the others are no flat line
+        assert runs("books_daily", "landed").first.get_attribute("data-capped") is not None
+        bar = runs("books_daily", "landed").nth(5).locator("rect").nth(1).bounding_box()
+        assert bar
+        assert bar["height"] > 5
 
-def test_the_dashboard_has_a_line_that_asks_once_and_is_nowhere_else(new_page: Page, url: str) -> None:
-    asked: list[str] = []
-    new_page.on(
-        "request", lambda request: "/webcollect/" in request.url and asked.append(urlsplit(request.url).path)
-    )
-    new_page.goto(f"{url}/dags")
-    new_page.get_by_role("link", name="hello").first.wait_for()
-    assert asked == []
-
-    new_page.goto(url)
-    tile = new_page.locator("webcollect-tile")
-    tile.get_by_text(re.compile(r"\d+ landings · 1 failed · 2 failed checks · 3 late")).wait_for()
-    # the dashboard itself asks every few seconds
-    new_page.wait_for_timeout(4_000)
-    data = [path for path in asked if "/static/" not in path]
-    base = urlsplit(url).path
-    assert sorted(data) == [f"{base}/webcollect/activity", f"{base}/webcollect/landings"]
-    tile.get_by_role("link", name="Web collection").click()
-    new_page.locator("webcollect-page").wait_for()
-
-
-def test_the_dashboard_has_no_line_for_who_may_not_read_it(new_page: Page, url: str) -> None:
-    for name in ("landings", "activity"):
-        new_page.route(
-            f"**/webcollect/{name}", lambda route: route.fulfill(status=403, json={"detail": "no"})
+    def test_a_column_that_has_become_empty_is_seen_at_once(self, page: Page, url: str) -> None:
+        shown = show(page, url)
+        columns = columns_of(shown, "reviews_daily")
+        ended = series_of(shown, "reviews_daily").locator("time").first.get_attribute("datetime") or ""
+        newest = datetime.datetime.fromisoformat(ended)
+        until = in_words(newest - datetime.timedelta(days=4))
+        assert columns.locator("[data-sentence]").inner_text() == (
+            f"price was filled in 98 % of the rows until {until}, in 0 % since."
         )
-    with new_page.expect_response("**/webcollect/activity"):
+        # it is the first of them
+        assert columns.locator("[data-column]").first.get_attribute("data-column") == "price"
+        price = columns.locator('[data-column="price"]')
+        titles = price.locator("title").all_text_contents()
+        assert len(titles) == 30
+        was = in_words(newest - datetime.timedelta(days=29))
+        assert re.fullmatch(rf"price was filled in 98 % of 1,?\d+ rows on {was}", titles[0])
+        assert re.fullmatch(
+            rf"price was filled in 0 % of 1,?\d+ rows on {in_words(newest)}; "
+            r"columns.price.filled: filled in 0 % of 1,?\d+ rows; "
+            r"expected: filled in at least 90 % of the rows",
+            titles[-1],
+        )
+        # failed checks have a shape of their own
+        bars = price.locator("[data-share]")
+        has_path = "bars => bars.map(bar => !!bar.querySelector('path'))"
+        assert bars.evaluate_all(has_path) == [False] * 26 + [True] * 4
+        height = "bars => bars.map(bar => bar.getBoundingClientRect().height)"
+        heights = bars.locator("> rect:not(.area)").evaluate_all(height)
+        assert heights[0] > 10 > 2 > heights[-1] > 0
+
+    def test_the_runs_of_a_column_are_told_by_arrow_keys_and_the_others_are_shown(
+        self, page: Page, url: str
+    ) -> None:
+        shown = show(page, url)
+        columns = columns_of(shown, "reviews_daily")
+        price = columns.locator('[data-column="price"]')
+        told_by_arrow_keys(page, price, "Filled rows of price")
+        assert columns.locator("[data-column]").count() == 8
+        columns.get_by_role("button", name="3 columns more").press("Enter")
+        columns.locator("[data-column]").nth(10).wait_for()
+        assert columns.get_by_role("button").count() == 0
+
+    def test_columns_are_read_for_a_landing_that_is_opened_and_again_with_a_newer_run(
+        self, page: Page, url: str
+    ) -> None:
+        asked: list[str] = []
+        page.on("request", lambda request: "/columns?" in request.url and asked.append(request.url))
+        page.route(
+            "**/columns?*", lambda route: route.fulfill(status=500, json={"detail": "broken"}), times=1
+        )
+        shown = show(page, url)
+        series_of(shown, "reviews_daily").get_by_role("button").click()
+        shown.get_by_text("Its columns cannot be read. Airflow does not answer: broken (500)").wait_for()
+        assert len(asked) == 1
+        refresh(shown)
+        shown.locator("[data-column]").first.wait_for()
+        assert len(asked) == 2
+        with page.expect_response("**/webcollect/landings"):
+            refresh(shown)
+        change(page, "landings", end_later)
+        with page.expect_response("**/columns?*"):
+            refresh(shown)
+        assert len(asked) == 3
+        assert shown.locator("[data-column]").count() == 8
+
+    def test_what_is_pressed_while_news_come_is_clicked(self, page: Page, url: str) -> None:
+        shown = show(page, url)
+        button = series_of(shown, "reviews_daily").get_by_role("button")
+        button.hover()
+        page.mouse.down()
+        change(page, "landings", end_later)
+        with page.expect_response("**/webcollect/landings"), page.expect_response("**/webcollect/activity"):
+            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        # the page has got both, and has read them once the next tasks of the browser have run
+        page.evaluate("() => new Promise((done) => setTimeout(done, 500))")
+        page.mouse.up()
+        shown.locator("[data-run]").first.wait_for()
+        assert button.get_attribute("aria-expanded") == "true"
+
+    def test_failed_checks_need_somebody_in_their_own_words(self, page: Page, url: str) -> None:
+        shown = show(page, url)
+        shown.get_by_role("button", name="2 failed checks").click()
+        assert marks(shown) == ["checks", "checks"]
+        kinds = [each.get_attribute("data-attention") for each in shown.locator("[data-attention]").all()]
+        assert kinds == ["checks", "checks", "quarantined"]
+        item = shown.locator("[data-attention=checks]").filter(has_text="reviews")
+        said = r"columns\.price\.filled: filled in 0 % of 1,?\d+ rows; expected: filled in at least 90 %"
+        item.get_by_text(re.compile(said)).wait_for()
+        assert item.locator("[data-state]").inner_text() == "failed checks"
+        assert series_of(shown, "reviews_daily").locator("[data-state]").inner_text() == "failed checks"
+
+    def test_quarantined_rows_have_the_lines_that_decide_on_them(self, page: Page, url: str) -> None:
+        shown = show(page, url)
+        item = shown.locator("[data-attention=quarantined]")
+        item.get_by_text(
+            re.compile(r"rows of 2 runs were quarantined, .* not known here; to decide:")
+        ).wait_for()
+        run_id = item.get_by_role("listitem").first.get_by_role("link").inner_text()
+        for verb in ("accept", "discard"):
+            button = item.get_by_role("button", name=f"{verb}s the rows of {run_id}")
+            assert copied(page, button) == f"webcollect landing {verb} 's3://lake/offers' '{run_id}'"
+        runs = series_of(shown, "offers_daily").locator('[data-run-state="quarantined"]')
+        assert runs.count() == 2
+        assert re.search(r"0 rows, \d+ quarantined", runs.last.locator("title").text_content() or "")
+        columns = columns_of(shown, "offers_daily")
+        columns.get_by_text("No column of what has landed is filled less than before.").wait_for()
+
+    def test_a_run_that_has_failed_its_checks_has_the_lines_that_decide_on_its_rows(
+        self, page: Page, url: str
+    ) -> None:
+        folder = "s3://lake/flights"
+        line = "webcollect landing"
+        ways = f"`{line} accept {folder}` lands them, `{line} discard {folder} r` does not"
+        reason = f"1 check failed at {folder}: columns.price.filled: {'x' * 400}. {ways}"
+        log(page, reason)
+        shown = show(page, url)
+        failure = shown.locator("[data-failure]").filter(has_text="flights_daily")
+        failure.get_by_text(reason, exact=True).wait_for()
+        run_id = (failure.get_attribute("data-failure") or "").split("/")[1]
+        copied_line = copied(page, failure.get_by_role("button", name="accepts the rows"))
+        assert copied_line == f"{line} accept {folder} '{run_id}'"
+        assert failure.get_by_role("button", name="discards the rows").is_visible()
+
+    def test_rows_say_what_is_usual_and_no_rows_are_a_state(self, page: Page, url: str) -> None:
+        shown = show(page, url)
+        jobs = series_of(shown, "jobs_daily")
+        assert re.search(r"^20 usually \d+$", jobs.locator("[data-rows]").inner_text())
+        assert jobs.locator("[data-state]").inner_text() == "odd"
+        assert series_of(shown, "hotels_daily").locator("[data-state]").inner_text() == "empty"
+        # it often has none
+        assert series_of(shown, "alerts_daily").get_attribute("data-marks") == ""
+
+    def test_the_lines_that_read_a_landing_are_copied(self, page: Page, url: str) -> None:
+        shown = show(page, url)
+        series_of(shown, "jobs_daily").get_by_role("button").click()
+        lines = {
+            "the line of Python": 'read_landing("s3://lake/jobs")',
+            "the shell command": "webcollect landing sql 's3://lake/jobs' 'select count(*) from landing'",
+            "the manifest": "s3://lake/jobs/_manifest.json",
+        }
+        for name, line in lines.items():
+            assert copied(page, shown.get_by_role("button", name=f"Copy {name}", exact=True)) == line
+        assert shown.locator("[data-run]").count() == 30
+
+    def test_waits_tell_how_far_their_collection_tasks_are(self, page: Page, url: str) -> None:
+        wait = {
+            **TASK,
+            "state": "up_for_reschedule",
+            "since": ago(seconds=191),
+            "timeout_at": ago(hours=-1),
+            "is_near_timeout": True,
+            "way": "between two queries, without a worker",
+        }
+        other = {**wait, "task_id": "tidy", "collection_task_ids": [], "is_near_timeout": False}
+
+        def add_task(data: dict[str, Any]) -> None:
+            task = {
+                "task": demo.TASK_ID,
+                "status": "Extracting",
+                "rows": 1450,
+                "sub_tasks": 12,
+                "sub_tasks_done": 5,
+                "started": "2026-01-02T08:15:00",
+            }
+            data["tasks"].update(value={"left_out": 0, "tasks": [task]}, read_at=ago(seconds=1))
+            data["names"] = {}
+
+        change(page, "activity", lambda data: data.update(running=[wait, other]))
+        change(page, "connections/webcollect_default", add_task)
+        shown = show(page, url)
+        row = shown.locator('[data-task="jobs_daily/some_run/wait/-1"]')
+        row.get_by_text("5 of 12").wait_for()
+        for text in ("books", "Extracting", "1,450", "3 min"):
+            assert text in row.inner_text()
+        assert shown.locator('[data-task="jobs_daily/some_run/tidy/-1"]').is_visible()
+        shown.locator('[data-attention="timeout"]').get_by_text("times out").wait_for()
+        # of the times in the table, this one has no zone
+        shown.get_by_role("columnheader", name="Started (service's time)").wait_for()
+        shown.get_by_role("columnheader", name="Ended", exact=True).last.wait_for()
+
+    def test_a_service_that_does_not_answer_is_told_at_once_and_what_is_known_stays(
+        self, page: Page, url: str
+    ) -> None:
+        shown = show(page, url)
+        shown.locator("[data-sentence=capacity]").wait_for()
+        since = ago(seconds=0)  # after what is shown was read
+
+        def fall_silent(data: dict[str, Any]) -> None:
+            for name in ("capacity", "tasks", "days"):
+                data[name].update(unanswered_since=since, read_at=ago(seconds=60), value=None)
+
+        change(page, "connections/webcollect_default", fall_silent)
+        refresh(shown)
+        service = shown.locator("[data-section=service]")
+        service.get_by_text("The service has not answered since").wait_for()
+        shown.get_by_role("button", name="service not answering since").wait_for()
+        # what another process told before, is newer
+        assert service.locator("[data-sentence=capacity]").is_visible()
+        # it is asked again soon
+        with page.expect_request("**/webcollect/connections/webcollect_default"):
+            pass
+
+    @pytest.mark.parametrize(
+        ("edit", "text", "has_charts"),
+        [
+            (
+                lambda data: data.update(sees_all=False),
+                "Only collection tasks of the DAGs that you may read are shown.",
+                True,
+            ),
+            (
+                lambda data: data["days"].update(value={"days": [], "thresholds": {}}, read_at=ago()),
+                "The service tells of no run in the last 30 days.",
+                False,
+            ),
+        ],
+        ids=["of other DAGs", "no run"],
+    )
+    def test_what_is_not_shown_of_the_service_is_said(
+        self, page: Page, url: str, edit: Callable[[Any], None], text: str, has_charts: bool
+    ) -> None:
+        change(page, "connections/webcollect_default", edit)
+        shown = show(page, url)
+        shown.get_by_text(text).wait_for()
+        assert bool(shown.locator("[data-chart]").count()) is has_charts
+
+    def test_a_day_that_is_not_over_is_not_short_of_rows(self, page: Page, url: str) -> None:
+        def be_short(data: dict[str, Any]) -> None:
+            days = [{"day": ago(days=days)[:10], "rows": 1, "succeeded": 1, "cost": 1} for days in (1, 0)]
+            limits = {"rows_low": 10, "rows_high": 40, "succeeded_low": 0.9, "cost_high": None}
+            data["days"].update(value={"days": days, "thresholds": limits}, read_at=ago())
+
+        change(page, "connections/webcollect_default", be_short)
+        bars = show(page, url).locator('[data-chart="rows"] [data-day]')
+        bars.first.wait_for()
+        assert [each.get_attribute("class") for each in bars.all()] == ["run odd", "run landed chosen"]
+
+    def test_the_days_of_a_chart_are_told_by_arrow_keys(self, page: Page, url: str) -> None:
+        shown = show(page, url)
+        chart = shown.locator('[data-chart="rows"]')
+        told_by_arrow_keys(page, chart, "Rows per day")
+        assert chart.locator("text.limit").all_inner_texts() != []
+
+    def test_an_ended_session_is_one_banner_with_a_link(self, page: Page, url: str) -> None:
+        shown = show(page, url)
+        page.route("**/webcollect/**", lambda route: route.fulfill(status=401, json={"detail": "no"}))
+        refresh(shown)
+        banner = shown.locator("[data-banner]")
+        banner.get_by_text("Your session has ended").wait_for()
+        assert shown.get_by_text("session").count() == 1
+        link = banner.get_by_role("link", name="Sign in again").get_attribute("href") or ""
+        assert urlsplit(link).path == urlsplit(f"{url}/api/v2/auth/login").path
+        assert parse_qs(urlsplit(link).query)["next"] == [urlsplit(f"{url}{PAGE}").path]
+
+    @pytest.mark.parametrize(("zone", "difference"), [("Asia/Tokyo", "+09:00"), ("UTC", "+00:00")])
+    def test_the_time_zone_is_that_chosen_in_airflow(
+        self, new_page: Page, url: str, zone: str, difference: str
+    ) -> None:
+        new_page.add_init_script(f"localStorage.setItem('timezone', JSON.stringify('{zone}'))")
+        shown = show(new_page, url)
+        shown.get_by_text(f"times in {zone} ({difference})").wait_for()
+        landed = series_of(shown, "jobs_daily").locator("time").first
+        moment = datetime.datetime.fromisoformat(landed.get_attribute("datetime") or "")
+        hours = int(difference[1:3])
+        local = moment + datetime.timedelta(hours=hours)
+        assert landed.get_attribute("title") == f"{local:%Y-%m-%d %H:%M:%S} {zone}"
+
+    def test_a_search_finds_names_and_asks_the_server_for_what_is_left_out(
+        self, page: Page, url: str
+    ) -> None:
+        change(page, "landings", lambda data: data.update(left_out=5))
+        shown = show(page, url)
+        shown.get_by_text("5 landings more are left out: a search finds them.").wait_for()
+        with page.expect_request(re.compile(r"/webcollect/landings\?search=jobs")):
+            shown.get_by_role("searchbox").fill("jobs")
+        assert marks(shown) == ["odd"]
+        assert shown.get_by_text("The last 30 days").count() == 0
+
+    def test_what_was_opened_and_focused_stays_so_when_the_page_is_read_again(
+        self, page: Page, url: str
+    ) -> None:
+        shown = show(page, url)
+        button = series_of(shown, "jobs_daily").get_by_role("button")
+        button.focus()
+        page.keyboard.press("Enter")
+        shown.locator("[data-run]").first.wait_for()
+
+        def add_row(data: dict[str, Any]) -> None:
+            for series in data["series"]:
+                series["runs"] = copy.deepcopy(series["runs"])
+                series["runs"][-1]["rows"] = 21
+
+        change(page, "landings", add_row)
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        series_of(shown, "jobs_daily").locator('[data-rows="21"]').wait_for()
+        assert shown.locator("[data-run]").count() == 30
+        focused = page.evaluate("document.activeElement.closest('[data-series]')?.dataset.series ?? ''")
+        assert focused.startswith("jobs_daily/")
+
+    def test_nothing_yet_is_two_steps_with_links(self, page: Page, url: str) -> None:
+        counts = {"landings": 0, "failed": 0, "checks": 0, "late": 0, "odd": 0, "empty": 0}
+        change(page, "landings", lambda data: data.update(series=[], left_out=0, counts=counts))
+        change(page, "activity", lambda data: data.update(running=[], failures=[]))
+        shown = show(page, url)
+        shown.get_by_text("Land rows").wait_for()
+        assert shown.locator("ol > li").count() == 2
+        shown.get_by_role("link", name="Airflow's connections").click()
+        page.get_by_role("button", name="Add Connection").wait_for()
+
+    def test_all_is_well_is_said_with_what_was_checked(self, page: Page, url: str) -> None:
+        be_well(page)
+        shown = show(page, url)
+        shown.get_by_text(
+            "All is well: no failure of the last seven days is open, no landing is late"
+        ).wait_for()
+        shown.locator("[data-sentence=capacity]").wait_for()
+        since = ago(seconds=0)  # after what is shown was read
+
+        def fall_silent(data: dict[str, Any]) -> None:
+            data["capacity"].update(unanswered_since=since, read_at=ago(seconds=60))
+
+        change(page, "connections/webcollect_default", fall_silent)
+        refresh(shown)
+        shown.get_by_text("As far as it can be seen: no failure").wait_for()
+
+    def test_all_is_well_is_not_said_of_what_could_not_be_checked(self, page: Page, url: str) -> None:
+        be_well(page)
+        page.route(
+            "**/webcollect/activity", lambda route: route.fulfill(status=500, json={"detail": "broken"})
+        )
+        shown = show(page, url)
+        shown.get_by_text("Airflow does not answer: broken (500)").wait_for()
+        assert shown.get_by_text("All is well").count() == 0
+
+    def test_no_page_scrolls_sideways_and_a_narrow_one_has_cards(self, page: Page, url: str) -> None:
+        shown = show(page, url)
+        for width in (1000, 800, 600, 400):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert shown.evaluate("page => page.scrollWidth <= page.clientWidth"), width
+        series_of(shown, "shops_daily").get_by_role("button").click()
+        shown.locator("[data-source]").first.wait_for()
+        assert shown.evaluate("page => page.scrollWidth <= page.clientWidth")
+        cells = series_of(shown, "jobs_daily").locator("td")
+        tops = [(cells.nth(index).bounding_box() or {"y": 0.0})["y"] for index in range(cells.count())]
+        assert len(set(tops)) > 3
+
+    @pytest.mark.skipif(not AXE.is_file(), reason="axe is not installed")
+    @pytest.mark.parametrize(
+        ("theme", "rules"),
+        # the themes differ in their colours alone
+        [("light", {}), ("dark", {"runOnly": {"type": "rule", "values": ["color-contrast"]}})],
+        ids=["light", "dark"],
+    )
+    def test_everybody_can_use_it(self, new_page: Page, url: str, theme: str, rules: dict[str, Any]) -> None:
+        new_page.add_init_script(f"localStorage.setItem('theme', '{theme}')")
+        shown = show(new_page, url)
+        for dag_id in ("shops_daily", "reviews_daily"):
+            series_of(shown, dag_id).get_by_role("button").click()
+        shown.locator("[data-source]").first.wait_for()
+        shown.locator("[data-column]").nth(8).wait_for()
+        shown.locator("[data-chart]").first.wait_for()
+        new_page.add_script_tag(path=AXE)
+        options = {"resultTypes": ["violations"], **rules}
+        found = new_page.evaluate("options => axe.run('webcollect-page', options)", options)
+        faults = [each for each in found["violations"] if each["impact"] in ("serious", "critical")]
+        assert [(each["id"], each["nodes"][0]["html"]) for each in faults] == []
+
+    def test_the_dashboard_has_a_line_that_asks_once_and_is_nowhere_else(
+        self, new_page: Page, url: str
+    ) -> None:
+        asked: list[str] = []
+        new_page.on(
+            "request",
+            lambda request: "/webcollect/" in request.url and asked.append(urlsplit(request.url).path),
+        )
+        new_page.goto(f"{url}/dags")
+        new_page.get_by_role("link", name="hello").first.wait_for()
+        assert asked == []
+
         new_page.goto(url)
-    new_page.wait_for_timeout(500)
-    assert new_page.locator("webcollect-tile").is_hidden()
+        tile = new_page.locator("webcollect-tile")
+        tile.get_by_text(re.compile(r"\d+ landings · 1 failed · 2 failed checks · 3 late")).wait_for()
+        # the dashboard itself asks every few seconds
+        new_page.wait_for_timeout(4_000)
+        data = [path for path in asked if "/static/" not in path]
+        base = urlsplit(url).path
+        assert sorted(data) == [f"{base}/webcollect/activity", f"{base}/webcollect/landings"]
+        tile.get_by_role("link", name="Web collection").click()
+        new_page.locator("webcollect-page").wait_for()
+
+    def test_the_dashboard_has_no_line_for_who_may_not_read_it(self, new_page: Page, url: str) -> None:
+        for name in ("landings", "activity"):
+            new_page.route(
+                f"**/webcollect/{name}", lambda route: route.fulfill(status=403, json={"detail": "no"})
+            )
+        with new_page.expect_response("**/webcollect/activity"):
+            new_page.goto(url)
+        new_page.wait_for_timeout(500)
+        assert new_page.locator("webcollect-tile").is_hidden()
