@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import shutil
@@ -72,25 +71,6 @@ def test_provider_info_fits_the_schema_of_airflow() -> None:
     schema = json.loads(files("airflow").joinpath("provider_info.schema.json").read_text())
 
     jsonschema.validate(get_provider_info(), schema)
-
-
-def test_all_that_provider_info_names_exists() -> None:
-    info = get_provider_info()
-    modules = [
-        module
-        for kind in ("operators", "sensors", "hooks", "triggers")
-        for entry in info[kind]
-        for module in entry["python-modules"]
-    ]
-    modules += [entry["python-module"] for entry in info["transfers"]]
-    classes = [entry["hook-class-name"] for entry in info["connection-types"]] + info["cli"]
-
-    assert modules
-    assert classes
-    for module in modules:
-        importlib.import_module(module)
-    for module, _, name in (path.rpartition(".") for path in classes):
-        assert hasattr(importlib.import_module(module), name)
 
 
 @pytest.mark.parametrize("constraints", CONSTRAINTS, ids=lambda path: path.name)

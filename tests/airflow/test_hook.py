@@ -235,6 +235,18 @@ async def test_aload_reads_the_connection_once(hook: WebCollectHook, monkeypatch
     assert hook.connection is connection
 
 
+def slow_hook(ask: Callable[[], None]) -> WebCollectHook:
+    """Return a hook that calls a function before it reads its connection."""
+
+    class SlowHook(WebCollectHook):
+        @classmethod
+        def get_connection(cls, conn_id: str) -> Any:
+            ask()
+            return super().get_connection(conn_id)
+
+    return SlowHook()
+
+
 async def test_the_event_loop_never_waits_for_a_thread_that_needs_it(
     hook: WebCollectHook,
 ) -> None:
@@ -245,13 +257,7 @@ async def test_the_event_loop_never_waits_for_a_thread_that_needs_it(
         asking.set()
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(PATIENCE)
 
-    class SlowHook(WebCollectHook):
-        @classmethod
-        def get_connection(cls, conn_id: str) -> Any:
-            ask()
-            return super().get_connection(conn_id)
-
-    loading = asyncio.create_task(SlowHook().aload())
+    loading = asyncio.create_task(slow_hook(ask).aload())
     await asyncio.to_thread(asking.wait)
     # as a trigger of the user's own may do
     assert hook.connection
@@ -272,15 +278,9 @@ async def test_a_thread_that_asks_airflow_gets_its_answer_though_nobody_waits_an
         async_to_sync(nobody_waits.wait)()
         answered.set()
 
-    class SlowHook(WebCollectHook):
-        @classmethod
-        def get_connection(cls, conn_id: str) -> Any:
-            ask()
-            return super().get_connection(conn_id)
-
     await hook.aload()
     loading = asyncio.create_task(
-        SlowHook().aload() if what == "the connection" else hook.async_client().run(lambda _: ask())
+        slow_hook(ask).aload() if what == "the connection" else hook.async_client().run(lambda _: ask())
     )
     await asyncio.to_thread(asking.wait)
     loading.cancel()

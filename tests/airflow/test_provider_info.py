@@ -29,7 +29,7 @@ def test_the_modules_that_the_provider_info_names_hold_all_that_dags_may_use() -
         for module in entry["python-modules"]
     ] + [entry["python-module"] for entry in info["transfers"]]
     offered = set().union(*(vars(importlib.import_module(module)) for module in named))
-    offered |= {link.rpartition(".")[2] for link in info.get("extra-links", ())}
+    offered |= {link.rpartition(".")[2] for link in info["extra-links"]}
 
     there = set()
     for kind in ("hooks", "operators", "sensors", "triggers", "transfers"):
@@ -41,6 +41,9 @@ def test_the_modules_that_the_provider_info_names_hold_all_that_dags_may_use() -
     ours = {name for name in there if name.startswith("WebCollect")}
     assert ours - offered <= {"WebCollectError", "WebCollectConnection", "WebCollectOperator"}
     assert len(ours & offered) >= 9
+    for path in [HOOK, *info["cli"], *info["extra-links"]]:
+        module, _, name = path.rpartition(".")
+        assert hasattr(importlib.import_module(module), name)
 
 
 # Airflow itself asks the older of its two managers

@@ -61,13 +61,19 @@ def token_in_variable(no_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "TIMING", ClientTiming(store_patience=0))
 
 
+def execute_sql(statement: str, *values: Any) -> list[Any]:
+    """Execute a statement in Airflow's database, and return its rows."""
+    path = Path(os.environ["AIRFLOW_HOME"]) / "airflow.db"
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        return database.execute(statement, values).fetchall()
+
+
 @pytest.fixture
-def without_variables(airflow_home: str) -> Iterator[None]:
+def without_variables() -> Iterator[None]:
     """A database that has no Variables, like one that nobody has set up."""
-    with contextlib.closing(sqlite3.connect(Path(airflow_home) / "airflow.db")) as database:
-        database.execute("alter table variable rename to away")
-        yield
-        database.execute("alter table away rename to variable")
+    execute_sql("alter table variable rename to away")
+    yield
+    execute_sql("alter table away rename to variable")
 
 
 def stored(key: str) -> str:
@@ -107,13 +113,11 @@ def test_a_dag_run_needs_one_token_for_all_its_tasks_and_leaves_none_in_the_data
         assert secret not in everything
 
 
-def test_the_variable_holds_the_token_encrypted(connected: None, sandbox: Sandbox, airflow_home: str) -> None:
+def test_the_variable_holds_the_token_encrypted(connected: None, sandbox: Sandbox) -> None:
     WebCollectHook().get_running_counts()
 
-    with sqlite3.connect(Path(airflow_home) / "airflow.db") as database:
-        ((value, is_encrypted),) = database.execute(
-            "select val, is_encrypted from variable where key = ?", [VARIABLE]
-        )
+    columns = "select val, is_encrypted from variable where key = ?"
+    ((value, is_encrypted),) = execute_sql(columns, VARIABLE)
     assert is_encrypted
     assert "refresh_token" not in value
 
@@ -170,8 +174,7 @@ def test_deleting_the_variable_begins_anew_with_the_connections_credential(
     confirm()
     confirm()
     assert len(sandbox.control.requests("/token")) == 1
-    with sqlite3.connect(Path(os.environ["AIRFLOW_HOME"]) / "airflow.db") as database:
-        database.execute("delete from variable where key = ?", [VARIABLE])
+    execute_sql("delete from variable where key = ?", VARIABLE)
     confirm()
     assert [_grant(request) for request in sandbox.control.requests("/token")] == ["password", "password"]
 
@@ -213,14 +216,11 @@ def test_where_no_variable_can_be_written_no_refresh_token_is_spent(
     assert sandbox.control.requests("/token") == []
 
 
-def test_a_variable_that_only_cannot_be_read_is_not_taken_for_none(
-    connected: None, sandbox: Sandbox, airflow_home: str
-) -> None:
+def test_a_variable_that_only_cannot_be_read_is_not_taken_for_none(connected: None, sandbox: Sandbox) -> None:
     WebCollectHook().get_running_counts()
     # what was encrypted with another key
     value = Fernet(Fernet.generate_key()).encrypt(b"a token").decode()
-    with sqlite3.connect(Path(airflow_home) / "airflow.db") as database:
-        database.execute("update variable set val = ? where key = ?", [value, VARIABLE])
+    execute_sql("update variable set val = ? where key = ?", value, VARIABLE)
     with pytest.raises(TokenStoreUnavailable, match="cannot be read"):
         WebCollectHook().get_running_counts()
 
