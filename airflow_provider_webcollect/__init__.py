@@ -10,7 +10,7 @@ from typing import Any
 
 __version__ = "1.0.0rc1"
 
-#: The modules of the public names that are no operators; those, `operators.webcollect` lists.
+#: The modules of the public names, but for those that ``operators.webcollect`` has in its ``__all__``.
 _MODULES = {
     "LandingEvent": "assets",
     "create_asset": "assets",

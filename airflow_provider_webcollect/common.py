@@ -341,13 +341,17 @@ class WebCollectTaskOperator(WebCollectOperator):
     def __init__(self, *, collection_task_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.collection_task_id = collection_task_id
+        check_now(self, self._checked_id, ("collection_task_id",))
+
+    def _checked_id(self) -> str:
+        return validation.text("collection_task_id", self.collection_task_id)
 
     def open_hook(self, context: Context) -> WebCollectHook:
         """Return the hook of the connection, and store the link to the task.
 
         :param context: of the attempt.
         """
-        self.collection_task_id = validation.text("collection_task_id", self.collection_task_id)
+        self.collection_task_id = self._checked_id()
         hook = super().open_hook(context)
         store_task_link(context, hook, self.collection_task_id)
         return hook

@@ -68,10 +68,7 @@ class _AnalyticsOperator(WebCollectOperator):
         "collection_method",
         "webcollect_conn_id",
     )
-    template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
-        "collection_task_ids": "json",
-        "member_names": "json",
-    }
+    template_fields_renderers = dict.fromkeys(("collection_task_ids", "member_names"), "json")
 
     def __init__(
         self,

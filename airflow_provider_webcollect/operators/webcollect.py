@@ -57,7 +57,6 @@ __all__ = [
 ]
 
 OnPartialFailure = Literal["fail", "skip", "ignore"]
-JSON_RENDERER = "json"
 
 
 class WebCollectRefreshTokenOperator(WebCollectOperator):
@@ -123,7 +122,7 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
         "loop_items",
         "webcollect_conn_id",
     )
-    template_fields_renderers = {"loop_items": JSON_RENDERER}  # noqa: RUF012  # as in Airflow
+    template_fields_renderers = {"loop_items": "json"}  # noqa: RUF012  # as in Airflow
 
     def __init__(
         self,
@@ -142,10 +141,9 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
         self.is_append = is_append
         check_now(self, self._call)
 
-    def _call(self) -> Any:
-        task_id = validation.text("collection_task_id", self.collection_task_id)
+    def _call(self) -> Call[Any]:
         return endpoints.update_loop_items(
-            task_id, self.action_id, self.loop_type, self.loop_items, self.is_append
+            self.collection_task_id, self.action_id, self.loop_type, self.loop_items, self.is_append
         )
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
@@ -185,10 +183,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
     """
 
     template_fields: Sequence[str] = ("collection_task_id", "actions", "loop_items", "webcollect_conn_id")
-    template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
-        "actions": JSON_RENDERER,
-        "loop_items": JSON_RENDERER,
-    }
+    template_fields_renderers = dict.fromkeys(("actions", "loop_items"), "json")
 
     def __init__(
         self,
@@ -205,9 +200,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
 
     def _call(self) -> Call[Any]:
         return endpoints.update_task_parameters(
-            validation.text("collection_task_id", self.collection_task_id),
-            actions=self.actions,
-            loop_items=self.loop_items,
+            self.collection_task_id, actions=self.actions, loop_items=self.loop_items
         )
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
@@ -255,10 +248,7 @@ class WebCollectGetActionsOperator(WebCollectOperator):
     """
 
     template_fields: Sequence[str] = ("collection_task_ids", "action_types", "webcollect_conn_id")
-    template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
-        "collection_task_ids": JSON_RENDERER,
-        "action_types": JSON_RENDERER,
-    }
+    template_fields_renderers = dict.fromkeys(("collection_task_ids", "action_types"), "json")
 
     def __init__(
         self,
@@ -306,7 +296,7 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
         "object_storage_conn_id",
         "webcollect_conn_id",
     )
-    template_fields_renderers = {"urls": JSON_RENDERER}  # noqa: RUF012  # as in Airflow
+    template_fields_renderers = {"urls": "json"}  # noqa: RUF012  # as in Airflow
 
     def __init__(
         self,
@@ -324,7 +314,6 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
         check_now(self, self._check)
 
     def _check(self) -> None:
-        validation.text("collection_task_id", self.collection_task_id)
         if (self.urls is None) == (self.urls_path is None):
             raise InvalidArgument("urls", self.urls, "either `urls` or `urls_path` must be given")
         if self.urls is not None:
@@ -370,8 +359,7 @@ class WebCollectCopyTaskOperator(WebCollectTaskOperator):
         check_now(self, self._call)
 
     def _call(self) -> Call[Any]:
-        task_id = validation.text("collection_task_id", self.collection_task_id)
-        return endpoints.copy_task(task_id, _group(self.task_group_id))
+        return endpoints.copy_task(self.collection_task_id, _group(self.task_group_id))
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         copied = hook.client.send(self._call())
@@ -404,10 +392,7 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
     """
 
     template_fields: Sequence[str] = ("collection_task_ids", "task_group_ids", "webcollect_conn_id")
-    template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
-        "collection_task_ids": JSON_RENDERER,
-        "task_group_ids": JSON_RENDERER,
-    }
+    template_fields_renderers = dict.fromkeys(("collection_task_ids", "task_group_ids"), "json")
 
     def __init__(
         self,
@@ -474,8 +459,8 @@ class WebCollectMoveTaskOperator(WebCollectTaskOperator):
         check_now(self, self._call)
 
     def _call(self) -> Call[Any]:
-        task_id = validation.text("collection_task_id", self.collection_task_id)
-        return endpoints.move_task(task_id, validation.integer("task_group_id", self.task_group_id))
+        group_id = validation.integer("task_group_id", self.task_group_id)
+        return endpoints.move_task(self.collection_task_id, group_id)
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         if not hook.client.send(self._call()).moved:
@@ -523,7 +508,7 @@ class WebCollectDeleteTasksOperator(_DeleteOperator):
     """
 
     template_fields: Sequence[str] = ("collection_task_ids", "webcollect_conn_id")
-    template_fields_renderers = {"collection_task_ids": JSON_RENDERER}  # noqa: RUF012  # as in Airflow
+    template_fields_renderers = {"collection_task_ids": "json"}  # noqa: RUF012  # as in Airflow
     _what = "tasks"
     _call = staticmethod(endpoints.delete_tasks)
 
@@ -551,7 +536,7 @@ class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
     """
 
     template_fields: Sequence[str] = ("task_group_ids", "webcollect_conn_id")
-    template_fields_renderers = {"task_group_ids": JSON_RENDERER}  # noqa: RUF012  # as in Airflow
+    template_fields_renderers = {"task_group_ids": "json"}  # noqa: RUF012  # as in Airflow
     _what = "task groups"
     _call = staticmethod(endpoints.delete_task_groups)
 
@@ -594,15 +579,8 @@ class WebCollectMarkExportedOperator(WebCollectTaskOperator):
 
     template_fields: Sequence[str] = ("collection_task_id", "webcollect_conn_id")
 
-    def __init__(self, *, collection_task_id: str, **kwargs: Any) -> None:
-        super().__init__(collection_task_id=collection_task_id, **kwargs)
-        check_now(self, self._call)
-
-    def _call(self) -> Any:
-        return endpoints.mark_exported(validation.text("collection_task_id", self.collection_task_id))
-
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        hook.client.send(self._call())
+        hook.mark_exported(self.collection_task_id)
         self.log.info("Confirmed the export of task %s.", self.collection_task_id)
         return {"collection_task_id": self.collection_task_id}
 

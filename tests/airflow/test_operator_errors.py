@@ -385,8 +385,8 @@ class TestArguments:
             with make_dag():
                 mapped = operator.partial(task_id="mapped").expand_kwargs([arguments])
             each = [mapped.unmap(arguments)]
-            if operator is not WebCollectRefreshTokenOperator:
-                # one template suffices to put all checks off
+            # one template suffices to put all checks off, but those of an argument by itself
+            if name not in {"collection_task_id", "renew_after"}:
                 connection = "{{ 'webcollect_default' }}"
                 each.append(operator(task_id="rendered", **arguments, webcollect_conn_id=connection))
             for task in each:
