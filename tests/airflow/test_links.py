@@ -27,11 +27,11 @@ from tests.airflow.executions import execute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
 
 TEMPLATE = "https://service.example/tasks/{task_id}?tab=data"
+FOLDERS = "https://storage.example/{bucket}/{path}/?x={y}"
 
 
 def shown(dag: Any, run: FinishedRun, task_id: str, name: str = "Collection task") -> str | None:
@@ -57,7 +57,7 @@ def serialized(dag: Any) -> Any:
 
 @pytest.mark.usefixtures("airflow_database", "connected")
 @pytest.mark.webcollect_sandbox(speed=1000, enforce_limits=False)
-class TestTaskLink:
+class TestLinks:
     def test_it_has_the_id_without_the_white_space_of_a_template(
         self, sandbox: Sandbox, set_connection: Callable[..., None]
     ) -> None:
@@ -68,38 +68,55 @@ class TestTaskLink:
 
         assert WebCollectTaskLink().get_link(sensor, ti_key=None) == TEMPLATE.format(task_id=finished)
 
-    @pytest.mark.parametrize("template", [TEMPLATE, None])
-    def test_it_leads_to_the_tasks_page_if_the_connection_knows_it(
+    @pytest.mark.parametrize("known", [True, False])
+    def test_they_lead_to_the_pages_of_task_and_folder_if_the_connection_knows_them(
         self,
         sandbox: Sandbox,
         task: dict[str, Any],
         set_connection: Callable[..., None],
-        template: str | None,
+        known: bool,
+        destination: str,
         said: Callable[[], str],
     ) -> None:
-        set_connection(extra={"refresh_token": sandbox.refresh_token, "task_url_template": template})
-        with make_dag() as dag:
-            WebCollectMarkExportedOperator(
-                task_id="confirm", collection_task_id="{{ params.id }}", params={"id": task["task_id"]}
-            )
-            WebCollectStartSubTasksOperator(
+        templates = {"task_url_template": TEMPLATE, "export_url_template": FOLDERS}
+        set_connection(extra={"refresh_token": sandbox.refresh_token, **(templates if known else {})})
+        id_ = task["task_id"]
+        with make_dag(params={"id": id_}) as dag:
+            WebCollectMarkExportedOperator(task_id="confirm", collection_task_id="{{ params.id }}")
+            wait = WebCollectStartSubTasksOperator(
                 task_id="wait",
-                collection_task_id=task["task_id"],
+                collection_task_id=id_,
                 wait_for_completion=True,
                 deferrable=True,
                 poll_interval=0.2,
             )
             WebCollectMarkExportedOperator(task_id="fail", collection_task_id="not / there")
+            sources: dict[str, dict[str, Any]] = {
+                "one": {"collection_task_id": "{{ params.id }}"},
+                "many": {"sources": [id_]},
+            }
+            for name, which in sources.items():
+                folder = f"{destination} at {{{{ '1' }}}}/{name}"
+                # not after the run that has just ended, which may add rows
+                WebCollectToObjectStorageOperator(task_id=name, destination=folder, **which) >> wait
         run = run_dag(dag)
 
-        assert run.states == {"confirm": "success", "wait": "success", "fail": "failed"}
-        if template is None:
-            assert [shown(dag, run, name) for name in run.states] == [None, None, None]
+        assert run.states == dict.fromkeys(("confirm", "wait", "one", "many"), "success") | {"fail": "failed"}
+        tasks = {name: shown(dag, run, name) for name in run.states}
+        folders = {name: shown(dag, run, name, "Landed rows") for name in ("one", "many")}
+        if not known:
+            assert {*tasks.values(), *folders.values()} == {None}
             assert "XCom not found" not in said()
             return
-        page = template.format(task_id=task["task_id"])
-        assert (shown(dag, run, "confirm"), shown(dag, run, "wait")) == (page, page)
-        assert shown(dag, run, "fail") == "https://service.example/tasks/not%20%2F%20there?tab=data"
+        page = TEMPLATE.format(task_id=id_)
+        assert tasks == {
+            **dict.fromkeys(("confirm", "wait", "one"), page),
+            "fail": "https://service.example/tasks/not%20%2F%20there?tab=data",
+            # of many sources there is no one task to lead to
+            "many": None,
+        }
+        place = f"https://storage.example/{destination.removeprefix('file://')}%20at%201"
+        assert folders == {name: f"{place}/{name}/?x={{y}}" for name in ("one", "many")}
 
     def test_nothing_is_stored_where_there_is_nothing_to_link(self, task: dict[str, Any]) -> None:
         pushed: list[str] = []
@@ -107,43 +124,6 @@ class TestTaskLink:
         execute(WebCollectGetActionsOperator(task_id="read", collection_task_ids=[task["task_id"]]), ti=ti)
 
         assert pushed == []
-
-
-@pytest.mark.usefixtures("airflow_database")
-@pytest.mark.webcollect_sandbox(enforce_limits=False)
-class TestTransferLinks:
-    @pytest.mark.parametrize("template", ["https://storage.example/{bucket}/{path}/?x={y}", None])
-    def test_they_lead_to_the_task_and_to_the_folder_if_the_connection_knows_the_pages(
-        self,
-        sandbox: Sandbox,
-        task: dict[str, Any],
-        set_connection: Callable[..., None],
-        template: str | None,
-        tmp_path: Path,
-        said: Callable[[], str],
-    ) -> None:
-        extra = {"refresh_token": sandbox.refresh_token, "export_url_template": template}
-        set_connection(extra={**extra, "task_url_template": template and TEMPLATE})
-        folder = f"file://{tmp_path}/landed at {{{{ '1' }}}}"
-        with make_dag() as dag:
-            for name, what in {
-                "one": {"collection_task_id": "{{ params.id }}", "params": {"id": task["task_id"]}},
-                "many": {"sources": [task["task_id"]]},
-            }.items():
-                WebCollectToObjectStorageOperator(task_id=name, destination=f"{folder}/{name}", **what)
-        run = run_dag(dag)
-
-        assert run.states == {"one": "success", "many": "success"}
-        folders = [shown(dag, run, name, "Landed rows") for name in ("one", "many")]
-        tasks = [shown(dag, run, name) for name in ("one", "many")]
-        if template is None:
-            assert folders + tasks == [None] * 4
-            assert "XCom not found" not in said()
-            return
-        page = f"https://storage.example/{tmp_path}/landed%20at%201"
-        assert folders == [f"{page}/{name}/?x={{y}}" for name in ("one", "many")]
-        # of many sources there is no one task to lead to
-        assert tasks == [TEMPLATE.format(task_id=task["task_id"]), None]
 
 
 @pytest.mark.parametrize("url", ["javascript:alert(1)", " javascript:alert(1)", "data:text/html,x", "//x"])
