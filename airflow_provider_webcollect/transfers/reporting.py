@@ -45,8 +45,6 @@ PROGRESS_INTERVAL = 5.0
 #: Minimum seconds and rows per second for which a rate is shown.
 SHORTEST_MEASURED, LEAST_RATE = 1.0, 0.5
 METRICS = "webcollect.landing"
-#: The key of the cursor in the state store of an outlet asset.
-CURSOR_KEY = "webcollect_next_offset"
 #: Above this number of new parts, they are not listed: XComs and asset events are kept in Airflow's database.
 MAX_LISTED_PARTS = 1000
 #: Likewise for the columns, and for the checks, of all sources together.
@@ -272,19 +270,6 @@ def report_to_outlets(
 def _few(of_sources: list[T]) -> list[T] | UnsetType:
     """Return the shares or checks of all sources, unless they are too many for an event."""
     return of_sources if sum(map(len, of_sources)) <= MAX_LISTED_SHARES else UNSET
-
-
-def store_cursor(context: Context, outlets: Iterable[Any], cursor: int) -> None:
-    """Put the cursor into the state store of the outlet assets, if Airflow has one (3.3 and later).
-
-    It is only for display; the landing uses the cursor in the manifest.
-    """
-    store: Any = context.get("asset_state_store")
-    if store is None:
-        return
-    for asset in outlets:
-        if hasattr(asset, "uri"):
-            store[asset].set(CURSOR_KEY, cursor)
 
 
 def write_redshift_manifest(

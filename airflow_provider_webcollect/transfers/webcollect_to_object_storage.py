@@ -431,8 +431,6 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             reports = self._land(context, hook, stop, unreported, began)
             if self.sources is None:
                 facts = reports[0].summary(reporting.are_listed(reports))
-                if self.mode == "incremental":
-                    reporting.store_cursor(context, self.outlets, reports[0].manifest.next_offset)
             else:
                 facts = reporting.totals_of(self.destination, reports, began)
             sources = [report.place.source for report in reports]

@@ -9,10 +9,8 @@ import pytest
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowSkipException,
-    Asset,
     ObjectStoragePath,
 )
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
@@ -321,27 +319,6 @@ class TestGrowing:
         facts = [(summary["rows"], summary["total_rows"]) for summary in summaries]
         assert facts == [(400, 400), (30, 430), (0, 430)]
         assert landed(destination) == sandbox.control.true_rows(source["task_id"])
-
-    def test_the_cursor_is_in_the_state_store_of_outlet_assets_where_airflow_has_one(
-        self, source: dict[str, Any], destination: str
-    ) -> None:
-        asset = Asset(f"{destination}-growing")
-        stored: list[Any] = []
-
-        def remember(context: Any, result: Any) -> None:
-            store = context.get("asset_state_store")
-            stored.append(store[asset].get("webcollect_next_offset") if store else None)
-
-        run = land(
-            destination,
-            source,
-            mode="incremental",
-            outlets=[asset],
-            post_execute=remember,
-        )
-
-        assert run.states == {"land": "success"}
-        assert stored == [manifest(destination)["next_offset"] if AIRFLOW_V_3_3_PLUS else None]
 
     def test_a_reset_source_fails_for_good_unless_told_otherwise(
         self, sandbox: Sandbox, source: dict[str, Any], destination: str

@@ -23,6 +23,8 @@ from tests.airflow.landings import landed, make_transfer, manifest, rows_at, tra
 from tests.interruption import signalled_when, until_no_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = [
@@ -157,12 +159,13 @@ class Sources:
         """Return the folder of a task."""
         return f"{self.destination}/{self.tasks[index]}"
 
-    def block(self) -> None:
-        """Have the last one fail for good: its folder has another's file."""
+    def fail(self, run_id: str) -> None:
+        """Land, but the last one fails for good: its folder has another's file until then."""
         self._foreign.parent.mkdir(parents=True)
         self._foreign.touch()
-
-    def unblock(self) -> None:
+        with pytest.raises(AirflowFailException, match=r"1 of 3 sources did not land.*notes\.txt"):
+            self.land(run_id)
+        assert [len(is_reported(self.folder(index), run_id)) for index in (0, 1)] == [1, 1]
         self._foreign.unlink()
 
     def grow(self, index: int, rows: int) -> None:
@@ -190,6 +193,19 @@ def sources(sandbox: Sandbox, destination: str) -> Sources:
     return Sources(sandbox, destination)
 
 
+def land_and_tell(operator: Any, meanwhile: Callable[[], None]) -> None:
+    """Land in the run ``first``; something happens when that is to be an event of an asset."""
+
+    class Extra(dict[str, Any]):
+        def update(self, *facts: Any, **more: Any) -> None:
+            meanwhile()
+            super().update(*facts, **more)
+
+    asset = Asset("s3://bucket/told")
+    operator.outlets = [asset]
+    execute(operator, run_id="first", outlet_events={asset: SimpleNamespace(extra=Extra())})
+
+
 def rows_of_each(summary: Summary) -> list[list[dict[str, Any]]]:
     """Return the rows that a result names for each source."""
     return [rows_at(facts["uris"]) for facts in summary["sources"]]
@@ -200,11 +216,7 @@ class TestSources:
     def test_the_next_run_reports_those_that_landed_though_one_failed_for_good(
         self, sources: Sources
     ) -> None:
-        sources.block()
-        with pytest.raises(AirflowFailException, match=r"1 of 3 sources did not land.*notes\.txt"):
-            sources.land("first")
-        assert [len(is_reported(sources.folder(index), "first")) for index in (0, 1)] == [1, 1]
-        sources.unblock()
+        sources.fail("first")
         sources.grow(1, 3)
 
         second = sources.land("second")
@@ -218,10 +230,7 @@ class TestSources:
 
     @pytest.mark.at_night
     def test_the_run_that_failed_reports_none_of_them_once_it_is_cleared(self, sources: Sources) -> None:
-        sources.block()
-        with pytest.raises(AirflowFailException):
-            sources.land("first")
-        sources.unblock()
+        sources.fail("first")
         sources.land("second")
         sources.grow(0, 4)
 
@@ -232,10 +241,7 @@ class TestSources:
 
     @pytest.mark.at_night
     def test_a_retry_of_the_run_reports_all_of_them(self, sources: Sources) -> None:
-        sources.block()
-        with pytest.raises(AirflowFailException):
-            sources.land("first")
-        sources.unblock()
+        sources.fail("first")
 
         assert rows_of_each(sources.land("first")) == sources.rows()
         assert sources.land("second")["uris"] == []
@@ -261,20 +267,14 @@ class TestSources:
 
     @pytest.mark.at_night
     def test_those_are_reported_once_of_which_one_was_taken_over_at_the_end(self, sources: Sources) -> None:
-        asset = Asset(f"{sources.destination}-asset")
         others: list[Summary] = []
 
-        class Event(dict[str, Any]):
-            """While Airflow stores it, another run lands the second source."""
+        def land_the_second() -> None:
+            task = {"task_id": sources.tasks[1]}
+            others.append(transfer(sources.folder(1), task, run_id="other", mode="incremental"))
 
-            def update(self, *facts: Any, **more: Any) -> None:
-                task = {"task_id": sources.tasks[1]}
-                others.append(transfer(sources.folder(1), task, run_id="other", mode="incremental"))
-                super().update(*facts, **more)
-
-        events = {asset: SimpleNamespace(extra=Event())}
         with pytest.raises(LeaseLost, match="another landing has finished there"):
-            execute(sources.operator(outlets=[asset]), run_id="first", outlet_events=events)
+            land_and_tell(sources.operator(), land_the_second)
 
         second = sources.land("second")
 
@@ -288,16 +288,11 @@ class TestErrorsAfterTheLanding:
     def test_the_next_run_reports_what_a_run_has_landed_that_could_not_tell_airflow(
         self, sandbox: Sandbox, source: dict[str, Any], destination: str
     ) -> None:
-        class Away(dict[Any, Any]):
-            """A state store of assets that is not there for a while."""
+        def be_away() -> None:
+            raise ConnectionError("the API server is down")
 
-            def __missing__(self, asset: object) -> Any:
-                raise ConnectionError("the API server is down")
-
-        asset = Asset(f"{destination}-asset")
-        operator = make_transfer(destination, source, mode="incremental", outlets=[asset])
         with pytest.raises(ConnectionError):
-            execute(operator, run_id="first", asset_state_store=Away())
+            land_and_tell(make_transfer(destination, source, mode="incremental"), be_away)
         assert len(landed(destination)) == 400
         sandbox.control.grow(source["task_id"], 30)
 
@@ -309,21 +304,15 @@ class TestErrorsAfterTheLanding:
 
     @pytest.mark.at_night
     def test_who_was_taken_over_after_its_landing_fails_and_reports_nothing(
-        self, source: dict[str, Any], destination: str, monkeypatch: pytest.MonkeyPatch
+        self, source: dict[str, Any], destination: str
     ) -> None:
         others: list[Summary] = []
 
-        class Store(dict[Any, Any]):
-            """While the cursor is stored, another run lands."""
+        def land_another() -> None:
+            others.append(transfer(destination, source, run_id="second", mode="incremental"))
 
-            def __missing__(self, asset: object) -> Any:
-                others.append(transfer(destination, source, run_id="second", mode="incremental"))
-                return SimpleNamespace(set=lambda key, value: None)
-
-        asset = Asset(f"{destination}-asset")
-        operator = make_transfer(destination, source, mode="incremental", outlets=[asset])
         with pytest.raises(LeaseLost):
-            execute(operator, run_id="first", asset_state_store=Store())
+            land_and_tell(make_transfer(destination, source, mode="incremental"), land_another)
 
         assert len(rows_at(others[0]["uris"])) == 400
         assert transfer(destination, source, run_id="first", mode="incremental")["uris"] == []
