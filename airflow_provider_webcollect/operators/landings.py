@@ -117,16 +117,8 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
 
     template_fields: Sequence[str] = (*_LandingOperator.template_fields, "run_id", "decision")
 
-    def __init__(
-        self,
-        *,
-        destination: str | ObjectStoragePath,
-        run_id: str | None = None,
-        decision: Decision = "accept",
-        object_storage_conn_id: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(destination=destination, object_storage_conn_id=object_storage_conn_id, **kwargs)
+    def __init__(self, *, run_id: str | None = None, decision: Decision = "accept", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.run_id = run_id
         self.decision = decision
         check_now(self, self._check)
@@ -181,13 +173,11 @@ class WebCollectCleanLandingOperator(_LandingOperator):
     def __init__(
         self,
         *,
-        destination: str | ObjectStoragePath,
         older_than: float | datetime.timedelta = 24 * 60 * 60,
         dry_run: bool = False,
-        object_storage_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(destination=destination, object_storage_conn_id=object_storage_conn_id, **kwargs)
+        super().__init__(**kwargs)
         self.older_than = older_than
         # BaseOperator has a method of the argument's name
         self.only_report = dry_run
