@@ -124,6 +124,13 @@ def remembered(run: FinishedRun) -> int:
         return int(session.execute(query, {"run_id": run.run_id}).scalar_one())
 
 
+def killed_during(result: dict[str, Any], began: float = 1.0, *, sent: bool = False) -> Store:
+    """Return what is stored of a start during which its process was killed."""
+    context: Any = {"task_state_store": (store := Store()), "ti": SimpleNamespace(max_tries=2)}
+    _Memory(context).keep(_Start(began=began, result=result, sent=sent))
+    return store
+
+
 @contextlib.contextmanager
 def once(happened: Callable[[], bool], action: Callable[..., Any], *arguments: Any) -> Iterator[None]:
     """Do something as soon as something else has happened, as a person would, or else at the end."""
@@ -294,7 +301,7 @@ class TestCrashes:
 
         def kill(**arguments: Any) -> tuple[WebCollectStartSubTasksOperator, Store]:
             usual = {"wait_for_completion": False, "clock": quick_clock()}
-            operator, store = make_start(task, **{**usual, **arguments}), Store()
+            operator = make_start(task, **{**usual, **arguments})
             before = Baseline.of(WebCollectHook().get_task_statuses_v2([task["task_id"]])[0])
             idle = [each["subtask_id"] for each in task["subtasks"]][1 if before.running else 0 :]
             result = {
@@ -302,9 +309,7 @@ class TestCrashes:
                 "started": idle,
                 "after": msgspec.to_builtins(before),
             }
-            context: Any = {"task_state_store": store, "ti": SimpleNamespace(max_tries=2)}
-            _Memory(context).keep(_Start(began=time.time(), result=result))
-            return operator, store
+            return operator, killed_during(result, began=time.time())
 
         return kill
 
@@ -516,7 +521,7 @@ class TestAnApiKeyAlone:
     def test_a_start_that_was_killed_is_not_repeated_unless_asked_for(
         self, sandbox: Sandbox, task: dict[str, Any], given: dict[str, Any], again: bool
     ) -> None:
-        store = self.killed({"started": given["sub_task_ids"], "after": None})
+        store = killed_during({"started": given["sub_task_ids"], "after": None})
         if again:
             assert start(task, store=store, **given, retry_unknown_outcome=True)["after"] is None
         else:
@@ -528,7 +533,7 @@ class TestAnApiKeyAlone:
         self, sandbox: Sandbox, task: dict[str, Any], set_connection: Callable[..., None]
     ) -> None:
         set_connection()
-        store = self.killed({"started": [], "after": None}, sent=True)
+        store = killed_during({"started": [], "after": None}, sent=True)
 
         with pytest.raises(AirflowFailException, match="without the status from before"):
             start(task, store=store)
@@ -539,14 +544,8 @@ class TestAnApiKeyAlone:
     ) -> None:
         result = {"started": given["sub_task_ids"], "after": None}
 
-        assert start(task, store=self.killed(result, sent=True), **given) == result
+        assert start(task, store=killed_during(result, sent=True), **given) == result
         assert sandbox.control.requests() == []
-
-    def killed(self, result: dict[str, Any], **start: Any) -> Store:
-        """Return what is stored of a start during which its process was killed."""
-        context: Any = {"task_state_store": (store := Store()), "ti": SimpleNamespace(max_tries=2)}
-        _Memory(context).keep(_Start(began=1.0, result=result, **start))
-        return store
 
 
 @pytest.mark.parametrize(
