@@ -85,8 +85,9 @@ class CheckedHistory(History):
             self.source.bad.update(range(min(before, self.source.count), self.source.count))
 
     def decide(self) -> None:
-        """Begin to accept or to discard rows."""
-        kind, number = self.chance.choice(["accept", "discard"]), self.chance.random()
+        """Begin to accept rows, to set them apart or to discard them."""
+        kind = self.chance.choice(["accept", "quarantine", "discard"])
+        number = self.chance.random()
 
         def work(place: Destination) -> Any:
             there = waiting_in(place)
