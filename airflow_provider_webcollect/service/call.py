@@ -275,21 +275,17 @@ def is_accepted(token: str, sender: Sender) -> bool:
 
 
 def _token(call: Call[Any], sender: Sender, rejected: str | None) -> str | None:
-    """Return the access token for the call, or None if it is sent with a key or without a credential."""
-    if not _needs_token(call, sender.context.credentials):
+    """Return the access token for the call, or None if it is sent with a key or without a credential.
+
+    :raises ConnectionIncomplete: if the connection has no credential for the call.
+    """
+    credentials = sender.context.credentials
+    if not _takes_token(call, credentials):
         return None
-    return sender.context.tokens.current(rejected) or sender.authorize(rejected)
-
-
-def _needs_token(call: Call[Any], credentials: Credentials) -> bool:
-    wanted = call.endpoint.credential
-    if wanted in {Credential.NONE, Credential.DATAHUB_KEY}:
-        return False
-    takes_key = wanted is Credential.KEY_OR_TOKEN or credentials.api_key_everywhere
-    if takes_key and credentials.api_key:
-        return False
+    if token := sender.context.tokens.current(rejected):
+        return token
     if credentials.can_get_tokens:
-        return True
+        return sender.authorize(rejected)
     if credentials.api_key:
         raise ConnectionIncomplete(
             "the connection has only an API key, and this operation takes an access token: add "
@@ -302,6 +298,15 @@ def _needs_token(call: Call[Any], credentials: Credentials) -> bool:
         "its login and password",
         endpoint=call.endpoint.name,
     )
+
+
+def _takes_token(call: Call[Any], credentials: Credentials) -> bool:
+    match call.endpoint.credential:
+        case Credential.NONE | Credential.DATAHUB_KEY:
+            return False
+        case Credential.KEY_OR_TOKEN:
+            return not credentials.api_key
+    return not (credentials.api_key and credentials.api_key_everywhere)
 
 
 def _authorization(call: Call[Any], credentials: Credentials, token: str | None) -> dict[str, str]:
@@ -333,10 +338,10 @@ def _sendable(name: str, secret: str) -> str:
 def request_now(call: Call[Any], context: ClientContext) -> Request | None:
     """Return the request of a call if it may be sent at once; None if it has to wait.
 
-    :raises WebCollectError: if there is no credential for the call.
+    :raises WebCollectError: if the key for the call is missing or unusable.
     """
     token = None
-    if _needs_token(call, context.credentials) and (token := context.tokens.current()) is None:
+    if _takes_token(call, context.credentials) and (token := context.tokens.current()) is None:
         return None
     limiters = context.rate_limiters.of(call.endpoint.rate_limit)
     # a moment that is assigned now, but used later, could exceed the rate limit
