@@ -41,9 +41,9 @@ def sandbox(options: tuple[str, ...]) -> int:
 
     It runs until Ctrl-C; `webcollect sandbox --help` shows its options.
     """
-    from airflow_provider_webcollect.sandbox.__main__ import main, make_parser
+    from airflow_provider_webcollect.sandbox.__main__ import main
 
-    return main(options, make_parser("webcollect sandbox"))
+    return main(options, "webcollect sandbox")
 
 
 #: Exit codes besides 0 and that of an interrupt; click's own code for wrong usage is 2 too.

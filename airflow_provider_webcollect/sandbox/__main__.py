@@ -24,7 +24,7 @@ CONN_ID = "webcollect_default"
 DEFAULTS = Settings(speed=60.0)
 
 
-def make_parser(program: str = "python -m airflow_provider_webcollect.sandbox") -> argparse.ArgumentParser:
+def make_parser(program: str) -> argparse.ArgumentParser:
     """Return the parser: options of the server, and one option for each setting.
 
     :param program: how the program is called.
@@ -48,17 +48,6 @@ def make_parser(program: str = "python -m airflow_provider_webcollect.sandbox") 
             parser.add_argument(flag, metavar="X", nargs=several, help=text)
     parser.set_defaults(**dataclasses.asdict(DEFAULTS))
     return parser
-
-
-def settings_from(arguments: argparse.Namespace) -> Settings:
-    """
-    Return the settings from the command line.
-
-    :raises ValueError: a value is invalid.
-    """
-    return make_settings(
-        {setting.name: getattr(arguments, setting.name) for setting in dataclasses.fields(Settings)}
-    )
 
 
 def welcome(url: str, datahub_url: str, settings: Settings) -> str:
@@ -100,21 +89,24 @@ All the rest, such as other credentials, is in docs/reference/sandbox.md and `--
 """
 
 
-def main(argv: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None) -> int:
+def main(
+    argv: Sequence[str] | None = None, program: str = "python -m airflow_provider_webcollect.sandbox"
+) -> int:
     """Serve until SIGINT or SIGTERM."""
-    parser = parser or make_parser()
-    arguments = parser.parse_args(argv)
+    parser = make_parser(program)
+    arguments = vars(parser.parse_args(argv))
+    host, port, allow_remote, ready_file = map(arguments.pop, ("host", "port", "allow_remote", "ready_file"))
     # Blocked in every thread, so that sigwait below receives them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     from airflow_provider_webcollect.sandbox.server import Sandbox
 
     try:
-        settings = settings_from(arguments)
-        sandbox = Sandbox(settings, arguments.port, arguments.host, arguments.allow_remote)
+        settings = make_settings(arguments)
+        sandbox = Sandbox(settings, port, host, allow_remote)
         with sandbox:
             print(welcome(sandbox.url, sandbox.datahub_url, settings), flush=True)
-            if arguments.ready_file:
-                _write_at_once(arguments.ready_file, sandbox.url)
+            if ready_file:
+                _write_at_once(ready_file, sandbox.url)
             signal.sigwait({signal.SIGINT, signal.SIGTERM})
     except (ValueError, OSError) as error:
         # whoever has called this goes on, and its processes inherit what is blocked

@@ -301,16 +301,17 @@ class Control:
         return answer
 
 
-def run_command(state: State, request: Request, body: bytes, any_host: bool) -> tuple[int, bytes]:
+def run_command(state: State, name: str, request: Request, body: bytes, any_host: bool) -> tuple[int, bytes]:
     """
-    Run a command: its name is the path after :data:`PREFIX`, its arguments are a JSON object or nothing.
+    Run a command.
 
+    :param name: the path after :data:`PREFIX`.
+    :param body: its arguments, a JSON object, or nothing.
     :param any_host: whether the ``Host`` header may name a host other than this machine's loopback.
     :return: HTTP status and JSON.
     """
     try:
         _refuse_web_pages(request, any_host)
-        name = request.scope["path"].removeprefix(PREFIX)
         if name not in COMMANDS:
             raise ServiceError("NotFound", f"There is no command {name}.", 404)
         part, function = COMMANDS[name]

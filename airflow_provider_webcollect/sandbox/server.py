@@ -93,7 +93,9 @@ class App:
         request = Request(scope, replay)
         path = scope["raw_path"].decode("latin-1")
         if path.startswith(PREFIX):
-            status, result = run_command(self._state, request, body, self._any_host)
+            status, result = run_command(
+                self._state, path.removeprefix(PREFIX), request, body, self._any_host
+            )
             await Response(result, status, {"Allow": "POST"}, _JSON)(scope, receive, send)
             return
         # A request in flight during a reset must not be written to the new log.
@@ -144,8 +146,9 @@ class App:
             case "no_answer":
                 return None
             case "broken_json":
-                torn = bytes(answer.body[: len(answer.body) * 2 // 3])
-                return Response(torn, answer.status_code, media_type=_JSON)
+                answer.body = answer.body[: len(answer.body) * 2 // 3]
+                answer.headers["Content-Length"] = str(len(answer.body))
+                return answer
             case "slow" | "drip" | "cut_body":
                 return answer
         return _planned_answer(request, fault)
@@ -198,7 +201,7 @@ def _planned_answer(request: Request, fault: Fault) -> Response:
 
 
 def _of_data_app(request: Request) -> bool:
-    return str(request.scope["path"]).startswith(DATAHUB_PREFIX + "/")
+    return bool(request.scope["raw_path"].startswith(DATAHUB_PREFIX.encode() + b"/"))
 
 
 async def _arguments(

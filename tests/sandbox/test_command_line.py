@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from airflow_provider_webcollect.sandbox import Control, demo
-from airflow_provider_webcollect.sandbox.__main__ import main, make_parser, settings_from
+from airflow_provider_webcollect.sandbox.__main__ import main
 from tests.airflow_commands import in_shell, shell_environment
 from tests.interruption import PATIENCE
 from tests.sandbox.command import Running
@@ -36,7 +36,11 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
 
 def test_it_serves_with_the_settings_given(start: Callable[..., Running]) -> None:
-    running = start("--speed", "50", "--tier", "Team", "--no-enforce-limits")
+    running = start(
+        *("--speed", "50", "--tier", "Team", "--rows-per-item", "7", "--refresh-reuse", "revoke"),
+        *("--no-enforce-limits", "--null-metrics", "--api-key-everywhere", "--executed-times-offset", "-2"),
+        *("--stale-shows", "executed_times", "start_time"),
+    )
 
     def ask(path: str) -> int:
         headers = {"Authorization": f"Bearer {demo.ACCESS_TOKEN}"}
@@ -44,7 +48,11 @@ def test_it_serves_with_the_settings_given(start: Callable[..., Running]) -> Non
 
     assert {ask("/data/all") for _ in range(30)} == {400}
     assert ask("/cloudextraction/task/stats") == 403
-    assert Control(running.url).configure()["speed"] == 50
+    settings = Control(running.url).configure()
+    assert (settings["speed"], settings["rows_per_item"], settings["refresh_reuse"]) == (50, 7, "revoke")
+    assert (settings["null_metrics"], settings["api_key_everywhere"]) == (True, True)
+    assert settings["stale_shows"] == ["executed_times", "start_time"]
+    assert settings["executed_times_offset"] == -2
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
@@ -100,23 +108,6 @@ def test_the_printed_variable_is_a_connection_to_the_printed_tasks(
         f"task {demo.GROUPED_TASK_ID} Unexecuted 0",
         "app Price watch",
     ]
-
-
-def test_its_options_are_the_settings() -> None:
-    arguments = make_parser().parse_args(
-        [
-            *("--rows-per-item", "7", "--refresh-reuse", "revoke", "--api-key-everywhere"),
-            *("--no-enforce-limits", "--null-metrics"),
-            *("--stale-shows", "executed_times", "start_time", "--executed-times-offset", "-2"),
-        ]
-    )
-
-    settings = settings_from(arguments)
-
-    assert (settings.rows_per_item, settings.refresh_reuse) == (7, "revoke")
-    flags = (settings.api_key_everywhere, settings.null_metrics, settings.enforce_limits)
-    assert flags == (True, True, False)
-    assert (settings.stale_shows, settings.executed_times_offset) == (("executed_times", "start_time"), -2)
 
 
 def test_its_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
