@@ -25,7 +25,7 @@ from airflow_provider_webcollect.cli.connecting import (
     use_airflow,
 )
 from airflow_provider_webcollect.cli.output import ask, console, interrupt_put_off, output_option, show, write
-from airflow_provider_webcollect.landing import cleaning, compacting, review
+from airflow_provider_webcollect.landing import cleaning, review
 from airflow_provider_webcollect.landing.errors import LandingDamaged, NothingLanded
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 COLUMNS = ("column", "rows", "filled", "numbers", "booleans", "lists", "shortest", "longest")
 RUNS = ("run", "finished_at", "rows")
 LEFTOVERS = ("name", "bytes", "modified")
-MERGED = ("first", "last", "parts", "rows", "bytes", "name")
 REPLACED = ("name", "rows", "parts", "finished_at")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _new_only_option = click.option("--new-only", is_flag=True, help="Only the rows that the last run has added.")
@@ -541,31 +540,6 @@ def clean(location: Any, older_than: float, yes: bool, output: str) -> None:
     files = counted(len(found), "file")
     said = "Nothing to remove" if not found else f"Removed {files}" if yes else f"{files}; --yes removes them"
     click.echo(said, err=True)
-
-
-@landing.command()
-@at_landing
-@click.option(
-    "--older-than",
-    metavar="AGE",
-    default="7d",
-    callback=_age,
-    help="Only parts that were committed so long ago, such as 12h, 7d; longer than a load of them takes.",
-)
-@click.option("--yes", is_flag=True, help="Merge them; without it they are only listed.")
-@output_option
-def compact(location: Any, older_than: float, yes: bool, output: str) -> None:
-    """List the small parts that can become few; --yes merges them.
-
-    A line is for parts that become one, of up to 128 MiB. All rows stay, in their order. The files that were
-    merged stay for who reads them; `clean` removes them later.
-    """
-    done = compacting.compact(location, older_than=older_than, dry_run=not yes)
-    if done.merged or output != "table":
-        show([merged._asdict() for merged in done.merged], output, MERGED)
-    parts = f"{counted(done.parts_before, 'part')} {{}} {counted(done.parts_after, 'part')}"
-    said = parts.format("have become") if yes else f"{parts.format('become')}; --yes merges them"
-    click.echo(said if done.merged else "Nothing to merge", err=True)
 
 
 @landing.command()

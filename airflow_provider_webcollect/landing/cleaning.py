@@ -97,17 +97,14 @@ def clean(
     * It lists the files first, then reads the progress file, and then the manifest. So a file that is written
       later is not considered, and a landing that commits and then removes its progress file is found in the
       manifest.
-    * Parts that :func:`~.landing.compacting.compact` has merged into others stay until the merged part is of
-      that age, for readers that have read the manifest before. What a compaction at work has written is
-      protected by the minimum age alone.
     * The minimum age protects files that are written meanwhile, even on storages without conditional writes,
       where two landings may run at once.
 
     :param path: the landing's folder or manifest, as for
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
     :param older_than: minimum time since a file was written, according to the storage: seconds, or a
-        ``timedelta``. A day is a good choice. It must be longer than the longest task of a landing or a
-        compaction, and longer than it takes until a run's parts are loaded, retries included.
+        ``timedelta``. A day is a good choice. It must be longer than the longest task of a landing, and
+        longer than it takes until a run's parts are loaded, retries included.
     :param dry_run: remove nothing, only return what would be removed.
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
     :param storage_conn_id: the Airflow connection of the storage, instead of options.
@@ -118,7 +115,7 @@ def clean(
         nothing is removed then.
     :raises InvalidArgument: if an argument is wrong.
     """
-    until = moment_before_now(age_in_seconds(older_than))
+    until = _moment_before_now(age_in_seconds(older_than))
     validation.boolean("dry_run", dry_run)
     folder = landing_at(path, storage_options, storage_conn_id)
     if outer := folder.enclosing():
@@ -136,12 +133,11 @@ def clean(
             f"{folder.fs.unstrip_protocol(folder.root)} has parts, but neither {MANIFEST} nor {PROGRESS}, "
             "which would tell whether they are needed; nothing was removed"
         )
-    written = min(until, moment_before_now(_WRITING))
+    written = min(until, _moment_before_now(_WRITING))
     old = tuple(
         Leftover(name, files[name], modified(name))
         for name in candidates
         if modified(name) < (written if posixpath.basename(name).startswith(".tmp-_") else until)
-        and (name not in needed.merged or modified(needed.merged[name]) < until)
     )
     if not dry_run:
         folder.delete(file.name for file in old)
@@ -156,7 +152,6 @@ class _Needed(NamedTuple):
     :ivar names: names of files.
     :ivar ids: ids of attempts whose files may still be recorded.
     :ivar quarantined: folders of rows that wait for a decision.
-    :ivar merged: by the names of files that were merged, the name of the part that has their rows now.
     :ivar run: that has committed last.
     :ivar unknown: whether there is neither manifest nor progress file.
     """
@@ -164,7 +159,6 @@ class _Needed(NamedTuple):
     names: frozenset[str]
     ids: frozenset[str]
     quarantined: frozenset[str | None]
-    merged: Mapping[str, str]
     run: Run | None
     unknown: bool
 
@@ -179,20 +173,15 @@ class _Needed(NamedTuple):
             progress = decode_progress(stored_progress.content, f"{folder.root}/{PROGRESS}")
             names.update(part.name for part in progress.parts)
             ids.update((progress.landing_id, *progress.attempt_ids))
-        parts = manifest.parts if manifest else ()
-        names.update(part.name for part in parts)
+        names.update(part.name for part in (manifest.parts if manifest else ()))
         quarantined = {each.folder for each in manifest.quarantined} if manifest else set()
-        merged = {name: part.name for part in parts for name in part.replaced_names}
-        if folder.keeps_versions:
-            # an older version of the table has them
-            names.update(merged)
         for name in replaced:
             if (kept := _manifest_at(folder, name)) is not None:
                 names.update((name, *(part.name for part in kept.parts)))
                 quarantined.update(each.folder for each in kept.quarantined)
         unknown = stored_progress is None and manifest is None
         run = manifest.run if manifest else None
-        return cls(frozenset(names), frozenset(ids), frozenset(quarantined), merged, run, unknown)
+        return cls(frozenset(names), frozenset(ids), frozenset(quarantined), run, unknown)
 
     def includes(self, name: str) -> bool:
         if apart := QUARANTINE.match(name):
@@ -260,9 +249,8 @@ def _replaced(folder: Folder, files: Iterable[str], current: Manifest | None) ->
 
 
 def _contents(manifest: Manifest) -> set[str | None]:
-    """Return the names of a landing's parts, also before a merge, and of its folders of quarantined rows."""
-    names = {name for part in manifest.parts for name in (part.name, *part.replaced_names)}
-    return names | {each.folder for each in manifest.quarantined}
+    """Return the names of a landing's parts, and of its folders of quarantined rows."""
+    return {part.name for part in manifest.parts} | {each.folder for each in manifest.quarantined}
 
 
 def restore(
@@ -342,7 +330,7 @@ def age_in_seconds(older_than: object) -> float:
     return validation.seconds("older_than", seconds, may_be_zero=True)
 
 
-def moment_before_now(seconds: float) -> datetime.datetime:
+def _moment_before_now(seconds: float) -> datetime.datetime:
     """Return the time a number of seconds ago."""
     try:
         return datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds)

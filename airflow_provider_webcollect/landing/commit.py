@@ -214,5 +214,4 @@ def obsolete(job: Job, found: FolderState, progress: Progress) -> set[str]:
     quarantined = tuple(f"{each.folder}/" for each in found.manifest.quarantined)
     apart = {name for name in found.files if name.startswith(quarantined)}
     parts = {part.name for part in found.manifest.parts}
-    merged = {name for part in found.manifest.parts for name in part.replaced_names if name in found.files}
-    return written | apart | parts | merged
+    return written | apart | parts

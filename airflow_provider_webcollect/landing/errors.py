@@ -92,10 +92,7 @@ class LandingReplaced(LandingError):
 
 
 class RowsRewritten(LandingError):
-    """Files were rewritten: no file has the rows of one run alone, or their order is not known.
-
-    Others have rewritten files of a table, or parts of several runs were merged.
-    """
+    """Others have rewritten files of a table: which rows are of which run, and their order, is not known."""
 
     permanent = True
 

@@ -223,7 +223,7 @@ class Lease:
         except (Changed, StorageError) as error:
             stored = self._folder.read(PROGRESS)
             committed = self._folder.committed()
-            # the removal may have been done, and only its answer been lost; a compaction leaves the id
+            # the removal may have been done, and only its answer been lost
             if stored is None and committed and committed.manifest.landing_id == self.progress.landing_id:
                 return
             if isinstance(error, Changed):

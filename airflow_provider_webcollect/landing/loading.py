@@ -22,7 +22,6 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from dlt.destinations.job_client_impl import SqlJobClientBase
     from dlt.extract import DltResource
 
-    from airflow_provider_webcollect.landing.manifest import Manifest, Part, Segment
+    from airflow_provider_webcollect.landing.manifest import Manifest, Part
 
 #: A column of a table as dlt describes it: ``data_type`` and, for some types, ``precision`` and ``scale``.
 Column = Mapping[str, Any]
@@ -126,7 +125,7 @@ class NewParts:
         self._landed = landed
         self._options = options
         self._in_table = in_table
-        self.parts: list[Segment] = []
+        self.parts: list[Part] = []
 
     def resource(self, name: str, *, by_row: bool = False) -> DltResource:
         """Return the resource of dlt that yields their rows as Arrow tables, and remembers them in its state.
@@ -149,8 +148,8 @@ class NewParts:
             columns = _Columns(name, state["columns"] if keeps_columns else {})
             first_row = 0
             for part in self._landed.manifest.parts:
-                if any(each.name in names for each in part.as_landed()):
-                    yield from self._rows(part, names, first_row, columns)
+                if part.name in names:
+                    yield from self._rows(part, first_row, columns)
                 first_row += part.rows
             states[self._landed.identity] = {
                 "options": _plain(self._options),
@@ -160,13 +159,13 @@ class NewParts:
 
         return dlt.resource(tables, name=name, **_hints(self._options, by_row))
 
-    def _missing(self, state: dict[str, Any] | None) -> list[Segment]:
+    def _missing(self, state: dict[str, Any] | None) -> list[Part]:
         """Return the parts to load.
 
         :param state: what an earlier load has remembered.
         :raises NoSnapshot: for ``scd2``, if the parts are of several runs.
         """
-        parts = list(self._landed.manifest.segments)
+        parts = list(self._landed.manifest.parts)
         loaded = self._loaded(state)
         missing = [part for part in parts if part.name not in loaded]
         if self._options.write_disposition != "scd2":
@@ -188,31 +187,27 @@ class NewParts:
         return set(state["parts"])
 
     def names(self) -> list[str]:
-        """Return the names of all parts as they were landed."""
-        return [segment.name for segment in self._landed.manifest.segments]
+        """Return the names of all parts."""
+        return [part.name for part in self._landed.manifest.parts]
 
-    def _rows(
-        self, part: Part, names: Collection[str], first_row: int, columns: _Columns
-    ) -> Iterator[pa.Table]:
-        """Yield those rows of a part that were landed as one of the named parts.
+    def _rows(self, part: Part, first_row: int, columns: _Columns) -> Iterator[pa.Table]:
+        """Yield the rows of a part.
 
         :param first_row: the position of the part's first row in the landing.
         :param columns: those of the rows before.
         """
-        lacking: Counter[Segment] = Counter()
-        for landed_as, table in _as_landed(part, self._landed.tables_of(part)):
-            if landed_as.name in names:
-                lacking[landed_as] += _rows_without_key(table, self._options.primary_key)
-                # what is wrong here is not loaded
-                if not lacking.total():
-                    columns.add(name for name in table.column_names if name != ROWS)
-                    yield self._marked(table, landed_as, first_row)
+        lacking = 0
+        for table in self._landed.tables_of(part):
+            lacking += _rows_without_key(table, self._options.primary_key)
+            # what is wrong here is not loaded
+            if not lacking:
+                columns.add(name for name in table.column_names if name != ROWS)
+                yield self._marked(table, part, first_row)
             first_row += table.num_rows
-        for landed_as, count in lacking.items():
-            if count:
-                raise self._key_missing(landed_as, count)
+        if lacking:
+            raise self._key_missing(part, lacking)
 
-    def _key_missing(self, part: Segment, lacking: int) -> KeyMissing:
+    def _key_missing(self, part: Part, lacking: int) -> KeyMissing:
         key = self._options.primary_key
         return KeyMissing(
             f"{lacking:,} of {part.rows:,} rows of {self._landed.uri}/{part.name} have nothing in a column "
@@ -221,7 +216,7 @@ class NewParts:
             f'have landed need another key, or write_disposition="append"'
         )
 
-    def _marked(self, table: pa.Table, part: Segment, first_row: int) -> pa.Table:
+    def _marked(self, table: pa.Table, part: Part, first_row: int) -> pa.Table:
         import pyarrow as pa
 
         count = table.num_rows
@@ -268,24 +263,6 @@ class _Columns:
                 )
 
 
-def _as_landed(part: Part, tables: Iterator[pa.Table]) -> Iterator[tuple[Segment, pa.Table]]:
-    """Yield the rows of a part with the part as which they were landed: it may be merged of several."""
-    segments = iter(part.as_landed())
-    segment = next(segments)
-    left = segment.rows
-    for table in tables:
-        rest = table
-        while rest.num_rows:
-            yield segment, rest.slice(0, left)
-            left, rest = left - min(left, rest.num_rows), rest.slice(left)
-            if not left:
-                following = next(segments, None)
-                if following is None:
-                    # the reader refuses a part that has more
-                    break
-                segment, left = following, following.rows
-
-
 def _plain(options: LoadOptions) -> list[Any]:
     """Return it as it comes back from dlt's state, which is JSON."""
     return [options.write_disposition, list(options.primary_key)]
@@ -321,10 +298,8 @@ def _digest(row: dict[str, Any]) -> str:
 
 def load(
     landed: LandingSource, options: LoadOptions, table: str, make_destination: Callable[..., Any]
-) -> list[Segment]:
+) -> list[Part]:
     """Load what is new in a landing, and return the parts that were loaded.
-
-    Parts that were merged since they were landed count as what they were.
 
     What is loaded lies in a temporary folder before, so that must have room for it.
 
@@ -402,7 +377,7 @@ def _active_pipeline_kept() -> Iterator[None]:
             context.activate(before)
 
 
-def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table: str) -> list[Segment]:
+def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table: str) -> list[Part]:
     disposition = options.write_disposition
     with _client(pipeline) as client:
         columns = _columns(client, table)

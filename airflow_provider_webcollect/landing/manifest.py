@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import pendulum
@@ -40,7 +39,7 @@ QUARANTINE_PATTERN = r"_quarantine/[A-Za-z0-9._-]+-[0-9a-f]{8}"
 QUARANTINE = re.compile(QUARANTINE_PATTERN)
 _PART_PATH = re.compile(rf"(?:{PARTITION_PATTERN}/)*{PART_PATTERN}")
 _REPLACED = re.compile(REPLACED_PATTERN)
-_ATTEMPT_ID = re.compile(r"(?<=part-)(\d{5,}-)([0-9a-f]{8})(?=\.)")
+_ATTEMPT_ID = re.compile(r"part-\d{5,}-([0-9a-f]{8})\.")
 
 
 def new_attempt_id() -> str:
@@ -72,12 +71,7 @@ def quarantine_folder(run_id: str, attempt_id: str) -> str:
 def attempt_id_in(name: str) -> str | None:
     """Return the attempt id in the name of a part or of an incomplete part; None if it has none."""
     found = _ATTEMPT_ID.search(name)
-    return found and found[2]
-
-
-def renamed_part(name: str, attempt_id: str) -> str:
-    """Return the name of a part with the id of another attempt."""
-    return _ATTEMPT_ID.sub(rf"\g<1>{attempt_id}", name)
+    return found and found[1]
 
 
 def now() -> str:
@@ -173,34 +167,16 @@ class PageFingerprint(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str = hashlib.sha256().hexdigest()
 
 
-class Segment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Rows that were landed as a part of their own, and are in a merged part now.
-
-    :ivar name: of that part, as are ``run`` and ``landed_at``.
-    """
-
-    name: str
-    rows: int
-    run: str | None = None
-    landed_at: str | None = None
-
-
 class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A finished file of rows; it never changes.
-
-    A compaction writes a new one in the place of several: it is merged of them.
 
     :ivar name: relative to the manifest, with the partition's folders if it has any.
     :ivar start_offset: the cursor before its first row.
     :ivar next_offset: the cursor after its last page.
     :ivar columns: how many of the landing's columns it has, from the first; None for all of them.
-    :ivar run: the first digits of the digest of the run that reports its rows; None before the commit, and
-        for a merged part.
+    :ivar run: the first digits of the digest of the run that reports its rows; None before the commit.
     :ivar landed_at: when it was committed, ISO 8601 in UTC; None before. It stays if another run reports it.
-        Of a merged part, when the last of its rows were.
     :ivar profile: what its rows hold, column by column.
-    :ivar segments: of a merged part: the parts as which its rows were landed, in order.
-    :ivar replaces: of a merged part: those of the parts in whose place it is that were merged themselves.
     """
 
     name: str
@@ -213,19 +189,6 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     run: str | None = None
     landed_at: str | None = None
     profile: Profile = Profile()
-    segments: tuple[Segment, ...] = ()
-    replaces: tuple[str, ...] = ()
-
-    def as_landed(self) -> tuple[Segment, ...]:
-        """Return the parts as which its rows were landed: itself, unless it is merged of others."""
-        return self.segments or (
-            Segment(name=self.name, rows=self.rows, run=self.run, landed_at=self.landed_at),
-        )
-
-    @property
-    def replaced_names(self) -> tuple[str, ...]:
-        """The names of all files in whose place it is, whenever they were merged."""
-        return (*(segment.name for segment in self.segments), *self.replaces)
 
     def of(self, run: Run) -> Part:
         """Return the part as one whose rows a run reports.
@@ -233,22 +196,6 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         :param run: the run.
         """
         return msgspec.structs.replace(self, run=run.short_digest())
-
-
-class Slice(NamedTuple):
-    """Consecutive rows of a part.
-
-    :ivar start: how many rows of the part are before them; ``stop``: how many end with them.
-    """
-
-    part: Part
-    start: int
-    stop: int
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether these are all rows of the part."""
-        return self.stop - self.start == self.part.rows
 
 
 def missing_part(parts: Iterable[Part], files: Mapping[str, int]) -> Part | None:
@@ -376,30 +323,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def new(self, run: Run | None = None) -> tuple[Part, ...]:
         """Return the parts whose rows a run reports, even if other runs have landed since.
 
-        Rows in merged parts are not reported again: they were before.
-
         :param run: None for the run that has committed last.
         """
         digits = (run or self.run).short_digest()
         return tuple(part for part in self.parts if part.run == digits)
-
-    def slices(self, run: Run) -> Iterator[Slice]:
-        """Yield the rows that a run has reported, also those that are in merged parts.
-
-        :param run: the run.
-        """
-        digits = run.short_digest()
-        for part in self.parts:
-            stop = 0
-            for is_of_run, segments in itertools.groupby(part.as_landed(), lambda each: each.run == digits):
-                start, stop = stop, stop + sum(segment.rows for segment in segments)
-                if is_of_run:
-                    yield Slice(part, start, stop)
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """All parts as they were landed, also those that are merged now."""
-        return tuple(segment for part in self.parts for segment in part.as_landed())
 
     def columns_of(self, part: Part) -> tuple[str, ...]:
         """Return the columns that a part has, in order; empty for JSON lines without fixed columns.

@@ -206,7 +206,7 @@ def continuing(job: Job, committed: Manifest) -> Progress:
         continues=True,
         rows_before=committed.source_rows,
         # names go on from there, so that their order is that of the rows
-        parts_before=len(committed.segments),
+        parts_before=len(committed.parts),
         offset_before=committed.next_offset,
         earlier_rows=committed.earlier_rows,
         last_page=committed.last_page,

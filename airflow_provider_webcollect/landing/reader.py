@@ -36,7 +36,6 @@ from airflow_provider_webcollect.landing.manifest import (
     Run,
     RunRecord,
     SetApart,
-    Slice,
     counted,
 )
 from airflow_provider_webcollect.landing.options import landing_at, make_load_options
@@ -103,7 +102,7 @@ def _checked(committed: Committed, folder: Folder) -> Manifest:
 class RunProfile(NamedTuple):
     """What the rows of one run hold.
 
-    :ivar run_id: None for a run of long ago, and for the rows of merged parts.
+    :ivar run_id: None for a run of long ago.
     :ivar finished_at: when it has committed, ISO 8601 in UTC; None where ``run_id`` is.
     """
 
@@ -118,10 +117,7 @@ class LandedData:
 
     In all methods, ``new_only`` restricts reading to the parts whose rows a run reports: given its id
     (``new_only=run_id``), those of this run, none if it has found nothing new; given True, those of the last
-    run that has found something new. All parts of a ``full`` landing are of one run. Once parts are merged
-    with those of other runs (:func:`~.landing.compacting.compact`), the rows of a run can still be read, but
-    no file and no profile are of these alone: :meth:`uris` and :meth:`profile` raise :class:`.RowsRewritten`
-    for such a run.
+    run that has found something new. All parts of a ``full`` landing are of one run.
 
     :ivar manifest: the landing's manifest.
     :ivar uri: the folder.
@@ -150,9 +146,8 @@ class LandedData:
         The scheme is fsspec's first one for the storage: ``s3``, ``gs``, ``abfs``, ``file``.
 
         :param new_only: only the parts of a run, see above.
-        :raises RowsRewritten: if rows of this run are in merged parts with others.
         """
-        return [f"{self.uri}/{part.name}" for part in self._whole_parts(new_only)]
+        return [f"{self.uri}/{part.name}" for part in self._readable(new_only)]
 
     def verify(self) -> None:
         """Read all parts and compare them with the manifest: presence, bytes, SHA-256 and number of rows.
@@ -173,15 +168,13 @@ class LandedData:
         """Return what the rows hold, column by column; nothing but the manifest is read.
 
         :param new_only: only the parts of a run, see above.
-        :raises RowsRewritten: if rows of this run are in merged parts with others.
         """
-        return sum_of(each.part.profile for each in map(self._whole, self._listed(new_only)))
+        return sum_of(part.profile for part in self._parts(new_only))
 
     def profiles(self) -> list[RunProfile]:
         """Return what the rows of each run hold, in the order in which the runs have landed.
 
-        Nothing but the manifest is read. The names and times of runs are known of the last thirty. Merged
-        parts have one profile together, without a run.
+        Nothing but the manifest is read. The names and times of runs are known of the last thirty.
         """
         known = {record.run.short_digest(): record for record in self.manifest.history}
         runs = dict.fromkeys(part.run for part in self.manifest.parts)
@@ -209,8 +202,8 @@ class LandedData:
         :raises ExtraMissing: if the format or compression needs a package that is not installed.
         """
         reader = self._reader()
-        for each in self._slices(new_only):
-            yield from self._rows(reader, each)
+        for part in self._readable(new_only):
+            yield from self._rows(reader, part)
 
     def to_arrow(self, new_only: bool | str = False) -> pa.Table:
         """Return the rows as one Arrow table, which must fit into memory.
@@ -345,7 +338,7 @@ class LandedData:
         :raises LandingDamaged: in the same cases as :meth:`iter_rows`, which also lists the other errors.
         """
         require("pyarrow", "parquet", "a table of Arrow")
-        yield from self._tables_of(self._reader(), Slice(part, 0, part.rows))
+        yield from self._tables_of(self._reader(), part)
 
     def to_dlt(
         self,
@@ -381,17 +374,17 @@ class LandedData:
         import pyarrow as pa
 
         kind = pa.timestamp("us", "UTC")
-        times = zip(self.manifest.segments, self._part_times(), strict=True)
+        times = zip(self.manifest.parts, self._part_times(), strict=True)
         return pa.chunked_array([pa.repeat(pa.scalar(time, kind), part.rows) for part, time in times], kind)
 
     def _part_times(self) -> list[datetime.datetime]:
         """Return when each was committed; none before an earlier one, whatever the hosts' clocks say."""
-        times = [datetime.datetime.fromisoformat(str(part.landed_at)) for part in self.manifest.segments]
+        times = [datetime.datetime.fromisoformat(str(part.landed_at)) for part in self.manifest.parts]
         return list(itertools.accumulate(times, max))
 
     def _rows_before(self, moment: datetime.datetime | str) -> int:
         """Return how many rows there were at a time, or before the first rows of a run."""
-        parts = self.manifest.segments
+        parts = self.manifest.parts
         if isinstance(moment, str):
             digits = self._run(moment).short_digest()
             count = next((index for index, part in enumerate(parts) if part.run == digits), len(parts))
@@ -432,30 +425,16 @@ class LandedData:
             if (problem := self._problem(part, sizes.get(part.name)))
         ]
 
-    def _slices(self, new_only: bool | str) -> Sequence[Slice]:
-        """Return what to read."""
-        return self._listed(new_only)
+    def _parts(self, new_only: bool | str) -> Sequence[Part]:
+        return self.manifest.new(self._run(new_only)) if _is_of_run(new_only) else self.manifest.parts
 
-    def _listed(self, new_only: bool | str) -> Sequence[Slice]:
-        if not _is_of_run(new_only):
-            return [Slice(part, 0, part.rows) for part in self.manifest.parts]
-        return list(self.manifest.slices(self._run(new_only)))
+    def _readable(self, new_only: bool | str) -> Sequence[Part]:
+        """Return the parts whose files are to be read."""
+        return self._parts(new_only)
 
     def _run(self, new_only: bool | str) -> Run:
         run = self.manifest.run
         return msgspec.structs.replace(run, run_id=new_only) if isinstance(new_only, str) else run
-
-    def _whole_parts(self, new_only: bool | str) -> list[Part]:
-        return [self._whole(each).part for each in self._slices(new_only)]
-
-    def _whole(self, rows: Slice) -> Slice:
-        """Return rows that are all of their part; raise :class:`RowsRewritten` if they are not."""
-        if not rows.is_whole:
-            raise RowsRewritten(
-                f"{rows.part.name} of {self.uri} has rows of several runs, whose parts were merged; those of "
-                "one run can be read with iter_rows, to_arrow or to_duckdb"
-            )
-        return rows
 
     def _reader(self) -> PartReader:
         manifest = self.manifest
@@ -467,14 +446,13 @@ class LandedData:
             )
         return reader
 
-    def _rows(self, reader: PartReader, rows: Slice) -> Iterator[Row]:
-        part, count = rows.part, 0
+    def _rows(self, reader: PartReader, part: Part) -> Iterator[Row]:
+        count = 0
         try:
             with self._folder.opened(part.name) as file:
                 for row in reader.rows(file):
                     count += 1
-                    if rows.start < count <= rows.stop or rows.is_whole:
-                        yield row
+                    yield row
         except Exception as error:
             self._raise_if_damaged(part, error)
             if isinstance(error, UnreadableRow):
@@ -483,26 +461,24 @@ class LandedData:
         self._compare(part, count)
 
     def _tables(self, reader: PartReader, new_only: bool | str) -> Iterator[pa.Table]:
-        for each in self._slices(new_only):
-            yield from self._tables_of(reader, each)
+        for part in self._readable(new_only):
+            yield from self._tables_of(reader, part)
 
-    def _tables_of(self, reader: PartReader, each: Slice) -> Iterator[pa.Table]:
-        part, count = each.part, 0
-        between = () if each.is_whole else (each.start, each.stop)
+    def _tables_of(self, reader: PartReader, part: Part) -> Iterator[pa.Table]:
+        count = 0
         try:
             with self._folder.opened(part.name) as file:
-                for table in reader.tables(file, *between):
+                for table in reader.tables(file):
                     count += table.num_rows
                     yield table
         except (UnreadableRow, RecursionError) as error:
             # reading row by row finds the row to name in the error
-            deque(self._rows(reader, each), maxlen=0)
+            deque(self._rows(reader, part), maxlen=0)
             raise UnreadableRow(f"a row of {self.uri}/{part.name} cannot be read: {error}") from error
         except Exception as error:
             self._raise_if_damaged(part, error)
             raise
-        others = part.rows - (each.stop - each.start)
-        self._compare(part, others + count)
+        self._compare(part, count)
 
     def _compare(self, part: Part, rows: int) -> None:
         if rows != part.rows:
@@ -567,7 +543,7 @@ class LandedTable(LandedData):
         """Return the URIs of the table's files, or of a run's parts.
 
         :param new_only: as for a folder.
-        :raises RowsRewritten: if others have rewritten these parts, or they are merged with those of others.
+        :raises RowsRewritten: if others have rewritten these parts.
         """
         if _is_of_run(new_only) or not self._is_rewritten():
             return super().uris(new_only)
@@ -633,10 +609,10 @@ class LandedTable(LandedData):
         self._refuse_rewritten([part])
         yield from super().tables_of(part)
 
-    def _slices(self, new_only: bool | str) -> Sequence[Slice]:
-        slices = super()._slices(new_only)
-        self._refuse_rewritten(each.part for each in slices)
-        return slices
+    def _readable(self, new_only: bool | str) -> Sequence[Part]:
+        parts = super()._readable(new_only)
+        self._refuse_rewritten(parts)
+        return parts
 
     def _refuse_rewritten(self, parts: Iterable[Part]) -> None:
         whole = self._folder.call("read", lambda: self._snapshot.whole_files)
@@ -648,7 +624,7 @@ class LandedTable(LandedData):
 
     def _keyed(self, key: object, compare: object = None) -> KeyedRows:
         # which row of a key is the latest, their order tells
-        self._slices(new_only=False)
+        self._refuse_rewritten(self.manifest.parts)
         if self._is_rewritten():
             raise RowsRewritten(
                 f"the table {self.uri} has rows of others, whose place among those that have landed is not "
@@ -697,7 +673,4 @@ def _contradiction(manifest: Manifest) -> str | None:
         return f"{manifest.new_parts} of its {len(parts)} parts are new"
     if len({part.name for part in parts}) < len(parts):
         return "it lists a part twice"
-    for part in parts:
-        if part.rows != (rows := sum(segment.rows for segment in part.as_landed())):
-            return f"{part.name} has {part.rows} rows, and its segments {rows}"
     return None

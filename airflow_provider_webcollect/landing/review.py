@@ -382,7 +382,7 @@ class Review:
             # not recorded in the progress file: no run may take them for rows that are to be read next
             copied = tuple(
                 self._copied(inside, part, number, lease, job.options.file_format.suffix)
-                for number, part in enumerate(stored.parts, len(before.segments) + 1)
+                for number, part in enumerate(stored.parts, len(before.parts) + 1)
             )
             progress = msgspec.structs.replace(lease.progress, parts=copied)
             manifest = make_manifest(job, self.found, progress, before.total, apart.checks)

@@ -19,7 +19,6 @@ from airflow_provider_webcollect.operators.analytics import (
 from airflow_provider_webcollect.operators.landings import (
     WebCollectAcceptLandingOperator,
     WebCollectCleanLandingOperator,
-    WebCollectCompactLandingOperator,
     WebCollectVerifyLandingOperator,
 )
 from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = [
     "WebCollectAcceptLandingOperator",
     "WebCollectCleanLandingOperator",
-    "WebCollectCompactLandingOperator",
     "WebCollectCopyTaskOperator",
     "WebCollectCopyTasksOperator",
     "WebCollectDeleteTaskGroupsOperator",

@@ -122,7 +122,7 @@ class WebCollectLoadOperator(BaseOperator):
             "rows": rows,
             "parts": len(parts),
             "total_rows": landed.manifest.rows,
-            "total_parts": len(landed.manifest.segments),
+            "total_parts": len(landed.manifest.parts),
         }
 
     def _warehouse(self) -> Warehouse:

@@ -21,7 +21,6 @@ WITHOUT_THE_SERVICE = {
     "WebCollectAcceptLandingOperator",
     "WebCollectCleanLandingOperator",
     "WebCollectLoadOperator",
-    "WebCollectCompactLandingOperator",
     "WebCollectVerifyLandingOperator",
 }
 #: Arguments that are lists or objects, beside ids and names.

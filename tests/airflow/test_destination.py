@@ -23,7 +23,6 @@ from airflow_provider_webcollect.operators.analytics import WebCollectQueryAnaly
 from airflow_provider_webcollect.operators.landings import (
     WebCollectAcceptLandingOperator,
     WebCollectCleanLandingOperator,
-    WebCollectCompactLandingOperator,
     WebCollectVerifyLandingOperator,
 )
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -87,7 +86,6 @@ def test_a_path_that_is_wrong_is_an_import_error(destination: str, rule: str) ->
         (WebCollectAcceptLandingOperator, {}),
         (WebCollectVerifyLandingOperator, {}),
         (WebCollectCleanLandingOperator, {}),
-        (WebCollectCompactLandingOperator, {}),
         (WebCollectQueryAnalyticsOperator, {"start": "2026-01-01", "end": "2026-01-02"}),
     ],
 )

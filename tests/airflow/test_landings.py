@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import fsspec
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath
 
@@ -16,15 +14,12 @@ from airflow_provider_webcollect.landing.errors import LandingError
 from airflow_provider_webcollect.operators.webcollect import (
     WebCollectAcceptLandingOperator,
     WebCollectCleanLandingOperator,
-    WebCollectCompactLandingOperator,
     WebCollectVerifyLandingOperator,
 )
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import execute
 from tests.airflow.landings import make_transfer, manifest, transfer
-from tests.landing.conftest import Folder
-from tests.landing.shops import Shop, offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,43 +145,6 @@ class TestClean:
         assert [run.xcoms[f"clean[{index}]"]["files"] for index in range(2)] == [1, 0]
 
 
-class TestCompact:
-    @pytest.fixture
-    def shop(self, tmp_path: Path) -> Shop:
-        """Three runs, of the first days of a year, each with a part of two rows."""
-        shop = Shop(Folder(fsspec.filesystem("file"), str(tmp_path / "shop")))
-        for number in (1, 2, 3):
-            shop.land(number, [offer(f"{number}a"), offer(f"{number}b")])
-        return shop
-
-    def test_small_parts_become_few(self, shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level("INFO")
-        destination = f"file://{shop.folder.root}"
-        rows = list(shop.landed.iter_rows())
-        compacted = execute(
-            WebCollectCompactLandingOperator(task_id="compact", destination="{{ params.folder }}"),
-            params={"folder": destination},
-        )
-
-        assert compacted == {
-            "destination": destination,
-            "parts_before": 3,
-            "parts_after": 2,
-            "rows": 4,
-            "bytes": shop.landed.manifest.parts[0].bytes,
-        }
-        assert "2 parts from part-00001-" in caplog.text
-        assert list(shop.landed.iter_rows()) == rows
-        assert verify(destination)["rows"] == 6
-
-    def test_what_is_younger_or_large_enough_stays(self, shop: Shop) -> None:
-        for options in ({"older_than": datetime.timedelta(days=9999)}, {"max_part_bytes": 1}):
-            compacted = execute(
-                WebCollectCompactLandingOperator(task_id="compact", destination=shop.folder.root, **options)
-            )
-            assert (compacted["parts_after"], compacted["rows"]) == (3, 0)
-
-
 @pytest.mark.parametrize(
     ("operator", "wrong"),
     [
@@ -197,8 +155,6 @@ class TestCompact:
         (WebCollectCleanLandingOperator, {"older_than": -1}),
         (WebCollectCleanLandingOperator, {"older_than": "a day"}),
         (WebCollectCleanLandingOperator, {"dry_run": "no"}),
-        (WebCollectCompactLandingOperator, {"older_than": "a week"}),
-        (WebCollectCompactLandingOperator, {"max_part_bytes": 0}),
     ],
 )
 def test_a_wrong_argument_is_an_import_error(operator: Any, wrong: dict[str, Any]) -> None:

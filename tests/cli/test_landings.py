@@ -10,13 +10,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import fsspec
 import pytest
-import time_machine
 
 from tests.cli.conftest import OUTPUTS, shown
-from tests.landing.conftest import Folder
-from tests.landing.shops import Shop, day, offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +118,7 @@ class TestVerify:
         (tmp_path / "empty").mkdir()
         for folder in (tmp_path / "nothing", tmp_path / "empty"):
             for command in (
-                *(["verify"], ["cat"], ["sql"], ["clean"], ["clean", "--yes"], ["restore"], ["compact"]),
+                *(["verify"], ["cat"], ["sql"], ["clean"], ["clean", "--yes"], ["restore"]),
                 *(["latest", "--key", "id"], ["history", "--key", "id"], ["profile"]),
                 ["changes", "--key", "id", "--since", "r"],
             ):
@@ -488,44 +484,3 @@ class TestRestore:
         assert ended.code == 1
         assert "no replaced landing" in ended.err
         assert self.rows(run, landed) == 300
-
-
-class TestCompact:
-    @pytest.fixture
-    def shop(self, tmp_path: Path) -> Shop:
-        """Three runs, of the first days of a year, each with a part of two rows."""
-        shop = Shop(Folder(fsspec.filesystem("file"), str(tmp_path / "shop")))
-        for number in (1, 2, 3):
-            shop.land(number, [offer(f"{number}a"), offer(f"{number}b")])
-        return shop
-
-    def test_without_yes_nothing_is_merged(self, run: Run, shop: Shop, output: str) -> None:
-        first, second, _ = shop.landed.manifest.parts
-        before = shop.folder.names()
-
-        ended = run("landing", "compact", shop.folder.root, "-o", output)
-
-        assert (ended.code, ended.err) == (0, "3 parts become 2 parts; --yes merges them\n")
-        [row] = shown(ended, output)
-        expected = {"first": first.name, "last": second.name, "parts": "2", "rows": "4"}
-        assert {name: row[name] for name in expected} == expected
-        assert row["bytes"] == str(first.bytes + second.bytes)
-        assert shop.folder.names() == before
-
-    def test_with_yes_they_are_merged(self, run: Run, shop: Shop) -> None:
-        rows = list(shop.landed.iter_rows())
-
-        ended = run("landing", "compact", shop.folder.root, "--yes", "-o", "json")
-
-        assert ended.err == "3 parts have become 2 parts\n"
-        assert [row["name"] for row in ended.json] == [shop.landed.manifest.parts[0].name]
-        assert list(shop.landed.iter_rows()) == rows
-        assert run("landing", "verify", shop.folder.root).code == 0
-        ended = run("landing", "compact", shop.folder.root, "--yes")
-        assert (ended.code, ended.out, ended.err) == (0, "", "Nothing to merge\n")
-
-    def test_what_is_younger_stays(self, run: Run, shop: Shop) -> None:
-        with time_machine.travel(day(3)):
-            assert run("landing", "compact", shop.folder.root).err == "Nothing to merge\n"
-            ended = run("landing", "compact", shop.folder.root, "--older-than", "12h", "-o", "json")
-        assert [row["parts"] for row in ended.json] == [2]

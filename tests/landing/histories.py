@@ -1,11 +1,7 @@
-"""What may happen to a folder that runs land in: attempts that are held, go on, end or die; lost answers.
-
-Its parts are merged meanwhile.
-"""
+"""What may happen to a folder that runs land in: attempts that are held, go on, end or die; lost answers."""
 
 from __future__ import annotations
 
-import datetime
 import functools
 import itertools
 import random
@@ -14,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_provider_webcollect.landing.compacting import Compacted, Compaction
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.manifest import MANIFEST
 from airflow_provider_webcollect.landing.run import run_job
@@ -101,7 +96,7 @@ class History:
 
     def things(self) -> list[Callable[[], None]]:
         """Return what can happen next."""
-        return [self.begin, self.begin, self.go_on, self.go_on, self.grow, self.compact]
+        return [self.begin, self.begin, self.go_on, self.go_on, self.grow]
 
     def options(self) -> dict[str, Any]:
         """Return the options of all runs."""
@@ -118,20 +113,7 @@ class History:
         """Begin the next attempt of a run, or a run."""
         run = self.chance.choice([*self.attempts, f"run {len(self.attempts)}"])
         self.attempts[run] = attempt = self.attempts.get(run, 0) + 1
-        work = self.landing(run, attempt, disturbed=True)
-        self.hold(work)
-
-    def compact(self) -> None:
-        """Begin to merge parts."""
-        until, most = datetime.datetime.max.replace(tzinfo=datetime.UTC), self.chance.choice([1_500, 10_000])
-        lost = self.chance.choice([0, 0, 1, 2])
-        error = LOST[self.chance.choice(list(LOST))]
-
-        def work(place: Destination) -> Compacted:
-            losing = Losing(place._storage, lost, lambda: None, error)
-            return Compaction(with_storage(place, losing), until, most).run()
-
-        self.hold(work, 15)
+        self.hold(self.landing(run, attempt, disturbed=True))
 
     def hold(self, work: Land, most: int = 40) -> None:
         """Let something begin, and hold it at some operation.
@@ -216,9 +198,7 @@ class History:
 
     def check_reports(self) -> None:
         """Each part that is landed is reported by one run, and by no other; what is reported stays landed."""
-        parts = [
-            each["name"] for part in self.folder.manifest()["parts"] for each in part.get("segments", [part])
-        ]
+        parts = [part["name"] for part in self.folder.manifest()["parts"]]
         reported = [name for names in self.reported.values() for name in names]
         if self.on_reset == "full":  # what was reported may be replaced
             reported = [name for name in reported if name in parts]

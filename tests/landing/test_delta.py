@@ -15,7 +15,6 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
 from airflow_provider_webcollect.landing.cleaning import clean, replaced_landings, restore
-from airflow_provider_webcollect.landing.compacting import compact
 from airflow_provider_webcollect.landing.errors import (
     ChecksFailed,
     DestinationTaken,
@@ -454,14 +453,13 @@ class TestOthersAtWork:
         with pytest.raises(StorageError, match="cannot be read or written"):
             landed.to_arrow()
 
-    def test_where_rows_may_be_deleted_beside_files_these_are_not_read_nor_merged(self, disk: Table) -> None:
+    def test_where_rows_may_be_deleted_beside_files_these_are_not_read(self, disk: Table) -> None:
         for run in range(3):
             land(disk, 5 * (run + 1), f"r{run}")
         enable_deletion_vectors(disk)
         landed = disk.landed()
         with pytest.raises(RowsRewritten):
             landed.to_arrow(new_only="r0")
-        assert compact(disk.location, older_than=0).merged == ()
         land(disk, 20, "r3")
 
     def test_damage_is_found(self, disk: Table) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 EVERY = range(5000)
 HISTORIES = EVERY if ALL_HISTORIES else random.Random(SEED).sample(EVERY, 12)
 #: Histories that do harm where the condition is left out: harm is rare, so they come first.
-HARMFUL = {("replace", MANIFEST): [31, 51], ("remove", PROGRESS): [115]}
+HARMFUL = {("replace", MANIFEST): [31, 51], ("remove", PROGRESS): [169, 185]}
 #: The number of histories that are tried if these do none any more, as a landing's operations are others.
 HARMED = 2000
 

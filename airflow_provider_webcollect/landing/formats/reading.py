@@ -13,7 +13,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import msgspec
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.profile import Inspector
 
-T = TypeVar("T")
 _CHUNK_BYTES = 4 * 1024 * 1024
 _PARQUET_ROWS = 10_000
 _INSPECTED_ROWS = 10_000
@@ -61,12 +60,8 @@ class PartReader(ABC):
         """Yield the rows of a part."""
 
     @abstractmethod
-    def tables(self, source: BinaryIO, start: int = 0, stop: int | None = None) -> Iterator[pa.Table]:
-        """Yield the rows of a part as Arrow tables, which may have the column :data:`ROWS`.
-
-        :param start: how many rows to leave out before them.
-        :param stop: the number of the last row; None for all.
-        """
+    def tables(self, source: BinaryIO) -> Iterator[pa.Table]:
+        """Yield the rows of a part as Arrow tables, which may have the column :data:`ROWS`."""
 
     @abstractmethod
     def count(self, source: BinaryIO, sha256: str) -> int | None:
@@ -158,14 +153,13 @@ class _JsonLines(_Text):
         for lines in self._lines(source):
             yield from map(_object, lines)
 
-    def tables(self, source: BinaryIO, start: int = 0, stop: int | None = None) -> Iterator[pa.Table]:
+    def tables(self, source: BinaryIO) -> Iterator[pa.Table]:
         import pyarrow as pa
 
         from airflow_provider_webcollect.landing.formats.parquet import as_texts
 
         columns = Columns(self.columns, fixed=bool(self.columns))
-        # others of the part may have columns that these rows do not have
-        for lines in _between(self._lines(source), start, stop):
+        for lines in self._lines(source):
             for batch in map(_batch, batches([msgspec.Raw(line) for line in lines])):
                 columns.add(columns.missing([batch]))
                 values = columns_of(batch, columns.names)
@@ -188,11 +182,11 @@ class _Csv(_Text):
         for batch in self._batches(source):
             yield from (dict(zip(self.columns, row, strict=True)) for row in batch)
 
-    def tables(self, source: BinaryIO, start: int = 0, stop: int | None = None) -> Iterator[pa.Table]:
+    def tables(self, source: BinaryIO) -> Iterator[pa.Table]:
         import pyarrow as pa
 
         schema = self.schema()
-        for batch in _between(self._batches(source), start, stop):
+        for batch in self._batches(source):
             columns = zip(*batch, strict=True) if batch else [[]] * len(schema)
             yield pa.table([pa.array(values, pa.string()) for values in columns], schema=schema)
 
@@ -236,10 +230,10 @@ class _Parquet(PartReader):
         for batch in _parquet_file(source).iter_batches(_PARQUET_ROWS):
             yield from (whole | row for row in batch.to_pylist())
 
-    def tables(self, source: BinaryIO, start: int = 0, stop: int | None = None) -> Iterator[pa.Table]:
+    def tables(self, source: BinaryIO) -> Iterator[pa.Table]:
         import pyarrow as pa
 
-        for batch in _between(_parquet_file(source).iter_batches(_PARQUET_ROWS), start, stop):
+        for batch in _parquet_file(source).iter_batches(_PARQUET_ROWS):
             yield pa.Table.from_batches([batch])
 
     def count(self, source: BinaryIO, sha256: str) -> int | None:
@@ -285,16 +279,6 @@ class _Digesting(io.RawIOBase):
         while self.read(_CHUNK_BYTES):
             pass
         return self._digest.hexdigest()
-
-
-def _between(batches: Iterator[list[T]], start: int, stop: int | None) -> Iterator[list[T]]:
-    """Yield what is in the batches from one place to another."""
-    before = 0
-    for batch in batches:
-        if stop is not None and before >= stop:
-            return
-        yield batch[max(start - before, 0) : None if stop is None else stop - before]
-        before += len(batch)
 
 
 def _parquet_file(source: BinaryIO) -> Any:

@@ -113,11 +113,9 @@ class Folder:
     :cvar keeps_versions: whether the files that a commit replaces belong to an older version that can still
         be read, as in a table: they are not the landing's to delete then.
     :cvar table_format: of the table that it is; None for a folder with a manifest.
-    :cvar takes_merged_parts: whether a commit may put a part in the place of several.
     """
 
     keeps_versions = False
-    takes_merged_parts = True
     table_format: str | None = None
 
     def __init__(self, fs: AbstractFileSystem, root: str, shown: str | None = None) -> None:
@@ -201,10 +199,6 @@ class Folder:
         :param files: bytes by name.
         """
         return missing_part(manifest.parts, files)
-
-    def rewritten(self, manifest: Manifest) -> set[str]:
-        """Return the names of parts whose rows others have rewritten, as in a table: they are not read."""
-        return set()
 
     def read(self, name: str) -> Stored | None:
         """Return a small file with the version of this content, or None if it is absent."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable, Schema
-    from deltalake.transaction import AddAction, RemoveAction
+    from deltalake.transaction import AddAction
 
     from airflow_provider_webcollect.landing.manifest import Manifest, Part
 
@@ -109,15 +109,10 @@ class DeltaFolder(TableFolder):
         snapshot = self.snapshot()
         if _version(snapshot) != expected:
             raise Changed(self.url)
-        known = {part.name: part for part in before.parts} if before else {}
+        known = {part.name for part in before.parts} if before else set()
         added = [part for part in manifest.parts if part.name not in known]
-        gone = known.keys() - {part.name for part in manifest.parts}
-        if snapshot is not None and gone and gone <= {name for part in added for name in part.replaced_names}:
-            parts = [known[name] for name in gone]
-            properties = _properties(manifest, [], version, is_append=False)
-            write: Callable[[], None] = functools.partial(self._merge, snapshot, parts, added, properties)
-        else:
-            write = self._landing(manifest, snapshot, added, expected, version, is_append=not gone)
+        is_append = known.issubset(part.name for part in manifest.parts)
+        write = self._landing(manifest, snapshot, added, expected, version, is_append=is_append)
         try:
             self.call("commit", write)
         except StorageError:
@@ -205,28 +200,6 @@ class DeltaFolder(TableFolder):
             commit_properties=properties,
         )
 
-    def _merge(
-        self,
-        snapshot: DeltaSnapshot,
-        parts: Sequence[Part],
-        merged: Sequence[Part],
-        properties: CommitProperties,
-    ) -> None:
-        """Put merged parts in the place of others; no row changes.
-
-        :raises Changed: if others have rewritten one of these.
-        """
-        table = snapshot.table
-        if not all(part.name in snapshot.whole_files for part in parts):
-            raise Changed(self.url)
-        table.create_write_transaction(
-            [*(_add(part, data_change=False) for part in merged), *map(_remove, parts)],
-            "append",
-            table.schema(),
-            partition_by=list(snapshot.partition_columns),
-            commit_properties=properties,
-        )
-
     def _add_columns(self, table: DeltaTable, wanted: Schema) -> None:
         """Add the columns to the table that new parts have, in a commit of its own: rows have null there."""
         there = {field.name: field.type for field in table.schema().fields}
@@ -263,7 +236,7 @@ def _version(snapshot: DeltaSnapshot | None) -> str | None:
     return None if snapshot is None or snapshot.version is None else str(snapshot.version)
 
 
-def _add(part: Part, *, data_change: bool = True) -> AddAction:
+def _add(part: Part) -> AddAction:
     from deltalake.transaction import AddAction
 
     return AddAction(
@@ -271,20 +244,8 @@ def _add(part: Part, *, data_change: bool = True) -> AddAction:
         size=part.bytes,
         partition_values=partition_values(posixpath.dirname(part.name)),
         modification_time=int(time.time() * 1000),
-        data_change=data_change,
+        data_change=True,
         stats=json.dumps({"numRecords": part.rows}),
-    )
-
-
-def _remove(part: Part) -> RemoveAction:
-    from deltalake.transaction import RemoveAction
-
-    return RemoveAction(
-        path=part.name,
-        data_change=False,
-        deletion_timestamp=int(time.time() * 1000),
-        size=part.bytes,
-        partition_values=dict(partition_values(posixpath.dirname(part.name))),
     )
 
 

@@ -78,7 +78,6 @@ class IcebergFolder(TableFolder):
     """
 
     table_format = "iceberg"
-    takes_merged_parts = False
 
     def __init__(self, table: Table) -> None:
         from pyiceberg.io.fsspec import FsspecFileIO

@@ -321,11 +321,6 @@ class TableFolder(Folder):
         """Return None: which files have a table's rows is the table's own affair."""
         return None
 
-    def rewritten(self, manifest: Manifest) -> set[str]:
-        snapshot = self.snapshot()
-        files = () if snapshot is None else self.call("read", lambda: snapshot.whole_files)
-        return {part.name for part in manifest.parts if part.name not in files}
-
     def all_files(self) -> dict[str, int]:
         """Return the bytes of all files in the folder, by name, whoever has written them."""
         return super().files()
