@@ -1,28 +1,30 @@
-"""Storage paths in DAGs: early checks of destinations, and the paths and folders for them."""
+"""Storage paths in DAGs: early checks of destinations, and what Airflow's connections open for them.
+
+Airflow is imported only where one of its connections is named.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import os
-from typing import TYPE_CHECKING
-
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.landing.formats import require
-from airflow_provider_webcollect.landing.options import STORAGE_EXTRAS, check_location
-from airflow_provider_webcollect.landing.tables import is_iceberg_name
+from airflow_provider_webcollect.landing.options import STORAGE_EXTRAS, check_location, connection_of
+from airflow_provider_webcollect.landing.tables import is_iceberg_name, is_iceberg_table
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from airflow.providers.common.compat.sdk import ObjectStoragePath
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
+    from airflow_provider_webcollect.landing.reader import LandedData
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 #: The Airflow connection of Iceberg's catalog, unless another is named.
@@ -50,6 +52,8 @@ def _has_filesystem(scheme: str, path: str) -> bool:
 
 
 def _is_registered(scheme: str) -> bool:
+    from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+
     # imported only when needed, since it loads all providers
     module = importlib.import_module("airflow.sdk.io" if AIRFLOW_V_3_0_PLUS else "airflow.io")
     return bool(module.has_fs(scheme))
@@ -147,6 +151,38 @@ def landing_path(value: str | ObjectStoragePath, conn_id: str | None) -> ObjectS
     # an error of it names what is missing
     folder_at(path)
     return path
+
+
+def read_landing(
+    path: Any, storage_options: Mapping[str, Any] | None = None, storage_conn_id: str | None = None
+) -> LandedData:
+    """Read a landing's manifest.
+
+    :param path: the landing's folder or its ``_manifest.json``: an absolute local path, a URL that fsspec
+        supports (``s3://bucket/prices``), also with an Airflow connection (``s3://conn_id@bucket/prices``),
+        or an object with ``fs`` and ``path``, such as Airflow's ``ObjectStoragePath``. For a table of Iceberg
+        the table, or its name, ``catalog.namespace.table``, with the connection of its catalog.
+    :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
+    :param storage_conn_id: the Airflow connection of the storage, instead of options; None for the one in
+        ``path``, if any. Without a connection, Airflow is not needed.
+    :raises InvalidArgument: if ``path`` cannot be one, or Airflow cannot open the storage with the
+        connection; other errors are those of :func:`airflow_provider_webcollect.landing.reader.read_landing`.
+    """
+    from airflow_provider_webcollect.landing import reader
+
+    is_open = hasattr(path, "fs") or is_iceberg_table(path)
+    if is_open and storage_conn_id is not None:
+        raise InvalidArgument(
+            "storage_conn_id", storage_conn_id, "what has its filesystem or catalog needs none"
+        )
+    connection = None if is_open else connection_of(str(path), storage_conn_id)
+    if connection is None:
+        return reader.read_landing(path, storage_options)
+    if storage_options is not None:
+        raise InvalidArgument("storage_options", "{…}", "the Airflow connection gives them")
+    if is_iceberg_name(path):
+        return reader.read_landing(iceberg_table(path, connection))
+    return reader.read_landing(connected_path(str(path), connection))
 
 
 def iceberg_table(name: str, conn_id: str) -> Table:

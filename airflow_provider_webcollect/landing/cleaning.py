@@ -38,7 +38,7 @@ from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
@@ -72,8 +72,6 @@ def clean(
     *,
     older_than: float | datetime.timedelta,
     dry_run: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
-    storage_conn_id: str | None = None,
 ) -> tuple[Leftover, ...]:
     """Remove a folder's old files that no landing needs.
 
@@ -106,8 +104,6 @@ def clean(
         ``timedelta``. A day is a good choice. It must be longer than the longest task of a landing, and
         longer than it takes until a run's parts are loaded, retries included.
     :param dry_run: remove nothing, only return what would be removed.
-    :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
-    :param storage_conn_id: the Airflow connection of the storage, instead of options.
     :return: the files that were removed, or would be, sorted by name; empty if the folder does not exist.
     :raises NothingLanded: if there are such files, but neither a manifest nor a progress file that shows
         which of them are needed; nothing is removed then.
@@ -117,7 +113,7 @@ def clean(
     """
     until = _moment_before_now(age_in_seconds(older_than))
     validation.boolean("dry_run", dry_run)
-    folder = landing_at(path, storage_options, storage_conn_id)
+    folder = landing_at(path)
     if outer := folder.enclosing():
         raise InvalidArgument(
             "path", folder.root, f"it is inside the landing at {outer.root}: clean that one"
@@ -203,30 +199,26 @@ class Replaced(NamedTuple):
     manifest: Manifest
 
 
-def replaced_landings(
-    path: Any, *, storage_options: Mapping[str, Any] | None = None, storage_conn_id: str | None = None
-) -> tuple[Replaced, ...]:
+def replaced_landings(path: Any) -> tuple[Replaced, ...]:
     """Return the landings in a folder that ``on_reset="full"`` has replaced, the latest first.
 
     They stay until :func:`clean` removes them.
 
     :param path: as for :func:`clean`.
-    :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
-    :param storage_conn_id: the Airflow connection of the storage, instead of options.
     :raises DestinationUnreadable: if one of their manifests cannot be read.
     :raises InvalidArgument: if it is a table.
     """
-    folder = _restorable(path, storage_options, storage_conn_id)
+    folder = _restorable(path)
     committed = folder.committed()
     return _replaced(folder, folder.files(), committed and committed.manifest)
 
 
-def _restorable(path: Any, storage_options: Mapping[str, Any] | None, storage_conn_id: str | None) -> Folder:
+def _restorable(path: Any) -> Folder:
     """Return the folder of a landing that keeps what it replaces.
 
     :raises InvalidArgument: if it is a table.
     """
-    folder = landing_at(path, storage_options, storage_conn_id)
+    folder = landing_at(path)
     if folder.keeps_versions:
         raise InvalidArgument("path", folder.url, "a table keeps its own versions, and puts them back itself")
     return folder
@@ -256,9 +248,6 @@ def _contents(manifest: Manifest) -> set[str | None]:
 def restore(
     path: Any,
     name: str | None = None,
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    storage_conn_id: str | None = None,
 ) -> Manifest:
     """Put back a landing that ``on_reset="full"`` has replaced; the one that is there is kept in its place.
 
@@ -269,15 +258,13 @@ def restore(
 
     :param path: as for :func:`clean`.
     :param name: of the replaced manifest (:func:`replaced_landings`); None for the latest.
-    :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
-    :param storage_conn_id: the Airflow connection of the storage, instead of options.
     :return: the manifest that is there now.
     :raises NothingLanded: if there is no such landing, or it has no manifest to replace.
     :raises PartsMissing: if not all of its parts are there; nothing is changed then.
     :raises DestinationBusy: if another landing has committed meanwhile.
     :raises InvalidArgument: if it is a table.
     """
-    folder = _restorable(path, storage_options, storage_conn_id)
+    folder = _restorable(path)
     committed = folder.committed()
     current = committed and committed.manifest
     files = folder.files()

@@ -199,11 +199,11 @@ def check_location(argument: str, text: str) -> str:
     return scheme
 
 
-def connection_of(text: str, conn_id: str | None) -> str | None:
+def connection_of(text: str, conn_id: str | None = None) -> str | None:
     """Return the id of the Airflow connection for a path or URL; None to go without Airflow.
 
     :param text: may name it: ``s3://conn_id@bucket/folder``.
-    :param conn_id: the one that was named beside it.
+    :param conn_id: the one that was named beside it, if any.
     :raises InvalidArgument: if both name one, and not the same.
     """
     url = _URL.match(text)
@@ -223,73 +223,42 @@ class Located(NamedTuple):
     path: str
 
 
-def locate(
-    path: Any, storage_options: Mapping[str, Any] | None = None, storage_conn_id: str | None = None
-) -> Located:
+def locate(path: Any, storage_options: Mapping[str, Any] | None = None) -> Located:
     """Return the filesystem of a landing and its folder's path on it.
 
     The arguments, and the errors :class:`ExtraMissing` and :class:`InvalidArgument`, are those of
     :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
     """
     if not (hasattr(path, "fs") and hasattr(path, "path")):
-        path = _opened(path, storage_options, storage_conn_id)
+        path = _opened(path, storage_options or {})
     elif storage_options is not None:
         raise InvalidArgument("storage_options", "{…}", "a path that has its filesystem needs none")
-    elif storage_conn_id is not None:
-        raise InvalidArgument("storage_conn_id", storage_conn_id, "a path that has its filesystem needs none")
     root = path.path.rstrip("/")
     return Located(
         path.fs, root.removesuffix(MANIFEST).rstrip("/") if root.endswith(f"/{MANIFEST}") else root
     )
 
 
-def landing_at(
-    path: Any, storage_options: Mapping[str, Any] | None = None, storage_conn_id: str | None = None
-) -> Folder:
+def landing_at(path: Any, storage_options: Mapping[str, Any] | None = None) -> Folder:
     """Return the folder of a landing that is there, as a table if it is one.
 
     The arguments and errors are those of :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
     """
-    from airflow_provider_webcollect.landing.tables import (
-        found_folder,
-        is_iceberg_name,
-        is_iceberg_table,
-        table_folder,
-    )
+    from airflow_provider_webcollect.landing.tables import found_folder, is_iceberg_table, table_folder
 
-    is_name = storage_conn_id is not None and is_iceberg_name(path)
-    if storage_options is not None and (is_iceberg_table(path) or is_name):
+    if not is_iceberg_table(path):
+        return found_folder(*locate(path, storage_options))
+    if storage_options is not None:
         raise InvalidArgument("storage_options", "{…}", "the catalog of a table of Iceberg gives them")
-    if is_iceberg_table(path):
-        if storage_conn_id is not None:
-            raise InvalidArgument(
-                "storage_conn_id", storage_conn_id, "a table that has its catalog needs none"
-            )
-        return table_folder(path)
-    if storage_conn_id is not None and is_name:
-        # as for folders, a caller asks for a connection of Airflow
-        from airflow_provider_webcollect.destinations import iceberg_table
-
-        return table_folder(iceberg_table(path, storage_conn_id))
-    return found_folder(*locate(path, storage_options, storage_conn_id))
+    return table_folder(path)
 
 
-def _opened(path: object, options: Mapping[str, Any] | None, conn_id: str | None) -> Any:
-    """Return an object with the filesystem of a path, and the path on it."""
+def _opened(path: object, options: Mapping[str, Any]) -> Located:
     if not isinstance(path, str | os.PathLike) or not (text := os.fspath(path)) or not isinstance(text, str):
         raise InvalidArgument("path", path, "it must be a folder's path or URL")
     scheme = check_location("path", text)
-    if connection := connection_of(text, conn_id):
-        if options is not None:
-            raise InvalidArgument("storage_options", "{…}", "the Airflow connection gives them")
-        # all else in landing/ goes without Airflow; here a caller asks for one of its connections
-        from airflow_provider_webcollect.destinations import connected_path
-
-        return connected_path(text, connection)
-    return _with_options(text, scheme, options or {})
-
-
-def _with_options(text: str, scheme: str, options: Mapping[str, Any]) -> Located:
+    if connection_of(text):
+        raise InvalidArgument("path", text, "it names an Airflow connection: give an ObjectStoragePath of it")
     import fsspec
 
     if "://" not in text:

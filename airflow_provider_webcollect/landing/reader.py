@@ -1,5 +1,4 @@
-"""Reading landed rows with the manifest alone, without the service, and without Airflow unless one of its
-connections is named.
+"""Reading landed rows with the manifest alone, without the service and without Airflow.
 
 The manifest is read once, so later commits are not visible. If a later commit removes parts (``overwrite``),
 reading them raises :class:`~airflow_provider_webcollect.landing.errors.LandingReplaced`.
@@ -57,24 +56,19 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.tables.table import Snapshot
 
 
-def read_landing(
-    path: Any, storage_options: Mapping[str, Any] | None = None, storage_conn_id: str | None = None
-) -> LandedData:
+def read_landing(path: Any, storage_options: Mapping[str, Any] | None = None) -> LandedData:
     """Read a landing's manifest.
 
     :param path: the landing's folder or its ``_manifest.json``: an absolute local path, a URL that fsspec
-        supports (``s3://bucket/prices``), also with an Airflow connection (``s3://conn_id@bucket/prices``),
-        or an object with ``fs`` and ``path``, such as Airflow's ``ObjectStoragePath``.
+        supports (``s3://bucket/prices``), or an object with ``fs`` and ``path``, such as Airflow's
+        ``ObjectStoragePath``; or a table of pyiceberg.
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
-    :param storage_conn_id: the Airflow connection of the storage, instead of options; None for the one in
-        ``path``, if any. Without a connection, Airflow is not needed.
     :raises NothingLanded: if there is no manifest.
     :raises DestinationUnreadable: if the manifest is incomplete, has a newer layout, or contradicts itself.
     :raises ExtraMissing: if the package for the URL's storage is not installed.
-    :raises InvalidArgument: if ``path`` is not an absolute path, or not a URL that fsspec supports; or if
-        Airflow has no such connection, or cannot open the storage with it.
+    :raises InvalidArgument: if ``path`` is not an absolute path, or not a URL that fsspec supports.
     """
-    folder = landing_at(path, storage_options, storage_conn_id)
+    folder = landing_at(path, storage_options)
     if isinstance(folder, TableFolder):
         if (found := folder.read_table()) is None:
             raise NothingLanded(

@@ -76,25 +76,19 @@ class InReview(NamedTuple):
         return f"{counted(self.rows, 'row')} of {self.run.run_id} ({self.state})"
 
 
-def in_review(
-    path: Any, *, storage_options: Mapping[str, Any] | None = None, storage_conn_id: str | None = None
-) -> tuple[InReview, ...]:
+def in_review(path: Any) -> tuple[InReview, ...]:
     """Return the rows of a landing that wait for a decision, the staged ones first.
 
     :param path: the landing's folder or manifest, as for
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
-    :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
-    :param storage_conn_id: the Airflow connection of the storage, instead of options.
     """
-    return waiting_in(landing_at(path, storage_options, storage_conn_id))
+    return waiting_in(landing_at(path))
 
 
 def accept(
     path: Any,
     run_id: str | None = None,
     *,
-    storage_options: Mapping[str, Any] | None = None,
-    storage_conn_id: str | None = None,
     observer: Observer | None = None,
 ) -> InReview:
     """Commit rows that have failed their checks to the landing, each once; the next run reports them.
@@ -104,8 +98,6 @@ def accept(
 
     :param path: as for :func:`in_review`.
     :param run_id: the Airflow run that has read them; None if there are those of one run only.
-    :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
-    :param storage_conn_id: the Airflow connection of the storage, instead of options.
     :param observer: hears of a wait for another landing.
     :return: what was accepted.
     :raises NothingToReview: if no such rows wait for a decision.
@@ -113,7 +105,7 @@ def accept(
     :raises PartsMissing: if parts of these rows are missing or damaged; nothing is committed then.
     :raises FormatChanged: if quarantined rows have another format or other columns than the landing now.
     """
-    review = Review(landing_at(path, storage_options, storage_conn_id), run_id, observer)
+    review = Review(landing_at(path), run_id, observer)
     review.accept()
     return review.chosen
 
@@ -122,8 +114,6 @@ def discard(
     path: Any,
     run_id: str,
     *,
-    storage_options: Mapping[str, Any] | None = None,
-    storage_conn_id: str | None = None,
     observer: Observer | None = None,
 ) -> InReview:
     """Leave out rows that have failed their checks for good; the landing counts them and goes on behind them.
@@ -133,14 +123,12 @@ def discard(
 
     :param path: as for :func:`in_review`.
     :param run_id: the Airflow run that has read them.
-    :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
-    :param storage_conn_id: the Airflow connection of the storage, instead of options.
     :param observer: hears of a wait for another landing.
     :return: what was discarded.
     :raises NothingToReview: if no such rows wait for a decision.
     :raises DestinationBusy: if a landing is at work, or unfinished, in the folder.
     """
-    review = Review(landing_at(path, storage_options, storage_conn_id), run_id, observer)
+    review = Review(landing_at(path), run_id, observer)
     review.discard()
     return review.chosen
 

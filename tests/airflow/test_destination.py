@@ -15,10 +15,9 @@ from airflow.models import Connection
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 from airflow.utils.session import create_session
 
-from airflow_provider_webcollect.destinations import folder_at
+from airflow_provider_webcollect.destinations import folder_at, read_landing
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import StorageError
-from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.operators.analytics import WebCollectQueryAnalyticsOperator
 from airflow_provider_webcollect.operators.landings import (
     WebCollectAcceptLandingOperator,
@@ -184,7 +183,7 @@ class TestConnections:
                 [
                     sys.executable,
                     "-c",
-                    "import os; from airflow_provider_webcollect.landing.reader import read_landing\n"
+                    "import os; from airflow_provider_webcollect import read_landing\n"
                     "print(read_landing('s3://in_database@my-bucket/prices').manifest.rows)\n"
                     "print('_AIRFLOW_PROCESS_CONTEXT' in os.environ)",
                 ],
@@ -201,11 +200,13 @@ class TestConnections:
     def test_leftovers_are_removed_with_a_connection(self, s3: Storage) -> None:
         s3.fs.pipe_file("my-bucket/prices/part-00009-0badcafe.jsonl", b"x")
 
-        by_url = clean("s3://prices_storage@my-bucket/prices", older_than=0, dry_run=True)
-        removed = clean("s3://my-bucket/prices", older_than=0, storage_conn_id="prices_storage")
+        removed = clean(ObjectStoragePath("s3://prices_storage@my-bucket/prices"), older_than=0)
 
-        assert [file.name for file in by_url] == ["part-00009-0badcafe.jsonl"]
-        assert removed == by_url
+        assert [file.name for file in removed] == ["part-00009-0badcafe.jsonl"]
+
+    def test_landings_themselves_open_no_connection(self) -> None:
+        with pytest.raises(InvalidArgument, match=r"`path` is .*: give an ObjectStoragePath of it"):
+            clean("s3://prices_storage@my-bucket/prices", older_than=0)
 
     def test_a_connection_that_airflow_does_not_have_is_named(self) -> None:
         with pytest.raises(InvalidArgument, match=r"`storage_conn_id` is 'forgotten'; s3://forgotten@b/c .*"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_webcollect.landing.reader import read_landing
+from airflow_provider_webcollect import read_landing
 from airflow_provider_webcollect.sandbox import demo
 from demo.ports import free_port
 from tests.airflow.conftest import airflow_database, airflow_home  # noqa: F401  # fixtures

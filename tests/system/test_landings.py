@@ -239,7 +239,7 @@ def test_a_worker_that_stood_still_changes_nothing_once_its_landings_were_taken_
     parts = landings.check()
     assert all(len(names) == 1 for names in parts.values())
     for source in parts:
-        clean(f"s3://{landings.root}/{source}", older_than=0, storage_options=s3.storage.options)
+        clean(landings.folder(source).location, older_than=0)
     assert landings.check() == {}
     seen(
         f"seed {SEED}; {len(sources)} landings on {worker} taken over, then refused; "
