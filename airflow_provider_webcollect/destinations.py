@@ -1,4 +1,4 @@
-"""Storage paths in DAGs: early checks of destinations, and what Airflow's connections open for them.
+"""Storage paths in DAGs: early checks of sources and destinations, and what connections of Airflow open.
 
 Airflow is imported only where one of its connections is named.
 """
@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import os
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.landing.formats import require
+from airflow_provider_webcollect.landing.manifest import Source
 from airflow_provider_webcollect.landing.options import STORAGE_EXTRAS, check_location, connection_of
-from airflow_provider_webcollect.landing.tables import is_iceberg_name, is_iceberg_table
+from airflow_provider_webcollect.landing.tables import check_table_name, is_iceberg_name, is_iceberg_table
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from airflow.providers.common.compat.sdk import ObjectStoragePath
     from pyiceberg.catalog import Catalog
@@ -29,6 +35,8 @@ if TYPE_CHECKING:
 
 #: The Airflow connection of Iceberg's catalog, unless another is named.
 ICEBERG_DEFAULT = "iceberg_default"
+_KEYS = ("collection_task_id", "lotno", "destination")
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]|^\.+$")
 
 
 def check_destination(argument: str, value: str | ObjectStoragePath) -> str | ObjectStoragePath:
@@ -67,6 +75,96 @@ def _is_attached(path: str) -> bool:
         return ObjectStoragePath(path).fs is not None
     except ValueError:
         return False
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A source and the folder for its rows."""
+
+    source: Source
+    folder: str | ObjectStoragePath
+
+
+def make_source(collection_task_id: object, lotno: object, where: str = "") -> Source:
+    """Return the checked source; an empty batch number means no batch.
+
+    :param where: prefix of the arguments' names in messages.
+    """
+    return Source(
+        collection_task_id=validation.text(f"{where}collection_task_id", collection_task_id),
+        lotno=None if lotno is None or lotno == "" else validation.text(f"{where}lotno", lotno),
+    )
+
+
+def places(sources: object, folder: str | ObjectStoragePath, table_format: str | None = None) -> list[Place]:
+    """Return the sources with their folders, no two of which overlap.
+
+    :param sources: ids of tasks, or dicts of ``collection_task_id`` and, as needed, ``lotno`` and
+        ``destination``.
+    :param folder: the sources without a destination go to ``<task>`` or ``<task>/<batch>`` in it.
+    :param table_format: of all of them; for ``iceberg`` each names its table.
+    :raises InvalidArgument: if a source is wrong, or two of them share a folder.
+    """
+    entries = validation.items("sources", sources)
+    found = [_place(f"sources[{index}]", entry, folder, table_format) for index, entry in enumerate(entries)]
+    _refuse_shared_folders(found, table_format)
+    return found
+
+
+def _place(
+    name: str,
+    entry: object,
+    folder: str | ObjectStoragePath,
+    table_format: str | None,
+) -> Place:
+    if isinstance(entry, str | int):
+        entry = {"collection_task_id": entry}
+    if not isinstance(entry, Mapping):
+        raise InvalidArgument(name, entry, "it must be a task id or a dict")
+    if unknown := [key for key in entry if key not in _KEYS]:
+        raise InvalidArgument(name, unknown, f"its keys can be {', '.join(_KEYS)}")
+    source = make_source(entry.get("collection_task_id"), entry.get("lotno"), f"{name}.")
+    own: Any = entry.get("destination")
+    if own is None and table_format != "iceberg":
+        return Place(source, _inside(folder, source))
+    return Place(source, check_place(f"{name}.destination", own, table_format))
+
+
+def check_place(argument: str, value: Any, table_format: str | None) -> str | ObjectStoragePath:
+    """Check a destination as :func:`check_destination` does, or the name of a table of Iceberg."""
+    if table_format == "iceberg":
+        return check_table_name(argument, value)
+    return check_destination(argument, value)
+
+
+def _inside(folder: str | ObjectStoragePath, source: Source) -> str | ObjectStoragePath:
+    segments = [safe_name(source.collection_task_id)]
+    if source.lotno is not None:
+        segments.append(safe_name(source.lotno))
+    if isinstance(folder, str):
+        return "/".join([folder.rstrip("/"), *segments])
+    return folder.joinpath(*segments)
+
+
+def safe_name(text: str) -> str:
+    """Return ``text`` as a folder name that any storage accepts; different texts give different names."""
+    return _UNSAFE.sub(lambda found: "".join(f"~{byte:02x}" for byte in found[0].encode()), text)
+
+
+def _refuse_shared_folders(found: list[Place], table_format: str | None) -> None:
+    # what a catalog is called does not make it another one
+    names = [
+        str(place.folder).partition(".")[2] if table_format == "iceberg" else str(place.folder)
+        for place in found
+    ]
+    # in sorted order, a folder comes right before the folders inside it
+    folders = sorted((name.rstrip("/") + "/", -index) for index, name in enumerate(names))
+    for (outer, other), (inner, index) in itertools.pairwise(folders):
+        if inner.startswith(outer):
+            raise InvalidArgument(
+                f"sources[{-index}]",
+                str(found[-index].folder),
+                f"its folder must not be in that of sources[{-other}]; give one its own `destination`",
+            )
 
 
 def storage_path(path: str | ObjectStoragePath, conn_id: str | None) -> ObjectStoragePath:

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
     from airflow.providers.openlineage.extractors import OperatorLineage
 
+    from airflow_provider_webcollect.destinations import Place
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.landing.checks import CheckOutcome
     from airflow_provider_webcollect.landing.profile import Profile
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.pauses import Stop
-    from airflow_provider_webcollect.transfers.webcollect_to_object_storage import Place
 
 T = TypeVar("T", bound="Sized")
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import functools
-import itertools
-import re
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_provider_webcollect.assets import has_default_outlet, landing_asset
@@ -22,15 +18,18 @@ from airflow_provider_webcollect.common import (
 )
 from airflow_provider_webcollect.destinations import (
     ICEBERG_DEFAULT,
-    check_destination,
+    Place,
+    check_place,
     folder_at,
+    make_source,
     new_iceberg_table,
+    places,
     storage_path,
 )
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.checks import OnFailedChecks
 from airflow_provider_webcollect.landing.formats import OnCastError, make_format
-from airflow_provider_webcollect.landing.manifest import Mode, Run, Source
+from airflow_provider_webcollect.landing.manifest import Mode, Run
 from airflow_provider_webcollect.landing.options import (
     MAX_PART_BYTES,
     SETTLE_SECONDS,
@@ -42,7 +41,6 @@ from airflow_provider_webcollect.landing.options import (
 from airflow_provider_webcollect.landing.tables import (
     TableFormat,
     check_table_format,
-    check_table_name,
     table_folder,
 )
 from airflow_provider_webcollect.links import (
@@ -66,101 +64,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.transfers.reporting import LandingReport, Transferred
 
-_KEYS = ("collection_task_id", "lotno", "destination")
 #: Airflow's schemes for S3.
 _S3 = ("s3", "s3a", "s3n")
-_UNSAFE = re.compile(r"[^A-Za-z0-9._-]|^\.+$")
-
-
-class Place(msgspec.Struct, frozen=True):
-    """A source and the folder for its rows."""
-
-    source: Source
-    folder: str | ObjectStoragePath
-
-
-def make_source(collection_task_id: object, lotno: object, where: str = "") -> Source:
-    """Return the checked source; an empty batch number means no batch.
-
-    :param where: prefix of the arguments' names in messages.
-    """
-    return Source(
-        collection_task_id=validation.text(f"{where}collection_task_id", collection_task_id),
-        lotno=None if lotno is None or lotno == "" else validation.text(f"{where}lotno", lotno),
-    )
-
-
-def places(sources: object, folder: str | ObjectStoragePath, table_format: str | None = None) -> list[Place]:
-    """Return the sources with their folders, no two of which overlap.
-
-    :param sources: ids of tasks, or dicts of ``collection_task_id`` and, as needed, ``lotno`` and
-        ``destination``.
-    :param folder: the sources without a destination go to ``<task>`` or ``<task>/<batch>`` in it.
-    :param table_format: of all of them; for ``iceberg`` each names its table.
-    :raises InvalidArgument: if a source is wrong, or two of them share a folder.
-    """
-    entries = validation.items("sources", sources)
-    found = [_place(f"sources[{index}]", entry, folder, table_format) for index, entry in enumerate(entries)]
-    _refuse_shared_folders(found, table_format)
-    return found
-
-
-def _place(
-    name: str,
-    entry: object,
-    folder: str | ObjectStoragePath,
-    table_format: str | None,
-) -> Place:
-    if isinstance(entry, str | int):
-        entry = {"collection_task_id": entry}
-    if not isinstance(entry, Mapping):
-        raise InvalidArgument(name, entry, "it must be a task id or a dict")
-    if unknown := [key for key in entry if key not in _KEYS]:
-        raise InvalidArgument(name, unknown, f"its keys can be {', '.join(_KEYS)}")
-    source = make_source(entry.get("collection_task_id"), entry.get("lotno"), f"{name}.")
-    own: Any = entry.get("destination")
-    if own is None and table_format != "iceberg":
-        return Place(source, _inside(folder, source))
-    return Place(source, _check_destination(f"{name}.destination", own, table_format))
-
-
-def _check_destination(argument: str, value: Any, table_format: str | None) -> str | ObjectStoragePath:
-    if table_format == "iceberg":
-        return check_table_name(argument, value)
-    return check_destination(argument, value)
-
-
-def _inside(folder: str | ObjectStoragePath, source: Source) -> str | ObjectStoragePath:
-    segments = [safe_name(source.collection_task_id)]
-    if source.lotno is not None:
-        segments.append(safe_name(source.lotno))
-    if isinstance(folder, str):
-        return "/".join([folder.rstrip("/"), *segments])
-    return folder.joinpath(*segments)
-
-
-def safe_name(text: str) -> str:
-    """Return ``text`` as a folder name that any storage accepts; different texts give different names."""
-    return _UNSAFE.sub(lambda found: "".join(f"~{byte:02x}" for byte in found[0].encode()), text)
-
-
-def _refuse_shared_folders(found: list[Place], table_format: str | None) -> None:
-    # what a catalog is called does not make it another one
-    names = [
-        str(place.folder).partition(".")[2] if table_format == "iceberg" else str(place.folder)
-        for place in found
-    ]
-    # in sorted order, a folder comes right before the folders inside it
-    folders = sorted((name.rstrip("/") + "/", -index) for index, name in enumerate(names))
-    for (outer, other), (inner, index) in itertools.pairwise(folders):
-        if inner.startswith(outer):
-            raise InvalidArgument(
-                f"sources[{-index}]",
-                str(found[-index].folder),
-                f"its folder must not be in that of sources[{-other}]; give one its own `destination`",
-            )
-
-
 #: Maximum number of sources that can be landed at once.
 MOST_AT_ONCE = 32
 
@@ -381,7 +286,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
 
     def _places(self) -> list[Place]:
         """Return each source with its folder, or its table of Iceberg."""
-        folder = _check_destination("destination", self.destination, self.table_format)
+        folder = check_place("destination", self.destination, self.table_format)
         if self.sources is None:
             if self.collection_task_id is None:
                 raise InvalidArgument("collection_task_id", None, "either it or `sources` must be given")

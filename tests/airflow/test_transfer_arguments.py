@@ -14,9 +14,9 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
+from airflow_provider_webcollect.destinations import places, safe_name
 from airflow_provider_webcollect.landing.options import check_partition
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
-from airflow_provider_webcollect.transfers.webcollect_to_object_storage import places, safe_name
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.landings import landed, make_transfer, manifest, transfer
 

@@ -16,13 +16,13 @@ from airflow.settings import Session
 from sqlalchemy import text
 
 from airflow_provider_webcollect.assets import LandingEvent
+from airflow_provider_webcollect.destinations import Place
 from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.lease import Lease
 from airflow_provider_webcollect.landing.manifest import Manifest, Run, Source
 from airflow_provider_webcollect.transfers import reporting
 from airflow_provider_webcollect.transfers.reporting import LandingReport, totals_of
-from airflow_provider_webcollect.transfers.webcollect_to_object_storage import Place
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.executions import execute
 from tests.airflow.landings import land, make_transfer, manifest, rows_at, transfer
