@@ -181,8 +181,8 @@ class Counting:
         self._control.grow(tasks[10_000], 10_000)
         yield UNMARKED, self.run(land("marked", collection_task_id=tasks[10_000]))
         self._control.grow(tasks[10_000], 10_000)
-        at_once = land("marked", collection_task_id=tasks[10_000], mark_exported=True, settle=0)
-        yield "the same with mark and settle=0", self.run(at_once)
+        at_once = land("marked", collection_task_id=tasks[10_000], mark_exported=True, late_rows_delay=0)
+        yield "the same with mark and late_rows_delay=0", self.run(at_once)
         ids = [self._control.add_task(lots=[10_000])["task_id"] for _ in range(SOURCES)]
         yield (
             f"landing, {SOURCES} sources of 10,000 rows, with mark",

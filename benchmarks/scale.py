@@ -65,7 +65,7 @@ LAYOUTS = {
     )
 }
 #: Seconds that a landing waits for late rows before its mark: the operator's default.
-SETTLE = 15.0
+LATE_ROWS_DELAY = 15.0
 #: What is simulated: layout, whether landings mark, addresses.
 DAYS = (("alone", True, 4), ("alone", False, 2), ("together", True, 2), ("together", False, 2))
 
@@ -191,7 +191,7 @@ class Address:
         while (since := self._take_slot(now, "land")) is not None:
             self.day.delays.append(now - since)
             reading = max(self._send(now, requests), requests / layout.rate) + self._plan.size / SPEED
-            seconds = layout.process + reading + SETTLE * self._plan.marks
+            seconds = layout.process + reading + LATE_ROWS_DELAY * self._plan.marks
             self.day.busy += seconds
             self._at(now + seconds, "landed")
 
@@ -227,8 +227,11 @@ def capacity(costs: Costs) -> None:
         rows,
     )
     layout, pages, rows = LAYOUTS["alone"], pages_of(10e6, 1000), []
-    for mark, each, settle in (("with", costs.marked, SETTLE), ("without", costs.unmarked, 0.0)):
-        seconds = layout.process + (pages + each) / layout.rate + 10e6 / SPEED + settle
+    for mark, each, late_rows_delay in (
+        ("with", costs.marked, LATE_ROWS_DELAY),
+        ("without", costs.unmarked, 0.0),
+    ):
+        seconds = layout.process + (pages + each) / layout.rate + 10e6 / SPEED + late_rows_delay
         rows.append(
             [mark, pages + each, f"{seconds:.1f}", f"{HOUR / seconds:.0f}", f"{DAY / seconds / 100:.0f}"]
         )

@@ -105,7 +105,9 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
 )
 @click.option("--partition", metavar="NAME=VALUE", help="A folder in DESTINATION for the new parts.")
 @click.option("--mark-exported", is_flag=True, help="Confirm the export to the service after the commit.")
-@click.option("--settle", type=click.FloatRange(min=0), default=15.0, help="Seconds to wait for late rows.")
+@click.option(
+    "--late-rows-delay", type=click.FloatRange(min=0), default=15.0, help="Seconds to wait for late rows."
+)
 @click.option("--page-size", type=click.IntRange(1, 1000), default=1000, help="Rows per request.")
 @click.option(
     "--max-part-bytes", type=click.IntRange(min=1), help="A part ends at this size; 128 MiB without it."
@@ -188,8 +190,8 @@ def _landing(
         def on_progress(self, rows: int, total: int) -> None:
             on_progress(rows, total)
 
-        def on_settle(self, seconds: float) -> None:
-            click.echo(f"Waiting {seconds:.0f} s for late rows (--settle)", err=True)
+        def on_late_rows_wait(self, seconds: float) -> None:
+            click.echo(f"Waiting {seconds:.0f} s for late rows (--late-rows-delay)", err=True)
 
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return functools.partial(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 #: Seconds between two reads of a source that may not show all of its rows yet.
-SETTLE_INTERVAL = 2.0
+LATE_ROWS_INTERVAL = 2.0
 #: How often the last landed page is read before wrong counts are accepted as a reset of the source.
 COUNT_READS = 4
 #: Seconds between two such reads.
@@ -82,7 +82,7 @@ class SourceReader:
 
     :ivar count: the number of the source's rows up to those read last, and the total announced last.
     :ivar first: the first page that was read, or the landed one from which the read goes on.
-    :ivar no_late_rows: whether ``settle`` seconds have passed without new rows.
+    :ivar no_late_rows: whether ``late_rows_delay`` seconds have passed without new rows.
     """
 
     def __init__(self, job: Job) -> None:
@@ -144,28 +144,28 @@ class SourceReader:
     def pages(self) -> Iterator[Page]:
         """Yield the pages to the end, including rows that are added meanwhile.
 
-        A source that shows no rows, or fewer than were read, is read again for ``settle`` seconds.
+        A source that shows no rows, or fewer than were read, is read again for ``late_rows_delay`` seconds.
 
         :raises RowsMissing: if the service's counts contradict each other.
         """
         return self._to_the_end(self._waits("all rows to be shown: there are none, or fewer than were read"))
 
     def late_pages(self, since: float | None = None) -> Iterator[Page]:
-        """Wait ``settle`` seconds, and yield the pages of rows that have appeared meanwhile.
+        """Wait ``late_rows_delay`` seconds, and yield the pages of rows that have appeared meanwhile.
 
         The source may show older batches while rows of a run that has just finished are still missing; the
         service does not announce those.
 
         :param since: a time before this reading began, from which the seconds count; None for from now.
         """
-        before, wait = self.count.rows, self._job.options.settle
+        before, wait = self.count.rows, self._job.options.late_rows_delay
         if since is not None:
             wait = max(0.0, wait - (self._began - since))
         if wait:
             Notice(log).give(
                 wait, "Waiting %.0f s for rows that a run which has just finished may still add.", wait
             )
-            self._job.observer.on_settle(wait)
+            self._job.observer.on_late_rows_wait(wait)
             self._wait(wait)
             yield from self._to_the_end(iter(()), late=True)
         self.no_late_rows = self.count.rows == before
@@ -174,7 +174,7 @@ class SourceReader:
         """Read the first page again, if there was time for the rows to change since.
 
         Before a mark, which covers all rows of the source, a second page is time enough. A source that shows
-        fewer rows than were read is read again for ``settle`` seconds.
+        fewer rows than were read is read again for ``late_rows_delay`` seconds.
 
         :raises RowsMissing: if its rows are others now: what was read does not go together.
         """
@@ -268,10 +268,10 @@ class SourceReader:
                 return page, rows, counts_fit
 
     def _waits(self, purpose: str) -> Iterator[float]:
-        notice, rest = Notice(log), self._job.options.settle
-        for index, wait in enumerate(intervals(rest, SETTLE_INTERVAL)):
+        notice, rest = Notice(log), self._job.options.late_rows_delay
+        for index, wait in enumerate(intervals(rest, LATE_ROWS_INTERVAL)):
             if not index:
-                self._job.observer.on_settle(rest)
+                self._job.observer.on_late_rows_wait(rest)
             notice.give(rest, "Waiting up to %.0f s for %s.", rest, purpose)
             yield wait
             rest -= wait

@@ -21,10 +21,8 @@ class DestinationTaken(LandingError):
     permanent = True
 
 
-class DestinationBusy(DestinationTaken):
+class DestinationBusy(LandingError):
     """Another landing is writing to the destination now; a later attempt may succeed."""
-
-    permanent = False
 
 
 class LeaseLost(DestinationBusy):

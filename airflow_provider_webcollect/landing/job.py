@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class LeaseTiming:
     """How the lease of a folder is kept and taken over, in seconds.
 
     :param heartbeat_interval: between two heartbeats.
@@ -57,7 +57,7 @@ class Observer:
         :param seconds: how long.
         """
 
-    def on_settle(self, seconds: float) -> None:
+    def on_late_rows_wait(self, seconds: float) -> None:
         """It is waited for rows that the source may not show yet.
 
         :param seconds: how long at most.
@@ -92,8 +92,8 @@ class Job:
 
     :param attempt: Airflow's try number; of the attempts of one run, the highest may take the folder over.
     :param began: when the work began that lands several sources one after another, by ``time.monotonic()``:
-        for rows that may not be shown yet, each of them waits ``settle`` seconds from then; None for from its
-        own beginning.
+        for rows that may not be shown yet, each of them waits ``late_rows_delay`` seconds from then; None for
+        from its own beginning.
     :param pages: of the source.
     :param mark: confirms the export to the service.
     :param stop: ends the landing once it is set; no manifest is written from then on. The client of ``pages``
@@ -111,7 +111,7 @@ class Job:
     mark: Callable[[], object]
     observer: Observer
     stop: Stop
-    timing: Timing = Timing()
+    timing: LeaseTiming = LeaseTiming()
 
 
 def intervals(seconds: float, longest: float) -> Iterator[float]:

@@ -27,7 +27,7 @@ IfExists = Literal["fail", "overwrite", "skip"]
 OnReset = Literal["fail", "full", "append"]
 WriteDisposition = Literal["append", "merge", "replace", "scd2"]
 MAX_PART_BYTES = 128 * 1024 * 1024
-SETTLE_SECONDS = 15.0
+LATE_ROWS_DELAY = 15.0
 #: Names that dlt does not change: it separates the names of nested tables by two underscores.
 _TABLE = re.compile(r"[a-z](?:_?[a-z0-9])*\.[a-z](?:_?[a-z0-9])*")
 _PARTITION = re.compile(f"{PARTITION_PATTERN}(?:/{PARTITION_PATTERN})*")
@@ -103,7 +103,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     mark_exported: bool
     page_size: int
     max_part_bytes: int
-    settle: float
+    late_rows_delay: float
     checks: Checks | None
     on_failed_checks: OnFailedChecks
 
@@ -118,7 +118,7 @@ def make_options(
     mark_exported: bool = False,
     page_size: int | str = MAX_DATA_SIZE,
     max_part_bytes: int | str = MAX_PART_BYTES,
-    settle: float = SETTLE_SECONDS,
+    late_rows_delay: float = LATE_ROWS_DELAY,
     checks: object = None,
     on_failed_checks: OnFailedChecks = "fail",
 ) -> Options:
@@ -136,7 +136,7 @@ def make_options(
     :param mark_exported: whether to confirm the export to the service after the commit.
     :param page_size: rows per request, 1 to 1000 (default).
     :param max_part_bytes: a part ends with the page that reaches this size; by default 128 MiB.
-    :param settle: seconds to wait for rows that the source may not show yet; by default 15.
+    :param late_rows_delay: seconds to wait for rows that the source may not show yet; by default 15.
     :param checks: what the rows must be before they are committed, see :func:`~.landing.checks.make_checks`;
         None for no checks.
     :param on_failed_checks: ``fail`` commits nothing, and what was read stays staged; ``warn`` commits;
@@ -163,7 +163,7 @@ def make_options(
         mark_exported=validation.boolean("mark_exported", mark_exported),
         page_size=validation.integer("page_size", page_size, 1, MAX_DATA_SIZE),
         max_part_bytes=validation.integer("max_part_bytes", max_part_bytes, 1),
-        settle=validation.seconds("settle", settle, may_be_zero=True),
+        late_rows_delay=validation.seconds("late_rows_delay", late_rows_delay, may_be_zero=True),
         checks=make_checks(checks, file_format),
         on_failed_checks=on_failed_checks,
     )

@@ -23,7 +23,7 @@ from airflow_provider_webcollect.landing.errors import (
     PartsMissing,
 )
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Job, Landed, Observer, Timing
+from airflow_provider_webcollect.landing.job import Job, Landed, LeaseTiming, Observer
 from airflow_provider_webcollect.landing.lease import Lease, wait_until_free
 from airflow_provider_webcollect.landing.manifest import (
     MANIFEST,
@@ -268,14 +268,14 @@ class Review:
         run_id: str | None,
         observer: Observer | None = None,
         stop: Stop | None = None,
-        timing: Timing | None = None,
+        timing: LeaseTiming | None = None,
     ) -> None:
         self.folder = folder
         self.found = _read(folder)
         self.chosen = self._choose(run_id)
         self._observer = observer or Observer()
         self._stop = stop or Stop()
-        self._timing = timing or Timing()
+        self._timing = timing or LeaseTiming()
 
     def _choose(self, run_id: str | None) -> InReview:
         there = _waiting(self.found)

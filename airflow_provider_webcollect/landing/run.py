@@ -93,7 +93,8 @@ def land(
     :param options: see :func:`~airflow_provider_webcollect.landing.options.make_options`.
     :param attempt: Airflow's try number; of the attempts of one run, the highest may take the folder over.
     :param began: when the work began that lands several sources one after another, by ``time.monotonic()``;
-        a source without new rows waits ``settle`` seconds from then. None for from its own beginning.
+        a source without new rows waits ``late_rows_delay`` seconds from then. None for from its own
+        beginning.
     :param observer: hears of the landing while it is at work.
     :param finish: whether the result counts as reported when this returns; else the caller adds it to an
         :class:`.Unreported`. A run that never does so leaves its

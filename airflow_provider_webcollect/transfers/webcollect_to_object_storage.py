@@ -31,8 +31,8 @@ from airflow_provider_webcollect.landing.checks import OnFailedChecks
 from airflow_provider_webcollect.landing.formats import OnCastError, make_format
 from airflow_provider_webcollect.landing.manifest import Mode, Run
 from airflow_provider_webcollect.landing.options import (
+    LATE_ROWS_DELAY,
     MAX_PART_BYTES,
-    SETTLE_SECONDS,
     IfExists,
     OnReset,
     Options,
@@ -142,10 +142,10 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
     :param max_part_bytes: a part ends with the page that reaches this size; by default 128 MiB.
     :param max_concurrency: how many ``sources`` are landed at once, 1 to 32, by default 8; all share one rate
         limit.
-    :param settle: seconds, 15 by default, to wait for rows that the source may not show yet, for example
-        right after a task has finished; 0 does not wait. The run takes that much longer if the source shows
-        no rows, if ``mode="incremental"`` finds nothing new (``sources`` wait for that together, from the
-        beginning of the task on), and, with ``mark_exported``, before every mark.
+    :param late_rows_delay: seconds, 15 by default, to wait for rows that the source may not show yet, for
+        example right after a task has finished; 0 does not wait. The run takes that much longer if the source
+        shows no rows, if ``mode="incremental"`` finds nothing new (``sources`` wait for that together, from
+        the beginning of the task on), and, with ``mark_exported``, before every mark.
         A ``full`` landing of the whole history without a mark does not wait if the source shows older
         batches: set ``lotno`` to wait for the rows of one batch.
     :param checks: what the rows of a run must be before they are committed, such as ``{"rows": {"min": 100,
@@ -221,7 +221,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         page_size: int = MAX_DATA_SIZE,
         max_part_bytes: int = MAX_PART_BYTES,
         max_concurrency: int = 8,
-        settle: float = SETTLE_SECONDS,
+        late_rows_delay: float = LATE_ROWS_DELAY,
         checks: Mapping[str, Any] | None = None,
         on_failed_checks: OnFailedChecks = "fail",
         webcollect_conn_id: str = WebCollectHook.default_conn_name,
@@ -251,7 +251,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         self.page_size = page_size
         self.max_part_bytes = max_part_bytes
         self.max_concurrency = max_concurrency
-        self.settle = settle
+        self.late_rows_delay = late_rows_delay
         self.checks = checks
         self.on_failed_checks = on_failed_checks
         self.webcollect_conn_id = webcollect_conn_id
@@ -314,7 +314,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             mark_exported=self.mark_exported,
             page_size=self.page_size,
             max_part_bytes=self.max_part_bytes,
-            settle=self.settle,
+            late_rows_delay=self.late_rows_delay,
             checks=self.checks,
             on_failed_checks=self.on_failed_checks,
         )

@@ -77,7 +77,7 @@ def test_the_dag_of_the_readme_lands_each_row_once_also_on_day_two(sandbox: Sand
     code = pasted[1].replace(TASK_ID, task["task_id"])
     code = code.replace("s3://my-bucket", f"file://{tmp_path}").replace('"aws_default"', "None")
     # the sandbox has no need of a person's patience
-    code = code.replace("mode=", "settle=0, mode=").replace("poke_interval=5", "poke_interval=0.2")
+    code = code.replace("mode=", "late_rows_delay=0, mode=").replace("poke_interval=5", "poke_interval=0.2")
     file = tmp_path / "pasted.py"
     file.write_text(code)
     for rows in (25, 20):

@@ -33,7 +33,7 @@ def conf(source: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
 def hasty(name: str) -> Any:
     """Return an example's DAG that neither waits for late rows nor retries."""
     dag = load(name)
-    dag.get_task("land").settle = 0
+    dag.get_task("land").late_rows_delay = 0
     for task in dag.tasks:
         task.retries = 0
     return dag

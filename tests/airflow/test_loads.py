@@ -127,7 +127,7 @@ def test_the_keyed_example_keeps_the_latest_row_of_each_product(
     rows = [{"url": url, "price": price} for day in days for url, price in day]
     task = sandbox.control.add_task(rows=rows, lots=[2])
     dag = example("webcollect_keyed_load")
-    dag.get_task("land").settle = 0
+    dag.get_task("land").late_rows_delay = 0
     conf = {
         "collection_task_id": task["task_id"],
         "destination": destination,

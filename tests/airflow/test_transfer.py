@@ -201,11 +201,11 @@ class TestRowsThatComeLate:
         # its run ended a minute ago
         source = sandbox.control.add_task(rows=40, state="Finished")
 
-        assert transfer(destination, source, settle=10)["rows"] == 40
+        assert transfer(destination, source, late_rows_delay=10)["rows"] == 40
 
     @pytest.mark.parametrize(
         "options",
-        [{"mode": "incremental", "settle": 3}, {"mark_exported": True, "settle": 3}],
+        [{"mode": "incremental", "late_rows_delay": 3}, {"mark_exported": True, "late_rows_delay": 3}],
         ids=["incremental", "marked"],
     )
     def test_they_are_waited_for_also_beside_older_batches(
@@ -288,7 +288,7 @@ class TestManySources:
         options = {"sources": tasks, "mode": "incremental", "max_concurrency": 1}
         transfer(destination, run_id="first", **options)
         sandbox.control.clear_requests()
-        transfer(destination, run_id="second", settle=0.3, **options)
+        transfer(destination, run_id="second", late_rows_delay=0.3, **options)
 
         read = [request["query"]["taskId"] for request in sandbox.control.requests("/data/all")]
         # who waits reads a second time; after the first has waited, the time is over for the others

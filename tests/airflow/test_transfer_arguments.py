@@ -43,7 +43,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"page_size": 0}, "page_size"),
     ({"page_size": 1001}, "page_size"),
     ({"max_part_bytes": 0}, "max_part_bytes"),
-    ({"settle": -1}, "settle"),
+    ({"late_rows_delay": -1}, "late_rows_delay"),
     ({"if_exists": "append"}, "if_exists"),
 ]
 #: Wrong arguments, and combinations of them.

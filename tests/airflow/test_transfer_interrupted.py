@@ -123,10 +123,10 @@ def test_a_mark_is_not_sent_again(sandbox: Sandbox, landing: Landing) -> None:
 def test_nothing_is_committed_or_marked_though_all_rows_were_there(
     landing: Landing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settling = threading.Event()
+    waiting = threading.Event()
     # the mark waits for late ones
-    monkeypatch.setattr(Observer, "on_settle", lambda observer, seconds: settling.set())
-    landing.end_when(settling.is_set, mark_exported=True, settle=PATIENCE)
+    monkeypatch.setattr(Observer, "on_late_rows_wait", lambda observer, seconds: waiting.set())
+    landing.end_when(waiting.is_set, mark_exported=True, late_rows_delay=PATIENCE)
 
     assert landing.requests(MARK) == 0
     assert landing.committed() is None

@@ -34,7 +34,7 @@ def land(run: Run, connected: None, task: str, folder: Path) -> Callable[..., An
     """Lands what is there, by the name of a run."""
 
     def land(name: str, *options: object) -> Any:
-        checked = ("--mode", "incremental", "--checks", CHECKS, "--settle", 0)
+        checked = ("--mode", "incremental", "--checks", CHECKS, "--late-rows-delay", 0)
         return run("land", task, folder, *checked, "--run-id", name, *options)
 
     return land

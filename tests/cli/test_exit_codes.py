@@ -89,7 +89,7 @@ def test_the_version_is_that_of_the_package(run: Run) -> None:
         (["land", "t", "FOLDER", "--partition", "today"], "--partition"),
         (["land", "t", "FOLDER", "--page-size", "1001"], "--page-size"),
         (["land", "t", "FOLDER", "--max-part-bytes", "0"], "--max-part-bytes"),
-        (["land", "t", "FOLDER", "--settle", "-1"], "--settle"),
+        (["land", "t", "FOLDER", "--late-rows-delay", "-1"], "--late-rows-delay"),
         (["land", "t", "nowhere://there"], "nowhere"),
         (["land", "t", ""], "DESTINATION"),
         (["land", "t", "my-bucket/prices"], "a scheme"),

@@ -79,7 +79,7 @@ def test_all_rows_land_and_the_summary_says_what_the_manifest_says(
 
 
 #: What `--mode incremental` takes besides, so that nothing is waited for.
-INCREMENTAL = ("--mode", "incremental", "--settle", 0)
+INCREMENTAL = ("--mode", "incremental", "--late-rows-delay", 0)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,9 @@ def test_late_rows_are_waited_for_as_long_as_told(
 ) -> None:
     incremental = ("land", task, folder, "--mode", "incremental")
     run(*incremental)
-    assert run(*incremental, "--settle", 77).err == "Waiting 77 s for late rows (--settle)\n"
+    assert (
+        run(*incremental, "--late-rows-delay", 77).err == "Waiting 77 s for late rows (--late-rows-delay)\n"
+    )
     assert sum(no_pauses) == 77
     no_pauses.clear()
     run(*incremental)
@@ -232,7 +234,7 @@ def test_one_batch_lands_and_is_confirmed_as_exported_on_request(
     assert not sandbox.control.task(task)["exported"]
 
     other = folder.with_name("marked")
-    [landed] = run("land", task, other, "--mark-exported", "--settle", 0, "-o", "json").json
+    [landed] = run("land", task, other, "--mark-exported", "--late-rows-delay", 0, "-o", "json").json
 
     assert landed["exported_at"] == manifest(other)["exported_at"] is not None
     assert sandbox.control.task(task)["exported"]

@@ -148,7 +148,7 @@ class TestCat:
     def test_only_some_rows_on_request(
         self, run: Run, land: Callable[..., Path], sandbox: Sandbox, task: str
     ) -> None:
-        incremental = ("--mode", "incremental", "--settle", 0)
+        incremental = ("--mode", "incremental", "--late-rows-delay", 0)
         land(*incremental)
         sandbox.control.grow(task, 7)
         folder = land(*incremental)
@@ -228,7 +228,7 @@ class TestByKey:
         ]
         rows = [dict(zip(("id", "url", "price"), row, strict=True)) for day in days for row in day]
         task = sandbox.control.add_task(rows=rows, lots=[3])["task_id"]
-        options = ["--mode", "incremental", "--settle", 0]
+        options = ["--mode", "incremental", "--late-rows-delay", 0]
         assert run("land", task, folder, *options, "--run-id", "first").code == 0
         sandbox.control.grow(task, 4)
         assert run("land", task, folder, *options, "--run-id", "second").code == 0
@@ -413,7 +413,7 @@ class TestRestore:
         def refill(rows: int) -> Path:
             sandbox.control.reset_data(task)
             sandbox.control.grow(task, rows)
-            return land("--mode", "incremental", "--settle", 0, "--on-reset", "full")
+            return land("--mode", "incremental", "--late-rows-delay", 0, "--on-reset", "full")
 
         return refill
 

@@ -44,7 +44,7 @@ def land(run: Run, connected: None, task: str, table: Path) -> Callable[..., End
     """Lands what is new in the table, in parts of 100 rows."""
 
     def land(*options: object) -> Ended:
-        small = ("--page-size", 100, "--max-part-bytes", 1, "--settle", 0)
+        small = ("--page-size", 100, "--max-part-bytes", 1, "--late-rows-delay", 0)
         return run("land", task, table, "--table-format", "delta", "--mode", "incremental", *small, *options)
 
     return land

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from airflow_provider_webcollect.landing.errors import DestinationTaken
+from airflow_provider_webcollect.landing.errors import DestinationBusy
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.run import run_job
 from tests.landing.conftest import Crash, Folder
@@ -81,7 +81,7 @@ class Case:
             or what it has replaced, if it was killed before it had deleted that.
         """
         for _, outcome in outcomes:
-            assert isinstance(outcome, Landed | DestinationTaken | Crash), outcome
+            assert isinstance(outcome, Landed | DestinationBusy | Crash), outcome
         whole = any(isinstance(outcome, Landed) and kind != "retry" for kind, outcome in outcomes)
         rows = folder.rows() if "_manifest.json" in folder.names() else []
         assert rows in ([true_rows(ALL)] if whole else [true_rows(self.state.landed), true_rows(ALL)])

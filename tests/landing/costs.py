@@ -12,7 +12,7 @@ import msgspec
 
 from airflow_provider_webcollect.landing.copy import digest_rows
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Landed, Timing
+from airflow_provider_webcollect.landing.job import Landed, LeaseTiming
 from airflow_provider_webcollect.landing.manifest import (
     MANIFEST,
     Manifest,
@@ -39,7 +39,7 @@ Rows = list[dict[str, str]]
 EACH = 100
 SOURCE = Source(collection_task_id="0f6a1f7e-1f3c-4f0e-9d53-0f1a2b3c4d5e", host="openapi.example.com")
 #: On a slow machine, too, no heartbeat comes in between, and the record is not written again for the part.
-UNHURRIED = Timing(heartbeat_interval=3600, progress_interval=3600)
+UNHURRIED = LeaseTiming(heartbeat_interval=3600, progress_interval=3600)
 
 
 def rows_of(number: int) -> Rows:

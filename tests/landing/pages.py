@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Job, Landed, Observer, Timing
+from airflow_provider_webcollect.landing.job import Job, Landed, LeaseTiming, Observer
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.options import Options, make_options
 from airflow_provider_webcollect.landing.storage.folder import Folder
@@ -20,7 +20,7 @@ from tests.interruption import Pauses
 #: Rows in a page of :class:`Rows`.
 PAGE = 5
 #: Each part is recorded when it is finished.
-AT_ONCE = Timing(progress_interval=0)
+AT_ONCE = LeaseTiming(progress_interval=0)
 Fetch = Callable[[int], DataPage]
 
 
@@ -58,7 +58,7 @@ def make_job(fetch: Fetch, **arguments: Any) -> Job:
         source=Source(collection_task_id="t"),
         folder=arguments["folder"],
         run=arguments["run"],
-        options=make_options(make_format(), settle=0.0),
+        options=make_options(make_format(), late_rows_delay=0.0),
         pages=Pages(fetch),
         mark=nothing,
         observer=Observer(),

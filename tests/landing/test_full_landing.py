@@ -62,7 +62,7 @@ def test_rows_that_change_while_they_are_read_are_not_committed(
     elif why == "wait":
         # the source shows no rows at first
         late, rows[:] = rows[:], []
-        options |= {"settle": 3.0, "sleep": lambda seconds: rows.__setitem__(slice(None), late)}
+        options |= {"late_rows_delay": 3.0, "sleep": lambda seconds: rows.__setitem__(slice(None), late)}
     else:
         options |= {"mark": lambda: pytest.fail("these rows must not be marked")}
     with pytest.raises(RowsMissing, match="the first rows have changed since they were read"):
@@ -159,25 +159,25 @@ class TestLanding:
             if len(slept) == 3:
                 sandbox.control.configure(empty_after_finish_seconds=0)
 
-        landing(late, settle=15, sleep=sleep)
+        landing(late, late_rows_delay=15, sleep=sleep)
         assert slept == [2, 2, 2]
         assert len(folder.rows()) == 50
 
-    @pytest.mark.parametrize(("settle", "waits"), [(0, []), (1, [1]), (5, [2, 2, 1])])
+    @pytest.mark.parametrize(("late_rows_delay", "waits"), [(0, []), (1, [1]), (5, [2, 2, 1])])
     def test_an_empty_source_is_not_waited_for_longer_than_asked_and_a_long_wait_is_announced(
         self,
         landing: Landed,
         sandbox: Sandbox,
-        settle: float,
+        late_rows_delay: float,
         waits: list[float],
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         caplog.set_level("INFO")
         empty = sandbox.control.add_task()["task_id"]
         slept: list[float] = []
-        landing(empty, settle=settle, sleep=slept.append)
+        landing(empty, late_rows_delay=late_rows_delay, sleep=slept.append)
         assert slept == waits
-        assert caplog.text.count("Waiting up to 5 s for all rows to be shown") == (settle == 5)
+        assert caplog.text.count("Waiting up to 5 s for all rows to be shown") == (late_rows_delay == 5)
 
     def test_a_long_wait_says_how_much_of_it_is_left(
         self,
@@ -188,7 +188,7 @@ class TestLanding:
     ) -> None:
         caplog.set_level("INFO")
         monkeypatch.setattr(pauses, "LINES_APART", 0.0)
-        landing(sandbox.control.add_task()["task_id"], settle=7, sleep=lambda seconds: None)
+        landing(sandbox.control.add_task()["task_id"], late_rows_delay=7, sleep=lambda seconds: None)
         said = [message for message in caplog.messages if message.startswith("Waiting up to")]
         assert [message.split(" for ")[0] for message in said] == [
             "Waiting up to 7 s",

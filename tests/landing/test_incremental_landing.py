@@ -354,7 +354,7 @@ class TestReset:
                 yield each if reads > 2 else msgspec.structs.replace(each, total=0, rest_total=0, rows=[])
 
         sandbox.control.grow(task, 30)
-        growing(run=OTHER_RUN, read=late, settle=10)
+        growing(run=OTHER_RUN, read=late, late_rows_delay=10)
         assert folder.rows() == sandbox.control.true_rows(task)
 
     @pytest.mark.parametrize("shown", [0, 60, 299])
@@ -373,7 +373,7 @@ class TestReset:
                 yield each
 
         sandbox.control.grow(task, 30)
-        manifest = growing(run=OTHER_RUN, read=partly, settle=10, sleep=slept.append)
+        manifest = growing(run=OTHER_RUN, read=partly, late_rows_delay=10, sleep=slept.append)
         assert slept == [2, 2, 2]
         assert manifest.rows == 330
         assert folder.rows() == sandbox.control.true_rows(task)

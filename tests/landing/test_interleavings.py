@@ -304,7 +304,7 @@ class TestRunsThatMeet:
             rows.count = HALF if rows.count == ALL else ALL
 
         late = dataclasses.replace(
-            job(rows, folder.destination, "r2", mode="incremental", mark=lambda: None, settle=4.0),
+            job(rows, folder.destination, "r2", mode="incremental", mark=lambda: None, late_rows_delay=4.0),
             stop=Pauses(sleep),
         )
         assert run_job(late).manifest.rows == ALL

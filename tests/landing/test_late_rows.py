@@ -59,7 +59,11 @@ class TestLateRows:
 
     @pytest.fixture
     def options(self, late: FinishedLate, client: Client) -> dict[str, Any]:
-        return {"settle": 15, "sleep": late.sleep, "mark": lambda: client.send(mark_exported(late.task))}
+        return {
+            "late_rows_delay": 15,
+            "sleep": late.sleep,
+            "mark": lambda: client.send(mark_exported(late.task)),
+        }
 
     @pytest.mark.parametrize("marks", [False, True], ids=["", "marks"])
     def test_a_growing_landing_waits_for_them(
@@ -90,7 +94,7 @@ class TestLateRows:
         first = landing(late.task, mode="incremental")
         late.finish()
         options["mark"] = None
-        options["settle"] = 5
+        options["late_rows_delay"] = 5
         late.after = 15
         assert landing(late.task, mode="incremental", run=OTHER_RUN, **options).parts == first.parts
         assert late.slept == [5]
@@ -109,7 +113,7 @@ class TestLateRows:
     ) -> None:
         empty = sandbox.control.add_task()["task_id"]
         for run in (RUN, OTHER_RUN):
-            landing(empty, mode="incremental", run=run, **{**options, "settle": 2})
+            landing(empty, mode="incremental", run=run, **{**options, "late_rows_delay": 2})
         assert late.slept == [2, 2]
 
     def test_the_time_counts_from_when_the_work_on_several_sources_began(

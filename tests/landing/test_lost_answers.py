@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_webcollect.landing.errors import DestinationTaken, StorageError
+from airflow_provider_webcollect.landing.errors import DestinationBusy, StorageError
 from airflow_provider_webcollect.landing.storage import Changed
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.cases import HALF, KINDS, STATES, Case, landing_of
@@ -48,7 +48,7 @@ def test_an_answer_that_gets_lost_does_no_harm(
             return
         ended = [] if isinstance(outcome, StorageError | Changed) else [(first, outcome)]
         # nobody else was there to take the lease
-        assert second or not isinstance(outcome, DestinationTaken)
+        assert second or not isinstance(outcome, DestinationBusy)
         # who does not hear of its commit does not delete what that replaces either
         case.check(folder, [*ended, *others], held=1 + (HALF // PAGE if first == "overwrite" else 0))
 

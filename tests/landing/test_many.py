@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_webcollect.landing import run
 from airflow_provider_webcollect.landing.errors import LeaseLost, SomeFailed, SourceReset, StorageError
-from airflow_provider_webcollect.landing.job import Landed, Timing
+from airflow_provider_webcollect.landing.job import Landed, LeaseTiming
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, decode_manifest
 from airflow_provider_webcollect.landing.run import Unreported, land_all, run_job
 from airflow_provider_webcollect.service.errors import Stopped
@@ -117,7 +117,7 @@ class TestUnreported:
 
     @staticmethod
     def land(folder: Folder, run: str = "r1", heartbeats: float = 60) -> Landed:
-        timing = Timing(heartbeat_interval=heartbeats, progress_interval=0)
+        timing = LeaseTiming(heartbeat_interval=heartbeats, progress_interval=0)
         return run_job(
             job(Rows(10), folder.destination, run, mode="incremental", timing=timing), finish=False
         )

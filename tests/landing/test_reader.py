@@ -249,10 +249,10 @@ class TestNewParts:
     def grown(self, landing: Landed, folder: Folder, sandbox: Sandbox) -> list[dict[str, Any]]:
         """Land 100 rows, then 50 more; return the latter."""
         task = sandbox.control.add_task(rows=100, lots=1)["task_id"]
-        landing(task, mode="incremental", settle=0)
+        landing(task, mode="incremental", late_rows_delay=0)
         before = len(sandbox.control.true_rows(task))
         sandbox.control.grow(task, 50)
-        landing(task, mode="incremental", run=OTHER_RUN, settle=0)
+        landing(task, mode="incremental", run=OTHER_RUN, late_rows_delay=0)
         return list(sandbox.control.true_rows(task)[before:])
 
     def test_they_can_be_read_alone(self, grown: list[dict[str, Any]], folder: Folder) -> None:

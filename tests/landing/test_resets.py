@@ -271,7 +271,7 @@ class TestAppend:
                 hidden = DataPage(offset=0, total=0, rest_total=0, rows=[])
                 yield each if len(slept) >= 3 else hidden
 
-        manifest = task.land(read=none_at_first, settle=10, sleep=slept.append)
+        manifest = task.land(read=none_at_first, late_rows_delay=10, sleep=slept.append)
 
         assert (total(manifest), manifest.earlier_rows) == (30, 0)
         assert folder.rows() == task.rows()
@@ -776,7 +776,7 @@ class TestSourcesWithoutRows:
         def fill(seconds: float) -> None:
             task.grow(20)
 
-        landing(task.id, mode="full", if_exists="overwrite", settle=2, sleep=fill)
+        landing(task.id, mode="full", if_exists="overwrite", late_rows_delay=2, sleep=fill)
         assert folder.rows() == task.rows()
         assert len(task.rows()) == 20
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.landing.errors import DestinationBusy, LeaseLost
-from airflow_provider_webcollect.landing.job import Timing
+from airflow_provider_webcollect.landing.job import LeaseTiming
 from airflow_provider_webcollect.service.models import DataPage
 from tests.interruption import PATIENCE, until_no_thread
 from tests.landing.conftest import (
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 #: Heartbeats in quick succession.
-QUICK = Timing(heartbeat_interval=0.001, progress_interval=0)
+QUICK = LeaseTiming(heartbeat_interval=0.001, progress_interval=0)
 
 
 class Heart:
     """The timing of a landing whose heartbeats come in quick succession, unless they are held back."""
 
     progress_interval = 0.0
-    watch_interval = Timing.watch_interval
-    abandoned_after = Timing.abandoned_after
+    watch_interval = LeaseTiming.watch_interval
+    abandoned_after = LeaseTiming.abandoned_after
 
     def __init__(self) -> None:
         self._beating = threading.Event()
@@ -137,7 +137,7 @@ class TestTwoAtOnce:
             for number in itertools.count(1):
                 if number == 2:
                     with heart.held():
-                        landing(task, run=OTHER_RUN, timing=Timing(abandoned_after=0))
+                        landing(task, run=OTHER_RUN, timing=LeaseTiming(abandoned_after=0))
                 yield DataPage(
                     offset=number, total=10**9, rest_total=10**9 - number, rows=[msgspec.Raw(b"{}")]
                 )

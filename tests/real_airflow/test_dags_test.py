@@ -60,7 +60,7 @@ with DAG("every_wait", schedule=None, start_date=pendulum.datetime(2026, 1, 1), 
         mode="incremental",
         partition="dt={{{{ (dag_run.data_interval_end or dag_run.run_after) | ds }}}}",
         mark_exported=True,
-        settle=3,
+        late_rows_delay=3,
     )
     again = WebCollectStartSubTasksOperator(
         task_id="again",
@@ -134,7 +134,7 @@ def test_the_commands_are_also_commands_of_airflow(
 ) -> None:
     lines = [
         "webcollect land x y --on-reset full",
-        f"webcollect land {demo.FINISHED_TASK_ID} {tmp_path} --column id --column title --settle 0",
+        f"webcollect land {demo.FINISHED_TASK_ID} {tmp_path} --column id --column title --late-rows-delay 0",
         f"webcollect landing verify {tmp_path} -o json",
     ]
     output = in_shell(environment, shlex.join(["python", "-c", IN_ONE_PROCESS, *lines]))

@@ -44,24 +44,24 @@ class Changed(Exception):
     """The file does not have the expected version: another process has written or removed it."""
 
 
-class Answer(NamedTuple):
+class ErrorResponse(NamedTuple):
     """A storage's error response, as far as its client shows it; otherwise 0 and an empty string."""
 
     status: int
     code: str
 
 
-def answer_in(error: BaseException) -> Answer:
+def response_in(error: BaseException) -> ErrorResponse:
     """Return the response in an error of s3fs, adlfs or gcsfs, or in one of the error's causes."""
     for each in _causes(error):
         match vars(each):
             case {"response": {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": int(status)}}}:
-                return Answer(status, str(code))
+                return ErrorResponse(status, str(code))
             case {"status_code": int(status), "error_code": code}:
-                return Answer(status, str(getattr(code, "value", code) or status))
+                return ErrorResponse(status, str(getattr(code, "value", code) or status))
             case {"code": int(status)}:
-                return Answer(status, str(status))
-    return Answer(0, "")
+                return ErrorResponse(status, str(status))
+    return ErrorResponse(0, "")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -73,7 +73,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def knows_no_conditions(error: BaseException) -> bool:
     """Return whether a storage has refused a request because it does not support conditional requests."""
-    return answer_in(error).code in _KNOWS_NO_CONDITIONS
+    return response_in(error).code in _KNOWS_NO_CONDITIONS
 
 
 @contextlib.contextmanager
@@ -82,7 +82,7 @@ def refusals(path: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, FileExistsError) or answer_in(error).code in _REFUSED:
+        if isinstance(error, FileExistsError) or response_in(error).code in _REFUSED:
             raise Changed(path) from error
         raise
 
@@ -113,10 +113,10 @@ def url(fs: AbstractFileSystem, path: str) -> str:
 
 
 def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageError:
-    shown, answer = url(fs, path), answer_in(error)
+    shown, response = url(fs, path), response_in(error)
     said = f"{type(error).__name__}: {error}"
     number = error.errno if isinstance(error, OSError) else None
-    if answer.code in _NO_BUCKET or isinstance(error, BucketNotFound):
+    if response.code in _NO_BUCKET or isinstance(error, BucketNotFound):
         bucket = path.strip("/").partition("/")[0]
         return StorageError(
             f"There is no bucket or container {bucket!r} for {shown}; create it, or correct the destination.",
@@ -124,13 +124,13 @@ def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageEr
         )
     if number in _NO_SPACE:
         return StorageError(f"No space is left to write {shown}; free some, then a retry goes on. ({said})")
-    if _without_credentials(fs, error, answer):
+    if _without_credentials(fs, error, response):
         return StorageError(
             f"There are no credentials for {shown}; name an Airflow connection that has them "
             f"(`object_storage_conn_id`), or give this machine some. ({said})",
             permanent=True,
         )
-    if number in _NO_ACCESS or _denied(error, answer):
+    if number in _NO_ACCESS or _denied(error, response):
         return StorageError(
             f"Access to {shown} is denied; a landing lists, reads, writes and deletes files there. ({said})",
             permanent=True,
@@ -142,17 +142,17 @@ class BucketNotFound(Exception):
     """The bucket is absent, found by an operation that gets no such error from the storage."""
 
 
-def _without_credentials(fs: AbstractFileSystem, error: Exception, answer: Answer) -> bool:
+def _without_credentials(fs: AbstractFileSystem, error: Exception, response: ErrorResponse) -> bool:
     if any(type(each).__name__ in _NO_CREDENTIALS for each in _causes(error)):
         return True
-    return _denied(error, answer) and _anonymous(fs)
+    return _denied(error, response) and _anonymous(fs)
 
 
-def _denied(error: Exception, answer: Answer) -> bool:
+def _denied(error: Exception, response: ErrorResponse) -> bool:
     # gcsfs has no error class for this
     return (
         isinstance(error, PermissionError)
-        or answer.status in (401, 403)
+        or response.status in (401, 403)
         or str(error).startswith("Forbidden:")
     )
 

@@ -13,9 +13,9 @@ from airflow_provider_webcollect.landing.storage import (
     Changed,
     Remote,
     Stored,
-    answer_in,
     knows_no_conditions,
     refusals,
+    response_in,
 )
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class S3(Conditional):
         try:
             found: Stored = sync(self.fs.loop, self._get, path)
         except FileNotFoundError as error:
-            if answer_in(error).code == "NoSuchBucket":
+            if response_in(error).code == "NoSuchBucket":
                 raise
             return None
         return found
@@ -237,7 +237,7 @@ class Azure(Conditional):
         try:
             found: Stored = self._run(path, download)
         except Exception as error:
-            if answer_in(error).code != "BlobNotFound":
+            if response_in(error).code != "BlobNotFound":
                 raise
             return None
         return found

@@ -21,7 +21,7 @@ def land(task_id: str, **arguments: object) -> WebCollectToObjectStorageOperator
         task_id=task_id,
         object_storage_conn_id="storage",
         # the sandbox shows all rows at once
-        settle=0,
+        late_rows_delay=0,
         **arguments,
     )
 

@@ -46,7 +46,7 @@ with scenario_dag("landings", folder=""):
             destination=f"{{{{ params.folder }}}}/{collection_task(number)}",
             page_size=100,
             max_part_bytes=50_000,
-            settle=0,
+            late_rows_delay=0,
         )
 
 with scenario_dag("starts_and_calls"):
