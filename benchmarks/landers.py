@@ -17,9 +17,10 @@ import fsspec
 import requests
 
 from airflow_provider_webcollect.landing.formats import FileFormat, make_format
+from airflow_provider_webcollect.landing.job import job_of
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.options import make_options
-from airflow_provider_webcollect.landing.run import land, land_all
+from airflow_provider_webcollect.landing.run import land_all, run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.call import make_context
@@ -92,7 +93,7 @@ def ours(client: Client, task: str, folder: Folder, file_format: FileFormat) -> 
     """Land with this provider, as its operator does."""
     run = Run(dag_id="benchmark", task_id="land", run_id="1")
     options = make_options(file_format, page_size=PAGE_ROWS, late_rows_delay=0)
-    return land(client, Source(collection_task_id=task), folder, run, options).manifest.rows
+    return run_job(job_of(client, Source(collection_task_id=task), folder, run, options)).manifest.rows
 
 
 def many(url: str, tasks: tuple[str, ...], folder: str) -> int:

@@ -28,13 +28,13 @@ from airflow_provider_webcollect.cli.output import ask, console, interrupt_put_o
 from airflow_provider_webcollect.landing import cleaning, review
 from airflow_provider_webcollect.landing.errors import LandingDamaged, NothingLanded
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Landed
+from airflow_provider_webcollect.landing.job import Landed, job_of
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, Run, Source, counted
 from airflow_provider_webcollect.landing.options import MAX_PART_BYTES, landing_at, locate, make_options
 from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, percent
 from airflow_provider_webcollect.landing.reader import LandedData, RunProfile, read_landing
 from airflow_provider_webcollect.landing.review import in_review
-from airflow_provider_webcollect.landing.run import land as land_rows
+from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.tables import (
     check_table_format,
     check_table_name,
@@ -194,8 +194,7 @@ def _landing(
             click.echo(f"Waiting {seconds:.0f} s for late rows (--late-rows-delay)", err=True)
 
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return functools.partial(
-        land_rows,
+    job = job_of(
         client,
         Source(collection_task_id=validation.text("task_id", task_id), lotno=lotno or None),
         landing_at(location)
@@ -209,6 +208,7 @@ def _landing(
         ),
         observer=Shown(location),
     )
+    return functools.partial(run_job, job)
 
 
 def _until_interrupted(land_rows: Callable[[], Landed], stop: Stop) -> Landed:

@@ -410,7 +410,7 @@ class PartsWriter:
         if self._job.options.partition:
             name = f"{self._job.options.partition}/{name}"
         last = left_over = None
-        profiler = Profiler(self.values)
+        profiler = Profiler(self.values if self.values.columns else None)
         with (
             self._job.folder.part(name) as file,
             write_behind(file) as behind,

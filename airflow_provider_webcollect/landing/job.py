@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from airflow_provider_webcollect.landing.manifest import Manifest, Part, Run, Source
+from airflow_provider_webcollect.service.endpoints import mark_exported
+from airflow_provider_webcollect.service.pages import PageReader
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.checks import CheckOutcome
     from airflow_provider_webcollect.landing.options import Options
     from airflow_provider_webcollect.landing.storage.folder import Folder
+    from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.models import DataPage
     from airflow_provider_webcollect.service.pauses import Stop
 
@@ -112,6 +118,43 @@ class Job:
     observer: Observer
     stop: Stop
     timing: LeaseTiming = LeaseTiming()
+
+
+def job_of(
+    client: Client,
+    source: Source,
+    folder: Folder,
+    run: Run,
+    options: Options,
+    *,
+    attempt: int = 1,
+    began: float | None = None,
+    observer: Observer | None = None,
+) -> Job:
+    """Return the landing of a source of the service; nothing is read or written.
+
+    :param client: of the service; once its ``stop`` is set, nothing is committed any more.
+    :param source: the host of the client is added to it.
+    :param folder: of this landing alone.
+    :param run: what it is for; its rows count once, in whichever of its attempts.
+    :param options: see :func:`~airflow_provider_webcollect.landing.options.make_options`.
+    :param attempt: see :class:`Job`, as for ``began``.
+    :param observer: hears of the landing while it is at work.
+    """
+    observer = observer or Observer()
+    task, lotno = source.collection_task_id, source.lotno
+    return Job(
+        source=msgspec.structs.replace(source, host=client.context.settings.host),
+        folder=folder,
+        run=run,
+        attempt=attempt,
+        began=began,
+        options=options,
+        pages=PageReader(client, task, lotno, size=options.page_size, sent=observer.on_request),
+        mark=functools.partial(client.send, mark_exported(task)),
+        observer=observer,
+        stop=client.stop,
+    )
 
 
 def intervals(seconds: float, longest: float) -> Iterator[float]:

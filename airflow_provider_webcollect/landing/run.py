@@ -27,18 +27,15 @@ from airflow_provider_webcollect.landing.errors import (
     SomeFailed,
     SourceReset,
 )
-from airflow_provider_webcollect.landing.job import Job, Landed, Observer, Report
+from airflow_provider_webcollect.landing.job import Job, Landed, Report
 from airflow_provider_webcollect.landing.lease import Lease, wait_until_free
 from airflow_provider_webcollect.landing.manifest import (
     PROGRESS,
     Manifest,
     Part,
     Progress,
-    Run,
-    Source,
     counted,
 )
-from airflow_provider_webcollect.landing.options import Options
 from airflow_provider_webcollect.landing.plan import (
     AlreadyCommitted,
     Copy,
@@ -49,9 +46,6 @@ from airflow_provider_webcollect.landing.plan import (
 from airflow_provider_webcollect.landing.profile import sum_of
 from airflow_provider_webcollect.landing.review import can_be_set_apart, quarantine
 from airflow_provider_webcollect.landing.storage import Changed
-from airflow_provider_webcollect.service.client import Client
-from airflow_provider_webcollect.service.endpoints import mark_exported
-from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.pauses import LONGEST_WAIT, first_done, in_background
 
 if TYPE_CHECKING:
@@ -59,7 +53,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
-    from airflow_provider_webcollect.landing.storage.folder import Folder
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -69,36 +62,16 @@ PLAN_TRIES = 10
 _SHOWN = 20
 
 
-def land(
-    client: Client,
-    source: Source,
-    destination: Folder,
-    run: Run,
-    options: Options,
-    *,
-    attempt: int = 1,
-    began: float | None = None,
-    observer: Observer | None = None,
-    finish: bool = True,
-) -> Landed:
-    """Move the rows of the source to the folder, and return the manifest that commits them.
+def run_job(job: Job, *, finish: bool = True) -> Landed:
+    """Move the rows of a source to a folder, and return the manifest that commits them.
 
     A commit of the same run stays unchanged; an unfinished landing of the same source is resumed. If there is
     nothing new, nothing is written (contract.md, endpoints 17, 18 and 19).
 
-    :param client: of the service; once its ``stop`` is set, nothing is committed any more.
-    :param source: the host of the client is added to it.
-    :param destination: the folder of this landing alone.
-    :param run: what it is for; its rows count once, in whichever of its attempts.
-    :param options: see :func:`~airflow_provider_webcollect.landing.options.make_options`.
-    :param attempt: Airflow's try number; of the attempts of one run, the highest may take the folder over.
-    :param began: when the work began that lands several sources one after another, by ``time.monotonic()``;
-        a source without new rows waits ``late_rows_delay`` seconds from then. None for from its own
-        beginning.
-    :param observer: hears of the landing while it is at work.
+    :param job: what is landed, where and for which run, see :func:`~.landing.job.job_of`.
     :param finish: whether the result counts as reported when this returns; else the caller adds it to an
-        :class:`.Unreported`. A run that never does so leaves its
-        parts to the next run, which reports them with its own.
+        :class:`.Unreported`. A run that never does so leaves its parts to the next run, which reports them
+        with its own.
     :return: ``manifest``; ``new``, the parts whose rows this run reports; ``committed``, those with the rows
         that this call has committed; ``own``, False if another run's landing was left as it is.
     :raises DestinationTaken: if the folder holds another source, foreign files, or another run's commit that
@@ -114,33 +87,9 @@ def land(
     :raises UnreadableRow: if a row is no JSON object.
     :raises ExtraMissing: if the format needs a package that is not installed.
     :raises StorageError: if the storage cannot be read or written.
-    :raises Stopped: once the client's ``stop`` is set; what was committed just before, the next run reports.
+    :raises Stopped: once the job's ``stop`` is set; what was committed just before, the next run reports.
     :raises WebCollectError: if the service refuses a request, or cannot be reached.
     """
-    observer = observer or Observer()
-    job = Job(
-        source=msgspec.structs.replace(source, host=client.context.settings.host),
-        folder=destination,
-        run=run,
-        attempt=attempt,
-        began=began,
-        options=options,
-        pages=PageReader(
-            client,
-            source.collection_task_id,
-            source.lotno,
-            size=options.page_size,
-            sent=observer.on_request,
-        ),
-        mark=functools.partial(client.send, mark_exported(source.collection_task_id)),
-        observer=observer,
-        stop=client.stop,
-    )
-    return run_job(job, finish=finish)
-
-
-def run_job(job: Job, *, finish: bool = True) -> Landed:
-    """Do what :func:`land` says."""
     job.options.file_format.require_extras()
     if outer := job.folder.enclosing():
         raise DestinationTaken(
@@ -184,7 +133,8 @@ def _land_on(job: Job, found: FolderState) -> Landed:
     lease = Lease.acquire(job, start, found)
     with lease.held():
         writer = PartsWriter(job, lease, reader)
-        _copy(job, lease, reader, writer, itertools.chain(() if first is None else (first,), others))
+        writer.write(itertools.chain(() if first is None else (first,), others))
+        _complete(job, lease, reader, writer)
         checked = _check(job, found, lease.progress.parts, writer.values)
         if checked.failed:
             return _set_apart(job, found, lease, checked)
@@ -336,9 +286,8 @@ def _confirmed_start(job: Job, reader: SourceReader, plan: Copy) -> Progress:
     raise SourceReset(f"{reset}. Nothing was changed; {remedy}; another destination keeps what is there")
 
 
-def _copy(job: Job, lease: Lease, reader: SourceReader, writer: PartsWriter, pages: Iterator[Page]) -> None:
-    """Write the rows as parts, and check that there are as many as the service has announced."""
-    writer.write(pages)
+def _complete(job: Job, lease: Lease, reader: SourceReader, writer: PartsWriter) -> None:
+    """Write rows that have come late, and check that there are as many as the service has announced."""
     if job.options.mark_exported and lease.progress.rows and not reader.no_late_rows:
         # the mark covers the whole task, so rows that arrived while the last part was written must land first
         writer.write(reader.pages())

@@ -84,6 +84,11 @@ class LandingReport(Observer):
     _first: tuple[float, int] | None = None
     _logged: float = field(default_factory=time.monotonic)
 
+    @property
+    def name(self) -> str:
+        """What names the landing among those of its task."""
+        return f"{self.place.source} to {self.place.folder}"
+
     def on_request(self) -> None:
         self.requests += 1
 

@@ -60,8 +60,10 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
     from airflow.providers.openlineage.extractors import OperatorLineage
 
+    from airflow_provider_webcollect.landing.job import Job
     from airflow_provider_webcollect.landing.run import Unreported
     from airflow_provider_webcollect.landing.storage.folder import Folder
+    from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.transfers.reporting import LandingReport, Transferred
 
 #: Airflow's schemes for S3.
@@ -321,7 +323,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Land the rows and return the summary."""
-        from airflow_provider_webcollect.landing.run import Unreported
+        from airflow_provider_webcollect.landing.run import Unreported, land_all
+        from airflow_provider_webcollect.service.client import Client
         from airflow_provider_webcollect.transfers import reporting
 
         began = time.monotonic()
@@ -333,13 +336,27 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             store_task_link(context, hook, self.collection_task_id)
             if self.table_format != "iceberg":
                 store_export_link(context, hook, storage_path(self.destination, self.object_storage_conn_id))
-            reports = self._land(context, hook, stop, unreported, began)
-            if self.sources is None:
-                facts = reports[0].summary(reporting.are_listed(reports))
-            else:
-                facts = reporting.totals_of(self.destination, reports, began)
-            sources = [report.place.source for report in reports]
-            reporting.report_to_outlets(context, self.outlets, self.webcollect_conn_id, sources, facts)
+            client = Client(hook.client.context, stop=stop)
+            # in this thread, since only here Airflow provides the connections
+            landings = [self._landing(place, client, context["ti"], began) for place in self._places()]
+            reports = [report for report, _ in landings]
+            try:
+                if self.sources is None:
+                    self._land_one(*landings[0], unreported)
+                else:
+                    land_all(
+                        {
+                            report.name: functools.partial(self._land_one, report, job, unreported)
+                            for report, job in landings
+                        },
+                        int(self.max_concurrency),
+                    )
+            finally:
+                # what has failed its checks says so, too
+                self._transferred = [
+                    reporting.report(hook, report) for report in reports if report.landed or report.checks
+                ]
+            facts = self._facts(context, reports, began)
         if self.skip_if_nothing_new and not facts["rows"] and not facts["quarantined_rows"]:
             raise AirflowSkipException(f"Nothing new for {self.destination}")
         return facts
@@ -354,54 +371,47 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         """Return the same for a task that has failed, as for checks that have."""
         return self.get_openlineage_facets_on_complete(task_instance)
 
-    def _land(
-        self, context: Context, hook: WebCollectHook, stop: Stop, unreported: Unreported, began: float
-    ) -> list[LandingReport]:
-        from airflow_provider_webcollect.landing.run import land, land_all
-        from airflow_provider_webcollect.service.client import Client
+    def _landing(self, place: Place, client: Client, ti: Any, began: float) -> tuple[LandingReport, Job]:
+        """Return a landing that has not begun, and what will report it."""
+        from airflow_provider_webcollect.landing.job import job_of
+
+        folder, run = self._folder(place), _run(ti)
+        report = self._report(place, folder, run)
+        job = job_of(
+            client,
+            place.source,
+            folder,
+            run,
+            self._options(),
+            attempt=ti.try_number,
+            began=began,
+            observer=report,
+        )
+        return report, job
+
+    def _land_one(self, report: LandingReport, job: Job, unreported: Unreported) -> None:
+        from airflow_provider_webcollect.landing.run import run_job
+        from airflow_provider_webcollect.transfers.reporting import write_redshift_manifest
+
+        with report.ending():
+            landed = run_job(job, finish=False)
+            report.landed = unreported.add(landed)
+            if self.redshift_manifest and landed.own:
+                report.redshift_manifest = write_redshift_manifest(
+                    job.folder, report.path, job.run, report.new_parts(), job.stop
+                )
+
+    def _facts(self, context: Context, reports: Sequence[LandingReport], began: float) -> dict[str, Any]:
+        """Return the summary, and tell the outlets."""
         from airflow_provider_webcollect.transfers import reporting
 
-        client, ti, options = Client(hook.client.context, stop=stop), context["ti"], self._options()
-        run = _run(ti)
-        # in this thread, since only here Airflow provides the connections
-        found = [(place, self._folder(place)) for place in self._places()]
-        reports = [self._report(place, folder, run) for place, folder in found]
-
-        def land_one(report: LandingReport, folder: Folder) -> None:
-            with report.ending():
-                landed = land(
-                    client,
-                    report.place.source,
-                    folder,
-                    run,
-                    options,
-                    attempt=ti.try_number,
-                    began=began,
-                    observer=report,
-                    finish=False,
-                )
-                report.landed = unreported.add(landed)
-                if self.redshift_manifest and landed.own:
-                    report.redshift_manifest = reporting.write_redshift_manifest(
-                        folder, report.path, run, report.new_parts(), stop
-                    )
-
-        jobs = {
-            f"{report.place.source} to {report.place.folder}": functools.partial(land_one, report, folder)
-            for report, (_, folder) in zip(reports, found, strict=True)
-        }
-        try:
-            if self.sources is None:
-                for job in jobs.values():
-                    job()
-            else:
-                land_all(jobs, int(self.max_concurrency))
-        finally:
-            # what has failed its checks says so, too
-            self._transferred = [
-                reporting.report(hook, report) for report in reports if report.landed or report.checks
-            ]
-        return reports
+        if self.sources is None:
+            facts = reports[0].summary(reporting.are_listed(reports))
+        else:
+            facts = reporting.totals_of(self.destination, reports, began)
+        sources = [report.place.source for report in reports]
+        reporting.report_to_outlets(context, self.outlets, self.webcollect_conn_id, sources, facts)
+        return facts
 
     def _path(self, place: Place, folder: Folder) -> str | ObjectStoragePath:
         """Return where the files are: of a table of Iceberg its catalog has said that."""
