@@ -13,9 +13,8 @@ from pyiceberg.schema import Schema
 
 from airflow_provider_webcollect.landing.errors import NothingLanded
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
-from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
+from airflow_provider_webcollect.landing.tables.delta import DeltaFolder, location_of
 from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
-from airflow_provider_webcollect.landing.tables.locations import location_of
 from airflow_provider_webcollect.landing.tables.table import TableFolder
 from tests.landing.conftest import Folder
 from tests.landing.interleaving import Losing, Stepping
