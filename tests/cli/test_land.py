@@ -14,7 +14,6 @@ import pytest
 from airflow_provider_webcollect.landing.reader import read_landing
 from tests.cli.conftest import shown
 from tests.interruption import PATIENCE, until
-from tests.landing.conftest import offsets_asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -317,7 +316,7 @@ class TestInterrupted:
         assert rows(folder) == sandbox.control.true_rows(task)
         assert parts(folder)[: len(finished)] == finished
         # and the last finished part and the first one, to see whether the source is still the same
-        assert len(offsets_asked(sandbox)) <= 50 - len(finished) + 2
+        assert len(sandbox.control.requests("/data/all")) <= 50 - len(finished) + 2
 
 
 def test_on_a_terminal_a_bar_shows_the_rows_so_far_and_only_the_result_is_left(

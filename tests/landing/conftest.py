@@ -305,8 +305,49 @@ def landing(land_job: Landing) -> Landed:
     return lambda *args, **changes: land_job(*args, **changes).manifest
 
 
-def offsets_asked(sandbox: Sandbox) -> list[int]:
-    return [int(request["query"]["offset"]) for request in sandbox.control.requests("/data/all")]
+class Task:
+    """A task of the service whose rows land in the folder.
+
+    :param made: how the sandbox makes it.
+    :param options: of all landings.
+    """
+
+    def __init__(self, sandbox: Sandbox, landing: Landed, folder: Folder, made: Any, **options: Any) -> None:
+        self.control = sandbox.control
+        self.id: str = sandbox.control.add_task(**made)["task_id"]
+        self.folder = folder
+        self._landing = landing
+        self._options = options
+
+    def land(self, *lotno: str, **options: Any) -> Manifest:
+        """Land its rows, or those of a batch."""
+        return self._landing(self.id, *lotno, **{**self._options, **options})
+
+    def rows(self, *lotno: str) -> list[dict[str, Any]]:
+        """Return the rows that it has now, or those of a batch."""
+        rows: list[dict[str, Any]] = self.control.true_rows(self.id, *lotno)
+        return rows
+
+    def grow(self, rows: int) -> None:
+        """Add rows."""
+        self.control.grow(self.id, rows)
+
+    def refill(self, rows: int) -> list[dict[str, Any]]:
+        """Take all rows away, add that many others, and return these."""
+        self.control.reset_data(self.id)
+        if rows:
+            self.grow(rows)
+        return self.rows()
+
+    def offsets(self) -> list[int]:
+        """Return the cursors with which rows were asked for."""
+        return [int(request["query"]["offset"]) for request in self.control.requests("/data/all")]
+
+
+@pytest.fixture
+def task(sandbox: Sandbox, landing: Landed, folder: Folder) -> Task:
+    """A task with 1000 rows in two batches."""
+    return Task(sandbox, landing, folder, {"rows": 500, "lots": 2})
 
 
 @pytest.fixture

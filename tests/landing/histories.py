@@ -19,9 +19,19 @@ from tests.landing.interleaving import LOST, Held, Land, Losing, Outcome, outcom
 from tests.landing.pages import PAGE, job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
+
+
+def does_harm(histories: Iterable[History]) -> bool:
+    """Return whether one of the histories does harm."""
+    for history in histories:
+        try:
+            history.happen()
+        except (AssertionError, FileNotFoundError):
+            return True
+    return False
 
 
 class Generations:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,12 +13,18 @@ from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.schema import Schema
 
 from airflow_provider_webcollect.landing.errors import NothingLanded
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.job import Job, Landed
+from airflow_provider_webcollect.landing.manifest import Run
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
+from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.tables.delta import DeltaFolder, location_of
 from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
 from airflow_provider_webcollect.landing.tables.table import TableFolder
+from tests.landing import pages as numbered
 from tests.landing.conftest import Folder
 from tests.landing.interleaving import Losing, Stepping
+from tests.landing.pages import job, make_job, serving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +36,40 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Rows = list[dict[str, Any]]
+PARQUET = make_format("parquet")
+
+
+def landing(destination: Any, *, count: int, run: str, **options: Any) -> Job:
+    """Return what lands numbered rows, five to a part."""
+    options = {"mode": "incremental", "file_format": PARQUET, **options}
+    return job(numbered.Rows(count), destination, run, **options)
+
+
+def land(table: Table, count: int, run: str = "r1", **options: Any) -> Landed:
+    """Land numbered rows, five to a part."""
+    return run_job(landing(table.destination, count=count, run=run, **options))
+
+
+def in_table(table: Table) -> Callable[..., Landed]:
+    """Return what adds rows to a source, and lands them in a run of its own."""
+    rows: list[dict[str, Any]] = []
+    number = itertools.count(1)
+
+    def run(new: list[dict[str, Any]], **options: Any) -> Landed:
+        rows.extend(new)
+        options = {"mode": "incremental", "file_format": PARQUET, **options}
+        run = Run(dag_id="d", task_id="t", run_id=f"r{next(number)}")
+        return run_job(make_job(serving(rows), folder=table.destination, run=run, **options))
+
+    return run
+
+
+def numbers(table: Table, version: Any = None) -> list[int]:
+    """Return the numbers of the rows that the table's own reader finds.
+
+    :param version: of the table; None for the last one.
+    """
+    return sorted(int(row["n"]) for row in table.found(version=version))
 
 
 class _Stepping(TableFolder):
@@ -92,14 +133,25 @@ class Table(Folder):
         assert same(rows, self.found(names_in(rows)))
         return rows
 
-    def found(self, columns: list[str] | None = None) -> Rows:
+    def version(self) -> Any:
+        """Return the version that the table has now."""
+        return self.table().version()
+
+    def found(self, columns: list[str] | None = None, version: Any = None) -> Rows:
         """Return the rows that the table's own library finds."""
-        rows: Rows = self.table().to_pyarrow_dataset().to_table(columns=columns or None).to_pylist()
+        table = self.table()
+        if version is not None:
+            table.load_as_version(version)
+        rows: Rows = table.to_pyarrow_dataset().to_table(columns=columns or None).to_pylist()
         return rows
 
     def compact(self) -> None:
         """Let others compact the table."""
         self.table().optimize.compact()
+
+    def vacuum(self) -> None:
+        """Let others remove the files that the last version does not need."""
+        self.table().vacuum(0, dry_run=False, enforce_retention_duration=False)
 
     def readers(self) -> dict[str, Callable[[], Rows]]:
         """Return the readers that know tables of Delta Lake, by their names."""
@@ -141,14 +193,20 @@ class IcebergTable(Table):
     def table(self) -> Any:
         return self.catalog.load_table(self.name)
 
-    def found(self, columns: list[str] | None = None) -> Rows:
+    def version(self) -> Any:
+        return self.table().current_snapshot().snapshot_id
+
+    def found(self, columns: list[str] | None = None, version: Any = None) -> Rows:
         fields = tuple(columns) if columns else ("*",)
-        rows: Rows = self.table().scan(selected_fields=fields).to_arrow().to_pylist()
+        rows: Rows = self.table().scan(selected_fields=fields, snapshot_id=version).to_arrow().to_pylist()
         return rows
 
     def compact(self) -> None:
         """Let others write all rows again."""
         self.table().overwrite(self.table().scan().to_arrow())
+
+    def vacuum(self) -> None:
+        """Nothing: pyiceberg removes no files."""
 
     def readers(self) -> dict[str, Callable[[], Rows]]:
         scan = self.table().scan()

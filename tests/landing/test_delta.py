@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
-import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
-from airflow_provider_webcollect.landing.cleaning import clean, replaced_landings, restore
+from airflow_provider_webcollect.landing.cleaning import replaced_landings, restore
 from airflow_provider_webcollect.landing.errors import (
     ChecksFailed,
     DestinationTaken,
@@ -28,7 +26,6 @@ from airflow_provider_webcollect.landing.errors import (
     StorageError,
 )
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.manifest import Run
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.review import accept, discard
 from airflow_provider_webcollect.landing.run import run_job
@@ -37,18 +34,12 @@ from airflow_provider_webcollect.landing.tables import table as table_module
 from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.checked_runs import Runs, goods
-from tests.landing.pages import Rows, job, make_job, serving
+from tests.landing.pages import Rows, job
 from tests.landing.storages import Storage
-from tests.landing.tables import Table, as_texts, same
-from tests.landing.victim import Victim, running_lander
+from tests.landing.tables import PARQUET, Table, in_table, land, numbers, same
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterator
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-
-PARQUET = make_format("parquet")
+    from collections.abc import Callable
 
 
 @pytest.fixture(params=["disk", "s3", "azure"])
@@ -62,26 +53,6 @@ def disk(storage_of: Callable[[str], Storage]) -> Table:
     """A table on a disk that is not there yet."""
     found = storage_of("disk")
     return Table(found.fs, found.new_folder())
-
-
-def land(table: Table, count: int, run: str = "r1", **options: Any) -> Any:
-    """Land numbered rows, five to a part."""
-    options = {"mode": "incremental", "file_format": PARQUET, **options}
-    return run_job(job(Rows(count), table.destination, run, **options))
-
-
-def in_table(table: Table) -> Callable[..., Any]:
-    """Return what adds rows to a source, and lands them in a run of its own."""
-    rows: list[dict[str, Any]] = []
-    number = itertools.count(1)
-
-    def run(new: list[dict[str, Any]], **options: Any) -> Any:
-        rows.extend(new)
-        options = {"mode": "incremental", "file_format": PARQUET, **options}
-        run = Run(dag_id="d", task_id="t", run_id=f"r{next(number)}")
-        return run_job(make_job(serving(rows), folder=table.destination, run=run, **options))
-
-    return run
 
 
 def enable_deletion_vectors(table: Table) -> None:
@@ -119,11 +90,6 @@ def meeting(others: Callable[[], object]) -> Any:
     return Meeting
 
 
-def numbers(table: Table) -> list[int]:
-    """Return the numbers of the rows that the table's own reader finds."""
-    return sorted(int(number) for number in table.table().to_pyarrow_dataset().to_table()["n"].to_pylist())
-
-
 def log_of(table: Table) -> dict[str, Any]:
     """Return what the table's log says of its last commit."""
     return table.table().history(1)[0]
@@ -152,50 +118,6 @@ class TestRows:
             "webcollect.next_offset": "15",
         }
 
-    def test_types_are_those_of_the_columns(self, disk: Table) -> None:
-        types = {
-            "a": "int64",
-            "b": "decimal(10,2)",
-            "c": "timestamptz",
-            "d": "timestamp",
-            "e": "date32",
-            "f": "bool",
-            "g": "float32",
-            "h": "int32",
-        }
-        row = {
-            "a": 1,
-            "b": "1.50",
-            "c": "2026-01-01T00:00:00Z",
-            "d": "2026-01-01T00:00:00",
-            "e": "2026-01-01",
-            "f": True,
-            "g": 0.5,
-            "h": 7,
-            "i": "text",
-        }
-        in_table(disk)([row], file_format=make_format("parquet", column_types=types))
-        (found,) = disk.table().to_pyarrow_dataset().to_table().to_pylist()
-        assert (found["a"], found["f"], found["g"], found["h"], found["i"]) == (1, True, 0.5, 7, "text")
-        assert str(found["b"]) == "1.50"
-        assert found["c"] == datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-        assert found["d"] == datetime.datetime(2026, 1, 1)
-        assert found["e"] == datetime.date(2026, 1, 1)
-        assert disk.landed().to_arrow().to_pylist() == [found]
-
-    def test_a_column_that_comes_later_is_added_to_the_table(self, disk: Table) -> None:
-        runs = in_table(disk)
-        runs([{"a": "1"}])
-        runs([{"a": "2", "b": "x"}])
-        runs([{"c": "y"}])
-        assert disk.landed().to_arrow().to_pylist() == [
-            {"a": "1", "b": None, "c": None},
-            {"a": "2", "b": "x", "c": None},
-            {"a": None, "b": None, "c": "y"},
-        ]
-        found = disk.table().to_pyarrow_dataset().to_table().to_pylist()
-        assert same(found, disk.landed().to_arrow().to_pylist())
-
     def test_partitions_are_columns_of_the_table(self, disk: Table) -> None:
         land(disk, 12, partition="dt=2026-01-01/shop=a")
         land(disk, 17, "r2", partition="dt=2026-01-02/shop=a")
@@ -205,15 +127,6 @@ class TestRows:
         assert sorted(second["n"].to_pylist()) == ["12", "13", "14", "15", "16"]
         assert disk.landed().to_arrow(new_only="r2")["n"].to_pylist() == ["12", "13", "14", "15", "16"]
         assert disk.landed().to_duckdb().columns == ["n", "dt", "shop"]
-
-    def test_a_landing_that_replaces_another_keeps_the_versions_before(self, disk: Table) -> None:
-        land(disk, 12, mode="full")
-        before = disk.table().version()
-        land(disk, 7, "r2", mode="full", if_exists="overwrite")
-        assert numbers(disk) == list(range(7))
-        old = DeltaTable(disk.root, version=before).to_pyarrow_dataset().to_table()
-        assert sorted(map(int, old["n"].to_pylist())) == list(range(12))
-        assert clean(disk.location, older_than=0) == ()
 
     def test_other_types_come_with_a_landing_that_replaces_the_rows(self, disk: Table) -> None:
         land(disk, 3, mode="full")
@@ -352,44 +265,12 @@ class TestWhatIsThereAlready:
 class TestOthersAtWork:
     """Others compact the table, remove old files, delete rows, or write while a landing does."""
 
-    @pytest.fixture
-    def compacted(self, disk: Table) -> Table:
-        for run in range(3):
-            land(disk, 5 * (run + 1), f"r{run}")
-        assert disk.table().optimize.compact()["numFilesRemoved"] == 3
-        return disk
-
-    def test_a_compacted_table_has_the_same_rows(self, compacted: Table) -> None:
-        landed = compacted.landed()
-        assert same(list(landed.iter_rows()), [{"n": str(number)} for number in range(15)])
-        assert landed.to_arrow().num_rows == landed.to_duckdb().shape[0] == 15
-        assert len(landed.uris()) == 1
-        assert landed.profile().columns["n"].filled == 15
-        landed.verify()
-
-    @pytest.mark.parametrize("read", ["uris", "to_arrow", "iter_rows"])
-    def test_the_rows_of_one_run_are_not_known_then(self, compacted: Table, read: str) -> None:
-        with pytest.raises(RowsRewritten, match=r"others have rewritten part-00001-"):
-            list(getattr(compacted.landed(), read)(new_only="r0"))
-
-    @pytest.mark.parametrize("read", ["latest", "history"])
-    def test_nor_are_the_latest_rows(self, compacted: Table, read: str) -> None:
-        with pytest.raises(RowsRewritten, match="not in their order"):
-            getattr(compacted.landed(), read)("n")
-
-    def test_the_next_run_goes_on(self, compacted: Table) -> None:
-        compacted.table().vacuum(0, dry_run=False, enforce_retention_duration=False)
-        landed = land(compacted, 22, "r3")
-        assert numbers(compacted) == list(range(22))
-        assert compacted.landed().to_arrow(new_only="r3").num_rows == 7
-        assert landed.manifest.rows == 22
-
     def test_a_reader_of_before_is_told_to_read_again(self, disk: Table) -> None:
         for run in range(2):
             land(disk, 5 * (run + 1), f"r{run}")
         before = disk.landed()
-        disk.table().optimize.compact()
-        disk.table().vacuum(0, dry_run=False, enforce_retention_duration=False)
+        disk.compact()
+        disk.vacuum()
         with pytest.raises(LandingReplaced, match="read it again"):
             before.to_arrow()
         assert disk.landed().to_arrow().num_rows == 10
@@ -469,15 +350,6 @@ class TestOthersAtWork:
         with pytest.raises(LandingDamaged, match=f"{name} has"):
             disk.landed().verify()
 
-    def test_leftovers_go_and_what_a_version_has_stays(self, disk: Table) -> None:
-        land(disk, 10)
-        land(disk, 5, "r2", on_reset="full")
-        disk.write("part-00009-0badcafe.parquet", b"left")
-        assert [left.name for left in clean(disk.location, older_than=0)] == ["part-00009-0badcafe.parquet"]
-        assert numbers(disk) == list(range(5))
-        old = DeltaTable(disk.root, version=0).to_pyarrow_dataset().to_table()
-        assert old.num_rows == 10
-
 
 class TestReview:
     CHECKS = {"columns": {"price": {"filled": 0.95}}}  # noqa: RUF012  # a constant
@@ -490,24 +362,6 @@ class TestReview:
     def land_checked(self, runs: Runs) -> Callable[..., Any]:
         """Lands rows that have been added, and checks them."""
         return functools.partial(runs.land, checks=self.CHECKS, file_format=PARQUET)
-
-    @pytest.mark.parametrize("first", [True, False], ids=["first run", "later run"])
-    @pytest.mark.parametrize("decide", [accept, discard])
-    def test_quarantined_rows_are_no_rows_of_the_table_until_accepted(
-        self, land_checked: Callable[..., Any], disk: Table, decide: Callable[..., Any], first: bool
-    ) -> None:
-        partition = "dt=2026-01-01"
-        if not first:
-            land_checked(goods(20), partition=partition)
-        land_checked(goods(10, price=""), on_failed_checks="quarantine", partition=partition)
-        before = 0 if first else 20
-        assert disk.table().to_pyarrow_dataset().to_table().num_rows == before
-        decide(disk.location, "run 1" if first else "run 2")
-        after = before + (10 if decide is accept else 0)
-        assert disk.table().to_pyarrow_dataset().to_table().num_rows == after
-        land_checked(goods(5), partition=partition)
-        assert disk.table().to_pyarrow_dataset().to_table().num_rows == after + 5
-        disk.landed().verify()
 
     @pytest.mark.parametrize("decide", [accept, discard])
     def test_staged_rows_are_decided_on_before_there_is_a_table(
@@ -545,28 +399,3 @@ def test_a_storage_that_is_down_is_said_without_secrets(storage_of: Callable[[st
         broken.snapshot()
     assert "hidden-secret" not in str(raised.value)
     assert raised.value.__cause__ is None
-
-
-@pytest.fixture(scope="module")
-def lander() -> Iterator[subprocess.Popen[str]]:
-    """What lands in forks of itself."""
-    with running_lander("deltalake") as process:
-        yield process
-
-
-@pytest.mark.webcollect_sandbox(enforce_limits=False)
-@pytest.mark.at_night
-def test_every_row_is_in_the_table_once_after_a_kill_at_each_single_operation(
-    lander: subprocess.Popen[str], sandbox: Sandbox, storage_of: Callable[[str], Storage]
-) -> None:
-    storage = storage_of("disk")
-    task = sandbox.control.add_task(rows=300, lots=2)["task_id"]
-    for operation in itertools.count(1):
-        victim = Victim(lander, sandbox, storage, task, table_format="delta")
-        table = Table(storage.fs, victim.folder.root)
-        if victim.land(kill_at=operation):
-            break
-        assert table.rows() in ([], sandbox.control.true_rows(task))
-        assert victim.land()
-        assert same(table.rows(), as_texts(sandbox.control.true_rows(task)))
-    assert operation > 40

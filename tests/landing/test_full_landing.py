@@ -25,6 +25,7 @@ from tests.landing.conftest import (
     RUN,
     Folder,
     Landed,
+    Task,
     listed,
 )
 from tests.landing.pages import counted_page, serving
@@ -33,13 +34,6 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
-
-
-@pytest.fixture
-def task(sandbox: Sandbox) -> str:
-    """A task with 1000 rows in two batches."""
-    task_id: str = sandbox.control.add_task(rows=500, lots=2)["task_id"]
-    return task_id
 
 
 @pytest.mark.parametrize("why", ["long read", "wait", "mark"])
@@ -73,27 +67,21 @@ def test_rows_that_change_while_they_are_read_are_not_committed(
 
 
 class TestLanding:
-    def test_every_row_lands_once_and_in_order(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        manifest = landing(task)
-        assert folder.rows() == sandbox.control.true_rows(task)
+    def test_every_row_lands_once_and_in_order(self, task: Task, folder: Folder) -> None:
+        manifest = task.land()
+        assert folder.rows() == task.rows()
         assert manifest.rows == 1000
         assert folder.names() == {"_manifest.json", manifest.parts[0].name}
-        assert len(sandbox.control.requests()) == 10
+        assert len(task.control.requests()) == 10
 
-    def test_one_batch_lands_alone(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        landing(task, "000002")
-        assert folder.rows() == sandbox.control.true_rows(task, "000002")
-        assert folder.manifest()["source"] == {"collection_task_id": task, "lotno": "000002", "host": None}
+    def test_one_batch_lands_alone(self, task: Task, folder: Folder) -> None:
+        task.land("000002")
+        assert folder.rows() == task.rows("000002")
+        assert folder.manifest()["source"] == {"collection_task_id": task.id, "lotno": "000002", "host": None}
 
-    def test_parts_end_with_the_page_that_reaches_the_size(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        manifest = landing(task, size=70, max_part_bytes=20_000)
-        assert folder.rows() == sandbox.control.true_rows(task)
+    def test_parts_end_with_the_page_that_reaches_the_size(self, task: Task, folder: Folder) -> None:
+        manifest = task.land(size=70, max_part_bytes=20_000)
+        assert folder.rows() == task.rows()
         assert len(manifest.parts) > 5
         assert all(part.bytes >= 20_000 for part in manifest.parts[:-1])
         assert all(part.bytes < 40_000 for part in manifest.parts)
@@ -103,16 +91,8 @@ class TestLanding:
         assert [part.next_offset for part in manifest.parts] == cursors[1:]
         assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
 
-    def test_a_part_per_page_is_possible(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        assert len(landing(task, max_part_bytes=1).parts) == 10
-        assert folder.rows() == sandbox.control.true_rows(task)
-
-    def test_the_manifest_says_what_where_whence_and_when(
-        self, landing: Landed, folder: Folder, task: str
-    ) -> None:
-        landing(task)
+    def test_the_manifest_says_what_where_whence_and_when(self, task: Task, folder: Folder) -> None:
+        task.land()
         manifest = folder.manifest()
         assert set(manifest) == {
             *("version", "landing_id", "source", "rows", "bytes", "format", "compression", "encoding"),
@@ -132,9 +112,9 @@ class TestLanding:
         assert manifest["provider_version"] == airflow_provider_webcollect.__version__
         assert manifest["started_at"] <= manifest["finished_at"]
 
-    def test_progress_is_told(self, landing: Landed, task: str) -> None:
+    def test_progress_is_told(self, task: Task) -> None:
         reported: list[tuple[int, int]] = []
-        landing(task, size=400, on_progress=lambda rows, total: reported.append((rows, total)))
+        task.land(size=400, on_progress=lambda rows, total: reported.append((rows, total)))
         assert reported == [(400, 1000), (800, 1000), (1000, 1000)]
 
     def test_an_empty_source_is_committed_as_such(
@@ -196,17 +176,15 @@ class TestLanding:
             "Waiting up to 3 s",
         ]
 
-    def test_rows_that_are_added_while_reading_are_landed_too(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
+    def test_rows_that_are_added_while_reading_are_landed_too(self, task: Task, folder: Folder) -> None:
         def growing(pages: Iterator[DataPage]) -> Iterator[DataPage]:
             for number, each in enumerate(pages):
                 if number == 2:
-                    sandbox.control.grow(task, 130)
+                    task.grow(130)
                 yield each
 
-        assert landing(task, read=growing).rows == 1130
-        assert folder.rows() == sandbox.control.true_rows(task)
+        assert task.land(read=growing).rows == 1130
+        assert folder.rows() == task.rows()
 
     def test_a_total_that_has_grown_beyond_the_last_page_is_read_up_to(
         self, landing: Landed, folder: Folder, sandbox: Sandbox
@@ -223,12 +201,12 @@ class TestLanding:
         assert landing(task, read=told_early).rows == 50
         assert folder.rows() == sandbox.control.true_rows(task)
 
-    def test_pretty_printed_rows_take_a_line_each(self, landing: Landed, folder: Folder, task: str) -> None:
+    def test_pretty_printed_rows_take_a_line_each(self, task: Task, folder: Folder) -> None:
         rows = [{"a": "x\ny", "b": [1, {"c": "\u2028"}]}, {}, {"d": "\r"}, {"e": 1}]
         page = {"data": {"offset": 9, "total": 4, "restTotal": 0, "data": rows}}
         pretty = json.dumps(page, indent=2, ensure_ascii=False).replace("\n", "\r\n").encode()
-        pages = [read_response(read_data(task).result, Response(200, {}, pretty))]
-        landing(task, fetch=listed(pages))
+        pages = [read_response(read_data(task.id).result, Response(200, {}, pretty))]
+        task.land(fetch=listed(pages))
         assert folder.rows() == rows
 
     # the other kinds keep the files themselves in memory
@@ -265,36 +243,31 @@ class TestLanding:
 class TestCounts:
     @pytest.mark.parametrize(("total", "rest"), [(5, 0), (1, 0)], ids=["fewer", "more"])
     def test_rows_that_are_not_as_many_as_announced_are_not_committed(
-        self, landing: Landed, folder: Folder, task: str, total: int, rest: int
+        self, task: Task, total: int, rest: int
     ) -> None:
         pages = [counted_page([{"a": 1}, {"a": 2}], 9, total, rest)]
-        with pytest.raises(RowsMissing, match=f"task {task}: .* announced {total} rows, and 2 came"):
-            landing(task, fetch=listed(pages))
-        assert "_manifest.json" not in folder.names()
+        with pytest.raises(RowsMissing, match=f"task {task.id}: .* announced {total} rows, and 2 came"):
+            task.land(fetch=listed(pages))
+        assert "_manifest.json" not in task.folder.names()
 
-    def test_a_source_that_shrinks_while_it_is_read_is_read_anew(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
+    def test_a_source_that_shrinks_while_it_is_read_is_read_anew(self, task: Task, folder: Folder) -> None:
         def gone(pages: Iterator[DataPage]) -> Iterator[DataPage]:
             for each in pages:
                 yield msgspec.structs.replace(each, total=300, rest_total=0)
                 return
 
         with pytest.raises(RowsMissing):
-            landing(task, size=500, read=gone)
+            task.land(size=500, read=gone)
         assert "_manifest.json" not in folder.names()
-        landing(task)
-        assert folder.rows() == sandbox.control.true_rows(task)
+        task.land()
+        assert folder.rows() == task.rows()
 
     @pytest.mark.parametrize("grown", [40, 2000])
-    def test_rows_that_were_landed_in_part_and_then_reset_are_read_anew(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, grown: int
-    ) -> None:
-        sandbox.control.fail("/data/all", after=6, times=1, status=400, code="Odd")
+    def test_rows_that_were_landed_in_part_and_then_reset_are_read_anew(self, task: Task, grown: int) -> None:
+        task.control.fail("/data/all", after=6, times=1, status=400, code="Odd")
         with pytest.raises(RequestRejected, match="Odd"):
-            landing(task, max_part_bytes=1)
-        sandbox.control.reset_data(task)
-        sandbox.control.grow(task, grown)
-        landing(task, max_part_bytes=1)
-        assert folder.rows() == sandbox.control.true_rows(task)
-        assert len(folder.rows()) == grown
+            task.land(max_part_bytes=1)
+        task.refill(grown)
+        task.land(max_part_bytes=1)
+        assert task.folder.rows() == task.rows()
+        assert len(task.folder.rows()) == grown

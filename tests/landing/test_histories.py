@@ -17,7 +17,7 @@ from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS
 from airflow_provider_webcollect.landing.plan import FolderState
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.conftest import Folder
-from tests.landing.histories import History
+from tests.landing.histories import History, does_harm
 from tests.landing.storages import local
 
 if TYPE_CHECKING:
@@ -50,26 +50,14 @@ def test_every_row_is_landed_once_and_every_part_is_reported_by_one_run(tmp_path
         history.happen()
 
 
-def does_harm(tmp_path: Path, first: Iterable[int] = (), **options: Any) -> bool:
-    """Return whether a history does harm.
-
-    :param first: the histories to begin with.
-    """
-    for history in histories(tmp_path, itertools.chain(first, range(HARMED)), **options):
-        try:
-            history.happen()
-        except (AssertionError, FileNotFoundError):
-            return True
-    return False
-
-
 @pytest.mark.parametrize("ignored", [("replace", MANIFEST), ("remove", PROGRESS)], ids=" of ".join)
 def test_harm_is_found_where_a_condition_is_left_out(tmp_path: Path, ignored: tuple[str, str]) -> None:
-    assert does_harm(tmp_path, HARMFUL[ignored], ignored=[ignored])
+    seeds = itertools.chain(HARMFUL[ignored], range(HARMED))
+    assert does_harm(histories(tmp_path, seeds, ignored=[ignored]))
 
 
 def test_harm_is_found_where_no_run_takes_over_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FolderState, "is_unreported", False)
-    assert does_harm(tmp_path)
+    assert does_harm(histories(tmp_path, range(HARMED)))

@@ -24,9 +24,9 @@ from tests.landing.conftest import (
     Folder,
     Landed,
     Landing,
+    Task,
     crashing_at,
     listed,
-    offsets_asked,
 )
 from tests.landing.interleaving import stepping
 from tests.landing.pages import rows_of, serving, widening
@@ -39,104 +39,78 @@ pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 
 @pytest.fixture
-def task(sandbox: Sandbox) -> str:
-    """A task with 300 rows."""
-    task_id: str = sandbox.control.add_task(rows=300, lots=1)["task_id"]
-    return task_id
-
-
-@pytest.fixture
-def growing(landing: Landed, task: str) -> Landed:
-    """Lands the task incrementally."""
-
-    def land(**options: Any) -> Any:
-        return landing(task, mode="incremental", **options)
-
-    return land
+def task(sandbox: Sandbox, landing: Landed, folder: Folder) -> Task:
+    """A task with 300 rows, which lands incrementally."""
+    return Task(sandbox, landing, folder, {"rows": 300, "lots": 1}, mode="incremental")
 
 
 class TestGrowth:
-    def test_only_what_is_new_is_read_and_all_of_it_is_listed(
-        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        first = growing()
-        sandbox.control.grow(task, 120)
-        sandbox.control.clear_requests()
-        second = growing(run=OTHER_RUN)
+    def test_only_what_is_new_is_read_and_all_of_it_is_listed(self, task: Task, folder: Folder) -> None:
+        first = task.land()
+        task.grow(120)
+        task.control.clear_requests()
+        second = task.land(run=OTHER_RUN)
         # the last page once more, to see that the source still has it
-        assert offsets_asked(sandbox)[0] == first.last_page.offset
-        assert len(offsets_asked(sandbox)) == 3
+        assert task.offsets()[0] == first.last_page.offset
+        assert len(task.offsets()) == 3
         assert second.parts[: len(first.parts)] == first.parts
         assert sum(part.rows for part in second.new()) == 120
         assert (second.rows, second.run) == (420, OTHER_RUN)
-        assert folder.rows() == sandbox.control.true_rows(task)
+        assert folder.rows() == task.rows()
         assert folder.names() == {"_manifest.json", *(part.name for part in second.parts)}
 
-    def test_with_nothing_new_nothing_is_written(
-        self, land_job: Landing, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        first = land_job(task, mode="incremental")
+    def test_with_nothing_new_nothing_is_written(self, task: Task, land_job: Landing, folder: Folder) -> None:
+        first = land_job(task.id, mode="incremental")
         before = folder.read("_manifest.json")
 
         def refuse(operation: str, path: str) -> None:
             assert operation in {"read", "files"}
 
         destination = stepping(folder.destination, refuse)
-        second = land_job(task, mode="incremental", run=OTHER_RUN, folder=destination)
+        second = land_job(task.id, mode="incremental", run=OTHER_RUN, folder=destination)
         assert (second.manifest, second.new, second.committed) == (first.manifest, (), ())
         assert folder.read("_manifest.json") == before
         assert folder.names() == {"_manifest.json", first.manifest.parts[0].name}
 
-    def test_the_same_run_again_changes_nothing(self, growing: Landed, sandbox: Sandbox, task: str) -> None:
-        growing()
-        sandbox.control.grow(task, 20)
-        second = growing(run=OTHER_RUN)
-        sandbox.control.grow(task, 20)
-        sandbox.control.clear_requests()
-        assert growing(run=OTHER_RUN) == second
-        assert sandbox.control.requests() == []
-
     @pytest.mark.parametrize("run", [RUN, OTHER_RUN], ids=["a retry", "the next run"])
     def test_rows_of_earlier_runs_whose_part_has_vanished_never_pass_for_new(
-        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str, run: Run
+        self, task: Task, run: Run
     ) -> None:
-        first = growing(run=Run(dag_id="d", task_id="t", run_id="r0"))
-        sandbox.control.grow(task, 20)
-        growing(run=RUN)
-        before = folder.manifest()
-        folder.fs.rm_file(f"{folder.root}/{first.parts[0].name}")
+        first = task.land(run=Run(dag_id="d", task_id="t", run_id="r0"))
+        task.grow(20)
+        task.land(run=RUN)
+        before = task.folder.manifest()
+        task.folder.fs.rm_file(f"{task.folder.root}/{first.parts[0].name}")
         with pytest.raises(PartsMissing, match=rf"{first.parts[0].name} .*on_reset='full'"):
-            growing(run=run)
-        assert folder.manifest() == before
-        again = growing(run=run, on_reset="full")
+            task.land(run=run)
+        assert task.folder.manifest() == before
+        again = task.land(run=run, on_reset="full")
         assert again.new() == again.parts
-        assert folder.rows() == sandbox.control.true_rows(task)
+        assert task.folder.rows() == task.rows()
 
-    def test_a_full_landing_can_be_grown(
-        self, landing: Landed, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        landing(task)
-        sandbox.control.grow(task, 20)
-        growing(run=OTHER_RUN)
-        assert folder.rows() == sandbox.control.true_rows(task)
+    def test_a_full_landing_can_be_grown(self, task: Task, folder: Folder) -> None:
+        task.land(mode="full")
+        task.grow(20)
+        task.land(run=OTHER_RUN)
+        assert folder.rows() == task.rows()
 
     @pytest.mark.by_day(4)
     @pytest.mark.parametrize("crash_at", range(1, 14))
     def test_a_crash_loses_and_repeats_nothing_and_the_old_rows_stay_readable(
-        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str, crash_at: int
+        self, task: Task, crash_at: int
     ) -> None:
-        growing(max_part_bytes=20_000)
-        old = sandbox.control.true_rows(task)
-        sandbox.control.grow(task, 500)
+        task.land(max_part_bytes=20_000)
+        old = task.rows()
+        task.grow(500)
         options: dict[str, Any] = {"run": OTHER_RUN, "size": 50, "max_part_bytes": 20_000}
         try:
-            growing(read=crashing_at(crash_at), **options)
+            task.land(read=crashing_at(crash_at), **options)
         except Crash:
-            assert folder.rows() == old
-        manifest = growing(**options)
+            assert task.folder.rows() == old
+        manifest = task.land(**options)
         assert sum(part.rows for part in manifest.new()) == 500
-        assert folder.rows() == sandbox.control.true_rows(task)
-        assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
+        assert task.folder.rows() == task.rows()
+        assert task.folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
 
     @pytest.mark.parametrize("file_format", ["csv", "parquet"])
     def test_columns_that_are_new_change_no_old_part(
@@ -160,32 +134,27 @@ class TestGrowth:
 
 
 class TestReset:
-    @pytest.mark.parametrize("left", [0, 40])
-    def test_a_source_that_was_reset_is_explained_and_nothing_changes(
-        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str, left: int
-    ) -> None:
-        first = growing()
-        sandbox.control.reset_data(task)
-        if left:
-            sandbox.control.grow(task, left)
-        with pytest.raises(SourceReset, match=r"300 were landed.*on_reset='full'") as refusal:
-            growing(run=OTHER_RUN)
+    @pytest.mark.parametrize("left", [0, 40, 299])
+    def test_a_source_that_was_reset_is_explained_and_nothing_changes(self, task: Task, left: int) -> None:
+        first = task.land()
+        task.refill(left)
+        said = r"300 were landed.*on_reset='full'.*on_reset='append' adds all of it to what is there"
+        with pytest.raises(SourceReset, match=said) as refusal:
+            task.land(run=OTHER_RUN)
         assert refusal.value.permanent
-        assert folder.manifest()["landing_id"] == first.landing_id
-        assert folder.names() == {"_manifest.json", *(part.name for part in first.parts)}
+        assert task.folder.manifest()["landing_id"] == first.landing_id
+        assert task.folder.names() == {"_manifest.json", *(part.name for part in first.parts)}
 
     @pytest.mark.parametrize("gone", ["rows", "rows and the first part"])
-    def test_a_source_without_rows_never_replaces_a_landing(
-        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str, gone: str
-    ) -> None:
-        first = growing()
-        sandbox.control.reset_data(task)
+    def test_a_source_without_rows_never_replaces_a_landing(self, task: Task, gone: str) -> None:
+        first = task.land()
+        task.refill(0)
         if gone != "rows":
-            folder.fs.rm_file(f"{folder.root}/{first.parts[0].name}")
+            task.folder.fs.rm_file(f"{task.folder.root}/{first.parts[0].name}")
         with pytest.raises(SourceReset, match=r"has no rows now.*300 rows.*are kept") as refusal:
-            growing(run=OTHER_RUN, on_reset="full")
+            task.land(run=OTHER_RUN, on_reset="full")
         assert refusal.value.permanent
-        assert folder.manifest()["landing_id"] == first.landing_id
+        assert task.folder.manifest()["landing_id"] == first.landing_id
 
     @pytest.mark.parametrize("size", [100, 1000, 30])
     @pytest.mark.parametrize("grown", [300, 310, 700])
@@ -218,9 +187,7 @@ class TestReset:
         assert folder.rows() == rows
 
     @pytest.mark.parametrize("size", [100, 1000, 30])
-    def test_the_same_rows_laid_out_in_another_way_are_the_same(
-        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str, size: int
-    ) -> None:
+    def test_the_same_rows_laid_out_in_another_way_are_the_same(self, task: Task, size: int) -> None:
         def laid_out_anew(pages: Iterator[DataPage]) -> Iterator[DataPage]:
             for each in pages:
                 rows = [
@@ -229,92 +196,70 @@ class TestReset:
                 ]
                 yield msgspec.structs.replace(each, rows=[msgspec.Raw(row.encode()) for row in rows])
 
-        growing()
-        sandbox.control.grow(task, 50)
-        manifest = growing(run=OTHER_RUN, read=laid_out_anew, size=size)
+        task.land()
+        task.grow(50)
+        manifest = task.land(run=OTHER_RUN, read=laid_out_anew, size=size)
         assert sum(part.rows for part in manifest.new()) == 50
-        assert folder.rows() == sandbox.control.true_rows(task)
+        assert task.folder.rows() == task.rows()
 
-    def test_rows_that_were_marked_as_exported_are_the_same(
-        self, growing: Landed, client: Client, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        growing(mark=lambda: client.send(mark_exported(task)))
-        sandbox.control.grow(task, 50)
-        growing(run=OTHER_RUN, mark=lambda: client.send(mark_exported(task)))
-        assert folder.rows() == sandbox.control.true_rows(task)
+    def test_rows_that_were_marked_as_exported_are_the_same(self, task: Task, client: Client) -> None:
+        task.land(mark=lambda: client.send(mark_exported(task.id)))
+        task.grow(50)
+        task.land(run=OTHER_RUN, mark=lambda: client.send(mark_exported(task.id)))
+        assert task.folder.rows() == task.rows()
 
-    def test_a_source_that_lost_rows_is_noticed(self, growing: Landed, sandbox: Sandbox, task: str) -> None:
-        growing()
-        sandbox.control.shrink(task, 1)
-        with pytest.raises(SourceReset):
-            growing(run=OTHER_RUN)
-
-    def test_all_of_it_may_be_landed_anew_and_the_old_rows_stay_readable_until_then(
-        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        growing()
-        old = folder.rows()
-        sandbox.control.reset_data(task)
-        sandbox.control.grow(task, 250)
+    def test_all_of_it_may_be_landed_anew_and_the_old_rows_stay_readable_until_then(self, task: Task) -> None:
+        task.land()
+        old = task.folder.rows()
+        task.refill(250)
 
         def observed(pages: Iterator[DataPage]) -> Iterator[DataPage]:
             for each in pages:
-                assert folder.rows() == old
+                assert task.folder.rows() == old
                 yield each
 
-        second = growing(run=OTHER_RUN, on_reset="full", read=observed)
-        assert folder.rows() == sandbox.control.true_rows(task)
+        second = task.land(run=OTHER_RUN, on_reset="full", read=observed)
+        assert task.folder.rows() == task.rows()
         assert sum(part.rows for part in second.new()) == second.rows == 250
 
-    def test_landing_anew_goes_on_after_a_crash(
-        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        growing()
-        sandbox.control.reset_data(task)
-        sandbox.control.grow(task, 250)
-        sandbox.control.fail("/data/all", after=3, status=400, code="Odd")
+    def test_landing_anew_goes_on_after_a_crash(self, task: Task, folder: Folder) -> None:
+        task.land()
+        task.refill(250)
+        task.control.fail("/data/all", after=3, status=400, code="Odd")
         options: dict[str, Any] = {"run": OTHER_RUN, "on_reset": "full", "size": 50, "max_part_bytes": 1}
         with pytest.raises(RequestRejected, match="Odd"):
-            growing(**options)
-        sandbox.control.clear_requests()
-        growing(**options)
+            task.land(**options)
+        task.control.clear_requests()
+        task.land(**options)
         # the last recorded page, the two that are missing, and the first one again
-        assert offsets_asked(sandbox)[1:-1] == sorted(offsets_asked(sandbox)[1:-1])
-        assert len(offsets_asked(sandbox)) == 5
-        assert folder.rows() == sandbox.control.true_rows(task)
+        assert task.offsets()[1:-1] == sorted(task.offsets()[1:-1])
+        assert len(task.offsets()) == 5
+        assert folder.rows() == task.rows()
 
     def test_landing_anew_goes_on_also_while_it_has_fewer_parts_than_the_old_landing(
-        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
+        self, task: Task
     ) -> None:
-        growing(size=30, max_part_bytes=1)
-        sandbox.control.reset_data(task)
-        sandbox.control.grow(task, 250)
+        task.land(size=30, max_part_bytes=1)
+        task.refill(250)
         options: dict[str, Any] = {"run": OTHER_RUN, "on_reset": "full", "size": 25, "max_part_bytes": 1}
         with pytest.raises(Crash):
             # the first page that is requested shows the reset
-            growing(read=crashing_at(9), **options)
-        assert len(folder.progress().parts) < len(folder.manifest()["parts"])
-        sandbox.control.clear_requests()
-        growing(**options)
-        assert 0 not in offsets_asked(sandbox)[:-1]
-        assert folder.rows() == sandbox.control.true_rows(task)
+            task.land(read=crashing_at(9), **options)
+        assert len(task.folder.progress().parts) < len(task.folder.manifest()["parts"])
+        task.control.clear_requests()
+        task.land(**options)
+        assert 0 not in task.offsets()[:-1]
+        assert task.folder.rows() == task.rows()
 
     @pytest.mark.parametrize(
         ("total", "rest"), [(0, -1), (-1, 0)], ids=["rest counted early", "total counted early"]
     )
     @pytest.mark.parametrize("on_reset", ["fail", "full"])
     def test_counts_of_two_moments_are_not_taken_for_a_reset(
-        self,
-        growing: Landed,
-        folder: Folder,
-        sandbox: Sandbox,
-        task: str,
-        total: int,
-        rest: int,
-        on_reset: str,
+        self, task: Task, total: int, rest: int, on_reset: str
     ) -> None:
-        growing()
-        sandbox.control.grow(task, 30)
+        task.land()
+        task.grow(30)
         skewed = iter([True] * (copy.COUNT_READS - 1))
 
         def counted_twice(pages: Iterator[DataPage]) -> Iterator[DataPage]:
@@ -322,15 +267,13 @@ class TestReset:
                 counts = {"total": each.total + total, "rest_total": each.rest_total + rest}
                 yield msgspec.structs.replace(each, **counts) if next(skewed, False) else each
 
-        manifest = growing(run=OTHER_RUN, on_reset=on_reset, read=counted_twice)
+        manifest = task.land(run=OTHER_RUN, on_reset=on_reset, read=counted_twice)
         assert sum(part.rows for part in manifest.new()) == 30
-        assert folder.rows() == sandbox.control.true_rows(task)
+        assert task.folder.rows() == task.rows()
 
-    def test_counts_that_go_on_to_contradict_the_rows_are_believed(
-        self, growing: Landed, sandbox: Sandbox, task: str
-    ) -> None:
-        growing()
-        sandbox.control.clear_requests()
+    def test_counts_that_go_on_to_contradict_the_rows_are_believed(self, task: Task) -> None:
+        task.land()
+        task.control.clear_requests()
 
         def more(pages: Iterator[DataPage]) -> Iterator[DataPage]:
             # rows have come in before those that were landed last
@@ -338,30 +281,15 @@ class TestReset:
                 yield msgspec.structs.replace(each, total=each.total + 5)
 
         with pytest.raises(SourceReset, match="305 rows now, 300 were landed"):
-            growing(run=OTHER_RUN, read=more)
-        assert len(offsets_asked(sandbox)) == copy.COUNT_READS
+            task.land(run=OTHER_RUN, read=more)
+        assert len(task.offsets()) == copy.COUNT_READS
 
-    def test_rows_that_are_only_late_are_waited_for(
-        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        growing()
-        reads = 0
-
-        def late(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            nonlocal reads
-            for each in pages:
-                reads += 1
-                yield each if reads > 2 else msgspec.structs.replace(each, total=0, rest_total=0, rows=[])
-
-        sandbox.control.grow(task, 30)
-        growing(run=OTHER_RUN, read=late, late_rows_delay=10)
-        assert folder.rows() == sandbox.control.true_rows(task)
-
+    @pytest.mark.parametrize("on_reset", ["fail", "append"])
     @pytest.mark.parametrize("shown", [0, 60, 299])
     def test_fewer_rows_than_were_landed_are_waited_for(
-        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str, shown: int
+        self, task: Task, folder: Folder, shown: int, on_reset: str
     ) -> None:
-        growing(max_part_bytes=1)
+        task.land(max_part_bytes=1)
         slept: list[float] = []
 
         def partly(pages: Iterator[DataPage]) -> Iterator[DataPage]:
@@ -372,11 +300,13 @@ class TestReset:
                     each = DataPage(offset=shown, total=shown, rest_total=0, rows=rows)
                 yield each
 
-        sandbox.control.grow(task, 30)
-        manifest = growing(run=OTHER_RUN, read=partly, late_rows_delay=10, sleep=slept.append)
+        task.grow(30)
+        manifest = task.land(
+            run=OTHER_RUN, read=partly, late_rows_delay=10, sleep=slept.append, on_reset=on_reset
+        )
         assert slept == [2, 2, 2]
-        assert manifest.rows == 330
-        assert folder.rows() == sandbox.control.true_rows(task)
+        assert (manifest.rows, manifest.earlier_rows) == (330, 0)
+        assert folder.rows() == task.rows()
 
     def test_a_reset_before_a_retry_is_noticed_though_the_retry_reads_on_in_the_new_rows(
         self, landing: Landed, folder: Folder
@@ -399,68 +329,60 @@ class TestReset:
         landing("t", mode="incremental", fetch=serving(rows, 3))
         assert folder.rows() == rows
 
-    def test_rows_that_were_not_committed_may_vanish(
-        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        growing()
-        sandbox.control.grow(task, 900)
+    def test_rows_that_were_not_committed_may_vanish(self, task: Task, folder: Folder) -> None:
+        task.land()
+        task.grow(900)
         with pytest.raises(Crash):
-            growing(run=OTHER_RUN, read=crashing_at(9), max_part_bytes=1)
+            task.land(run=OTHER_RUN, read=crashing_at(9), max_part_bytes=1)
         assert folder.progress().rows > 900
-        sandbox.control.shrink(task, 500)
-        manifest = growing(run=OTHER_RUN)
+        task.control.shrink(task.id, 500)
+        manifest = task.land(run=OTHER_RUN)
         assert manifest.rows == 700
-        assert folder.rows() == sandbox.control.true_rows(task)
+        assert folder.rows() == task.rows()
         assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
 
 
 class TestMark:
-    def test_growth_after_the_last_page_lands_before_the_mark(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
+    def test_growth_after_the_last_page_lands_before_the_mark(self, task: Task, folder: Folder) -> None:
         marked: list[int] = []
 
         def late(pages: Iterator[DataPage]) -> Iterator[DataPage]:
             for each in pages:
                 if each.rest_total == 0 and each.total == 300:
-                    sandbox.control.grow(task, 30)
+                    task.grow(30)
                 yield each
 
-        manifest = landing(task, read=late, mark=lambda: marked.append(folder.manifest()["rows"]))
+        manifest = task.land(mode="full", read=late, mark=lambda: marked.append(folder.manifest()["rows"]))
         assert marked == [330]
         assert manifest.exported_at == folder.manifest()["exported_at"] is not None
-        assert folder.rows() == sandbox.control.true_rows(task)
+        assert folder.rows() == task.rows()
 
-    def test_a_retry_lands_what_has_come_since_and_marks(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
+    def test_a_retry_lands_what_has_come_since_and_marks(self, task: Task, folder: Folder) -> None:
         def crash() -> None:
             raise Crash
 
         with pytest.raises(Crash):
-            landing(task, mark=crash)
+            task.land(mode="full", mark=crash)
         first = folder.manifest()
         assert (first["rows"], first["exported_at"]) == (300, None)
-        sandbox.control.grow(task, 25)
+        task.grow(25)
         marked: list[int] = []
-        second = landing(task, mark=lambda: marked.append(folder.manifest()["rows"]))
+        second = task.land(mode="full", mark=lambda: marked.append(folder.manifest()["rows"]))
         assert marked == [325]
         assert sum(part.rows for part in second.new()) == 325
-        assert folder.rows() == sandbox.control.true_rows(task)
-        sandbox.control.clear_requests()
-        assert landing(task, mark=crash) == second
-        assert sandbox.control.requests() == []
+        assert folder.rows() == task.rows()
+        task.control.clear_requests()
+        assert task.land(mode="full", mark=crash) == second
+        assert task.control.requests() == []
 
-    def test_a_retry_with_nothing_new_only_marks(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
+    def test_a_retry_with_nothing_new_only_marks(self, task: Task, folder: Folder) -> None:
         def broken() -> None:
             raise ConnectionError
 
         with pytest.raises(ConnectionError):
-            landing(task, mark=broken)
-        sandbox.control.clear_requests()
-        manifest = landing(task, mark=lambda: None)
-        assert len(sandbox.control.requests()) == 1
+            task.land(mode="full", mark=broken)
+        task.control.clear_requests()
+        manifest = task.land(mode="full", mark=lambda: None)
+        assert len(task.control.requests()) == 1
         assert manifest.exported_at
         assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}

@@ -30,187 +30,159 @@ from tests.landing.conftest import (
     Landed,
     Landing,
     Store,
+    Task,
     crashing_at,
     listed,
-    offsets_asked,
 )
 from tests.landing.pages import page, rows_of, widening
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
+    pass
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 
-@pytest.fixture
-def task(sandbox: Sandbox) -> str:
-    """A task with 1000 rows in two batches."""
-    task_id: str = sandbox.control.add_task(rows=500, lots=2)["task_id"]
-    return task_id
-
-
 class TestWhatIsThereAlready:
-    def test_the_same_run_again_asks_for_no_data_and_changes_nothing(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        first = landing(task)
-        sandbox.control.clear_requests()
-        sandbox.control.grow(task, 10)
-        assert landing(task) == first
-        assert sandbox.control.requests() == []
+    @pytest.mark.parametrize("mode", ["full", "incremental"])
+    def test_the_same_run_again_asks_for_no_data_and_changes_nothing(self, task: Task, mode: str) -> None:
+        first = task.land(mode=mode)
+        task.control.clear_requests()
+        task.grow(10)
+        assert task.land(mode=mode) == first
+        assert task.control.requests() == []
 
     def test_what_a_crash_after_the_commit_has_left_is_cleaned_up(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, monkeypatch: pytest.MonkeyPatch
+        self, task: Task, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def crash(*arguments: Any) -> None:
             raise Crash
 
-        landing(task, max_part_bytes=1)
+        task.land(max_part_bytes=1)
         with monkeypatch.context() as patch:
             patch.setattr(Lease, "tidy", crash)
             with pytest.raises(Crash):
-                landing(task, run=OTHER_RUN, if_exists="overwrite")
-        assert len(folder.names()) == 13
-        second = landing(task, run=OTHER_RUN)
-        assert folder.rows() == sandbox.control.true_rows(task)
-        if not isinstance(folder.fs, Store):
+                task.land(run=OTHER_RUN, if_exists="overwrite")
+        assert len(task.folder.names()) == 13
+        second = task.land(run=OTHER_RUN)
+        assert task.folder.rows() == task.rows()
+        if not isinstance(task.folder.fs, Store):
             with time_machine.travel(pendulum.now("UTC").add(minutes=2)):
-                clean(SimpleNamespace(fs=folder.fs, path=folder.root), older_than=60)
-            assert folder.names() == {"_manifest.json", *(part.name for part in second.parts)}
+                clean(SimpleNamespace(fs=task.folder.fs, path=task.folder.root), older_than=60)
+            assert task.folder.names() == {"_manifest.json", *(part.name for part in second.parts)}
 
-    def test_files_whose_origin_nothing_tells_are_left(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        landing(task, mode="incremental")
+    def test_files_whose_origin_nothing_tells_are_left(self, task: Task, folder: Folder) -> None:
+        task.land(mode="incremental")
         leftovers = {"part-00009-0123abcd.jsonl", ".tmp-part-00009-0123abcd.jsonl-ffffffff"}
         for name in leftovers:
             folder.write(name, b"x")
-        sandbox.control.grow(task, 10)
-        landing(task, mode="incremental", run=OTHER_RUN)
+        task.grow(10)
+        task.land(mode="incremental", run=OTHER_RUN)
         assert leftovers < folder.names()
 
     @pytest.mark.parametrize("mode", ["full", "incremental"])
-    def test_parts_of_its_own_commit_that_have_vanished_are_read_again(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, mode: str
-    ) -> None:
-        first = landing(task, mode=mode, max_part_bytes=1)
-        folder.fs.rm_file(f"{folder.root}/{first.parts[6].name}")
-        sandbox.control.clear_requests()
-        second = landing(task, mode=mode, max_part_bytes=1)
-        assert offsets_asked(sandbox)[0] == 0
+    def test_parts_of_its_own_commit_that_have_vanished_are_read_again(self, task: Task, mode: str) -> None:
+        first = task.land(mode=mode, max_part_bytes=1)
+        task.folder.fs.rm_file(f"{task.folder.root}/{first.parts[6].name}")
+        task.control.clear_requests()
+        second = task.land(mode=mode, max_part_bytes=1)
+        assert task.offsets()[0] == 0
         assert second.new() == second.parts
-        assert folder.rows() == sandbox.control.true_rows(task)
-        assert folder.names() == {"_manifest.json", *(part.name for part in second.parts)}
+        assert task.folder.rows() == task.rows()
+        assert task.folder.names() == {"_manifest.json", *(part.name for part in second.parts)}
 
-    def test_another_run_is_refused_unless_told_otherwise(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        landing(task)
-        sandbox.control.clear_requests()
+    def test_another_run_is_refused_unless_told_otherwise(self, task: Task, folder: Folder) -> None:
+        task.land()
+        task.control.clear_requests()
         before = folder.manifest()
         with pytest.raises(DestinationTaken, match=r"run r1 of .* landed.*mode='incremental'") as refusal:
-            landing(task, run=OTHER_RUN)
+            task.land(run=OTHER_RUN)
         assert refusal.value.permanent
         assert folder.manifest() == before
-        assert sandbox.control.requests() == []
+        assert task.control.requests() == []
 
-    def test_another_run_may_skip(self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str) -> None:
-        first = landing(task)
-        sandbox.control.clear_requests()
-        assert landing(task, run=OTHER_RUN, if_exists="skip") == first
-        assert sandbox.control.requests() == []
+    def test_another_run_may_skip(self, task: Task) -> None:
+        first = task.land()
+        task.control.clear_requests()
+        assert task.land(run=OTHER_RUN, if_exists="skip") == first
+        assert task.control.requests() == []
 
-    def test_another_run_may_overwrite_and_the_old_rows_stay_readable_until_then(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        first = landing(task, max_part_bytes=1)
-        old = sandbox.control.true_rows(task)
-        sandbox.control.grow(task, 100)
+    def test_another_run_may_overwrite_and_the_old_rows_stay_readable_until_then(self, task: Task) -> None:
+        first = task.land(max_part_bytes=1)
+        old = task.rows()
+        task.grow(100)
 
         def observed(pages: Iterator[DataPage]) -> Iterator[DataPage]:
             for each in pages:
-                assert folder.rows() == old
+                assert task.folder.rows() == old
                 yield each
 
-        second = landing(task, max_part_bytes=1, run=OTHER_RUN, if_exists="overwrite", read=observed)
-        assert folder.rows() == sandbox.control.true_rows(task)
+        second = task.land(max_part_bytes=1, run=OTHER_RUN, if_exists="overwrite", read=observed)
+        assert task.folder.rows() == task.rows()
         assert {part.name for part in first.parts}.isdisjoint(part.name for part in second.parts)
-        assert folder.names() == {"_manifest.json", *(part.name for part in second.parts)}
+        assert task.folder.names() == {"_manifest.json", *(part.name for part in second.parts)}
 
-    def test_what_a_committed_landing_has_left_is_not_taken_for_an_unfinished_one(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        first = landing(task)
+    def test_what_a_committed_landing_has_left_is_not_taken_for_an_unfinished_one(self, task: Task) -> None:
+        first = task.land()
         left = Progress(source=first.source, parts=first.parts, started_at=first.started_at)
-        folder.write("_progress.json", msgspec.json.encode(left))
-        sandbox.control.clear_requests()
-        second = landing(task, run=OTHER_RUN, if_exists="overwrite")
-        assert offsets_asked(sandbox)[0] == 0
+        task.folder.write("_progress.json", msgspec.json.encode(left))
+        task.control.clear_requests()
+        second = task.land(run=OTHER_RUN, if_exists="overwrite")
+        assert task.offsets()[0] == 0
         assert {part.name for part in first.parts}.isdisjoint(part.name for part in second.parts)
-        assert folder.rows() == sandbox.control.true_rows(task)
+        assert task.folder.rows() == task.rows()
 
     @pytest.mark.parametrize("if_exists", ["fail", "overwrite", "skip"])
-    def test_another_source_is_refused(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, if_exists: str
-    ) -> None:
-        landing(task)
-        for lotno, other in (("000001", task), (None, sandbox.control.add_task()["task_id"])):
-            with pytest.raises(DestinationTaken, match=f"holds task {task}, not task"):
+    def test_another_source_is_refused(self, task: Task, landing: Landed, if_exists: str) -> None:
+        task.land()
+        for lotno, other in (("000001", task.id), (None, task.control.add_task()["task_id"])):
+            with pytest.raises(DestinationTaken, match=f"holds task {task.id}, not task"):
                 landing(other, lotno, if_exists=if_exists)
-        assert folder.rows() == sandbox.control.true_rows(task)
+        assert task.folder.rows() == task.rows()
 
-    def test_an_unfinished_landing_of_another_source_is_refused(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
+    def test_an_unfinished_landing_of_another_source_is_refused(self, task: Task, folder: Folder) -> None:
         part = Part(
             name="part-00001-01234567.jsonl", rows=1, bytes=2, sha256="", start_offset=0, next_offset=1
         )
         other = Progress(source=Source(collection_task_id="other"), parts=(part,), started_at="")
         folder.write("_progress.json", msgspec.json.encode(other))
         with pytest.raises(DestinationTaken, match="a part of task other"):
-            landing(task)
-        assert sandbox.control.requests() == []
+            task.land()
+        assert task.control.requests() == []
 
     @pytest.mark.parametrize("if_exists", ["fail", "overwrite"])
     def test_a_try_that_landed_nothing_of_another_source_is_not_in_the_way(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, if_exists: str
+        self, task: Task, landing: Landed, if_exists: str
     ) -> None:
-        for typo in (("typo", None), (task, "999999")):
+        for typo in (("typo", None), (task.id, "999999")):
             with pytest.raises(WebCollectError):
                 landing(*typo, if_exists=if_exists)
-        landing(task, run=OTHER_RUN, if_exists=if_exists)
-        assert folder.rows() == sandbox.control.true_rows(task)
+        task.land(run=OTHER_RUN, if_exists=if_exists)
+        assert task.folder.rows() == task.rows()
 
-    def test_one_that_was_killed_is_taken_over_by_another_run_after_a_minute(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
+    def test_one_that_was_killed_is_taken_over_by_another_run_after_a_minute(self, task: Task) -> None:
         with pytest.raises(Crash):
-            landing(task, "000001", read=crashing_at(2), max_part_bytes=10**9)
+            task.land("000001", read=crashing_at(2), max_part_bytes=10**9)
         slept: list[float] = []
-        landing(task, run=OTHER_RUN, sleep=slept.append)
+        task.land(run=OTHER_RUN, sleep=slept.append)
         assert sum(slept) == 60
-        assert folder.rows() == sandbox.control.true_rows(task)
+        assert task.folder.rows() == task.rows()
 
-    def test_a_landing_that_is_refused_leaves_nothing(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        for typo in (("typo", None), (task, "999999")):
+    def test_a_landing_that_is_refused_leaves_nothing(self, task: Task, landing: Landed) -> None:
+        for typo in (("typo", None), (task.id, "999999")):
             with pytest.raises(WebCollectError):
                 landing(*typo)
-        sandbox.control.fail("/data/all", status=401, times=None)
+        task.control.fail("/data/all", status=401, times=None)
         with pytest.raises(WebCollectError):
-            landing(task)
-        assert folder.names() == set()
+            task.land()
+        assert task.folder.names() == set()
 
-    def test_the_clock_of_another_host_does_not_matter(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
+    def test_the_clock_of_another_host_does_not_matter(self, task: Task, folder: Folder) -> None:
         with time_machine.travel(pendulum.now("UTC").add(hours=2)), pytest.raises(Crash):
-            landing(task, read=crashing_at(5), max_part_bytes=1)
+            task.land(read=crashing_at(5), max_part_bytes=1)
         slept: list[float] = []
-        landing(task, run=OTHER_RUN, sleep=slept.append)
+        task.land(run=OTHER_RUN, sleep=slept.append)
         assert sum(slept) == 60
-        assert folder.rows() == sandbox.control.true_rows(task)
+        assert folder.rows() == task.rows()
 
     @pytest.mark.parametrize("max_part_bytes", [1, 10**9], ids=["parts landed", "nothing landed"])
     @pytest.mark.parametrize(
@@ -251,16 +223,14 @@ class TestWhatIsThereAlready:
     @pytest.mark.parametrize(
         "name", ["data.csv", "part-1.jsonl", "part-00001-xyz.jsonl", "landing", "_SUCCESS.csv", "sub/file"]
     )
-    def test_foreign_files_are_refused_and_left_alone(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, name: str
-    ) -> None:
+    def test_foreign_files_are_refused_and_left_alone(self, task: Task, landing: Landed, name: str) -> None:
         if "/" in name:
-            folder.fs.makedirs(f"{folder.root}/sub", exist_ok=True)
-        folder.write(name, b"mine")
+            task.folder.fs.makedirs(f"{task.folder.root}/sub", exist_ok=True)
+        task.folder.write(name, b"mine")
         with pytest.raises(DestinationTaken, match="no landing wrote"):
-            landing(task)
-        assert folder.read(name) == b"mine"
-        assert sandbox.control.requests() == []
+            task.land()
+        assert task.folder.read(name) == b"mine"
+        assert task.control.requests() == []
 
     @pytest.mark.parametrize(
         "name",
@@ -273,28 +243,26 @@ class TestWhatIsThereAlready:
             ".DS_Store",
         ],
     )
-    def test_markers_that_other_tools_leave_are_no_foreign_files(
-        self, landing: Landed, folder: Folder, task: str, name: str
-    ) -> None:
+    def test_markers_that_other_tools_leave_are_no_foreign_files(self, task: Task, name: str) -> None:
         if "/" in name:
-            folder.fs.makedirs(f"{folder.root}/dt=2026-11-25", exist_ok=True)
-        folder.write(name, b"mark")
-        assert landing(task).rows == 1000
-        assert folder.read(name) == b"mark"
+            task.folder.fs.makedirs(f"{task.folder.root}/dt=2026-11-25", exist_ok=True)
+        task.folder.write(name, b"mark")
+        assert task.land().rows == 1000
+        assert task.folder.read(name) == b"mark"
 
     @pytest.mark.parametrize("partition", ["dt=2026-11-25", "dt=2026-11-25/hour=07"])
     @pytest.mark.parametrize("left", ["_manifest.json", "_progress.json"])
     def test_a_landing_inside_a_partition_of_another_is_refused(
-        self, land_job: Landing, folder: Folder, task: str, partition: str, left: str
+        self, task: Task, land_job: Landing, partition: str, left: str
     ) -> None:
         if left == "_manifest.json":
-            land_job(task, mode="incremental")
+            land_job(task.id, mode="incremental")
         else:
             with pytest.raises(Crash):
                 land_job("t", fetch=listed(widening(3)), read=crashing_at(2), max_part_bytes=1)
-        inner = Folder(folder.fs, f"{folder.root}/{partition}")
+        inner = Folder(task.folder.fs, f"{task.folder.root}/{partition}")
         with pytest.raises(DestinationTaken, match=r"is inside the landing at .*/landing"):
-            land_job(task, folder=inner.destination)
+            land_job(task.id, folder=inner.destination)
         assert inner.names() == set()
 
     @pytest.mark.parametrize("case", [str.upper, str.lower, str.swapcase])
@@ -305,13 +273,11 @@ class TestWhatIsThereAlready:
         again = landing(case("4fb2ad1b-Ab"), mode="incremental", run=OTHER_RUN, fetch=listed(widening(2)))
         assert again.rows == len(rows_of(widening(2)))
 
-    def test_a_foreign_file_beside_the_commit_does_not_disturb_a_retry(
-        self, landing: Landed, folder: Folder, task: str
-    ) -> None:
-        first = landing(task)
-        folder.write("_SUCCESS", b"")
-        assert landing(task) == first
-        assert folder.read("_SUCCESS") == b""
+    def test_a_foreign_file_beside_the_commit_does_not_disturb_a_retry(self, task: Task) -> None:
+        first = task.land()
+        task.folder.write("_SUCCESS", b"")
+        assert task.land() == first
+        assert task.folder.read("_SUCCESS") == b""
 
     # a record that is no JSON is taken over, see test_torn_files.py
     @pytest.mark.parametrize(
@@ -335,21 +301,14 @@ class TestWhatIsThereAlready:
         ],
     )
     def test_what_cannot_be_read_or_is_newer_is_refused_and_left_alone(
-        self,
-        landing: Landed,
-        folder: Folder,
-        sandbox: Sandbox,
-        task: str,
-        name: str,
-        content: bytes,
-        said: str,
+        self, task: Task, name: str, content: bytes, said: str
     ) -> None:
-        folder.write(name, content)
+        task.folder.write(name, content)
         with pytest.raises(DestinationUnreadable, match=said) as refusal:
-            landing(task, if_exists="overwrite")
+            task.land(if_exists="overwrite")
         assert refusal.value.permanent
-        assert folder.read(name) == content
-        assert sandbox.control.requests() == []
+        assert task.folder.read(name) == content
+        assert task.control.requests() == []
 
     def test_a_record_that_names_a_file_outside_is_refused_and_the_file_kept(
         self, landing: Landed, folder: Folder

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,9 +28,8 @@ from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.service.errors import RequestRejected
-from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.all_formats import FORMATS, named
-from tests.landing.conftest import RUN, Crash, Folder, Landed, crashing_at, offsets_asked
+from tests.landing.conftest import RUN, Crash, Folder, Landed, Task, crashing_at
 from tests.landing.interleaving import Held
 from tests.landing.pages import PAGE, Rows, changed, job, serving, true_rows
 
@@ -43,48 +42,25 @@ DAY = 24 * 60 * 60
 AllRows = list[dict[str, Any]]
 
 
-class Task:
-    """A task of the service with 300 rows, which runs land incrementally."""
+class RunTask(Task):
+    """A task that runs land incrementally, one after another."""
 
-    def __init__(self, sandbox: Sandbox, landing: Landed) -> None:
-        # after a reset, the second batch gets rows of its own
-        self.id: str = sandbox.control.add_task(lots=[300, 0])["task_id"]
-        self._control = sandbox.control
-        self._landing = landing
-        self._numbers = itertools.count(1)
-
-    def rows(self) -> AllRows:
-        """Return the rows that it has now."""
-        return self._control.true_rows(self.id)
-
-    def grow(self, rows: int) -> None:
-        """Add rows."""
-        self._control.grow(self.id, rows)
-
-    def refill(self, rows: int) -> AllRows:
-        """Take all rows away, add that many others, and return these."""
-        self._control.reset_data(self.id)
-        if rows:
-            self.grow(rows)
-        return self.rows()
+    number = 0
 
     def land(self, on_reset: str = "append", *, again: bool = False, **options: Any) -> Manifest:
         """Land it by the next run.
 
         :param again: by a retry of the run before.
         """
-        number = next(self._numbers)
-        if again:
-            self._numbers = itertools.count(number)
-            number -= 1
-        run = msgspec.structs.replace(RUN, run_id=f"run {number}")
-        return self._landing(self.id, mode="incremental", on_reset=on_reset, run=run, **options)
+        self.number += not again
+        run = msgspec.structs.replace(RUN, run_id=f"run {self.number}")
+        return super().land(mode="incremental", on_reset=on_reset, run=run, **options)
 
 
 @pytest.fixture
-def task(sandbox: Sandbox, landing: Landed) -> Task:
-    """A task with 300 rows."""
-    return Task(sandbox, landing)
+def task(sandbox: Sandbox, landing: Landed, folder: Folder) -> RunTask:
+    """A task with 300 rows; after a reset, its second batch gets rows of its own."""
+    return RunTask(sandbox, landing, folder, {"lots": [300, 0]})
 
 
 class Refilled:
@@ -93,6 +69,14 @@ class Refilled:
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self.rows: AllRows = []
+
+    def replaced(self) -> tuple[AllRows, AllRows]:
+        """Land rows by run r1, and others by r2 in their place; return both."""
+        old = self.refill("old")
+        self.land("r1")
+        new = self.refill("new")
+        self.land("r2", "full")
+        return old, new
 
     def refill(self, name: str, rows: int = 2 * PAGE) -> AllRows:
         """Have it give other rows from now on, and return these."""
@@ -142,7 +126,7 @@ def contents(folder: Folder) -> dict[str, bytes]:
 class TestAppend:
     @pytest.mark.parametrize("count", [40, 300, 700])
     def test_the_rows_of_a_source_that_begins_anew_are_added(
-        self, task: Task, folder: Folder, count: int
+        self, task: RunTask, folder: Folder, count: int
     ) -> None:
         first, old = task.land(), task.rows()
         new = task.refill(count)
@@ -155,7 +139,7 @@ class TestAppend:
         assert total(second) == count
         assert folder.names() == {MANIFEST, *(part.name for part in second.parts)}
 
-    def test_it_may_begin_anew_several_times(self, task: Task, folder: Folder) -> None:
+    def test_it_may_begin_anew_several_times(self, task: RunTask, folder: Folder) -> None:
         task.land()
         landed = task.rows()
         # the same rows, but fewer each time
@@ -166,8 +150,8 @@ class TestAppend:
             landed += new
             assert folder.rows() == landed
 
-    def test_a_source_without_rows_changes_nothing_and_the_next_run_adds_what_comes(
-        self, task: Task, folder: Folder
+    def test_a_source_without_rows_changes_nothing_may_be_marked_and_the_next_run_adds_what_comes(
+        self, task: RunTask, folder: Folder
     ) -> None:
         first, old = task.land(), task.rows()
         before = contents(folder)
@@ -175,20 +159,8 @@ class TestAppend:
 
         assert [task.land() for _ in range(2)] == [first, first]
         assert contents(folder) == before
-        task.grow(30)
-        assert total(task.land()) == 30
-        assert folder.rows() == old + task.rows()
-
-    def test_a_source_without_rows_may_be_marked_and_what_comes_is_added(
-        self, task: Task, folder: Folder
-    ) -> None:
-        task.land()
-        old = task.rows()
-        task.refill(0)
         marked: list[int] = []
-
         manifest = task.land(mark=lambda: marked.append(1))
-
         assert (marked, manifest.rows, total(manifest)) == ([1], 300, 300)
         assert folder.rows() == old
         task.grow(30)
@@ -196,7 +168,7 @@ class TestAppend:
         assert folder.rows() == old + task.rows()
 
     def test_the_next_run_takes_the_report_over_also_from_a_source_that_begins_anew(
-        self, task: Task, folder: Folder
+        self, task: RunTask, folder: Folder
     ) -> None:
         def refuse() -> None:
             raise ConnectionError("the service is down")
@@ -231,50 +203,22 @@ class TestAppend:
 
         assert source.folder.rows() == source.rows
 
-    def test_what_the_source_adds_afterwards_is_all_that_is_new(
-        self, task: Task, folder: Folder, sandbox: Sandbox
-    ) -> None:
+    def test_what_the_source_adds_afterwards_is_all_that_is_new(self, task: RunTask, folder: Folder) -> None:
         task.land()
         old = task.rows()
         task.refill(250)
         second = task.land()
         task.grow(130)
-        sandbox.control.clear_requests()
+        task.control.clear_requests()
 
         third = task.land()
 
         # the last page once more, which has new rows now, and another one
-        assert offsets_asked(sandbox)[0] == second.last_page.offset
-        assert len(offsets_asked(sandbox)) == 2
+        assert task.offsets()[0] == second.last_page.offset
+        assert len(task.offsets()) == 2
         assert (total(third), third.earlier_rows) == (130, 300)
         assert folder.rows() == old + task.rows()
         assert task.land() == third
-
-    def test_without_being_told_to_nothing_is_added(self, task: Task, folder: Folder) -> None:
-        task.land()
-        before = contents(folder)
-        task.refill(250)
-
-        with pytest.raises(SourceReset, match="on_reset='append' adds all of it to what is there"):
-            task.land(on_reset="fail")
-        assert contents(folder) == before
-
-    def test_rows_that_are_not_shown_for_a_moment_are_not_added_again(
-        self, task: Task, folder: Folder
-    ) -> None:
-        task.land()
-        task.grow(30)
-        slept: list[float] = []
-
-        def none_at_first(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for each in pages:
-                hidden = DataPage(offset=0, total=0, rest_total=0, rows=[])
-                yield each if len(slept) >= 3 else hidden
-
-        manifest = task.land(read=none_at_first, late_rows_delay=10, sleep=slept.append)
-
-        assert (total(manifest), manifest.earlier_rows) == (30, 0)
-        assert folder.rows() == task.rows()
 
     @pytest.mark.parametrize("options", [{"file_format": "jsonl"}, *FORMATS], ids=named)
     def test_all_of_it_can_be_read_in_every_format(self, source: Refilled, options: dict[str, Any]) -> None:
@@ -301,29 +245,27 @@ class TestAppend:
 class TestAppendInterrupted:
     SMALL: dict[str, Any] = {"size": 50, "max_part_bytes": 1}  # noqa: RUF012
 
-    def test_a_retry_goes_on_after_the_last_finished_part(
-        self, task: Task, folder: Folder, sandbox: Sandbox
-    ) -> None:
+    def test_a_retry_goes_on_after_the_last_finished_part(self, task: RunTask, folder: Folder) -> None:
         task.land()
         old, new = task.rows(), task.refill(250)
-        sandbox.control.fail("/data/all", after=4, status=400, code="Odd")
+        task.control.fail("/data/all", after=4, status=400, code="Odd")
         with pytest.raises(RequestRejected, match="Odd"):
             task.land(**self.SMALL)
         finished = folder.progress().parts
         assert (folder.progress().earlier_rows, len(finished)) == (300, 3)
         assert folder.rows() == old
-        sandbox.control.clear_requests()
+        task.control.clear_requests()
 
         manifest = task.land(again=True, **self.SMALL)
 
         # the last finished page, the two that are missing, and the first one again
-        assert len(offsets_asked(sandbox)) == 4
+        assert len(task.offsets()) == 4
         assert [part.name for part in manifest.parts[-5:-2]] == [part.name for part in finished]
         assert total(manifest) == 250
         assert folder.rows() == old + new
 
     def test_a_source_that_begins_anew_once_more_is_read_from_its_beginning(
-        self, task: Task, folder: Folder
+        self, task: RunTask, folder: Folder
     ) -> None:
         task.land()
         old = task.rows()
@@ -341,7 +283,7 @@ class TestAppendInterrupted:
 
     @pytest.mark.parametrize("on_reset", ["fail", "full"])
     def test_a_retry_that_is_told_otherwise_adds_nothing(
-        self, task: Task, folder: Folder, on_reset: str
+        self, task: RunTask, folder: Folder, on_reset: str
     ) -> None:
         task.land()
         old, new = task.rows(), task.refill(250)
@@ -382,10 +324,10 @@ def kept(folder: Folder) -> tuple[Replaced, ...]:
 
 
 class TestReplaced:
-    def test_a_landing_that_is_replaced_is_kept_with_all_of_its_parts(
-        self, task: Task, folder: Folder
+    def test_a_landing_that_is_replaced_is_kept_with_all_of_its_parts_and_its_rows_come_back_exactly(
+        self, task: RunTask, folder: Folder
     ) -> None:
-        first = task.land()
+        first, old = task.land(), task.rows()
         new = task.refill(250)
 
         second = task.land("full")
@@ -397,11 +339,6 @@ class TestReplaced:
         assert folder.rows() == new
         read_landing(folder.location).verify()
 
-    def test_its_rows_come_back_exactly(self, task: Task, folder: Folder) -> None:
-        first, old = task.land(), task.rows()
-        task.refill(250)
-        task.land("full")
-
         manifest = restore(folder.location)
 
         assert folder.rows() == old
@@ -410,10 +347,7 @@ class TestReplaced:
         read_landing(folder.location).verify()
 
     def test_what_it_takes_the_place_of_is_kept_in_turn(self, source: Refilled) -> None:
-        old = source.refill("old")
-        source.land("r1")
-        new = source.refill("new")
-        source.land("r2", "full")
+        old, new = source.replaced()
 
         for rows, others in ((old, new), (new, old), (old, new)):
             restore(source.folder.location)
@@ -481,13 +415,9 @@ class TestReplaced:
             restore(source.folder.location)
         assert (kept(source.folder), contents(source.folder)) == ((), before)
 
-    def test_a_name_that_is_not_there_puts_nothing_back(self, source: Refilled) -> None:
-        source.refill("old")
-        source.land("r1")
-        source.refill("new")
-        source.land("r2", "full")
+        source.refill("newer")
+        source.land("r3", "full")
         before = contents(source.folder)
-
         for name in ("_manifest-0badcafe.json", MANIFEST, "../other/_manifest-0badcafe.json"):
             with pytest.raises(NothingLanded, match="has no replaced landing"):
                 restore(source.folder.location, name)
@@ -511,7 +441,7 @@ class TestReplaced:
 
 
 class TestRunsAfterRestore:
-    def test_a_run_that_appends_adds_the_rows_of_the_source(self, task: Task, folder: Folder) -> None:
+    def test_a_run_that_appends_adds_the_rows_of_the_source(self, task: RunTask, folder: Folder) -> None:
         task.land()
         old, new = task.rows(), task.refill(250)
         task.land("full")
@@ -522,7 +452,7 @@ class TestRunsAfterRestore:
         assert (total(manifest), manifest.earlier_rows) == (250, 300)
         assert folder.rows() == old + new
 
-    def test_a_run_that_is_not_told_what_to_do_changes_nothing(self, task: Task, folder: Folder) -> None:
+    def test_a_run_that_is_not_told_what_to_do_changes_nothing(self, task: RunTask, folder: Folder) -> None:
         task.land()
         old = task.rows()
         task.refill(250)
@@ -535,10 +465,7 @@ class TestRunsAfterRestore:
         assert folder.rows() == old
 
     def test_a_source_that_has_its_old_rows_again_is_gone_on_with(self, source: Refilled) -> None:
-        old = source.refill("old")
-        source.land("r1")
-        source.refill("new")
-        source.land("r2", "full")
+        old, _ = source.replaced()
         restore(source.folder.location)
         source.rows[:] = [*old, {"old": len(old)}]
 
@@ -565,10 +492,7 @@ class TestRunsAfterRestore:
         seen = []
         for operation in itertools.count(1):
             source = Refilled(Folder(folder.fs, f"{folder.root}-{operation}"))
-            old = source.refill("old")
-            source.land("r1")
-            source.refill("new")
-            source.land("r2", "full")
+            old, _ = source.replaced()
             new = source.refill("new", 3 * PAGE)
             landing = source.held("r3", operation, **options)
             if landing.met is None:
@@ -623,10 +547,7 @@ class TestRunsAfterRestore:
     def test_a_landing_that_commits_meanwhile_is_not_replaced(
         self, source: Refilled, monkeypatch: pytest.MonkeyPatch, operation: str
     ) -> None:
-        source.refill("old")
-        source.land("r1")
-        source.refill("new")
-        source.land("r2", "full")
+        source.replaced()
         new = source.refill("new", 3 * PAGE)
         really = getattr(Destination, operation)
 
@@ -756,7 +677,7 @@ class TestClean:
 class TestSourcesWithoutRows:
     @pytest.mark.parametrize("mark", [None, lambda: None], ids=["", "marks"])
     def test_they_overwrite_nothing(
-        self, task: Task, landing: Landed, folder: Folder, mark: Callable[[], None] | None
+        self, task: RunTask, landing: Landed, folder: Folder, mark: Callable[[], None] | None
     ) -> None:
         task.land()
         before = contents(folder)
@@ -768,7 +689,7 @@ class TestSourcesWithoutRows:
         assert contents(folder) == before
 
     def test_rows_that_are_shown_late_are_waited_for(
-        self, task: Task, landing: Landed, folder: Folder
+        self, task: RunTask, landing: Landed, folder: Folder
     ) -> None:
         task.land()
         task.refill(0)
@@ -781,7 +702,7 @@ class TestSourcesWithoutRows:
         assert len(task.rows()) == 20
 
     def test_a_landing_without_rows_may_be_overwritten(
-        self, task: Task, landing: Landed, folder: Folder
+        self, task: RunTask, landing: Landed, folder: Folder
     ) -> None:
         task.refill(0)
         landing(task.id)

@@ -18,7 +18,7 @@ from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.plan import FolderState
 from airflow_provider_webcollect.landing.tables.table import TableFolder
 from tests.conftest import ALL_HISTORIES, SEED
-from tests.landing.histories import History
+from tests.landing.histories import History, does_harm
 from tests.landing.storages import local
 from tests.landing.tables import IcebergTable, SteppingDelta, SteppingIceberg, Table, same, sql_catalog
 
@@ -110,16 +110,6 @@ def histories(tables: Tables, seeds: Iterable[int], *, unconditional: bool = Fal
 def test_every_row_is_in_the_table_once_and_every_part_is_reported_by_one_run(tables: Tables) -> None:
     for history in histories(tables, HISTORIES):
         history.happen()
-
-
-def does_harm(histories: Iterator[History]) -> bool:
-    """Return whether a history does harm."""
-    for history in histories:
-        try:
-            history.happen()
-        except AssertionError:
-            return True
-    return False
 
 
 def test_harm_is_found_where_a_commit_has_no_condition(tables: Tables) -> None:

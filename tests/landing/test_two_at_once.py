@@ -18,7 +18,6 @@ from airflow_provider_webcollect.service.models import DataPage
 from tests.interruption import PATIENCE, until_no_thread
 from tests.landing.conftest import (
     OTHER_RUN,
-    Crash,
     Folder,
     Landed,
     in_order,
@@ -146,18 +145,4 @@ class TestTwoAtOnce:
         with pytest.raises(LeaseLost):
             landing(task, fetch=in_order(endless()), timing=heart)
         assert folder.manifest()["run"]["run_id"] == "r2"
-        assert folder.rows() == sandbox.control.true_rows(task)
-
-    def test_a_landing_that_died_is_taken_over_once_it_has_been_silent(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        def dying(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            yield next(pages)
-            raise Crash
-
-        with pytest.raises(Crash):
-            landing(task, read=dying)
-        slept: list[float] = []
-        assert landing(task, run=OTHER_RUN, sleep=slept.append).run == OTHER_RUN
-        assert sum(slept) == 60
         assert folder.rows() == sandbox.control.true_rows(task)
