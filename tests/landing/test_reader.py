@@ -316,7 +316,7 @@ class TestPaths:
     def test_neither_airflow_nor_pyarrow_is_imported_to_read_json_lines(self, root: Path) -> None:
         code = (
             "import sys\n"
-            "from airflow_provider_webcollect.landing.reader import read_landing\n"
+            "from airflow_provider_webcollect import read_landing\n"
             f"landed = read_landing({str(root)!r}); landed.verify(); print(len(list(landed.iter_rows())))\n"
             "print({'airflow', 'pyarrow', 'duckdb', 'requests', 'httpx'} & set(sys.modules))\n"
         )
