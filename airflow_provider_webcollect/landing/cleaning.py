@@ -22,10 +22,10 @@ from airflow_provider_webcollect.landing.manifest import (
     QUARANTINE_PATTERN,
     REPLACED_PATTERN,
     Manifest,
+    Progress,
     Run,
     attempt_id_in,
-    decode_manifest,
-    decode_progress,
+    decode,
     is_loader_manifest_of,
     is_replaced_manifest,
     missing_part,
@@ -166,7 +166,7 @@ class _Needed(NamedTuple):
         names: set[str] = set()
         ids: set[str] = set()
         if stored_progress is not None:
-            progress = decode_progress(stored_progress.content, f"{folder.root}/{PROGRESS}")
+            progress = decode(stored_progress.content, f"{folder.root}/{PROGRESS}", Progress)
             names.update(part.name for part in progress.parts)
             ids.update((progress.landing_id, *progress.attempt_ids))
         names.update(part.name for part in (manifest.parts if manifest else ()))
@@ -226,7 +226,7 @@ def _restorable(path: Any) -> Folder:
 
 def _manifest_at(folder: Folder, name: str) -> Manifest | None:
     stored = folder.read(name)
-    return stored and decode_manifest(stored.content, f"{folder.root}/{name}")
+    return stored and decode(stored.content, f"{folder.root}/{name}", Manifest)
 
 
 def _replaced(folder: Folder, files: Iterable[str], current: Manifest | None) -> tuple[Replaced, ...]:

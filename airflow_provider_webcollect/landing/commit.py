@@ -22,7 +22,7 @@ from airflow_provider_webcollect.landing.manifest import (
     SetApart,
     Source,
     attempt_id_in,
-    decode_progress,
+    decode,
     is_replaced_manifest,
     is_torn,
     now,
@@ -67,7 +67,7 @@ def read_folder(folder: Folder) -> FolderState:
 
 def _progress(stored: Stored, where: str, manifest: Manifest | None) -> Progress:
     if not is_torn(stored.content):
-        return decode_progress(stored.content, where)
+        return decode(stored.content, where, Progress)
     # its owner may be about to complete it, or dead; it does not tell whether the commit is reported
     unreported = () if manifest is None else (manifest.landing_id,)
     return Progress(

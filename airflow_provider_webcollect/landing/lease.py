@@ -28,7 +28,7 @@ from airflow_provider_webcollect.landing.manifest import (
     PROGRESS,
     Manifest,
     Progress,
-    decode_progress,
+    decode,
     encode,
     is_torn,
     new_attempt_id,
@@ -290,7 +290,7 @@ class Lease:
     def _lose(self, content: bytes | None) -> LeaseLost:
         who = "another landing has finished there and has had"
         if content is not None and not is_torn(content):
-            who = f"{_who(decode_progress(content, f'{self._folder.root}/{PROGRESS}'))} has"
+            who = f"{_who(decode(content, f'{self._folder.root}/{PROGRESS}', Progress))} has"
         self._lost = LeaseLost(
             f"{who} the lease of {self._folder.root}, which was taken over from this landing; what this one "
             "has not committed or reported, that one does"
@@ -304,7 +304,7 @@ def _without_parts(progress: Progress) -> Progress:
 
 def _owner_in(content: bytes) -> str | None:
     """Return the owner in a progress file; None if it is being written, or its writer was killed."""
-    return None if is_torn(content) else decode_progress(content, PROGRESS).owner
+    return None if is_torn(content) else decode(content, PROGRESS, Progress).owner
 
 
 def _who(progress: Progress) -> str:

@@ -435,20 +435,6 @@ def encode(content: Manifest | Progress) -> bytes:
     return b"{\n  " + b",\n  ".join(lines) + b"\n}"
 
 
-def decode_manifest(content: bytes, where: str) -> Manifest:
-    """Decode a manifest.
-
-    :param where: the file's path, for the error.
-    :raises DestinationUnreadable: if it is not a manifest, or has a newer layout.
-    """
-    return decode(content, where, Manifest)
-
-
-def decode_progress(content: bytes, where: str) -> Progress:
-    """Decode a progress file; ``where`` and the errors are as in :func:`decode_manifest`."""
-    return decode(content, where, Progress)
-
-
 def is_torn(content: bytes) -> bool:
     """Return whether a file is not JSON, for example after a kill on a storage without atomic replacement."""
     try:

@@ -35,7 +35,7 @@ from airflow_provider_webcollect.landing.manifest import (
     SetApart,
     Source,
     counted,
-    decode_manifest,
+    decode,
     encode,
     missing_part,
     now,
@@ -364,7 +364,7 @@ class Review:
     def _accept_quarantined(self, name: str) -> None:
         before, apart, job, start = self._quarantined(name)
         inside = self.folder.inside(name)
-        stored = decode_manifest(self._read(inside), f"{inside.url}/{MANIFEST}")
+        stored = decode(self._read(inside), f"{inside.url}/{MANIFEST}", Manifest)
         self._refuse_another_format(before, stored)
         with self._lease(job, start) as lease:
             # not recorded in the progress file: no run may take them for rows that are to be read next

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.assets import LandingEvent
-from airflow_provider_webcollect.landing.manifest import decode_manifest, decode_progress, encode
+from airflow_provider_webcollect.landing.manifest import Manifest, Progress, decode, encode
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, TokenStore
 from airflow_provider_webcollect.waiting.conditions import Capacity, Ended, SubTaskStates, TaskStates
 
@@ -33,10 +33,10 @@ def loaded(name: str) -> Any:
     return json.loads((STORED / name).read_text())
 
 
-@pytest.mark.parametrize(("name", "decode"), [("manifest", decode_manifest), ("progress", decode_progress)])
-def test_the_files_of_a_landing(name: str, decode: Callable[[bytes, str], Any]) -> None:
+@pytest.mark.parametrize(("name", "kind"), [("manifest", Manifest), ("progress", Progress)])
+def test_the_files_of_a_landing(name: str, kind: type[Manifest | Progress]) -> None:
     content = (STORED / f"{name}.json").read_bytes()
-    assert encode(decode(content, name)) == content
+    assert encode(decode(content, name, kind)) == content
 
 
 @pytest.mark.parametrize("name", ["event", "event_of_sources"])

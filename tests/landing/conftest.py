@@ -25,7 +25,7 @@ from airflow_provider_webcollect.landing.manifest import (
     Progress,
     Run,
     Source,
-    decode_progress,
+    decode,
 )
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
@@ -172,7 +172,7 @@ class Folder:
 
     def progress(self) -> Progress:
         """Return what an unfinished landing has left."""
-        return decode_progress(self.read(PROGRESS), PROGRESS)
+        return decode(self.read(PROGRESS), PROGRESS, Progress)
 
     def names(self) -> set[str]:
         self.fs.invalidate_cache()

@@ -17,7 +17,7 @@ import pytest
 from airflow_provider_webcollect.landing.checks import make_checks
 from airflow_provider_webcollect.landing.errors import ChecksFailed
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.manifest import MANIFEST, Manifest, decode_manifest
+from airflow_provider_webcollect.landing.manifest import MANIFEST, Manifest, decode
 from airflow_provider_webcollect.landing.review import Review, waiting_in
 from airflow_provider_webcollect.service.models import DataPage
 from tests.conftest import ALL_HISTORIES, SEED
@@ -116,7 +116,7 @@ class CheckedHistory(History):
         assert self.manifest().total == self.source.count == self.manifest().source_rows
 
     def manifest(self) -> Manifest:
-        return decode_manifest(self.folder.read(MANIFEST), "the manifest")
+        return decode(self.folder.read(MANIFEST), "the manifest", Manifest)
 
     def quarantined(self) -> list[tuple[int, int]]:
         """Return the rows that are quarantined."""

@@ -86,7 +86,7 @@ def cleaned(folder: Folder, older_than: Any = DAY, in_days: float = 2, **options
     """Clean in some days and return the names of what was removed."""
     then = datetime.datetime.now(datetime.UTC) + in_days * DAY
     with time_machine.travel(then):
-        found = clean(SimpleNamespace(fs=folder.fs, path=folder.root), older_than=older_than, **options)
+        found = clean(folder.location, older_than=older_than, **options)
     return {file.name for file in found}
 
 
@@ -96,7 +96,7 @@ def test_what_no_landing_needs_is_removed_and_nothing_else(landing: Landed, fold
     write(folder, *LEFTOVERS, *FOREIGN)
     assert cleaned(folder) == set(LEFTOVERS)
     assert names(folder) == kept | set(FOREIGN)
-    read_landing(SimpleNamespace(fs=folder.fs, path=folder.root)).verify()
+    read_landing(folder.location).verify()
     assert cleaned(folder) == set()
 
 
@@ -118,7 +118,7 @@ def test_a_dry_run_only_says_what_would_go(landing: Landed, folder: Folder) -> N
     before = names(folder)
     then = datetime.datetime.now(datetime.UTC) + 2 * DAY
     with time_machine.travel(then):
-        found = clean(SimpleNamespace(fs=folder.fs, path=folder.root), older_than=DAY, dry_run=True)
+        found = clean(folder.location, older_than=DAY, dry_run=True)
     assert names(folder) == before
     assert [file.name for file in found] == sorted(LEFTOVERS)
     assert all(file.bytes == 1 and then - file.modified > DAY for file in found)
@@ -302,4 +302,4 @@ class TestFoldersThatTellNothing:
 @pytest.mark.parametrize("older_than", [-1, "1d", None, True, float("nan"), datetime.timedelta(seconds=-1)])
 def test_a_wrong_age_is_refused(folder: Folder, older_than: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"`older_than` is .*; it must be a number of seconds"):
-        clean(SimpleNamespace(fs=folder.fs, path=folder.root), older_than=older_than)
+        clean(folder.location, older_than=older_than)

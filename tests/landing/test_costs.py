@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_provider_webcollect.landing.manifest import MANIFEST, decode_manifest, encode
+from airflow_provider_webcollect.landing.manifest import MANIFEST, Manifest, decode, encode
 from airflow_provider_webcollect.landing.storage.object_stores import S3
 from tests.conftest import ALL_HISTORIES
 from tests.landing.costs import EACH, Landing, Runs, rows_of, with_rating
@@ -92,7 +92,7 @@ def test_a_column_that_is_new_costs_no_more_and_old_parts_are_not_touched(
     usual = landing.land(rows_of(landing.runs))
     bill = landing.land(with_rating(rows_of(landing.runs)))
 
-    manifest = decode_manifest(landing.manifest, MANIFEST)
+    manifest = decode(landing.manifest, MANIFEST, Manifest)
     [part] = bill.landed.new
     assert (manifest.columns or ())[-1] == "rating"
     assert manifest.columns_of(part) == manifest.columns

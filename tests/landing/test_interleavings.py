@@ -238,13 +238,6 @@ class TestRunsThatMeet:
         assert run_job(job(Rows(ALL), folder.destination, "r3", mode="incremental")).manifest.rows == ALL
         assert folder.rows() == true_rows(ALL)
 
-    def test_a_cleared_run_reports_its_rows_again_and_counts_none(self, folder: Folder) -> None:
-        first = run_job(job(Rows(HALF), folder.destination, "r1", mode="incremental"))
-        run_job(job(Rows(ALL), folder.destination, "r2", mode="incremental"))
-        cleared = run_job(job(Rows(ALL), folder.destination, "r1", attempt=2, mode="incremental"))
-        assert cleared.new == first.new
-        assert cleared.committed == ()
-
     def test_rows_count_once_though_a_retry_adds_to_them(self, folder: Folder) -> None:
         pages = [
             DataPage(offset=1, total=1, rest_total=0, rows=[msgspec.Raw(b'{"a":1}')]),

@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_webcollect.landing import run
 from airflow_provider_webcollect.landing.errors import LeaseLost, SomeFailed, SourceReset, StorageError
 from airflow_provider_webcollect.landing.job import Landed, LeaseTiming
-from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, decode_manifest
+from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, Manifest, decode
 from airflow_provider_webcollect.landing.run import Unreported, land_all, run_job
 from airflow_provider_webcollect.service.errors import Stopped
 from tests.interruption import PATIENCE, Signalled, ended_by, signalled_when, until, until_no_thread
@@ -140,7 +140,7 @@ class TestUnreported:
             for folder in folders:
                 assert len(unreported.add(cls.land(folder, heartbeats=heartbeats)).new) == 2
             if last is not None:
-                unreported.add(Landed(decode_manifest(folders[0].read(MANIFEST), MANIFEST), report=last))
+                unreported.add(Landed(decode(folders[0].read(MANIFEST), MANIFEST, Manifest), report=last))
             work()
 
     @classmethod

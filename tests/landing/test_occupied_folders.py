@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -67,7 +66,7 @@ class TestWhatIsThereAlready:
         assert task.folder.rows() == task.rows()
         if not isinstance(task.folder.fs, Store):
             with time_machine.travel(pendulum.now("UTC").add(minutes=2)):
-                clean(SimpleNamespace(fs=task.folder.fs, path=task.folder.root), older_than=60)
+                clean(task.folder.location, older_than=60)
             assert task.folder.names() == {"_manifest.json", *(part.name for part in second.parts)}
 
     def test_files_whose_origin_nothing_tells_are_left(self, task: Task, folder: Folder) -> None:

@@ -55,7 +55,7 @@ ODD_ROWS: list[dict[str, Any]] = [
 
 def opened(folder: Folder) -> LandedData:
     """Read the landing through its filesystem, as from an `ObjectStoragePath`."""
-    return read_landing(SimpleNamespace(fs=folder.fs, path=folder.root))
+    return read_landing(folder.location)
 
 
 def as_text(value: Any) -> Any:

@@ -25,7 +25,7 @@ from airflow_provider_webcollect.landing.errors import (
 )
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.manifest import Progress, Run, decode_manifest, encode
+from airflow_provider_webcollect.landing.manifest import Manifest, Progress, Run, decode, encode
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.landing.review import Review, accept, discard, in_review
 from tests.conftest import ALL_HISTORIES, SEED
@@ -351,7 +351,7 @@ class TestDecisions:
             content = json.dumps({**progress, "heartbeat": len(waits)}).encode()
             runs.folder.write("_progress.json", content)
 
-        content = decode_manifest(runs.folder.read("_manifest.json"), "")
+        content = decode(runs.folder.read("_manifest.json"), "", Manifest)
         owned = Progress(source=content.source, started_at="", run=content.run, attempt=1, owner="0" * 16)
         runs.folder.write("_progress.json", encode(owned))
         with pytest.raises(DestinationBusy, match="is landing there, and alive"):

@@ -21,7 +21,7 @@ from airflow_provider_webcollect.landing.manifest import (
     QUARANTINE_PATTERN,
     Manifest,
     Part,
-    decode_manifest,
+    decode,
     encode,
     is_replaced_manifest,
     missing_part,
@@ -174,7 +174,7 @@ class Folder:
         """
         stored = self.read(MANIFEST)
         return stored and Committed(
-            decode_manifest(stored.content, f"{self.root}/{MANIFEST}"), stored.version
+            decode(stored.content, f"{self.root}/{MANIFEST}", Manifest), stored.version
         )
 
     def commit(self, manifest: Manifest, expected: str | None) -> str:
