@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.sandbox.control import Control, SandboxError
-from airflow_provider_webcollect.sandbox.state import Settings
+from airflow_provider_webcollect.sandbox.settings import Settings
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox.server import Sandbox

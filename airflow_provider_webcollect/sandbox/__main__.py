@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.state import Settings, make_settings
+from airflow_provider_webcollect.sandbox.settings import Settings, make_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

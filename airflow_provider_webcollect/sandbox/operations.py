@@ -27,7 +27,7 @@ from airflow_provider_webcollect.sandbox.state import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from airflow_provider_webcollect.sandbox.state import Settings
+    from airflow_provider_webcollect.sandbox.settings import Settings
 
 
 Text = Annotated[str, Meta(min_length=1)]
@@ -301,7 +301,7 @@ def _echoed(state: State, found_id: str) -> str:
     return found_id.upper() if state.settings.echo_ids == "upper" else found_id
 
 
-def _executed_times(run: world.Run | None, now: float, settings: Settings) -> int:
+def _executed_times(run: world.Execution | None, now: float, settings: Settings) -> int:
     count = run.number if run else 0
     if run and settings.counted_runs == "ended" and run.active(now):
         count -= 1

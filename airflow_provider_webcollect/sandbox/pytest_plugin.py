@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def webcollect_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     """A sandbox for one test, configured by ``@pytest.mark.webcollect_sandbox(speed=60, ...)``."""
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.sandbox.state import make_settings
+    from airflow_provider_webcollect.sandbox.settings import make_settings
 
     settings: dict[str, object] = {}
     # Nearest last, so that a test's own marker overrides those of its class and module.

@@ -24,11 +24,11 @@ from uvicorn.server import ServerState
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.control import PREFIX, Control, is_loopback, run_command
 from airflow_provider_webcollect.sandbox.operations import DATAHUB_PREFIX, Operation, find_operation
+from airflow_provider_webcollect.sandbox.settings import Settings
 from airflow_provider_webcollect.sandbox.state import (
     Entry,
     Fault,
     ServiceError,
-    Settings,
     State,
     check_credential,
     invalid,

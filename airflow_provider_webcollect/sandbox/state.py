@@ -1,4 +1,4 @@
-"""The state of a running sandbox: settings, tokens, account, rate limits, planned faults, log of requests."""
+"""The state of a running sandbox: tokens, account, rate limits, planned faults, log of requests."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import random
 import secrets
 import time
 from collections import Counter, defaultdict, deque
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -17,90 +16,15 @@ from msgspec import Meta
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.data import BlockCache, read_table
-from airflow_provider_webcollect.sandbox.world import Clock, Count, NotNegativeInt, World
+from airflow_provider_webcollect.sandbox.settings import (
+    Settings,
+    as_json,
+    make_settings,
+)
+from airflow_provider_webcollect.sandbox.world import Clock, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-
-Positive = Annotated[float, Meta(gt=0)]
-NotNegative = Annotated[float, Meta(ge=0)]
-Tier = Literal["Flagship", "Flagship+", "Enterprise", "Team"]
-Reuse = Literal["refuse", "revoke", "allow"]
-CountedRuns = Literal["started", "ended"]
-StaleShows = Literal["executed_times", "start_time"]
-EchoIds = Literal["as_sent", "upper"]
-
-T = TypeVar("T")
-
-
-def _option(default: T, description: str) -> T:
-    field: T = dataclasses.field(default=default, metadata={"description": description})
-    return field
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
-    """All settings of a sandbox; each field's metadata has its ``description``."""
-
-    speed: Positive = _option(1.0, "how many times faster than real time tasks run")
-    seed: int = _option(1, "decides ids, rows and analytics")
-    data: Path | None = _option(None, "CSV or JSONL file with the rows that runs collect; none: made-up rows")
-    tier: Tier = _option("Enterprise", "plan of the account")
-    token_lifetime: NotNegative = _option(86399.0, "validity of an access token, real seconds")
-    refresh_reuse: Reuse = _option(
-        "refuse", "a refresh token used twice: refuse it, revoke all of its descent, or allow it"
-    )
-    api_key_everywhere: bool = _option(
-        False, "accept x-api-key on every main-service endpoint, not only on five"
-    )
-    enforce_limits: bool = _option(True, "answer 429 to callers that are too fast")
-    general_rate: Count = _option(20, "requests per real second and caller address")
-    subtasks: Count = _option(4, "sub-tasks of a task without a number of its own")
-    rows_per_item: Count = _option(40, "rows that one loop item yields per run")
-    row_bytes: NotNegativeInt = _option(0, "pad made-up rows to about this size; 0: as they come")
-    wait_seconds: NotNegative = _option(30.0, "a started task waits this long, sandbox seconds")
-    run_seconds: NotNegative = _option(240.0, "and then collects for this long, sandbox seconds")
-    stale_seconds: NotNegative = _option(
-        20.0, "after a start, status queries show the previous run this long, sandbox seconds"
-    )
-    stale_shows: tuple[StaleShows, ...] = _option(
-        (), "what the new run already decides in such a status: executed_times, start_time"
-    )
-    counted_runs: CountedRuns = _option(
-        "started", "executedTimes counts the runs that were started, or those that ended"
-    )
-    executed_times_offset: int = _option(0, "is added to executedTimes, which is never less than 0")
-    hide_end_times: bool = _option(False, "leave endExecuteTime out of status records")
-    echo_ids: EchoIds = _option(
-        "as_sent", "letter case of ids in status answers; with upper, requests may use any"
-    )
-    empty_after_finish_seconds: NotNegative = _option(
-        0.0, "if not 0, a run's rows are readable only so long after its end, sandbox seconds"
-    )
-    hide_unexecuted: bool = _option(False, "leave tasks that never ran out of status answers")
-    hide_unexecuted_subtasks: bool = _option(False, "list and count no sub-tasks of a task that never ran")
-    null_metrics: bool = _option(False, "leave all metrics of analytics open, as null")
-    latency: NotNegative = _option(0.0, "real seconds added to every answer")
-    cache_mb: Count = _option(128, "memory for rows kept ready to send, MB")
-
-
-def make_settings(values: Mapping[str, Any]) -> Settings:
-    """
-    Create settings from loosely typed values, such as JSON or command-line text.
-
-    :param values: names and values; omitted settings have their defaults.
-    :raises ValueError: a name is unknown or a value is invalid; the message names it.
-    """
-    unknown = set(values) - {field.name for field in dataclasses.fields(Settings)}
-    if unknown:
-        raise ValueError(f"unknown setting: {', '.join(sorted(unknown))}")
-    return msgspec.convert(dict(values), Settings, strict=False, dec_hook=lambda kind, value: kind(value))
-
-
-def as_json(settings: Settings) -> dict[str, Any]:
-    """Return settings as plain JSON values, which :func:`make_settings` accepts."""
-    return {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(settings).items()}
 
 
 @dataclasses.dataclass(eq=False)

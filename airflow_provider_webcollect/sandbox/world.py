@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,14 +20,12 @@ from airflow_provider_webcollect.sandbox.data import (
     Span,
     read_table,
 )
+from airflow_provider_webcollect.sandbox.settings import Count, NotNegativeInt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from airflow_provider_webcollect.sandbox.state import Settings
-
-NotNegativeInt = Annotated[int, msgspec.Meta(ge=0)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
+    from airflow_provider_webcollect.sandbox.settings import Settings
 
 
 class Clock:
@@ -72,7 +70,7 @@ FINISHED = "Finished"
 
 
 @dataclass(eq=False)
-class Run:
+class Execution:
     """
     One execution of a task; its rows are one batch. All times are sandbox time.
 
@@ -194,7 +192,7 @@ class Task:
     fields: tuple[str, ...]
     rows_per_run: int | None = None
     given_rows: Sequence[bytes] = ()
-    runs: list[Run] = field(default_factory=list)
+    runs: list[Execution] = field(default_factory=list)
     marked: str | None = None
     changes: tuple[Change, ...] = ()
 
@@ -219,7 +217,7 @@ class Task:
         runs = (run for run in reversed(self.runs) if number in run.started)
         return next((run.subtask_status(number, now) for run in runs), STOPPED)
 
-    def seen(self, now: float) -> tuple[str, Run | None]:
+    def seen(self, now: float) -> tuple[str, Execution | None]:
         """Return the word and run that a status query shows: for a while after a start, the previous run."""
         if self.marked or not self.runs or now >= self.runs[-1].shown_from:
             return self.status(now), self.runs[-1] if self.runs else None
@@ -227,7 +225,7 @@ class Task:
             return UNEXECUTED, None
         return self.runs[-2].status(now), self.runs[-2]
 
-    def readable(self, run: Run, now: float, delay: float) -> Span:
+    def readable(self, run: Execution, now: float, delay: float) -> Span:
         """Return a run's rows that a data read sees; with a ``delay``, none until that long after its end."""
         hidden = delay > 0 and now < run.ends() + delay
         count = 0 if hidden else run.row_count(now)
@@ -412,7 +410,7 @@ class World:
         self._made += 1
         return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self.settings.seed}/{self._made}"))
 
-    def _new_run(self, task: Task) -> Run:
+    def _new_run(self, task: Task) -> Execution:
         settings, number = self.settings, len(task.runs) + 1
         own_rows = task.given_rows or self.table
         planned = task.rows_per_run
@@ -428,7 +426,7 @@ class World:
             seed = f"{settings.seed}/{task.task_id}/{lotno}"
             rows = MadeUpRows(seed, lotno, task.fields, items, per_item, settings.row_bytes)
         wait, duration = settings.wait_seconds, settings.run_seconds
-        return Run(number, lotno, rows, planned, len(task.subtask_ids), wait, duration)
+        return Execution(number, lotno, rows, planned, len(task.subtask_ids), wait, duration)
 
     def _columns(self, task: Task) -> set[str]:
         """Return the names of a run's columns, and those that changes gave to them."""

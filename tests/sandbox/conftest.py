@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox, state, world
-from airflow_provider_webcollect.sandbox.state import make_settings
+from airflow_provider_webcollect.sandbox.settings import make_settings
 from tests.sandbox.plain_client import Client
 
 if TYPE_CHECKING:

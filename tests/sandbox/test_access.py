@@ -8,9 +8,10 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.operations import OPERATIONS
+from airflow_provider_webcollect.sandbox.settings import Settings
 from airflow_provider_webcollect.sandbox.state import STATUS_V1 as STATUS_V1_LIMIT
 from airflow_provider_webcollect.sandbox.state import STATUS_V2 as STATUS_V2_LIMIT
-from airflow_provider_webcollect.sandbox.state import Limits, ServiceError, Settings
+from airflow_provider_webcollect.sandbox.state import Limits, ServiceError
 from tests.sandbox.plain_client import Client, refusal
 
 if TYPE_CHECKING:
