@@ -89,7 +89,7 @@ class _Place(NamedTuple):
 
 
 @dataclass
-class Run:
+class PastRun:
     """A run of a landing, by the newest event that it has left, or its failed task instance.
 
     :ivar event: None if it has failed.
@@ -221,7 +221,7 @@ def read_columns(session: Session, key: SeriesKey, now: datetime.datetime) -> di
     }
 
 
-def _columns(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _columns(runs: Sequence[PastRun]) -> list[dict[str, Any]]:
     """Return the columns that any of the runs had, those of the newest first."""
     told = [
         {
@@ -319,7 +319,7 @@ def _places(session: Session, condition: ColumnElement[bool]) -> dict[SeriesKey,
     return found
 
 
-def _events(session: Session, places: Iterable[_Place]) -> dict[int, Run]:
+def _events(session: Session, places: Iterable[_Place]) -> dict[int, PastRun]:
     """Return the runs of events that landings have left, by the events' ids."""
     timestamps = {place.event_id: place.timestamp for place in places}
     event, run = AssetEvent, DagRun
@@ -331,13 +331,15 @@ def _events(session: Session, places: Iterable[_Place]) -> dict[int, Run]:
         .where(event.id.in_(timestamps))
     )
     return {
-        event_id: Run(run_id, timestamps[event_id], landing, logical_date, run_type not in _UNPLANNED)
+        event_id: PastRun(run_id, timestamps[event_id], landing, logical_date, run_type not in _UNPLANNED)
         for event_id, run_id, extra, logical_date, run_type in rows
         if (landing := LandingEvent.of(extra))
     }
 
 
-def _failures(session: Session, places: Mapping[SeriesKey, Sequence[_Place]]) -> dict[SeriesKey, list[Run]]:
+def _failures(
+    session: Session, places: Mapping[SeriesKey, Sequence[_Place]]
+) -> dict[SeriesKey, list[PastRun]]:
     """Return the failed runs of each series since the oldest event that is shown of any."""
     since = min((found[-1].timestamp for found in places.values() if found), default=None)
     if since is None:
@@ -348,10 +350,10 @@ def _failures(session: Session, places: Mapping[SeriesKey, Sequence[_Place]]) ->
         .join(run, and_(run.dag_id == ti.dag_id, run.run_id == ti.run_id))
         .where(IS_OURS, ti.state == TaskInstanceState.FAILED, ti.end_date >= since)
     )
-    of_task: dict[tuple[str, str, int], list[Run]] = {}
+    of_task: dict[tuple[str, str, int], list[PastRun]] = {}
     for dag_id, task_id, map_index, run_id, ended_at, logical_date, run_type in rows:
         assert ended_at
-        failed = Run(run_id, ended_at, None, logical_date, run_type not in _UNPLANNED)
+        failed = PastRun(run_id, ended_at, None, logical_date, run_type not in _UNPLANNED)
         of_task.setdefault((dag_id, task_id, map_index), []).append(failed)
     return {key: of_task.get(key[1:], []) for key in places}
 
@@ -361,9 +363,9 @@ def _assets(session: Session, ids: Collection[int]) -> dict[int, dict[str, str]]
     return {asset_id: {"name": name, "uri": uri} for asset_id, name, uri in rows if asset_id in ids}
 
 
-def _one_per_run(runs: Iterable[Run]) -> list[Run]:
+def _one_per_run(runs: Iterable[PastRun]) -> list[PastRun]:
     """Return the last of what each run has left, the oldest first: one that was cleared has several."""
-    found: dict[str, Run] = {}
+    found: dict[str, PastRun] = {}
     for run in sorted(runs, key=lambda run: run.ended_at):
         found.pop(run.run_id, None)
         found[run.run_id] = run
@@ -371,7 +373,7 @@ def _one_per_run(runs: Iterable[Run]) -> list[Run]:
 
 
 def _described(
-    landed: Sequence[Run], failed: Sequence[Run], now: datetime.datetime, is_expected: bool
+    landed: Sequence[PastRun], failed: Sequence[PastRun], now: datetime.datetime, is_expected: bool
 ) -> dict[str, Any]:
     newest = landed[-1]
     assert newest.event
@@ -399,7 +401,7 @@ def _described(
     }
 
 
-def _judge(runs: Sequence[Run]) -> None:
+def _judge(runs: Sequence[PastRun]) -> None:
     """Set what is usual for each run, and whether it is unusual."""
     counts: list[int] = []
     for run in runs:
@@ -427,7 +429,7 @@ def _mark(count: int, earlier: Sequence[int]) -> str | None:
     return "odd" if is_odd else None
 
 
-def _sources(runs: Sequence[Run], newest: LandingEvent) -> list[dict[str, Any]]:
+def _sources(runs: Sequence[PastRun], newest: LandingEvent) -> list[dict[str, Any]]:
     """Return the collection tasks of the newest landing, with what is usual and unusual for each of them."""
     earlier: dict[str, list[int]] = {}
     for run in runs[:-1]:
@@ -464,7 +466,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
 
 
-def _quarantines(runs: Sequence[Run], now: datetime.datetime) -> list[dict[str, Any]]:
+def _quarantines(runs: Sequence[PastRun], now: datetime.datetime) -> list[dict[str, Any]]:
     """Return the runs of the last days with quarantined rows, and the folders to decide on, the newest first.
 
     Nobody who accepts or discards them adds an event.
@@ -486,7 +488,7 @@ def _quarantines(runs: Sequence[Run], now: datetime.datetime) -> list[dict[str, 
     return found
 
 
-def _run(run: Run, newest: LandingEvent) -> dict[str, Any]:
+def _run(run: PastRun, newest: LandingEvent) -> dict[str, Any]:
     event = run.event
     facts: dict[str, Any] = {
         "run_id": run.run_id,
