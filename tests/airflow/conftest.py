@@ -56,6 +56,10 @@ def forgotten_secrets() -> Iterator[None]:
     for name in ("airflow._shared", "airflow.sdk._shared"):
         if module := sys.modules.get(f"{name}.secrets_masker.secrets_masker"):
             module._secrets_masker().reset_masker()
+    if module := sys.modules.get("airflow.utils.log.secrets_masker"):
+        # Airflow 2
+        masker = module._secrets_masker()
+        masker.patterns, masker.replacer = set(), None
 
 
 @pytest.fixture(autouse=True)
