@@ -94,14 +94,19 @@ class Pages(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One source, one folder, one run.
+    """A landing: one source, one folder, one run.
 
+    :param source: what is read.
+    :param folder: of this landing alone.
+    :param run: what it is for; its rows count once, in whichever of its attempts.
     :param attempt: Airflow's try number; of the attempts of one run, the highest may take the folder over.
     :param began: when the work began that lands several sources one after another, by ``time.monotonic()``:
         for rows that may not be shown yet, each of them waits ``late_rows_delay`` seconds from then; None for
         from its own beginning.
+    :param options: see :func:`~airflow_provider_webcollect.landing.options.make_options`.
     :param pages: of the source.
     :param mark: confirms the export to the service.
+    :param observer: hears of the landing while it is at work.
     :param stop: ends the landing once it is set; no manifest is written from then on. The client of ``pages``
         and ``mark`` must share it, so that it sends nothing either.
     :param timing: of the lease.
@@ -135,11 +140,12 @@ def job_of(
 
     :param client: of the service; once its ``stop`` is set, nothing is committed any more.
     :param source: the host of the client is added to it.
-    :param folder: of this landing alone.
-    :param run: what it is for; its rows count once, in whichever of its attempts.
-    :param options: see :func:`~airflow_provider_webcollect.landing.options.make_options`.
-    :param attempt: see :class:`Job`, as for ``began``.
-    :param observer: hears of the landing while it is at work.
+    :param folder: see :class:`Job`, as for ``run``, ``options``, ``attempt`` and ``began``.
+    :param run: likewise.
+    :param options: likewise.
+    :param attempt: likewise.
+    :param began: likewise.
+    :param observer: likewise; None for nobody.
     """
     observer = observer or Observer()
     task, lotno = source.collection_task_id, source.lotno
