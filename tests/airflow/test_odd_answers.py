@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from airflow_provider_webcollect.sensors.webcollect import (
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.proxy import proxy
-from tests.airflow.waits import MODES, STATUS_PATHS, each_mode, for_subtasks, for_task, outcome, until
+from tests.airflow.waits import MODES, STATUS_PATHS, each_mode, until
 from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
@@ -29,8 +28,6 @@ pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),
     pytest.mark.webcollect_sandbox(stale_seconds=0, run_seconds=10_000, enforce_limits=False),
 ]
-
-LONG_AGO = 7200.0
 
 
 class Oddities:
@@ -72,33 +69,6 @@ def unreadable(task: dict[str, Any]) -> Callable[[str, int, Any], tuple[int, Any
         return status, body
 
     return edit
-
-
-class TestOthersGoOn:
-    """One task's trouble ends no wait, and does not hold up the waits for other tasks."""
-
-    async def others_end(self, make: Callable[..., Any], bad: dict[str, Any], sandbox: Sandbox) -> None:
-        finished = [sandbox.control.add_task(lots=[1]) for _ in range(3)]
-        trouble = asyncio.create_task(outcome(make(bad, poke_interval=0.05)))
-        events = await asyncio.wait_for(
-            asyncio.gather(*(outcome(make(task, poke_interval=0.05)) for task in finished)), PATIENCE
-        )
-
-        assert {event["outcome"] for event in events} == {"done"}
-        assert not trouble.done()
-        trouble.cancel()
-        await asyncio.gather(trouble, return_exceptions=True)
-
-    async def test_beside_a_record_that_cannot_be_read(self, sandbox: Sandbox, odd: Oddities) -> None:
-        bad = sandbox.control.add_task(lots=[1])
-        odd.edit = unreadable(bad)
-        await self.others_end(for_task, bad, sandbox)
-
-    async def test_beside_a_task_that_the_service_fails_at(self, sandbox: Sandbox, odd: Oddities) -> None:
-        bad = sandbox.control.add_task(lots=[1])
-        failure = {"error": {"code": "ServerError", "message": "internal"}, "requestId": "x"}
-        odd.edit = lambda target, status, body: (400, failure) if bad["task_id"] in target else (status, body)
-        await self.others_end(for_subtasks, bad, sandbox)
 
 
 class TestSeveralTasks:
@@ -151,56 +121,7 @@ class TestSeveralTasks:
         assert [record["status"] for record in run.xcoms["wait"]] == ["Finished", "Finished"]
 
 
-@each_mode("deferrable")
-@pytest.mark.parametrize(
-    "sensor",
-    [
-        WebCollectTaskStatusSensor,
-        pytest.param(WebCollectSubTaskStatusSensor, marks=pytest.mark.at_night),
-    ],
-)
-def test_a_state_in_other_letters_ends_a_wait(
-    mode: str, sensor: type[BaseSensorOperator], sandbox: Sandbox, odd: Oddities
-) -> None:
-    finished = sandbox.control.add_task(lots=[1], subtasks=2)
-
-    def in_capitals(target: str, status: int, body: Any) -> tuple[int, Any]:
-        records = [{**each, "status": f"{each['status'].upper()} "} for each in body["data"]]
-        return status, {**body, "data": records}
-
-    odd.edit = in_capitals
-    run = run_tasks(
-        lambda: sensor(
-            task_id="wait",
-            collection_task_id=finished["task_id"],
-            poke_interval=0.1,
-            timeout=PATIENCE,
-            **MODES[mode],
-        )
-    )
-
-    assert run.states == {"wait": "success"}
-    result = run.xcoms["wait"]
-    records = result if isinstance(result, list) else [result]
-    assert {record["status"] for record in records} == {"Finished"}
-
-
 class TestMissing:
-    @pytest.mark.parametrize("make", [for_task, for_subtasks])
-    async def test_what_is_missing_for_a_moment_does_not_end_a_long_wait(
-        self, make: Callable[..., Any], sandbox: Sandbox, odd: Oddities
-    ) -> None:
-        running = sandbox.control.add_task(state="Extracting", subtasks=2)
-        # the first, one in between, and several in a row
-        odd.leave_all_out(1, 4, 6, 7, 8)
-        waiting = asyncio.create_task(
-            outcome(make(running, poke_interval=0.05, began=time.time() - LONG_AGO))
-        )
-        await until(lambda: odd.answers >= 10 or waiting.done())
-        sandbox.control.advance(100_000)
-
-        assert (await waiting)["outcome"] == "done"
-
     @pytest.mark.parametrize(
         "sensor",
         [

@@ -180,18 +180,6 @@ class TestWaiting:
 
         assert store == {}
 
-    @pytest.mark.at_night
-    def test_a_run_that_is_stopped_fails_it_without_retries_in_the_triggerer_too(
-        self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
-    ) -> None:
-        sandbox.control.configure(stale_seconds=0, run_seconds=10_000)
-        with once(lambda: starts(sandbox) > 0, sandbox.control.stop_task, task["task_id"]):
-            run = start_in_dag(task, deferrable=True)
-
-        assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
-        assert f"{task['task_id']} is Stopped" in said()
-        assert remembered(run) == 0
-
 
 @pytest.mark.webcollect_sandbox(wait_seconds=0, run_seconds=4, stale_seconds=2, enforce_limits=False)
 class TestARunThatIsGoingOn:

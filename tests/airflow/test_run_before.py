@@ -11,7 +11,7 @@ from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubT
 from airflow_provider_webcollect.sandbox.state import Entry, RequestLog
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
-from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
+from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.executions import execute
 from tests.interruption import PATIENCE
 
@@ -101,16 +101,6 @@ def test_a_start_ends_with_its_own_run(task_id: str, sandbox: Sandbox) -> None:
     assert result["status"]["current_total_extract_count"] >= 20
 
 
-@pytest.mark.at_night
-@pytest.mark.parametrize("service", [USUAL])
-def test_a_deferred_start_ends_with_its_own_run(task_id: str, sandbox: Sandbox) -> None:
-    run = run_tasks(lambda: start(task_id, wait_for_completion=True, poll_interval=0.02, deferrable=True))
-
-    assert run.states == {"start": "success"}
-    assert sandbox.control.task(task_id)["state"] == "Finished"
-    assert run.xcoms["start"]["status"]["current_total_extract_count"] >= 20
-
-
 @each_service("counts ended runs", "shows no ends")
 def test_a_poking_sensor_after_a_start_ends_with_that_run(task_id: str, sandbox: Sandbox) -> None:
     record = execute(wait(task_id, execute(start(task_id))))
@@ -163,19 +153,6 @@ def test_a_sensor_after_now_ends_with_the_next_run(
 
     assert sandbox.control.task(task_id)["state"] == "Finished"
     assert record["current_total_extract_count"] >= 20
-
-
-@pytest.mark.at_night
-@pytest.mark.parametrize("service", [USUAL])
-def test_a_deferred_sensor_after_now_ends_with_the_next_run(
-    task_id: str, sandbox: Sandbox, after_requests: Callable[..., None]
-) -> None:
-    after_requests(1, STATUS, sandbox.control.start_task, task_id)
-    run = run_tasks(lambda: wait(task_id, "now", deferrable=True))
-
-    assert run.states == {"wait": "success"}
-    assert sandbox.control.task(task_id)["state"] == "Finished"
-    assert run.xcoms["wait"]["current_total_extract_count"] >= 20
 
 
 @each_service(USUAL, "shows no ends")
