@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.service.conftest import Clock
 
 REVOKES = pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
-ANOTHERS = StoredToken(access_token="a", refresh_token="r", lineage="another")
+OF_ANOTHER = StoredToken(access_token="a", refresh_token="r", lineage="another")
 
 
 def test_login_and_password_heal_a_refused_refresh_token(account: Account) -> None:
@@ -253,14 +253,14 @@ def test_a_process_remembers_a_refusal_when_the_note_is_on_another_refresh_token
     for _ in range(2):
         with pytest.raises(GrantRejected):
             client.send(CALL)
-        account.store.save_note(note(changed(ANOTHERS, refresh_token=None), RenewalState.RELEASED))
+        account.store.save_note(note(changed(OF_ANOTHER, refresh_token=None), RenewalState.RELEASED))
     assert account.refreshes == [400]
 
 
 def test_a_renewal_that_sent_nothing_leaves_the_note_on_another_refresh_token_as_it_was(
     account: Account,
 ) -> None:
-    doubtful = note(ANOTHERS, RenewalState.DOUBTFUL)
+    doubtful = note(OF_ANOTHER, RenewalState.DOUBTFUL)
     account.store.save_note(doubtful)
     account.fail("/token", times=None, status=429, code="TooManyRequests", message="later")
     with pytest.raises(WebCollectError):
