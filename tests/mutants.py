@@ -149,7 +149,7 @@ MUTANTS = (
     # The service and its tokens.
     Mutant("service/call.py", "if call.retry is Retry.ONLY_IF_UNSENT and error.uncertain:",
            "if call.retry is Retry.ONLY_IF_UNSENT and error.uncertain and error.status is None:",
-           "a copy that may have taken effect is not sent again", "service/test_retries.py"),
+           "a copy that may have taken effect is not sent again", "service/test_error_table.py"),
     Mutant("service/call.py", "return max(backoff(state), self.requested_pause(error))",
            "return backoff(state)",
            "Retry-After is respected by requests", "service/test_retries.py"),

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 BEARER = {"Authorization": f"Bearer {demo.ACCESS_TOKEN}"}
 API_KEY = {"x-api-key": demo.API_KEY}
-DATA_APP_KEY = {"Authorization": f"Bearer {demo.DATAHUB_API_KEY}"}
 PLAIN = {"Content-Type": "text/plain"}
 TASK = {"taskId": "t"}
 START_PATH = "/cloudextraction/subtasks:start"
@@ -39,34 +38,6 @@ def send(
 ) -> None:
     headers = {"User-Agent": agent, **request.pop("headers", {})}
     requests.request(method, sandbox.url + path, headers=headers, timeout=PATIENCE, **request)
-
-
-@pytest.mark.parametrize(
-    ("operation", "method", "path", "request_"),
-    [
-        ("start_subtasks", "POST", START_PATH, {"json": START, "headers": BEARER}),
-        ("start_subtasks", "POST", START_PATH, {"json": START, "headers": API_KEY}),
-        ("read_data", "GET", "/data/all", {"params": PAGE, "headers": BEARER}),
-        ("read_batch_data", "GET", "/data/lotno/all", {"params": BATCH, "headers": API_KEY}),
-        ("copy_task", "POST", "/task/copy", {"params": TASK, "headers": BEARER}),
-        ("get_running_counts", "GET", "/cloudextraction/task/stats", {"headers": BEARER}),
-        ("replace_urls", "POST", "/task/urls:file", {"data": TASK, "files": URLS, "headers": BEARER}),
-        ("refresh_token", "POST", "/token", {"json": GRANT}),
-        ("deprecate_data_app", "POST", f"{DATA_APPS}/a%2Fb/deprecate", {"headers": DATA_APP_KEY}),
-    ],
-)
-def test_a_right_request_is_counted(
-    sandbox: Sandbox,
-    contract: RequestContract,
-    operation: str,
-    method: str,
-    path: str,
-    request_: dict[str, Any],
-) -> None:
-    send(sandbox, method, path, **request_)
-    send(sandbox, method, path, **request_)
-
-    assert contract.check(sandbox.control.requests()) == {operation: 2}
 
 
 @pytest.mark.parametrize(

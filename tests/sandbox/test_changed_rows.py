@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from airflow_provider_webcollect.sandbox import SandboxError, demo
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.sandbox.plain_client import Client
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 TASK = demo.FINISHED_TASK_ID  # two batches with 120 rows each
 
@@ -118,14 +114,6 @@ def test_a_run_may_change_in_its_middle(client: Client) -> None:
     assert empty[0] >= there
 
 
-def test_a_border_may_lie_beyond_the_rows(client: Client) -> None:
-    client.control.change_rows(demo.TASK_ID, "price", "empty", from_row=150)
-
-    client.run(demo.TASK_ID)
-
-    assert empty_prices(client.rows(demo.TASK_ID)) == list(range(150, 200))
-
-
 def test_rows_after_a_removal_take_the_numbers_of_the_removed(client: Client) -> None:
     client.control.change_rows(TASK, "price", "empty", from_row=100)
 
@@ -161,21 +149,6 @@ def test_given_rows_change_too_and_those_without_the_column_stay(client: Client)
     client.control.change_rows(task_id, "price", "null", from_row=1)
 
     assert client.rows(task_id) == [*given, {"name": "Ünal", "price": None}, {"name": "B"}]
-
-
-def test_rows_of_the_users_table_change_too(start_sandbox: Callable[..., Client], tmp_path: Path) -> None:
-    table = tmp_path / "table.csv"
-    table.write_text("name,note\nA,1\nB,2\nC,3\n")
-    client = start_sandbox(data=table)
-    client.run(demo.TASK_ID)
-
-    client.control.change_rows(demo.TASK_ID, "note", renamed="remark", from_row=2)
-
-    assert client.rows(demo.TASK_ID) == [
-        {"name": "A", "note": "1"},
-        {"name": "B", "note": "2"},
-        {"name": "C", "remark": "3"},
-    ]
 
 
 @pytest.mark.webcollect_sandbox(row_bytes=30_000)

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import demo
 from tests.interruption import PATIENCE
-from tests.sandbox.plain_client import Client, data
+from tests.sandbox.plain_client import Client
 
 if TYPE_CHECKING:
     import requests
@@ -39,10 +39,6 @@ def test_the_author_deprecates_an_app_again_and_again(client: Client) -> None:
                 "missing_secrets": ["SHOP_TOKEN"],
             }
         }
-
-
-def test_an_app_without_releases_has_no_version(client: Client) -> None:
-    assert "version" not in data(deprecate(client, demo.UNRELEASED_APP_ID))
 
 
 @pytest.mark.parametrize(

@@ -20,41 +20,6 @@ def add(client: Client, *lots: int, **more: Any) -> str:
     return client.control.add_task(lots=list(lots), **more)["task_id"]
 
 
-def test_offsets_jump_as_seen_in_the_field(client: Client) -> None:
-    task_id = add(client, 250)
-
-    pages = [client.page(task_id, offset, 100) for offset in (0, 1024, 1124)]
-
-    assert [(p["offset"], p["total"], p["restTotal"]) for p in pages] == [
-        (1024, 250, 150),
-        (1124, 250, 50),
-        (1174, 250, 0),
-    ]
-    assert [len(p["data"]) for p in pages] == [100, 100, 50]
-
-
-@pytest.mark.parametrize("size", [1000, 999, 700, 64])
-def test_following_the_cursor_gives_every_row_once_and_in_order(client: Client, size: int) -> None:
-    task_id = add(client, 1300, 0, 1, 1200)
-
-    assert client.rows(task_id, size) == client.control.true_rows(task_id)
-
-
-def test_one_batch_is_read_alone(client: Client) -> None:
-    task_id = add(client, 30, 20)
-
-    second = client.rows(task_id, lotno="000002")
-
-    assert len(second) == 20
-    assert second == client.control.true_rows(task_id, "000002") == client.rows(task_id)[30:]
-
-
-def test_a_batch_can_be_read_with_an_api_key(client: Client) -> None:
-    params = {"taskId": demo.FINISHED_TASK_ID, "lotno": "000001", "offset": 0, "size": 5}
-
-    assert len(data(client.get("/data/lotno/all", client.key, **params))["data"]) == 5
-
-
 @pytest.mark.parametrize("offset", [0, -1, -500])
 def test_no_offset_is_the_first_row(client: Client, offset: int) -> None:
     task_id = add(client, 10)
@@ -86,10 +51,6 @@ def test_an_offset_past_the_end_gives_an_empty_page_and_does_not_move(client: Cl
     task_id = add(client, 10)
 
     assert client.page(task_id, 10**9) == {"offset": 10**9, "total": 10, "restTotal": 0, "data": []}
-
-
-def test_a_task_without_rows_gives_an_empty_page(client: Client) -> None:
-    assert client.page(demo.TASK_ID) == {"offset": 0, "total": 0, "restTotal": 0, "data": []}
 
 
 def test_every_row_has_a_place_of_its_own() -> None:
@@ -150,12 +111,6 @@ def test_rows_can_disappear(client: Client) -> None:
 
     client.control.grow(task_id, 3)
     assert len(client.rows(task_id)) == 3
-
-
-def test_reading_does_not_mark_as_exported(client: Client) -> None:
-    client.rows(demo.FINISHED_TASK_ID)
-
-    assert client.control.task(demo.FINISHED_TASK_ID)["exported"] is False
 
 
 def test_marking_covers_what_is_there_and_not_what_comes_later(client: Client) -> None:

@@ -29,28 +29,10 @@ def upload(client: Client, content: bytes) -> Any:
     return client.post("/task/urls:file", data={"taskId": demo.TASK_ID}, files=files)
 
 
-def test_steps_are_shown_by_type(client: Client) -> None:
-    request = {"taskIds": [demo.TASK_ID, demo.GROUPED_TASK_ID], "actionTypes": ["LoopAction"]}
-
-    records = data(client.post("/task/getActions", request))
-
-    assert [record["taskId"] for record in records] == request["taskIds"]
-    assert [step["loopType"] for record in records for step in record["actions"]] == ["TextList"] * 2
-    assert records[0]["actions"][0]["loopItems"] == list(demo.LOOP_ITEMS)
-
-
 def test_steps_of_unknown_tasks_are_left_out(client: Client) -> None:
     request = {"taskIds": ["unknown", demo.COLLEAGUES_TASK_ID], "actionTypes": ALL_TYPES}
 
     assert data(client.post("/task/getActions", request)) == []
-
-
-@pytest.mark.parametrize(("append", "items"), [(False, ["new"]), (True, [*demo.LOOP_ITEMS, "new"])])
-def test_loop_items_are_replaced_or_appended(client: Client, append: bool, items: list[str]) -> None:
-    request = loop_request(client, ["new"], isAppend=append)
-
-    assert data(client.post("/task/updateLoopItems", request, client.key))["message"]
-    assert steps(client)["LoopAction"]["loopItems"] == items
 
 
 @pytest.mark.parametrize("spelling", ["UrlList", "URLList", "urllist", "URLLIST"])
@@ -75,24 +57,6 @@ def test_only_a_loop_step_has_loop_items(client: Client) -> None:
     answer = client.post("/task/updateLoopItems", loop_request(client, ["a"], actionId=action_id))
 
     assert refusal(answer) == (400, "TaskSettingsNotFound")
-
-
-def test_parameters_and_loop_items_are_updated_in_one_call(client: Client) -> None:
-    found = steps(client)
-    text = {
-        "actionType": "EnterTextAction",
-        "actionId": found["EnterTextAction"]["actionId"],
-        "properties": [{"name": "TextToSet", "value": "tea"}],
-    }
-    loop = {"actionId": found["LoopAction"]["actionId"], "loopType": "TextList", "loopItems": ["x"]}
-    request = {"taskId": demo.TASK_ID, "actions": [text], "loopItems": [{**loop, "isAppend": False}]}
-
-    answer = data(client.post("/task/updateTaskParameters", request))
-
-    assert answer == {"taskId": demo.TASK_ID, "updatedParameters": {"actions": [text], "loopItems": [loop]}}
-    actions = client.control.task(demo.TASK_ID)["actions"]
-    assert actions[0]["loop_items"] == ["x"]
-    assert actions[2]["properties"] == {"TextToSet": "tea"}
 
 
 def test_an_update_that_fails_in_part_changes_nothing(client: Client) -> None:
@@ -178,29 +142,6 @@ def test_a_copy_has_the_steps_but_not_the_rows(client: Client) -> None:
     assert copy["actions"][0]["loop_items"] == ["only"]
     assert copy["fields"] == ["id", "word"]
     assert not {a["action_id"] for a in copy["actions"]} & {a["action_id"] for a in source["actions"]}
-
-
-def test_each_task_is_copied_into_each_group(client: Client) -> None:
-    request = {"taskIds": [demo.TASK_ID, demo.FINISHED_TASK_ID], "groupIds": [2, 3]}
-
-    assert data(client.post("/task/copies", request)) == {"requestCount": 4, "successCount": 4}
-
-
-def test_copies_that_fail_are_listed(client: Client) -> None:
-    request = {"taskIds": [demo.TASK_ID, "unknown"], "groupIds": [2, 99]}
-
-    answer = data(client.post("/task/copies", request))
-
-    assert (answer["requestCount"], answer["successCount"]) == (4, 1)
-    assert [failed["taskId"] for failed in answer["failedTasks"]] == [demo.TASK_ID, "unknown", "unknown"]
-    assert all(failed["reason"] for failed in answer["failedTasks"])
-
-
-def test_a_task_is_moved(client: Client) -> None:
-    params = {"taskId": demo.TASK_ID, "taskGroupId": 3}
-
-    assert data(client.post("/task/moveToGroup", params=params)) == {"moved": True}
-    assert client.control.task(demo.TASK_ID)["group_id"] == 3
 
 
 def test_deleting_tasks_leaves_other_peoples_alone(client: Client) -> None:

@@ -20,23 +20,6 @@ def is_let_in(client: Client, record: dict[str, str]) -> bool:
     return False
 
 
-def test_a_refresh_token_gives_a_new_pair(client: Client) -> None:
-    record = data(client.renew())
-
-    assert record["token_type"] == "Bearer"
-    assert record["expires_in"] == "86399"
-    assert record["refresh_token"] != client.sandbox.refresh_token
-    assert is_let_in(client, record)
-
-
-def test_a_user_name_and_password_give_the_first_pair(client: Client) -> None:
-    grant = {"username": client.sandbox.username, "password": client.sandbox.password}
-    record = data(client.token(grant_type="password", **grant))
-
-    assert is_let_in(client, record)
-    assert data(client.renew(record["refresh_token"]))
-
-
 def test_a_credential_in_the_headers_is_refused(client: Client) -> None:
     body = {"grant_type": "refresh_token", "refresh_token": client.sandbox.refresh_token}
 

@@ -125,19 +125,6 @@ class TestSuccess:
         assert page.rows[0].week_start_date
         assert page.rows[0].week_end_date
 
-    def test_analytics_of_a_colleague_are_told_from_ones_own(self, client: Client) -> None:
-        page = client.send(endpoints.query_analytics(LAST_WEEK, TODAY, member_names=[demo.COLLEAGUE]))
-        assert {row.user_id for row in page.rows} == {f"user-{demo.COLLEAGUE}"}
-
-    @pytest.mark.parametrize(("append", "expected"), [(False, ["x"]), (True, [*demo.LOOP_ITEMS, "x"])])
-    def test_loop_items_are_replaced_or_appended(
-        self, client: Client, sandbox: Sandbox, append: bool, expected: list[str]
-    ) -> None:
-        loop = action_ids(sandbox)[0]
-        answer = client.send(endpoints.update_loop_items(demo.TASK_ID, loop, "TextList", ["x"], append))
-        assert answer.message
-        assert sandbox.control.task(demo.TASK_ID)["actions"][0]["loop_items"] == expected
-
     def test_parameters_of_several_steps_are_updated_at_once(self, client: Client, sandbox: Sandbox) -> None:
         loop, page, text = action_ids(sandbox)
         update = client.send(
@@ -182,38 +169,6 @@ class TestSuccess:
         assert text.properties[0].name == "TextToSet"
         assert [action.action_id for action in task.actions] == action_ids(sandbox)
 
-    def test_only_the_action_types_asked_for_come(self, client: Client) -> None:
-        (task,) = client.send(endpoints.get_actions([demo.TASK_ID], ["LoopAction"]))
-        assert [action.action_type for action in task.actions] == ["LoopAction"]
-
-    @pytest.mark.parametrize(("group", "expected"), [(None, 1), (3, 3)])
-    def test_a_copy_goes_to_its_own_or_to_another_group(
-        self, client: Client, sandbox: Sandbox, group: int | None, expected: int
-    ) -> None:
-        copied = client.send(endpoints.copy_task(demo.TASK_ID, group))
-        assert copied.task_name == "Shop search (copy)"
-        assert sandbox.control.task(copied.task_id)["group_id"] == expected
-
-    def test_copies_go_to_each_group_and_failures_are_told(self, client: Client, sandbox: Sandbox) -> None:
-        before = len(sandbox.control.tasks())
-        result = client.send(endpoints.copy_tasks([demo.TASK_ID, "none"], [2, 3]))
-        assert (result.request_count, result.success_count) == (4, 2)
-        assert [(failed.task_id, bool(failed.reason)) for failed in result.failed_tasks] == [
-            ("none", True)
-        ] * 2
-        assert len(sandbox.control.tasks()) == before + 2
-
-    def test_a_task_is_moved(self, client: Client, sandbox: Sandbox) -> None:
-        assert client.send(endpoints.move_task(demo.TASK_ID, 3)).moved is True
-        assert sandbox.control.task(demo.TASK_ID)["group_id"] == 3
-
-    def test_tasks_and_groups_are_deleted(self, client: Client, sandbox: Sandbox) -> None:
-        client.send(endpoints.delete_tasks([demo.TASK_ID, demo.GROUPED_TASK_ID]))
-        client.send(endpoints.delete_task_groups([2, 3]))
-        left = {task["task_id"] for task in sandbox.control.tasks()}
-        assert left.isdisjoint({demo.TASK_ID, demo.GROUPED_TASK_ID})
-        assert set(sandbox.control.groups()) == {1}
-
     def test_version_1_tells_name_and_state(self, client: Client) -> None:
         (status,) = client.send(endpoints.get_task_statuses([demo.FINISHED_TASK_ID]))
         assert (status.task_name, status.status) == ("Price list", "Finished")
@@ -233,23 +188,6 @@ class TestSuccess:
         (status,) = on_clock(timezone="Asia/Shanghai").send(statuses)
         assert status.start_execute_time is not None
         assert status.start_execute_time.timezone_name == "Asia/Shanghai"
-
-    def test_started_subtasks_run(self, client: Client, sandbox: Sandbox) -> None:
-        client.send(endpoints.start_subtasks(demo.TASK_ID, subtask_ids(sandbox)))
-        assert sandbox.control.task(demo.TASK_ID)["state"] == "Waiting"
-        assert client.send(endpoints.get_subtasks(demo.TASK_ID))[0].status in {"Waiting", "Sent"}
-
-    def test_running_counts_are_integers(self, client: Client, sandbox: Sandbox) -> None:
-        sandbox.control.add_task(state="Extracting", rows=10)
-        counts = client.send(endpoints.get_running_counts())
-        assert counts.extracting_count == 1
-        assert counts.finished_count == 1
-        assert counts.executing_sub_task_count == 4
-        assert counts.waiting_count == counts.waiting_sub_task_count == 0
-
-    def test_data_is_marked_as_exported(self, client: Client, sandbox: Sandbox) -> None:
-        client.send(endpoints.mark_exported(demo.FINISHED_TASK_ID))
-        assert sandbox.control.task(demo.FINISHED_TASK_ID)["exported"] is True
 
     def test_an_app_is_deprecated_and_again(self, client: Client) -> None:
         assert "/" in demo.APP_ID

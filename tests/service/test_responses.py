@@ -208,19 +208,6 @@ class TestEnvelope:
             error = refusal(STATS, b" \n", 401, www_authenticate=challenge)
             assert type(error) is errors.TokenRejected
 
-    @pytest.mark.parametrize(
-        ("code", "kind"),
-        [
-            ("Invalid.Grant", errors.GrantRejected),
-            ("invalidgrant", errors.GrantRejected),
-            ("Invalid.Token", errors.TokenRejected),
-            ("TooManyRequests", errors.TooManyRequests),
-            ("ServerError", errors.ServiceFailure),
-        ],
-    )
-    def test_a_code_decides_before_the_status(self, code: str, kind: type[Exception]) -> None:
-        assert type(refusal(STATS, {"error": {"code": code}}, 400)) is kind
-
     def test_a_data_app_error_without_a_word_on_retrying_is_told_by_its_status(self) -> None:
         error: dict[str, Any] = {"error": {"code": "x", "category": "internal", "message": "m"}}
         assert type(refusal(DEPRECATE, error, 503)) is errors.ServiceFailure

@@ -97,14 +97,6 @@ class TestSafeCalls:
         assert client.send(CALL).finished_count == 1
         assert len(sandbox.control.requests()) == 4
 
-    def test_the_rows_that_come_after_trouble_are_the_right_ones(
-        self, client: Client, sandbox: Sandbox
-    ) -> None:
-        for fault in TROUBLE[-5:]:
-            sandbox.control.fail("/data/all", **fault)
-        page = client.send(endpoints.read_data(demo.FINISHED_TASK_ID))
-        assert page.records() == sandbox.control.true_rows(demo.FINISHED_TASK_ID)
-
     def test_it_is_given_up_after_the_attempts_with_the_last_error(
         self, on_clock: Connect, sandbox: Sandbox
     ) -> None:
@@ -165,38 +157,12 @@ class TestRetryAfter:
 
 
 class TestUnsafeCalls:
-    @pytest.mark.parametrize("fault", [fault for fault in TROUBLE if fault.get("status") != 429], ids=named)
-    def test_a_call_that_may_have_taken_effect_is_sent_once(
-        self, client: Client, sandbox: Sandbox, fault: dict[str, Any]
-    ) -> None:
-        for call in unsafe_calls(sandbox):
-            assert call.retry is Retry.ONLY_IF_UNSENT
-            sandbox.control.clear_requests()
-            sandbox.control.fail(call.endpoint.path, **fault)
-            with pytest.raises(errors.OutcomeUnknown, match="Check in the service") as outcome:
-                client.send(call)
-            error = outcome.value
-            assert error.endpoint == call.endpoint.name
-            assert error.permanent
-            assert not error.retryable
-            assert isinstance(error.__cause__, errors.WebCollectError)
-            assert error.status == error.__cause__.status
-            assert str(error).count("requestId") <= 1
-            assert len(sandbox.control.requests()) == 1
-
     def test_a_copy_whose_answer_got_lost_is_there_once(self, client: Client, sandbox: Sandbox) -> None:
         before = len(sandbox.control.tasks())
         sandbox.control.fail(COPY, kind="no_answer")
         with pytest.raises(errors.OutcomeUnknown):
             client.send(endpoints.copy_task(demo.TASK_ID))
         assert len(sandbox.control.tasks()) == before + 1
-
-    def test_a_call_that_surely_had_no_effect_is_repeated(self, client: Client, sandbox: Sandbox) -> None:
-        for call in unsafe_calls(sandbox):
-            sandbox.control.clear_requests()
-            sandbox.control.fail(call.endpoint.path, times=2, status=429)
-            client.send(call)
-            assert len(sandbox.control.requests()) == 3
 
     def test_a_rejected_token_is_replaced_and_the_call_repeated(
         self, on_clock: Connect, sandbox: Sandbox

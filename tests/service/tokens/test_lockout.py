@@ -67,17 +67,6 @@ def test_a_refresh_token_is_not_spent_where_its_successor_could_not_be_stored(ac
     assert account.refreshes == []
 
 
-@pytest.mark.parametrize("life", [0, -5, "2026-12-31T00:00:00Z", "soon", None])
-def test_a_life_that_the_service_states_oddly_is_unknown_and_costs_no_token(
-    account: Account, life: Any
-) -> None:
-    account.answer_token(access_token=account.sandbox.access_token, refresh_token="next", expires_in=life)
-    for _ in range(2):
-        account.process().send(CALL)
-    assert (account.stored.refresh_token, account.stored.expires_at) == ("next", None)
-    assert len(account.refreshes) == 1
-
-
 def test_a_reset_reaches_a_process_whose_token_is_refused(account: Account) -> None:
     running = account.process()
     running.renew_token()

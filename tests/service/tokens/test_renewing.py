@@ -7,7 +7,6 @@ import time
 import pytest
 
 from airflow_provider_webcollect.service.call import make_context
-from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import Credentials, Settings
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, StoredToken
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
@@ -91,15 +90,3 @@ def test_every_token_that_is_learned_is_told_for_masking(account: Account) -> No
     client.context = make_context(settings, account.credentials(), "learn", account.store, learned.append)
     client.send(CALL)
     assert {account.stored.access_token, account.stored.refresh_token} <= set(learned)
-
-
-def test_a_token_that_ends_in_the_middle_of_a_read_costs_no_page(account: Account) -> None:
-    account.sandbox.control.configure(enforce_limits=False)
-    task_id = account.sandbox.control.add_task(rows=300, lots=1)["task_id"]
-    rows = []
-    for number, page in enumerate(PageReader(account.process(), task_id, size=10).pages()):
-        rows += page.records()
-        if number == 10:
-            account.expire()
-    assert rows == account.sandbox.control.true_rows(task_id)
-    assert account.refreshes == [200, 200]
