@@ -1,5 +1,5 @@
-"""What operators and sensors share: their base, checks of arguments while a DAG is parsed, errors that no
-retry mends, and how long retries wait."""
+"""What operators and sensors share: a base, checks of arguments while a DAG is parsed, and errors that no
+retry mends."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.landing.errors import LandingError, SomeFailed
+from airflow_provider_webcollect.landing.errors import LandingError
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import (
@@ -22,8 +22,6 @@ from airflow_provider_webcollect.service.errors import (
     unknown_outcome,
 )
 
-if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
-    from airflow.providers.common.compat.sdk import RetryDecision, RetryPolicy
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
@@ -132,127 +130,7 @@ def fail_without_retries(operator: BaseOperator, message: str, error: BaseExcept
     operator.retries = 0
 
 
-#: The longest delay that the service may request, in seconds; a longer one is taken for a mistake.
-LONGEST = 3600.0
-
-
-if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
-
-    class RetryAfterPolicy(RetryPolicy):
-        """Waits as long as the service's ``Retry-After`` if the task's own delay is shorter."""
-
-        def evaluate(
-            self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
-        ) -> RetryDecision:
-            """Return the delay that the service requests, or leave the delay to the task."""
-            retry_after = _retry_after(exception)
-            if not retry_after:
-                return RetryDecision.default()
-            delay = timedelta(seconds=min(retry_after, LONGEST))
-            if context is not None and _own_delay(context["ti"].task, try_number) >= delay:
-                return RetryDecision.default()
-            return RetryDecision.retry(
-                delay, f"The service asked to wait {retry_after:.0f} s before the next request."
-            )
-
-        def serialize(self) -> dict[str, Any]:
-            """Return the policy as JSON, which is empty since it has no arguments."""
-            return {}
-
-        @classmethod
-        def deserialize(cls, data: dict[str, Any]) -> RetryAfterPolicy:
-            """Return the policy."""
-            return cls()
-
-    RETRY_AFTER = RetryAfterPolicy()
-
-
-def _retry_after(exception: BaseException) -> float:
-    """Return the seconds that the service requests to wait, or 0; of several sources, the maximum."""
-    errors = exception.errors.values() if isinstance(exception, SomeFailed) else (exception,)
-    delays = [error.retry_after for error in errors if isinstance(error, WebCollectError)]
-    return max(filter(None, delays), default=0.0)
-
-
-def _own_delay(task: Any, try_number: int) -> timedelta:
-    """Return the minimum delay that the task would wait by itself."""
-    delay: timedelta = task.retry_delay
-    growth = float(task.retry_exponential_backoff or 1)
-    try:
-        delay *= growth ** (try_number - 1)
-    except OverflowError:
-        return timedelta.max
-    return min(delay, task.max_retry_delay or timedelta.max)
-
-
-#: The arguments that identify what a task works on; at most this many characters of them are shown.
-NAMING = (
-    "collection_task_id",
-    "collection_task_ids",
-    "lotno",
-    "sources",
-    "task_group_id",
-    "task_group_ids",
-    "app_id",
-)
-LONGEST_NAME = 100
-
-
-class ProviderOperator(BaseOperator):
-    """Base of the operators and sensors that call the service: their retries respect ``Retry-After``.
-
-    When a mapped task has ended, Airflow shows what it worked on (id of the task, batch, ...) as its name,
-    unless ``map_index_template`` is given, or none of these arguments is mapped.
-
-    :param retry_policy: Airflow's argument, only available on Airflow 3.3 and later. By default a retry waits
-        as long as the service requests (``Retry-After``) if that is longer than the task's own delay; None
-        for only the task's own delay. Before Airflow 3.3.2, mapped tasks get None unless it is given.
-    """
-
-    if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
-        # an explicit parameter: Airflow reads the default for mapped tasks here, and `default_args` can set
-        # it
-        def __init__(self, *, retry_policy: RetryPolicy | None = RETRY_AFTER, **kwargs: Any) -> None:
-            super().__init__(retry_policy=retry_policy, **kwargs)
-
-    else:
-        # otherwise Airflow would insert BaseOperator's, and sensors would skip BaseSensorOperator's
-        def __init__(self, **kwargs: Any) -> None:
-            super().__init__(**kwargs)
-
-    def pre_execute(self, context: Any) -> None:
-        """Let Airflow show what a mapped task works on, unless ``map_index_template`` is set."""
-        super().pre_execute(context)
-        # not in the constructor: Airflow takes the template from the mapped operator, not from this one
-        if context["ti"].map_index < 0 or context.get("map_index_template") is not None:
-            return
-        if name := self._name(context["dag"]):
-            # a native-object template would turn digits into numbers, and Airflow stores only strings
-            is_native = context["dag"].render_template_as_native_obj
-            context["webcollect_map_index"] = repr(name) if is_native else name
-            context["map_index_template"] = "{{ webcollect_map_index }}"
-
-    def _name(self, dag: Any) -> str:
-        """Return what a mapped task works on; an empty string if all its siblings work on the same."""
-        shown = {name: text for name in NAMING if (text := _shown(getattr(self, name, None)))}
-        shared = getattr(dag.task_dict[self.task_id], "partial_kwargs", {})
-        return "" if shown.keys() <= shared.keys() else ", ".join(shown.values())[:LONGEST_NAME]
-
-
-def _shown(value: Any) -> str:
-    """Return an argument as readable text; lists and dicts without brackets and keys."""
-    match value:
-        case str() | int():
-            return str(value)
-        case dict():
-            return " ".join(filter(None, map(_shown, value.values())))
-        case list() | tuple():
-            return ", ".join(filter(None, map(_shown, value)))
-    # None, or a value that would have to be read first, such as the results of a mapped task
-    return ""
-
-
-class WebCollectOperator(ProviderOperator):
+class WebCollectOperator(BaseOperator):
     """Base of the operators: the connection, and how errors fail the task.
 
     Literal arguments are checked while the DAG is parsed.
@@ -260,9 +138,6 @@ class WebCollectOperator(ProviderOperator):
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :param retry_unknown_outcome: also retry if it is not known whether an operation that is not idempotent
         took effect; by default the task then fails without retries.
-    :param retry_policy: Airflow's argument, available from Airflow 3.3; by default a retry waits at least as
-        long as the service requests (``Retry-After``), see
-        :class:`~airflow_provider_webcollect.common.ProviderOperator`.
     :raises InvalidArgument: while the DAG is parsed, if a literal argument is wrong.
     :raises AirflowFailException: if a retry cannot help, such as for a wrong argument or a refused
         credential; and if an outcome is unknown, unless ``retry_unknown_outcome`` is set.

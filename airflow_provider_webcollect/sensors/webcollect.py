@@ -23,7 +23,6 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.common import (
     GRACE,
-    ProviderOperator,
     airflow_errors,
     check_now,
     kept,
@@ -67,14 +66,11 @@ if TYPE_CHECKING:
 NOW = "now"
 
 
-class WaitSensor(ProviderOperator, BaseSensorOperator):
+class WaitSensor(BaseSensorOperator):
     """Base of the sensors: waits for a state of the service.
 
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :param retry_policy: Airflow's argument, available from Airflow 3.3; by default a retry waits at least as
-        long as the service requests (``Retry-After``), see
-        :class:`~airflow_provider_webcollect.common.ProviderOperator`.
     """
 
     ui_color = "#d7ecdf"

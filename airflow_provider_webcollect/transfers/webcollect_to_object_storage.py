@@ -6,11 +6,10 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperator
 
 from airflow_provider_webcollect.assets import has_default_outlet, landing_asset
 from airflow_provider_webcollect.common import (
-    ProviderOperator,
     airflow_errors,
     check_now,
     is_literal,
@@ -72,7 +71,7 @@ _S3 = ("s3", "s3a", "s3n")
 MOST_AT_ONCE = 32
 
 
-class WebCollectToObjectStorageOperator(ProviderOperator):
+class WebCollectToObjectStorageOperator(BaseOperator):
     """Moves a task's rows to a folder on object storage, exactly once (contract.md, endpoints 17, 18 and 19).
 
     The folder gets ``part-….jsonl`` files and, written last, ``_manifest.json``, which lists them: readers
@@ -158,9 +157,6 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         ``quarantine``, for ``incremental``, sets the run's rows apart under ``_quarantine/``, marks nothing,
         and the next run goes on behind them. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :param retry_policy: Airflow's argument, available from Airflow 3.3; by default a retry waits at least as
-        long as the service requests (``Retry-After``), see
-        :class:`~airflow_provider_webcollect.common.ProviderOperator`.
     :raises AirflowFailException: if a retry cannot help (docs/reference/errors.md).
     :raises AirflowSkipException: with ``skip_if_nothing_new``, if there is nothing new.
     :raises LandingError: for any other error of the landing; the task is retried.

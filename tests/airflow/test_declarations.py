@@ -15,8 +15,8 @@ from airflow_provider_webcollect.links import WebCollectTaskLink
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 NAMES = [name for name in dir(provider) if name.endswith(("Operator", "Sensor"))]
-#: Described by the base classes: the first has a meaning only where an outcome can be unknown.
-IN_BASES = {"retry_unknown_outcome", "retry_policy"}
+#: Described by the base class: it has a meaning only where an outcome can be unknown.
+IN_BASES = {"retry_unknown_outcome"}
 WITHOUT_THE_SERVICE = {
     "WebCollectAcceptLandingOperator",
     "WebCollectCleanLandingOperator",

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pendulum
 import pytest
 from airflow.providers.common.compat.sdk import (
-    AirflowException,
     AirflowFailException,
     AirflowTaskTimeout,
     TaskGroup,
 )
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.settings import Session
 from sqlalchemy import text
 
@@ -426,8 +425,3 @@ class TestArguments:
                 stack.enter_context(place())
             with pytest.raises(InvalidArgument, match="`collection_task_id`"):
                 WebCollectMarkExportedOperator(task_id="wrong", collection_task_id="")
-
-    @pytest.mark.skipif(AIRFLOW_V_3_3_PLUS, reason="Airflow has the argument")
-    def test_a_retry_policy_is_refused_by_an_airflow_that_has_none(self) -> None:
-        with make_dag(), pytest.raises(AirflowException, match="retry_policy"):
-            WebCollectMarkExportedOperator(task_id="a", collection_task_id="t", retry_policy=None)

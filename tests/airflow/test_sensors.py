@@ -125,6 +125,7 @@ class TestInDagRuns:
                 task_id="wait",
                 poke_interval=0.1,
                 webcollect_conn_id="{{ params.connection }}",
+                map_index_template="{{ task.collection_task_id }}",
                 **MODES[mode],
             ).expand(collection_task_id=ids),
             params={"connection": "webcollect_default"},
@@ -133,19 +134,6 @@ class TestInDagRuns:
         assert run.states == {"wait[0]": "success", "wait[1]": "success"}
         assert [run.xcoms[f"wait[{index}]"]["task_id"] for index in range(2)] == ids
         assert run.names == {"wait[0]": ids[0], "wait[1]": ids[1]}
-
-    def test_a_map_index_template_of_the_dag_stays_and_a_task_that_is_not_mapped_has_none(
-        self, sandbox: Sandbox
-    ) -> None:
-        id_ = sandbox.control.add_task(lots=[1])["task_id"]
-        run = run_tasks(
-            lambda: WebCollectTaskStatusSensor.partial(
-                task_id="wait", poke_interval=0.1, map_index_template="mine: {{ task.collection_task_id }}"
-            ).expand(collection_task_id=[id_]),
-            lambda: WebCollectTaskStatusSensor(task_id="alone", poke_interval=0.1, collection_task_id=id_),
-        )
-
-        assert run.names == {"wait[0]": f"mine: {id_}", "alone": None}
 
     def test_a_result_that_is_not_there_is_not_taken_for_nothing_given(
         self, endless: dict[str, Any], sandbox: Sandbox, said: Callable[[], str]
