@@ -64,6 +64,8 @@ STUCK_TRIES = 5
 REPLACEMENTS = 3
 #: Attempts of a token call, seconds after which none is made, and seconds for its response.
 TOKEN_TRIES, TOKEN_DEADLINE, TOKEN_TIMEOUT = 5, 5.0, 20.0
+#: The statuses of redirects.
+REDIRECTS = {301, 302, 303, 307, 308}
 USER_AGENT = f"airflow-provider-webcollect/{airflow_provider_webcollect.__version__}"
 
 
@@ -360,13 +362,8 @@ def result_of(call: Call[T], sender: Sender, request: Request, transmit: Callabl
     try:
         with _no_response(call, sender.context):
             response = transmit(request)
-        if _is_redirect(response):
-            redirected = _redirected(request, response)
-            _await_turn(call, sender)
-            with _no_response(call, sender.context):
-                response = sender.transmit(redirected)
-        if _is_redirect(response):
-            raise RedirectRefused("the service redirects time and again", status=response.status)
+        if response.status in REDIRECTS and "location" in response.headers:
+            raise _redirect_refused(request, response)
         timezone = sender.context.settings.timezone
         return read_response(call.result, response, timezone, of_data_app=_is_of_data_app(call))
     except WebCollectError as error:
@@ -448,10 +445,6 @@ def _is_of_data_app(call: Call[Any]) -> bool:
     return call.endpoint.credential is Credential.DATAHUB_KEY
 
 
-def _is_redirect(response: Response) -> bool:
-    return response.status in {301, 302, 303, 307, 308} and "location" in response.headers
-
-
 def _request(call: Call[Any], context: ClientContext, token: str | None) -> Request:
     headers = {
         "Accept": "application/json",
@@ -473,25 +466,14 @@ def _request(call: Call[Any], context: ClientContext, token: str | None) -> Requ
     )
 
 
-def _redirected(request: Request, response: Response) -> Request:
-    """Return the redirected request, if it goes to the same service and keeps its method.
-
-    :raises RedirectRefused: otherwise; the credential must not go elsewhere, nor a POST become a GET.
-    """
-    location = response.headers.get("location", "")
+def _redirect_refused(request: Request, response: Response) -> RedirectRefused:
+    """Return the error for a redirect: the credential must not go elsewhere, nor a POST become a GET."""
     try:
-        target = urljoin(request.url, location)
-        here, there = urlsplit(request.url), urlsplit(target)
+        there = urlsplit(urljoin(request.url, response.headers["location"]))
+        place = f"{there.scheme}://{there.netloc}{there.path}"
     except ValueError:
-        raise RedirectRefused("the service redirects to no valid address", status=response.status) from None
-    same_place = (here.scheme, here.netloc) == (there.scheme, there.netloc)
-    keeps_method = request.method == "GET" or response.status in {307, 308}
-    if not same_place or not keeps_method or target == request.url:
-        raise RedirectRefused(
-            f"the service redirects to {there.scheme}://{there.netloc}{there.path}, which is not followed",
-            status=response.status,
-        )
-    return dataclasses.replace(request, url=target)
+        place = "no valid address"
+    return RedirectRefused(f"the service redirects to {place}, which is not followed", status=response.status)
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ class NoResponse(TransportError):
 
 
 class RedirectRefused(WebCollectError):
-    """The service answered with a redirect that could send the credential to another server."""
+    """The service redirects, which is not followed: the credential could go to another server."""
 
     permanent = True
     advice = "Set the connection's host to the address that the service really has."

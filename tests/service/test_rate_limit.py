@@ -332,10 +332,3 @@ class TestLimits:
         for _ in range(2):
             client.send(endpoints.get_running_counts())
         assert clock.slept[-1] == pytest.approx(0.05)
-
-    @pytest.mark.webcollect_sandbox(enforce_limits=False)
-    def test_a_redirect_counts_as_a_request(self, on_clock: Connect, sandbox: Sandbox, clock: Clock) -> None:
-        to = f"/data/lotno/all?taskId={demo.FINISHED_TASK_ID}&lotno=000002&offset=0&size=10"
-        sandbox.control.fail("/data/all", kind="redirect", to=to)
-        on_clock(requests_per_second=2).send(endpoints.read_data(demo.FINISHED_TASK_ID))
-        assert clock.slept == [0.5]
