@@ -44,7 +44,6 @@ COMMANDS = {
     "get_actions": "task actions",
     "replace_urls": "task replace-urls",
     "copy_task": "task copy",
-    "copy_tasks": "task copy",
     "move_task": "task move",
     "delete_tasks": "task delete",
     "delete_task_groups": "group delete",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., Any]")
 
-COPIES = ("task", "copy", "name", "failure")
+COPIES = ("task", "group", "copy", "name", "failure")
 ACTIONS = ("action_id", "action_type", "name", "loop_type", "values", "properties", "task")
 #: The most ids that a question names.
 NAMED = 5
@@ -191,33 +190,37 @@ def task() -> None:
 def copy(task_ids: list[str], group_ids: tuple[int, ...], output: str, **sending: Any) -> int:
     """Copy tasks.
 
-    Each of the tasks is copied to each of the groups. To one group they are copied one after another, and the
-    column `copy` has the new ids. For several groups there is one request, and the service does not say the
-    ids.
+    Each of the tasks is copied to each of the groups, one after another; the column `copy` has the new ids.
 
     If no response comes, copies may have been made nevertheless: look before you repeat the command.
 
     Exit code 1: some copies were not made; the column `failure` and standard error say which, and why.
     """
-    if len(group_ids) > 1:
-        result = _send(endpoints.copy_tasks(task_ids, group_ids), output, **sending)
-        show(_copies(task_ids, result), output, COPIES)
-    else:
-        calls = {task_id: endpoints.copy_task(task_id, *group_ids) for task_id in task_ids}
-        with _client_for([*calls.values()], output, **sending) as client:
-            result = _copy_each(client, calls, output)
+    calls = {
+        (task_id, group_id): endpoints.copy_task(task_id, group_id)
+        for task_id in task_ids
+        for group_id in group_ids or (None,)
+    }
+    with _client_for([*calls.values()], output, **sending) as client:
+        result = _copy_each(client, calls, output)
     if result.shortfall:
         click.echo(printable(result.shortfall), err=True)
     return int(bool(result.shortfall))
 
 
-def _copy_each(client: Client, calls: Mapping[str, Call[CopiedTask]], output: str) -> CopyResult:
-    """Copy tasks one after another and show the copies; what concerns one task alone does not stop it."""
+def _copy_each(
+    client: Client, calls: Mapping[tuple[str, int | None], Call[CopiedTask]], output: str
+) -> CopyResult:
+    """Copy tasks one after another and show the copies; what concerns one task alone does not stop it.
+
+    :param calls: by the ids of the task and of its group; None for the task's own.
+    """
     rows: list[dict[str, Any]] = []
     failed: list[FailedCopy] = []
     try:
-        for task_id, call in calls.items():
-            row: dict[str, Any] = dict.fromkeys(COPIES) | {"task": task_id}
+        for (task_id, group_id), call in calls.items():
+            group = None if group_id is None else str(group_id)
+            row: dict[str, Any] = dict.fromkeys(COPIES) | {"task": task_id, "group": group}
             try:
                 copied = client.send(call)
                 row |= {"copy": copied.task_id, "name": copied.task_name}
@@ -230,21 +233,9 @@ def _copy_each(client: Client, calls: Mapping[str, Call[CopiedTask]], output: st
         if rows:
             show(rows, output, COPIES)
         if len(calls) > 1 and (left := [*calls][len(rows) :]):
-            click.echo(f"Stopped at task {printable(left[0])}; not tried: {len(left) - 1}", err=True)
+            click.echo(f"Stopped at task {printable(left[0][0])}; not tried: {len(left) - 1}", err=True)
     made = len(rows) - len(failed)
     return CopyResult(request_count=len(rows), success_count=made, failed_tasks=tuple(failed))
-
-
-def _copies(task_ids: Sequence[str], result: CopyResult) -> list[dict[str, Any]]:
-    reasons = defaultdict(set)
-    for failed in result.failed_tasks:
-        # the service may use another letter case
-        reasons[str(failed.task_id).lower()].add(failed.reason or "without a reason")
-    return [
-        dict.fromkeys(COPIES)
-        | {"task": task_id, "failure": " ".join(sorted(reasons[task_id.lower()])) or None}
-        for task_id in task_ids
-    ]
 
 
 @task.command()

@@ -94,34 +94,6 @@ class TestCopy:
         assert (copy["name"], copy["group_id"]) == (row["name"], group)
         assert row["copy"] != idle
 
-    def test_several_tasks_are_copied_to_several_groups_with_one_request(
-        self, run: Run, sandbox: Sandbox, idle: str
-    ) -> None:
-        before = len(sandbox.control.tasks())
-
-        ended = run("task", "copy", idle, demo.TASK_ID, "--group", 2, "--group", 3, "-o", "json")
-
-        assert (ended.code, ended.err) == (0, "")
-        nothing = {"copy": None, "name": None, "failure": None}
-        assert ended.json == [{"task": idle, **nothing}, {"task": demo.TASK_ID, **nothing}]
-        assert len(sandbox.control.tasks()) == before + 4
-        assert sent(sandbox) == ["/task/copies"]
-
-    def test_copies_that_were_not_made_are_named_with_the_reason(
-        self, run: Run, idle: str, output: str
-    ) -> None:
-        ended = run("task", "copy", "unknown", idle, "--group", 2, "--group", 3, "-o", output)
-
-        assert ended.code == 1
-        assert ended.err == (
-            "2 of 4 copies were made; these were not: unknown: The task id is invalid.; "
-            "unknown: The task id is invalid.\n"
-        )
-        assert shown(ended, output) == [
-            {"task": "unknown", "failure": "The task id is invalid."},
-            {"task": idle},
-        ]
-
     def test_several_tasks_are_copied_one_after_another_and_each_new_id_is_shown(
         self, run: Run, sandbox: Sandbox, idle: str, output: str, pipe: Callable[[str], None]
     ) -> None:
@@ -137,6 +109,15 @@ class TestCopy:
         assert [row["task"] for row in (first, last)] == [idle, demo.TASK_ID]
         for row in (first, last):
             assert sandbox.control.task(row["copy"])["name"] == row["name"]
+
+    def test_each_task_is_copied_to_each_group(self, run: Run, sandbox: Sandbox, idle: str) -> None:
+        ended = run("task", "copy", idle, demo.TASK_ID, "--group", 2, "--group", 3, "-o", "json")
+
+        assert (ended.code, ended.err) == (0, "")
+        wanted = [(task, group) for task in (idle, demo.TASK_ID) for group in ("2", "3")]
+        assert [(row["task"], row["group"]) for row in ended.json] == wanted
+        for row in ended.json:
+            assert sandbox.control.task(row["copy"])["group_id"] == int(row["group"])
 
     def test_what_is_copied_before_an_error_is_shown(self, run: Run, sandbox: Sandbox, idle: str) -> None:
         sandbox.control.fail("/task/copy", kind="no_answer", after=1)
@@ -428,7 +409,6 @@ SET_LOOP = ("task", "set-loop", "IDLE", "LOOP", "--type", "TextList", "--item", 
 #: Commands that change something, with the operation; IDLE, LOOP, TEXT and URLS stand for what there is.
 CHANGES = {
     ("task", "copy", "IDLE"): "copy_task",
-    ("task", "copy", "IDLE", "--group", "2", "--group", "3"): "copy_tasks",
     ("task", "move", "IDLE", "--group", "2"): "move_task",
     (*SET_LOOP, "--append"): "update_loop_items",
     ("task", "set-params", "IDLE", "TEXT", "TextToSet=a"): "update_task_parameters",
@@ -499,7 +479,6 @@ def test_a_dry_run_shows_what_would_be_sent_and_changes_nothing(
     ("command", "path"),
     [
         (("task", "copy", "IDLE"), "/task/copy"),
-        (("task", "copy", "IDLE", "--group", 2, "--group", 3), "/task/copies"),
         ((*SET_LOOP, "--append"), "/task/updateLoopItems"),
         (("task", "start", "IDLE"), "/cloudextraction/subtasks:start"),
     ],
