@@ -218,7 +218,7 @@ def use_airflow() -> None:
     logging.getLogger("airflow.models.variable").setLevel(logging.CRITICAL)
 
 
-def said_by_airflow(error: Exception) -> str:
+def _said_by_airflow(error: Exception) -> str:
     """Return what an error of Airflow says, in one line: those of its database have many."""
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -240,7 +240,7 @@ def _through_airflow(conn_id: str) -> ServiceAccess:
         raise
     except Exception as error:  # Airflow has several classes for it
         raise ConnectionIncomplete(
-            f"Airflow gives no connection {conn_id}: {said_by_airflow(error)}. Name another one, or "
+            f"Airflow gives no connection {conn_id}: {_said_by_airflow(error)}. Name another one, or "
             "go without Airflow with --url"
         ) from error
     store = make_token_store(conn_id)
@@ -261,7 +261,7 @@ def _require_database(conn_id: str) -> None:
             session.scalar(select(Variable.id).limit(1))
     except SQLAlchemyError as error:
         raise ConnectionIncomplete(
-            f"Airflow keeps the token of the connection {conn_id}, but {said_by_airflow(error)}"
+            f"Airflow keeps the token of the connection {conn_id}, but {_said_by_airflow(error)}"
         ) from error
 
 

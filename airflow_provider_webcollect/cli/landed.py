@@ -398,11 +398,10 @@ def _show_reviewed(rows: review.InReview, output: str) -> None:
 
 @landing.command()
 @at_landing
-@click.option("-n", "--rows", type=click.IntRange(min=1), help="The most rows to write; by default all.")
 @_new_only_option
-def cat(location: Any, rows: int | None, new_only: bool) -> None:
+def cat(location: Any, new_only: bool) -> None:
     """Write the landed rows as JSON lines, whatever their format is."""
-    for row in itertools.islice(read_landing(location).iter_rows(new_only), rows):
+    for row in read_landing(location).iter_rows(new_only):
         write(json.dumps(row, default=str, ensure_ascii=False).encode() + b"\n")
 
 

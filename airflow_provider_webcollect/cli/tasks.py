@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from airflow_provider_webcollect.cli.connecting import (
-    ServiceAccess,
     connect,
     connection_options,
-    said_by_airflow,
     url_option,
 )
 from airflow_provider_webcollect.cli.output import interrupt_put_off, output_option, printable, show, write
@@ -46,7 +44,7 @@ from airflow_provider_webcollect.waiting.conditions import (
 from airflow_provider_webcollect.waiting.runs import Baseline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 #: The days of analytics in which `status` looks for the account's tasks.
@@ -61,7 +59,6 @@ COUNTS = (
     "executing_sub_task_count",
 )
 METRICS = ("collected", "rows_without_duplicates", "runs", "succeeded", "seconds_per_run", "cost")
-BARS = "▁▂▃▄▅▆▇█"
 
 
 @click.command(no_args_is_help=False)
@@ -72,15 +69,14 @@ def status(task_ids: tuple[str, ...], output: str, **where: Any) -> int:
     """Show the state of tasks.
 
     What was collected (duplicates count), start, end and sub-tasks are those of the latest run. Without ids:
-    the tasks that the account's analytics name for the last 30 days, and, through Airflow, those of its
-    webcollect assets of the connection.
+    the tasks that the account's analytics name for the last 30 days.
 
     Exit code 1: the service does not know one of the tasks.
     """
     access = connect(**where)
     with access.client() as client:
         names = {} if task_ids else _recent_tasks(client)
-        ids = list(dict.fromkeys([*(task_ids or names), *(() if task_ids else _tasks_of_assets(access))]))
+        ids = list(dict.fromkeys(task_ids or names))
         found = all_task_statuses(client, ids, access.connection.status_batch_size)
     show([status_row(task_id, found.get(task_id), names.get(task_id)) for task_id in ids], output, STATUS)
     if unknown := [printable(task_id) for task_id in dict.fromkeys(task_ids) if task_id not in found]:
@@ -104,23 +100,6 @@ def _recent_tasks(client: Any) -> dict[str, str | None]:
     today = datetime.datetime.now(datetime.UTC).date()
     rows = all_analytics(client, start=today - datetime.timedelta(days=RECENT_DAYS), end=today)
     return {row.task_id: row.task_name for row in rows}
-
-
-def _tasks_of_assets(access: ServiceAccess) -> list[str]:
-    """Return the tasks of Airflow's webcollect assets that name this connection."""
-    if access.hook is None:
-        return []
-    from airflow.utils.session import create_session
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from airflow_provider_webcollect.assets import stored_tasks
-
-    try:
-        with create_session() as session:
-            return stored_tasks(session).get(access.hook.webcollect_conn_id, [])
-    except SQLAlchemyError as error:  # for example of a database that is not set up
-        click.echo(f"Without the tasks of Airflow's assets: {said_by_airflow(error)}", err=True)
-        return []
 
 
 @click.command()
@@ -166,9 +145,8 @@ def analytics(
 ) -> None:
     """Show rows, runs, success and cost per task.
 
-    `collected` counts duplicates; `succeeded` is a share of the runs. A table has a row for each task, with
-    bars of what was collected per day, week or month; JSON and CSV have a row for each task, user, method of
-    collection, and day, week or month.
+    `collected` counts duplicates; `succeeded` is a share of the runs. There is a row for each task; with --by
+    one for each task, user, method of collection, and day, week or month.
     """
     today = datetime.datetime.now(datetime.UTC).date()
     first = start or today - datetime.timedelta(days=RECENT_DAYS)
@@ -182,7 +160,7 @@ def analytics(
             collection_method=collection_method.capitalize(),
             time_granularity=by and by.capitalize(),
         )
-    if by and output != "table":
+    if by:
         parts = [
             {by: row.day_key, **_sum([row]), "user": row.user_id, "method": row.collection_method}
             for row in rows
@@ -192,25 +170,12 @@ def analytics(
     grouped = defaultdict(list)
     for row in rows:
         grouped[row.task_id].append(row)
-    chart = (f"collected per {by}",) if by else ()
-    days = sorted({row.day_key for row in rows})
-    sums = [_sum(group) | {each: _bars(group, days) for each in chart} for group in grouped.values()]
-    show(sums, output, ("task", *chart, "name", *METRICS))
+    show([_sum(group) for group in grouped.values()], output, ("task", "name", *METRICS))
 
 
 def _sum(rows: Sequence[AnalyticsRow]) -> dict[str, Any]:
     """Return the metrics of a task's rows together."""
     return {"task": rows[0].task_id, "name": rows[0].task_name, **_collected(rows[0].total(rows))}
-
-
-def _bars(rows: Iterable[AnalyticsRow], days: Sequence[str]) -> str:
-    """Return a bar for the rows of each day, week or month; the highest is the most, a blank is no row."""
-    counts: defaultdict[str, float] = defaultdict(float)
-    for row in rows:  # several of a day, if tasks run in the cloud and elsewhere
-        counts[row.day_key] += row.data_volume_metrics.total_collected or 0
-    most = max(counts.values()) or 1
-    bars = {day: BARS[round(count / most * (len(BARS) - 1))] for day, count in counts.items()}
-    return "".join(bars.get(day, " ") for day in days)
 
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -78,15 +76,6 @@ def stored(row: Any) -> Iterator[None]:
     yield
     with create_session() as session:
         session.delete(session.get(kind, key))
-
-
-def asset(uri: str) -> Any:
-    """Return the row of an asset, which Airflow 2 calls a dataset."""
-    if version("apache-airflow").startswith("2."):
-        return import_module("airflow.models.dataset").DatasetModel(uri=uri)
-    from airflow.models.asset import AssetModel
-
-    return AssetModel(name=uri, uri=uri, group="asset", extra={})
 
 
 class TestService:
@@ -198,18 +187,6 @@ class TestService:
         assert ended.code == 2
         assert "--url" in ended.err
         assert sandbox.control.requests() == []
-
-    def test_status_also_shows_the_tasks_of_the_connection_s_assets(
-        self, run: Run, sandbox: Sandbox, set_connection: Callable[..., None]
-    ) -> None:
-        set_connection()
-        in_analytics = {row["task"] for row in run("status", "--conn-id", CONN_ID, "-o", "json").json}
-        other = "webcollect://another/5a9d0b0e-0000-4000-8000-00000000000c"
-
-        with stored(asset(f"webcollect://{CONN_ID}/a%20task/000001")), stored(asset(other)):
-            found = run("status", "--conn-id", CONN_ID, "-o", "json").json
-
-        assert [row["task"] for row in found if row["task"] not in in_analytics] == ["a task"]
 
     def test_the_token_is_the_one_that_airflow_s_tasks_share(
         self, run: Run, sandbox: Sandbox, set_connection: Callable[..., None], no_pauses: list[float]

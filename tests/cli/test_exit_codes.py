@@ -102,7 +102,6 @@ def test_the_version_is_that_of_the_package(run: Run) -> None:
         ),
         (["landing", "clean", "my-bucket/prices"], "a scheme"),
         (["landing", "verify", "nowhere://there"], "nowhere"),
-        (["landing", "cat", "FOLDER", "-n", "x"], "--rows"),
         (["status", "--colour"], "--colour"),
         (["task", "copy"], "TASK"),
         (["task", "copy", " "], "TASK is ''"),

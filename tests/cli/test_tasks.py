@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -186,34 +185,11 @@ def test_analytics_by_day_week_or_month_has_a_row_for_each(run: Run, sandbox: Sa
     truth = [
         {unit: row["dayKey"]} | sums([row]) for row in analytics(sandbox, timeGranularity=unit.capitalize())
     ]
-    for output in ("json", "csv"):
+    for output in ("table", "json", "csv"):
         found = shown(run("analytics", "--by", unit, "-o", output), output)
         assert [(row[unit], row["task"], row["collected"], row["runs"]) for row in found] == [
             (row[unit], row["task"], row["collected"], row["runs"]) for row in truth
         ]
-
-
-def test_a_table_of_analytics_has_a_bar_for_each_day_and_a_blank_for_a_day_without_rows(
-    run: Run, sandbox: Sandbox
-) -> None:
-    truth = analytics(sandbox)
-    days = sorted({row["dayKey"] for row in truth})
-
-    header, *lines = run("analytics", "--by", "day").out.splitlines()
-
-    first = header.index("collected per day")
-    charts = {line.split()[0]: line[first : first + len(days)] for line in lines}
-    by_tasks = by_task(truth)
-    for task_id, rows in by_tasks.items():
-        bars = dict(zip(days, charts[task_id], strict=True))
-        counts: Counter[str] = Counter()
-        for row in rows:  # of a day there is one for each method of collection
-            counts[row["dayKey"]] += row["dataVolumeMetrics"]["totalCollected"]
-        assert {day for day, bar in bars.items() if bar != " "} == set(counts)
-        by_height = [bars[day] for day in sorted(counts, key=lambda day: counts[day])]
-        assert by_height == sorted(by_height)
-        assert by_height[-1] == "█"
-    assert min(len(rows) for rows in by_tasks.values()) < len(days)
 
 
 def test_analytics_of_chosen_days_and_tasks(run: Run, sandbox: Sandbox) -> None:
