@@ -15,7 +15,6 @@ from airflow.providers.common.compat.sdk import (
     Asset,
 )
 
-from airflow_provider_webcollect.landing.errors import LeaseLost
 from airflow_provider_webcollect.landing.reader import read_landing
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.executions import execute
@@ -88,34 +87,6 @@ class TestRefusedMark:
         assert event["uris"] == summary["uris"]
 
     @pytest.mark.at_night
-    @pytest.mark.parametrize("grown", [0, 5])
-    def test_the_run_that_failed_reports_only_what_it_newly_lands_once_it_is_cleared(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str, grown: int
-    ) -> None:
-        self.fail(destination, source)
-        second = transfer(destination, source, run_id="second", **MARKING)
-        if grown:
-            sandbox.control.grow(source["task_id"], grown)
-
-        cleared = transfer(destination, source, run_id="first", **MARKING)
-
-        assert (cleared["rows"], cleared["total_rows"]) == (grown, 400 + grown)
-        assert rows_at(cleared["uris"]) == sandbox.control.true_rows(source["task_id"])[400:]
-        assert is_reported(destination, "first") == cleared["uris"]
-        assert is_reported(destination, "second") == second["uris"]
-        # nor does it take anything over from the run that has finished its report
-        assert len({*second["uris"], *cleared["uris"]}) == len(second["uris"]) + len(cleared["uris"])
-
-    @pytest.mark.at_night
-    def test_a_retry_of_the_run_that_failed_reports_its_own_parts_before_any_other_does(
-        self, source: dict[str, Any], destination: str
-    ) -> None:
-        parts = self.fail(destination, source)
-
-        assert transfer(destination, source, run_id="first", **MARKING)["uris"] == parts
-        assert transfer(destination, source, run_id="second", **MARKING)["uris"] == []
-
-    @pytest.mark.at_night
     def test_a_run_that_finds_nothing_new_reports_them_and_is_not_skipped(
         self, source: dict[str, Any], destination: str
     ) -> None:
@@ -128,22 +99,6 @@ class TestRefusedMark:
         assert is_reported(destination, "second") == parts
         with pytest.raises(AirflowSkipException):
             transfer(destination, source, run_id="third", **options)
-
-    def test_they_are_reported_once_though_several_runs_fail(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        parts = self.fail(destination, source)
-        sandbox.control.grow(source["task_id"], 30)
-        sandbox.control.fail(MARK, status=400, code="Odd")
-        with pytest.raises(AirflowFailException, match="Odd"):
-            transfer(destination, source, run_id="second", **MARKING)
-
-        third = transfer(destination, source, run_id="third", **MARKING)
-
-        assert third["uris"][:4] == parts
-        assert rows_at(third["uris"]) == landed(destination) == sandbox.control.true_rows(source["task_id"])
-        assert is_reported(destination, "first") == is_reported(destination, "second") == []
-        assert transfer(destination, source, run_id="fourth", **MARKING)["uris"] == []
 
 
 class Sources:
@@ -229,24 +184,6 @@ class TestSources:
             assert is_reported(sources.folder(index), "first") == []
 
     @pytest.mark.at_night
-    def test_the_run_that_failed_reports_none_of_them_once_it_is_cleared(self, sources: Sources) -> None:
-        sources.fail("first")
-        sources.land("second")
-        sources.grow(0, 4)
-
-        cleared = sources.land("first")
-
-        assert rows_of_each(cleared) == [sources.rows()[0][5:], [], []]
-        assert cleared["rows"] == 4
-
-    @pytest.mark.at_night
-    def test_a_retry_of_the_run_reports_all_of_them(self, sources: Sources) -> None:
-        sources.fail("first")
-
-        assert rows_of_each(sources.land("first")) == sources.rows()
-        assert sources.land("second")["uris"] == []
-
-    @pytest.mark.at_night
     def test_the_next_run_reports_those_that_landed_before_the_task_timed_out(
         self, sandbox: Sandbox, sources: Sources
     ) -> None:
@@ -264,23 +201,6 @@ class TestSources:
 
         assert rows_of_each(sources.land("second")) == sources.rows()
         assert sources.land("third")["uris"] == []
-
-    @pytest.mark.at_night
-    def test_those_are_reported_once_of_which_one_was_taken_over_at_the_end(self, sources: Sources) -> None:
-        others: list[Summary] = []
-
-        def land_the_second() -> None:
-            task = {"task_id": sources.tasks[1]}
-            others.append(transfer(sources.folder(1), task, run_id="other", mode="incremental"))
-
-        with pytest.raises(LeaseLost, match="another landing has finished there"):
-            land_and_tell(sources.operator(), land_the_second)
-
-        second = sources.land("second")
-
-        first_rows, second_rows, third_rows = sources.rows()
-        assert rows_at(others[0]["uris"]) == second_rows
-        assert rows_of_each(second) == [first_rows, [], third_rows]
 
 
 @pytest.mark.usefixtures("no_pauses")
@@ -300,19 +220,4 @@ class TestErrorsAfterTheLanding:
 
         assert rows_at(second["uris"]) == sandbox.control.true_rows(source["task_id"])
         assert is_reported(destination, "first") == []
-        assert transfer(destination, source, run_id="first", mode="incremental")["uris"] == []
-
-    @pytest.mark.at_night
-    def test_who_was_taken_over_after_its_landing_fails_and_reports_nothing(
-        self, source: dict[str, Any], destination: str
-    ) -> None:
-        others: list[Summary] = []
-
-        def land_another() -> None:
-            others.append(transfer(destination, source, run_id="second", mode="incremental"))
-
-        with pytest.raises(LeaseLost):
-            land_and_tell(make_transfer(destination, source, mode="incremental"), land_another)
-
-        assert len(rows_at(others[0]["uris"])) == 400
         assert transfer(destination, source, run_id="first", mode="incremental")["uris"] == []

@@ -5,10 +5,8 @@ Whatever they do, the manifest lists what is there, its rows are exact, and the 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
-import posixpath
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -27,7 +25,7 @@ from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import ClientTiming
 from tests.conftest import ALL_HISTORIES, SEED
-from tests.interruption import PATIENCE, Pauses
+from tests.interruption import PATIENCE
 from tests.landing.cases import ALL, HALF, KINDS, STATES, Case, landing_of
 from tests.landing.conftest import SERVERS, Crash, Folder, listed
 from tests.landing.interleaving import Held, outcome_of
@@ -166,30 +164,6 @@ class TestRunsThatMeet:
             assert Folder(storage.fs, destination.root).rows() == true_rows(ALL)
         assert taken_over > 5
 
-    def test_a_landing_that_was_taken_over_after_its_commit_marks_nothing(self, folder: Folder) -> None:
-        marked: list[str] = []
-
-        def attempt(number: int, **options: Any) -> Landed:
-            mark = functools.partial(marked.append, f"attempt {number}")
-            return run_job(job(Rows(HALF), folder.destination, "r1", attempt=number, mark=mark, **options))
-
-        with pytest.raises(LeaseLost):
-            attempt(1, on_commit=lambda *_: attempt(2))
-        assert marked == ["attempt 2"]
-
-    def test_parts_that_another_landing_deletes_meanwhile_are_not_missing(self, folder: Folder) -> None:
-        run_job(job(Rows(HALF), folder.destination, "r1"))
-        listing = ("files", posixpath.basename(folder.root))
-        late = Held(
-            lambda place: run_job(job(Rows(ALL), place, "r3", mode="incremental")),
-            folder.destination,
-            listing,
-        )
-        assert late.met
-        run_job(job(Rows(HALF), folder.destination, "r2", if_exists="overwrite"))
-        assert isinstance(late.end(), Landed)
-        assert folder.rows() == true_rows(ALL)
-
     def test_a_page_asked_ahead_is_forgotten_once_another_run_has_landed(self, folder: Folder) -> None:
         rows = Rows(HALF + 2)
         ahead = threading.Event()
@@ -222,21 +196,6 @@ class TestRunsThatMeet:
         assert isinstance(late, Landed)
         assert late.new == ()
         assert folder.rows() == true_rows(HALF + PAGE)
-
-    def test_a_landing_that_was_taken_over_does_not_take_the_lease_back(self, folder: Folder) -> None:
-        def die(rows: int, total: int) -> None:
-            raise Crash
-
-        def take_over(rows: int, total: int) -> None:
-            if rows == HALF:
-                with pytest.raises(Crash):
-                    run_job(job(Rows(ALL), folder.destination, "r2", mode="incremental", on_progress=die))
-
-        with pytest.raises(LeaseLost, match=r"attempt 1 of run r2 of d.t has the lease"):
-            run_job(job(Rows(ALL), folder.destination, "r1", mode="incremental", on_progress=take_over))
-        assert folder.names() >= {"_progress.json"}
-        assert run_job(job(Rows(ALL), folder.destination, "r3", mode="incremental")).manifest.rows == ALL
-        assert folder.rows() == true_rows(ALL)
 
     def test_rows_count_once_though_a_retry_adds_to_them(self, folder: Folder) -> None:
         pages = [
@@ -288,20 +247,6 @@ class TestRunsThatMeet:
         assert isinstance(held.end(kill=True), Crash)
         assert folder.progress().owner
         assert run_job(job(Rows(ALL), folder.destination, "r1", attempt=1)).manifest.rows == ALL
-
-    def test_fewer_rows_that_are_shown_for_a_moment_change_nothing(self, folder: Folder) -> None:
-        rows = Rows(ALL)
-        run_job(job(rows, folder.destination, "r1", mode="incremental"))
-
-        def sleep(seconds: float) -> None:
-            rows.count = HALF if rows.count == ALL else ALL
-
-        late = dataclasses.replace(
-            job(rows, folder.destination, "r2", mode="incremental", mark=lambda: None, late_rows_delay=4.0),
-            stop=Pauses(sleep),
-        )
-        assert run_job(late).manifest.rows == ALL
-        assert folder.rows() == true_rows(ALL)
 
     @pytest.mark.parametrize("form", ["{}//landing", "{}/./landing", "{}/landing/"])
     def test_a_folder_may_be_spelt_in_any_way(self, tmp_path: Path, form: str) -> None:

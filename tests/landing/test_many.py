@@ -158,18 +158,9 @@ class TestUnreported:
             )
         )
 
-    def test_they_are_reported_at_the_end(self, folders: list[Folder]) -> None:
-        self.report(folders)
-        assert not any(PROGRESS in folder.names() for folder in folders)
-        assert not any(self.takes_over(folder) for folder in folders)
-
     def test_until_then_their_heartbeats_go_on(self, folders: list[Folder]) -> None:
         self.report(folders, partial(self.beats, folders), heartbeats=0.001)
         until_no_thread("webcollect-lease")
-        assert not any(PROGRESS in folder.names() for folder in folders)
-
-    def test_they_go_on_also_while_files_are_deleted_at_the_end(self, folders: list[Folder]) -> None:
-        self.report(folders, last=Stub("tidy", partial(self.beats, folders)), heartbeats=0.001)
         assert not any(PROGRESS in folder.names() for folder in folders)
 
     def test_after_an_error_the_next_run_takes_them_over_without_watching_them(

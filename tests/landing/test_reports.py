@@ -93,27 +93,6 @@ class TestTheNextRun:
         assert times == [first.manifest.finished_at] * 2 + [second.manifest.finished_at]
         assert first.manifest.finished_at < second.manifest.finished_at
 
-    def test_it_does_so_with_nothing_new_too(self, source: Source, folder: Folder) -> None:
-        first = source.land("r1")
-
-        second = source.land("r2")
-
-        assert [part.name for part in second.new] == [part.name for part in first.new]
-        assert second.committed == ()
-        assert (second.own, second.manifest.run.run_id) == (True, "r2")
-        assert reported(folder, "r2") == true_rows(10)
-        assert reported(folder, "r1") == []
-
-    def test_it_takes_nothing_over_once_the_report_is_finished(self, source: Source, folder: Folder) -> None:
-        source.land("r1").finish()
-        assert PROGRESS not in folder.names()
-        source.rows.count = 15
-
-        second = source.land("r2")
-
-        assert (count(second), reported(folder, "r2")) == (5, true_rows(15)[10:])
-        assert reported(folder, "r1") == true_rows(10)
-
     def test_of_more_runs_only_the_reports_that_are_not_finished_are_taken_over(
         self, source: Source, folder: Folder
     ) -> None:
@@ -124,33 +103,6 @@ class TestTheNextRun:
         assert reported(folder, "r1") == true_rows(10)
         assert reported(folder, "r2") == reported(folder, "r3") == []
         assert reported(folder, "r4") == true_rows(25)[10:]
-
-    def test_it_does_so_though_an_attempt_in_between_has_failed(self, source: Source, folder: Folder) -> None:
-        source.land("r1")
-        source.rows.count = 15
-
-        def fail(rows: int, total: int) -> None:
-            raise ConnectionError("the service is down")
-
-        with pytest.raises(ConnectionError):
-            source.land("r2", on_progress=fail)
-        third = source.land("r3", finish=True)
-
-        assert (count(third), reported(folder, "r3")) == (15, true_rows(15))
-        assert folder.names() == {MANIFEST, *(part.name for part in third.new)}
-
-    def test_it_does_so_though_the_mark_of_the_run_before_was_refused(
-        self, source: Source, folder: Folder
-    ) -> None:
-        def refuse() -> None:
-            raise ConnectionError("the service is down")
-
-        with pytest.raises(ConnectionError):
-            source.land("r1", finish=True, mark=refuse)
-        second = source.land("r2", finish=True, mark=lambda: None)
-
-        assert (count(second), reported(folder, "r2")) == (10, true_rows(10))
-        assert second.manifest.exported_at is not None
 
 
 class TestFinish:
@@ -167,25 +119,6 @@ class TestFinish:
         assert PROGRESS not in folder.names()
         assert reported(folder, "r2") == true_rows(10)
 
-    def test_it_learns_it_also_once_the_other_has_finished(self, source: Source, folder: Folder) -> None:
-        first = source.land("r1")
-        source.land("r2", finish=True)
-
-        with pytest.raises(LeaseLost, match="another landing has finished there"):
-            first.finish()
-        assert reported(folder, "r2") == true_rows(10)
-
-    def test_it_learns_it_though_the_other_has_not_committed(self, source: Source, folder: Folder) -> None:
-        first = source.land("r1")
-        source.rows.count = 15
-        second = source.held("r2", ("replace", MANIFEST))
-        assert second.met
-
-        with pytest.raises(LeaseLost):
-            first.finish()
-        assert isinstance(landed := second.end(), Landed)
-        assert count(landed) == 15
-
     @pytest.mark.parametrize("run", ["r1", "r2"])
     def test_of_all_who_report_a_part_one_can_finish(self, source: Source, run: str, folder: Folder) -> None:
         reports = [source.land("r1"), source.land(run, attempt=2), source.land(run, attempt=3)]
@@ -201,30 +134,8 @@ class TestFinish:
         assert outcomes == ["lost", "lost", "finished"]
         assert folder.rows() == true_rows(10)
 
-    def test_without_anything_new_there_is_nothing_to_finish(self, source: Source, folder: Folder) -> None:
-        source.land("r1", finish=True)
-        before = folder.read(MANIFEST)
-
-        source.land("r2").finish()
-
-        assert (folder.read(MANIFEST), PROGRESS in folder.names()) == (before, False)
-
 
 class TestKilled:
-    @pytest.mark.parametrize("rows", [10, 15], ids=["nothing new", "more rows"])
-    def test_a_run_that_is_killed_right_before_its_record_is_removed_leaves_its_report_to_the_next(
-        self, source: Source, folder: Folder, rows: int
-    ) -> None:
-        first = source.held("r1", ("remove", PROGRESS))
-        assert isinstance(first.end(kill=True), Crash)
-        source.rows.count = rows
-
-        second = source.land("r2", finish=True)
-
-        assert count(second) == rows
-        assert reported(folder, "r2") == true_rows(rows)
-        assert folder.names() == {MANIFEST, *(part.name for part in second.new)}
-
     @pytest.mark.by_day(1)
     @pytest.mark.parametrize("rows", [10, 15], ids=["nothing new", "more rows"])
     @pytest.mark.parametrize("options", [{}, {"mark": lambda: None}], ids=["", "marks"])
@@ -272,15 +183,6 @@ class TestOwnRetry:
 
         assert count(source.land("r1", attempt=2, finish=True)) == 10
         assert folder.rows() == true_rows(10)
-
-    def test_a_run_that_is_cleared_reports_what_it_had_landed(self, source: Source) -> None:
-        first = source.land("r1", finish=True)
-        source.rows.count = 15
-        source.land("r2", finish=True)
-
-        cleared = source.land("r1", attempt=2)
-
-        assert (cleared.new, cleared.committed) == (first.new, ())
 
     def test_a_run_whose_report_was_taken_over_reports_only_what_it_newly_lands(
         self, source: Source, folder: Folder
@@ -335,16 +237,6 @@ class TestOverwrite:
             second.finish()
         assert folder.rows() == true_rows(15)
 
-    def test_a_run_that_replaces_it_reports_its_own_rows(self, source: Source, folder: Folder) -> None:
-        source.land("r1", **self.FULL)
-        source.rows.count = 15
-
-        second = source.land("r2", finish=True, **self.FULL)
-
-        assert (count(second), reported(folder, "r2")) == (15, true_rows(15))
-        assert reported(folder, "r1") == []
-        assert folder.names() == {MANIFEST, *(part.name for part in second.new)}
-
     def test_a_run_that_skips_it_leaves_its_report_to_it(self, source: Source, folder: Folder) -> None:
         first = source.land("r1", **self.FULL)
 
@@ -353,15 +245,3 @@ class TestOverwrite:
         assert (second.own, second.new) == (False, ())
         first.finish()
         assert reported(folder, "r1") == true_rows(10)
-
-    def test_a_retry_of_it_reports_its_rows_and_finishes(self, source: Source, folder: Folder) -> None:
-        old = source.land("r1", finish=True)
-        source.rows.count = 15
-        first = source.land("r2", **self.FULL)
-
-        retry = source.land("r2", attempt=2, finish=True, **self.FULL)
-
-        assert (retry.new, retry.committed) == (first.new, ())
-        # a retry knows what it has not needed itself; the parts of the run before are for `clean`
-        needless = folder.names() - {MANIFEST, *(part.name for part in retry.new)}
-        assert needless <= {part.name for part in old.new}

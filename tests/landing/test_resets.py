@@ -139,17 +139,6 @@ class TestAppend:
         assert total(second) == count
         assert folder.names() == {MANIFEST, *(part.name for part in second.parts)}
 
-    def test_it_may_begin_anew_several_times(self, task: RunTask, folder: Folder) -> None:
-        task.land()
-        landed = task.rows()
-        # the same rows, but fewer each time
-        for count in (250, 120, 3):
-            new = task.refill(count)
-            manifest = task.land()
-            assert (total(manifest), manifest.earlier_rows) == (count, len(landed))
-            landed += new
-            assert folder.rows() == landed
-
     def test_a_source_without_rows_changes_nothing_may_be_marked_and_the_next_run_adds_what_comes(
         self, task: RunTask, folder: Folder
     ) -> None:
@@ -166,21 +155,6 @@ class TestAppend:
         task.grow(30)
         assert total(task.land()) == 30
         assert folder.rows() == old + task.rows()
-
-    def test_the_next_run_takes_the_report_over_also_from_a_source_that_begins_anew(
-        self, task: RunTask, folder: Folder
-    ) -> None:
-        def refuse() -> None:
-            raise ConnectionError("the service is down")
-
-        with pytest.raises(ConnectionError):
-            task.land(mark=refuse)
-        old, new = task.rows(), task.refill(40)
-
-        manifest = task.land(mark=lambda: None)
-
-        assert total(manifest) == 340
-        assert folder.rows() == old + new
 
     @pytest.mark.parametrize("before", ["reported", "not reported", "not marked"])
     def test_a_source_that_had_no_rows_for_a_while_is_gone_on_with(
@@ -441,29 +415,6 @@ class TestReplaced:
 
 
 class TestRunsAfterRestore:
-    def test_a_run_that_appends_adds_the_rows_of_the_source(self, task: RunTask, folder: Folder) -> None:
-        task.land()
-        old, new = task.rows(), task.refill(250)
-        task.land("full")
-        restore(folder.location)
-
-        manifest = task.land("append")
-
-        assert (total(manifest), manifest.earlier_rows) == (250, 300)
-        assert folder.rows() == old + new
-
-    def test_a_run_that_is_not_told_what_to_do_changes_nothing(self, task: RunTask, folder: Folder) -> None:
-        task.land()
-        old = task.rows()
-        task.refill(250)
-        task.land("full")
-        restored = restore(folder.location)
-
-        with pytest.raises(SourceReset):
-            task.land("fail")
-        assert read_landing(folder.location).manifest == restored
-        assert folder.rows() == old
-
     def test_a_source_that_has_its_old_rows_again_is_gone_on_with(self, source: Refilled) -> None:
         old, _ = source.replaced()
         restore(source.folder.location)
@@ -633,18 +584,6 @@ class TestClean:
         assert source.folder.names() == before - replaced
         assert (kept(source.folder), source.folder.rows()) == ((), rows)
         read_landing(source.folder.location).verify()
-
-    def test_of_two_the_younger_stays(self, source: Refilled, replaced: set[str]) -> None:
-        old = source.folder.rows()
-        self.age(source.folder, replaced, days=2)
-        source.refill("last")
-        source.land("r3", "full")
-        assert len(kept(source.folder)) == 2
-
-        assert self.cleaned(source.folder) == replaced
-
-        restore(source.folder.location)
-        assert source.folder.rows() == old
 
     def test_parts_that_are_landed_again_stay(self, source: Refilled, replaced: set[str]) -> None:
         restore(source.folder.location)
