@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import ALL_HISTORIES, SEED
+from tests.landing.conftest import SERVERS
 from tests.landing.storages import Storage
 from tests.landing.victim import Victim, check, running_lander
 
@@ -25,7 +26,11 @@ KILLS = 15 if ALL_HISTORIES else 2
 ROWS = 600
 
 
-@pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.at_night)])
+#: What the storages need, to be imported before anything forks.
+MODULES = ("s3fs.core", "adlfs", "gcsfs.core")
+
+
+@pytest.fixture(params=["disk", *(pytest.param(kind, marks=pytest.mark.at_night) for kind in SERVERS)])
 def storage(request: pytest.FixtureRequest, storage_of: Callable[[str], Storage]) -> Storage:
     """A real storage of each kind."""
     return storage_of(request.param)
@@ -34,7 +39,8 @@ def storage(request: pytest.FixtureRequest, storage_of: Callable[[str], Storage]
 @pytest.fixture(scope="module")
 def lander() -> Iterator[subprocess.Popen[str]]:
     """What lands in forks of itself."""
-    with running_lander("s3fs.core" if find_spec("s3fs") else None) as process:
+    installed = [module for module in MODULES if find_spec(module.partition(".")[0])]
+    with running_lander(", ".join(installed)) as process:
         yield process
 
 
@@ -56,6 +62,7 @@ def test_every_row_lands_once_wherever_the_process_is_killed(
 
 
 @pytest.mark.at_night
+@pytest.mark.parametrize("storage", ["disk", "s3"], indirect=True)
 def test_every_row_lands_once_whenever_the_process_is_killed(
     lander: subprocess.Popen[str], sandbox: Sandbox, storage: Storage
 ) -> None:
