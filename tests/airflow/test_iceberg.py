@@ -79,13 +79,6 @@ def test_every_row_lands_in_the_table_once(
     assert table.properties["webcollect.rows"] == "5"
 
 
-def test_a_cleared_run_changes_nothing(source: dict[str, Any], catalog: Catalog) -> None:
-    to_table(source, run_id="r1")
-    snapshots = len(catalog.load_table("shop.prices").snapshots())
-    assert to_table(source, run_id="r1")["rows"] == 400
-    assert len(catalog.load_table("shop.prices").snapshots()) == snapshots
-
-
 def test_the_event_names_the_table(source: dict[str, Any], catalog: Catalog) -> None:
     run = land(TABLE, source, table_format="iceberg")
     assert [asset.uri for asset in make_transfer(TABLE, source, table_format="iceberg").outlets] == [

@@ -85,16 +85,6 @@ class TestVerify:
         with pytest.raises(LandingError, match=r"there is no .*_manifest\.json: nothing has landed"):
             verify(destination)
 
-    def test_a_manifest_of_a_newer_layout_ends_the_task_without_retries(
-        self, source: dict[str, Any], destination: str
-    ) -> None:
-        transfer(destination, source)
-        file = Path(destination.removeprefix("file://")) / "_manifest.json"
-        file.write_text(file.read_text().replace('"version": 1', '"version": 2'))
-
-        with pytest.raises(AirflowFailException):
-            verify(destination)
-
 
 class TestClean:
     @pytest.fixture
@@ -123,26 +113,6 @@ class TestClean:
         assert left.exists() is dry_run
         assert f"{'Would remove' if dry_run else 'Removed'} {LEFTOVER} (4 bytes)" in caplog.text
         assert verify(destination)["rows"] == 400
-
-    def test_what_is_younger_stays(self, left: Path, destination: str) -> None:
-        cleaned = execute(
-            WebCollectCleanLandingOperator(
-                task_id="clean", destination=destination, older_than=3 * 24 * 60 * 60
-            )
-        )
-
-        assert cleaned["files"] == 0
-        assert left.exists()
-
-    def test_it_can_be_mapped_over_folders(self, left: Path, destination: str) -> None:
-        folders = [destination, f"{destination}-not-there"]
-        run = run_tasks(
-            lambda: WebCollectCleanLandingOperator.partial(task_id="clean", dry_run=True).expand(
-                destination=folders
-            )
-        )
-
-        assert [run.xcoms[f"clean[{index}]"]["files"] for index in range(2)] == [1, 0]
 
 
 @pytest.mark.parametrize(

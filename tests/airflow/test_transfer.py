@@ -121,17 +121,6 @@ class TestRetries:
         # the retry reads the first page again at the end
         assert [offset for offset in offsets if not offset] == [offsets[0], offsets[-1]]
 
-    def test_a_retry_after_the_commit_lands_nothing_again(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        sandbox.control.fail("/data/markexported", status=400, code="TaskExecuting")
-        summary = transfer(destination, source, tries=2, mark_exported=True)
-
-        # with the first page again before the mark, and the last one again by the retry
-        assert len(sandbox.control.requests("/data/all")) == 7
-        assert sandbox.control.task(source["task_id"])["exported"]
-        assert summary["rows"] == 400
-
 
 class TestAnotherRun:
     def test_it_is_refused_and_not_retried(self, source: dict[str, Any], destination: str) -> None:
@@ -141,23 +130,6 @@ class TestAnotherRun:
         ):
             transfer(destination, source)
 
-        assert manifest(destination)["run"]["run_id"] == "first"
-
-    def test_it_may_overwrite(self, sandbox: Sandbox, source: dict[str, Any], destination: str) -> None:
-        transfer(destination, source)
-        sandbox.control.grow(source["task_id"], 30)
-        summary = transfer(destination, source, run_id="second", if_exists="overwrite")
-
-        assert summary["rows"] == 430
-        assert manifest(destination)["run"]["run_id"] == "second"
-        assert landed(destination) == sandbox.control.true_rows(source["task_id"])
-
-    def test_it_may_skip(self, sandbox: Sandbox, source: dict[str, Any], destination: str) -> None:
-        transfer(destination, source, run_id="first")
-        sandbox.control.grow(source["task_id"], 30)
-        summary = transfer(destination, source, if_exists="skip")
-
-        assert summary["rows"] == 400
         assert manifest(destination)["run"]["run_id"] == "first"
 
 
@@ -172,15 +144,6 @@ class TestMarkExported:
         assert paths.index("/data/markexported") > max(
             i for i, path in enumerate(paths) if path == "/data/all"
         )
-
-    def test_it_confirms_nothing_that_did_not_land(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        sandbox.control.fail("/data/all", after=2, status=403, times=None)
-        with pytest.raises(AirflowFailException):
-            transfer(destination, source, mark_exported=True)
-
-        assert sandbox.control.requests("/data/markexported") == []
 
 
 class TestRowsThatComeLate:
@@ -202,25 +165,6 @@ class TestRowsThatComeLate:
         source = sandbox.control.add_task(rows=40, state="Finished")
 
         assert transfer(destination, source, late_rows_delay=10)["rows"] == 40
-
-    @pytest.mark.parametrize(
-        "options",
-        [{"mode": "incremental", "late_rows_delay": 3}, {"mark_exported": True, "late_rows_delay": 3}],
-        ids=["incremental", "marked"],
-    )
-    def test_they_are_waited_for_also_beside_older_batches(
-        self, sandbox: Sandbox, destination: str, options: dict[str, Any]
-    ) -> None:
-        source = sandbox.control.add_task(lots=[30], rows=40)
-        if "mode" in options:
-            transfer(destination, source, mode="incremental")
-        sandbox.control.configure(empty_after_finish_seconds=2.5)
-        sandbox.control.start_task(source["task_id"])
-        # the run has ended a second ago
-        sandbox.control.advance(271)
-        transfer(destination, source, **options)
-
-        assert len(landed(destination)) == 70
 
 
 class TestFormats:

@@ -17,9 +17,7 @@ from sqlalchemy import text
 
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.destinations import Place
-from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.lease import Lease
 from airflow_provider_webcollect.landing.manifest import Manifest, Run, Source
 from airflow_provider_webcollect.transfers import reporting
 from airflow_provider_webcollect.transfers.reporting import LandingReport, totals_of
@@ -291,22 +289,6 @@ class TestMetrics:
 
         assert (counted["webcollect.landing.rows"], counted["webcollect.landing.pages"]) == (400, 4)
 
-    def test_rows_of_a_try_that_failed_are_counted_when_they_are_committed(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str, counted: dict[str, int]
-    ) -> None:
-        sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
-        transfer(destination, source, tries=2, max_part_bytes=1)
-
-        assert counted["webcollect.landing.rows"] == 400
-
-    def test_rows_are_counted_once_though_the_mark_after_them_fails(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str, counted: dict[str, int]
-    ) -> None:
-        sandbox.control.fail("/data/markexported", status=400, code="TaskExecuting")
-        transfer(destination, source, tries=2, mark_exported=True)
-
-        assert counted["webcollect.landing.rows"] == 400
-
     def test_rows_are_counted_once_though_another_run_reports_them(
         self, sandbox: Sandbox, source: dict[str, Any], destination: str, counted: dict[str, int]
     ) -> None:
@@ -320,35 +302,6 @@ class TestMetrics:
         assert transfer(destination, source, **options)["rows"] == 430
         assert counted["webcollect.landing.rows"] == 430
         assert counted["webcollect.landing.bytes"] == manifest(destination)["bytes"]
-
-    @pytest.mark.parametrize("marks", [False, True])
-    def test_rows_of_a_commit_that_a_retry_repeats_are_counted(
-        self,
-        source: dict[str, Any],
-        destination: str,
-        counted: dict[str, int],
-        monkeypatch: pytest.MonkeyPatch,
-        marks: bool,
-    ) -> None:
-        really: Any = Lease.commit
-
-        def fail_once(lease: Lease, *arguments: Any, **options: Any) -> str:
-            monkeypatch.setattr(Lease, "commit", really)
-            raise StorageError("the storage is down")
-
-        monkeypatch.setattr(Lease, "commit", fail_once)
-        transfer(destination, source, tries=2, mark_exported=marks)
-
-        assert counted["webcollect.landing.rows"] == 400
-
-    def test_what_another_run_has_landed_is_not_counted(
-        self, source: dict[str, Any], destination: str, counted: dict[str, int]
-    ) -> None:
-        transfer(destination, source)
-        counted.clear()
-        transfer(destination, source, if_exists="skip")
-
-        assert set(counted.values()) == {0}
 
     def test_of_sources_those_that_landed_are_counted_though_another_failed(
         self, sandbox: Sandbox, destination: str, counted: dict[str, int]

@@ -129,14 +129,6 @@ class TestTables:
         assert second.xcoms["land"]["manifest"] == destination
         assert [s3.fs.exists(uri) for uri in second.xcoms["land"]["uris"]] == [True]
 
-    @pytest.mark.at_night
-    def test_many_sources_have_each_a_table(self, sandbox: Sandbox, s3: Storage, folder: str) -> None:
-        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30, 40)]
-        transfer(f"s3://storage@{folder}", sources=tasks, table_format="delta")
-
-        for task in tasks:
-            assert self.read(s3, f"{folder}/{task}") == sandbox.control.true_rows(task)
-
     def test_the_operators_on_landings_use_the_connection(
         self, s3: Storage, source: dict[str, Any], folder: str
     ) -> None:
@@ -213,33 +205,6 @@ class TestRedshift:
         with denied, pytest.raises(AirflowFailException, match=message):
             transfer(f"s3://storage@{folder}", source, redshift_manifest=True)
 
-    @pytest.mark.at_night
-    @pytest.mark.usefixtures("no_pauses")
-    @pytest.mark.parametrize("grown", [0, 30], ids=["nothing new", "more rows"])
-    def test_that_of_the_next_run_lists_what_a_run_has_landed_that_may_not_write_it(
-        self, sandbox: Sandbox, s3: Storage, source: dict[str, Any], folder: str, grown: int
-    ) -> None:
-        options: dict[str, Any] = {
-            "destination": f"s3://storage@{folder}",
-            "source": source,
-            "mode": "incremental",
-            "redshift_manifest": True,
-            "max_part_bytes": 1,
-        }
-        denied = s3.denied(f"{folder}/_redshift_manifest*", "s3:PutObject")
-        with denied, pytest.raises(AirflowFailException):
-            transfer(**options, run_id="first")
-        assert self.written(s3, folder) == []
-        if grown:
-            sandbox.control.grow(source["task_id"], grown)
-
-        second = transfer(**options, run_id="second")
-        cleared = transfer(**options, run_id="first")
-
-        assert self.copied(s3, second) == [100] * 4 + [30] * bool(grown)
-        assert len(second["uris"]) == len(self.copied(s3, second))
-        assert (self.copied(s3, cleared), cleared["uris"]) == ([], [])
-
     def test_with_nothing_new_copy_is_given_nothing(
         self, s3: Storage, source: dict[str, Any], folder: str
     ) -> None:
@@ -247,16 +212,6 @@ class TestRedshift:
         summaries = [transfer(where, source, mode="incremental", redshift_manifest=True) for _ in range(2)]
 
         assert [self.copied(s3, summary) for summary in summaries] == [[400], []]
-
-    @pytest.mark.at_night
-    def test_each_of_many_sources_has_its_own(self, sandbox: Sandbox, s3: Storage, folder: str) -> None:
-        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30)]
-        summary = transfer(f"s3://storage@{folder}", sources=tasks, redshift_manifest=True)
-
-        assert [self.copied(s3, each) for each in summary["sources"]] == [[20], [30]]
-        assert [[each["redshift_manifest"]] for each in summary["sources"]] == [
-            self.written(s3, f"{folder}/{task}") for task in tasks
-        ]
 
     def test_that_of_another_run_is_left_as_it_is(
         self, s3: Storage, source: dict[str, Any], folder: str

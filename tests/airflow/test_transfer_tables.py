@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -18,19 +16,16 @@ from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.operators.webcollect import (
     WebCollectAcceptLandingOperator,
-    WebCollectCleanLandingOperator,
     WebCollectVerifyLandingOperator,
 )
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import make_dag, run_tasks
 from tests.airflow.executions import execute
 from tests.airflow.landings import (
-    RETRIES,
     attach,
     land,
     landed,
     make_transfer,
-    manifest,
     table_rows,
     transfer,
 )
@@ -128,38 +123,6 @@ class TestRows:
 
 
 class TestRetries:
-    def test_a_retry_goes_on_after_what_is_safe(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        # the third page breaks the first try
-        sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
-        run = land(destination, source, max_part_bytes=1, **TABLE, **RETRIES)
-
-        assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
-        assert table_rows(destination) == sandbox.control.true_rows(source["task_id"])
-        offsets = [int(request["query"]["offset"]) for request in sandbox.control.requests("/data/all")]
-        assert [offset for offset in offsets if not offset] == [offsets[0], offsets[-1]]
-
-    def test_a_retry_after_the_commit_commits_nothing_again(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        sandbox.control.fail("/data/markexported", status=400, code="TaskExecuting")
-        summary = transfer(destination, source, tries=2, mark_exported=True, **TABLE)
-
-        assert (summary["rows"], sandbox.control.task(source["task_id"])["exported"]) == (400, True)
-        assert len(table_rows(destination)) == 400
-        first, *others = (commit["webcollect.rows"] for commit in versions_of(destination))
-        # those have what became of the mark
-        assert (first, {*others}) == ("400", {"0"})
-
-    def test_a_cleared_run_reports_its_own_rows_again_and_adds_none(
-        self, source: dict[str, Any], destination: str
-    ) -> None:
-        first, cleared = (transfer(destination, source, run_id="run", **GROWING) for _ in range(2))
-
-        assert cleared["uris"] == first["uris"] == files_of(destination)
-        assert len(versions_of(destination)) == 1
-
     def test_a_cleared_run_reports_none_of_the_rows_of_its_successor(
         self, sandbox: Sandbox, source: dict[str, Any], destination: str
     ) -> None:
@@ -171,19 +134,6 @@ class TestRetries:
         assert cleared["uris"] == first["uris"]
         assert sorted([*first["uris"], *second["uris"]]) == sorted(files_of(destination))
         assert table_rows(destination) == sandbox.control.true_rows(source["task_id"])
-
-    def test_another_run_is_refused_or_replaces_the_rows(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        transfer(destination, source, run_id="first", **TABLE)
-        with pytest.raises(AirflowFailException, match="holds what run first of"):
-            transfer(destination, source, **TABLE)
-        sandbox.control.grow(source["task_id"], 30)
-        transfer(destination, source, if_exists="overwrite", **TABLE)
-
-        assert table_rows(destination) == sandbox.control.true_rows(source["task_id"])
-        # those before can be read as long as nobody has removed their files
-        assert deltalake.DeltaTable(destination, version=0).to_pyarrow_table().num_rows == 400
 
 
 class TestReports:
@@ -246,64 +196,16 @@ class TestRefused:
         with make_dag(), pytest.raises(InvalidArgument, match=message):
             make_transfer("s3://bucket/prices", {"task_id": "t"}, **arguments)
 
-    def test_rendered_ones_fail_before_anything_is_sent(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        with pytest.raises(AirflowFailException, match="`table_format` is 'hudi'"):
-            transfer(destination, source, table_format="{{ 'hudi' }}")
-
-        assert sandbox.control.requests() == []
-
     def test_a_storage_that_tables_cannot_reach_is_named(self, source: dict[str, Any]) -> None:
         attach("memory", fs=fsspec.filesystem("memory"))
         with pytest.raises(AirflowFailException, match=r"`destination` is 'memory://.*on a disk, S3"):
             transfer("memory://bucket/prices", source, **TABLE)
-
-    def test_a_folder_with_a_landing_takes_no_table(self, source: dict[str, Any], destination: str) -> None:
-        transfer(destination, source, file_format="parquet", mode="incremental")
-        with pytest.raises(AirflowFailException, match=r"holds a landing that is no table"):
-            transfer(destination, source, **GROWING)
-
-        assert not Path(destination.removeprefix("file://"), "_delta_log").exists()
-        assert manifest(destination)["rows"] == 400
-
-    def test_a_table_takes_no_landing_of_a_folder(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        transfer(destination, source, **GROWING)
-        sandbox.control.grow(source["task_id"], 30)
-        with pytest.raises(AirflowFailException, match=r"holds files that no landing wrote \(_delta_log/"):
-            transfer(destination, source, file_format="parquet", mode="incremental")
-
-        assert len(table_rows(destination)) == 400
-        assert not Path(destination.removeprefix("file://"), "_manifest.json").exists()
 
     def test_a_partition_of_a_table_takes_no_landing(self, source: dict[str, Any], destination: str) -> None:
         transfer(destination, source, **GROWING)
         # VACUUM would remove its parts
         with pytest.raises(AirflowFailException, match="is inside the landing at"):
             transfer(f"{destination}/dt=2026-01-01", source)
-
-    def test_a_table_that_others_fill_stays_as_it_is(self, source: dict[str, Any], destination: str) -> None:
-        import pyarrow as pa
-
-        deltalake.write_deltalake(destination, pa.table({"id": ["1"]}))
-        with pytest.raises(AirflowFailException, match="a table with rows that no landing has written"):
-            transfer(destination, source, **GROWING)
-
-        assert table_rows(destination) == [{"id": "1"}]
-
-    def test_another_source_is_refused(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        other = sandbox.control.add_task(lots=[5])
-        transfer(destination, source, **GROWING)
-        with pytest.raises(
-            AirflowFailException, match=f"holds .*{source['task_id']}.* not .*{other['task_id']}"
-        ):
-            transfer(destination, other, **GROWING)
-
-        assert len(table_rows(destination)) == 400
 
 
 class TestRowsThatFailTheirChecks:
@@ -334,21 +236,6 @@ class TestRowsThatFailTheirChecks:
         assert table_rows(destination) == sandbox.control.true_rows(changed["task_id"])
         assert (summary["rows"], len(summary["uris"])) == (20, 1)
 
-    def test_discarded_ones_are_left_out(
-        self, sandbox: Sandbox, changed: dict[str, Any], destination: str
-    ) -> None:
-        transfer(destination, changed, checks=CHECKS, on_failed_checks="quarantine", run_id="bad", **GROWING)
-        execute(
-            WebCollectAcceptLandingOperator(
-                task_id="discard", destination=destination, run_id="bad", decision="discard"
-            )
-        )
-        sandbox.control.grow(changed["task_id"], 5)
-        transfer(destination, changed, **GROWING)
-
-        rows = sandbox.control.true_rows(changed["task_id"])
-        assert table_rows(destination) == [*rows[:30], *rows[50:]]
-
 
 class TestOperatorsOnTables:
     def test_verify_says_what_has_landed_and_names_damage(
@@ -367,24 +254,6 @@ class TestOperatorsOnTables:
         gone.unlink()
         with pytest.raises(AirflowFailException, match=f"{gone.name} is missing"):
             execute(WebCollectVerifyLandingOperator(task_id="verify", destination=destination))
-
-    def test_clean_removes_what_no_version_of_the_table_needs(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        transfer(destination, source, **TABLE)
-        transfer(destination, source, if_exists="overwrite", **TABLE)
-        folder = Path(destination.removeprefix("file://"))
-        left = folder / "part-00009-0badcafe.parquet"
-        left.write_bytes(b"rows")
-        then = time.time() - 2 * 24 * 60 * 60
-        for file in folder.rglob("*.*"):
-            os.utime(file, (then, then))
-
-        cleaned = execute(WebCollectCleanLandingOperator(task_id="clean", destination=destination))
-
-        assert (cleaned["files"], left.exists()) == (1, False)
-        assert table_rows(destination) == sandbox.control.true_rows(source["task_id"])
-        assert deltalake.DeltaTable(destination, version=0).to_pyarrow_table().num_rows == 400
 
 
 def test_no_credentials_are_in_the_log_of_a_table(source: dict[str, Any], destination: str) -> None:
