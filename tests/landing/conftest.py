@@ -99,17 +99,12 @@ class StoreFile(AbstractBufferedFile):
 
     def _upload_chunk(self, final: bool = False) -> bool:
         self.uploaded += self.buffer.getvalue()
-        self.fs.operations.append(f"upload {self.path}")
         if final and self.autocommit:
             self.commit()
         return True
 
     def commit(self) -> None:
-        self.fs.operations.append(f"commit {self.path}")
         self.fs.objects[self.path] = self.uploaded
-
-    def discard(self) -> None:
-        self.fs.operations.append(f"discard {self.path}")
 
 
 class Store(AbstractFileSystem):
@@ -121,7 +116,6 @@ class Store(AbstractFileSystem):
     def __init__(self) -> None:
         super().__init__()
         self.objects: dict[str, bytes] = {}
-        self.operations: list[str] = []
 
     def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> StoreFile:
         return StoreFile(self, path, mode, block_size=kwargs["block_size"], autocommit=kwargs["autocommit"])

@@ -126,23 +126,6 @@ class TestLanding:
         assert folder.rows() == []
         assert folder.names() == {"_manifest.json"}
 
-    def test_rows_that_appear_late_are_waited_for(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox
-    ) -> None:
-        sandbox.control.configure(empty_after_finish_seconds=3600, stale_seconds=0)
-        late = sandbox.control.add_task(rows=50, lots=1)["task_id"]
-        sandbox.control.advance(-60)
-        slept: list[float] = []
-
-        def sleep(seconds: float) -> None:
-            slept.append(seconds)
-            if len(slept) == 3:
-                sandbox.control.configure(empty_after_finish_seconds=0)
-
-        landing(late, late_rows_delay=15, sleep=sleep)
-        assert slept == [2, 2, 2]
-        assert len(folder.rows()) == 50
-
     @pytest.mark.parametrize(("late_rows_delay", "waits"), [(0, []), (1, [1]), (5, [2, 2, 1])])
     def test_an_empty_source_is_not_waited_for_longer_than_asked_and_a_long_wait_is_announced(
         self,
@@ -249,18 +232,6 @@ class TestCounts:
         with pytest.raises(RowsMissing, match=f"task {task.id}: .* announced {total} rows, and 2 came"):
             task.land(fetch=listed(pages))
         assert "_manifest.json" not in task.folder.names()
-
-    def test_a_source_that_shrinks_while_it_is_read_is_read_anew(self, task: Task, folder: Folder) -> None:
-        def gone(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for each in pages:
-                yield msgspec.structs.replace(each, total=300, rest_total=0)
-                return
-
-        with pytest.raises(RowsMissing):
-            task.land(size=500, read=gone)
-        assert "_manifest.json" not in folder.names()
-        task.land()
-        assert folder.rows() == task.rows()
 
     @pytest.mark.parametrize("grown", [40, 2000])
     def test_rows_that_were_landed_in_part_and_then_reset_are_read_anew(self, task: Task, grown: int) -> None:

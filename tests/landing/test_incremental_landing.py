@@ -14,7 +14,6 @@ from airflow_provider_webcollect.landing.errors import PartsMissing, RowsMissing
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.manifest import Run
 from airflow_provider_webcollect.service.endpoints import mark_exported
-from airflow_provider_webcollect.service.errors import RequestRejected
 from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.all_formats import read
 from tests.landing.conftest import (
@@ -207,34 +206,6 @@ class TestReset:
         task.grow(50)
         task.land(run=OTHER_RUN, mark=lambda: client.send(mark_exported(task.id)))
         assert task.folder.rows() == task.rows()
-
-    def test_all_of_it_may_be_landed_anew_and_the_old_rows_stay_readable_until_then(self, task: Task) -> None:
-        task.land()
-        old = task.folder.rows()
-        task.refill(250)
-
-        def observed(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for each in pages:
-                assert task.folder.rows() == old
-                yield each
-
-        second = task.land(run=OTHER_RUN, on_reset="full", read=observed)
-        assert task.folder.rows() == task.rows()
-        assert sum(part.rows for part in second.new()) == second.rows == 250
-
-    def test_landing_anew_goes_on_after_a_crash(self, task: Task, folder: Folder) -> None:
-        task.land()
-        task.refill(250)
-        task.control.fail("/data/all", after=3, status=400, code="Odd")
-        options: dict[str, Any] = {"run": OTHER_RUN, "on_reset": "full", "size": 50, "max_part_bytes": 1}
-        with pytest.raises(RequestRejected, match="Odd"):
-            task.land(**options)
-        task.control.clear_requests()
-        task.land(**options)
-        # the last recorded page, the two that are missing, and the first one again
-        assert task.offsets()[1:-1] == sorted(task.offsets()[1:-1])
-        assert len(task.offsets()) == 5
-        assert folder.rows() == task.rows()
 
     def test_landing_anew_goes_on_also_while_it_has_fewer_parts_than_the_old_landing(
         self, task: Task

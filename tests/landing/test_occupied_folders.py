@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pendulum
@@ -33,10 +33,7 @@ from tests.landing.conftest import (
     crashing_at,
     listed,
 )
-from tests.landing.pages import page, rows_of, widening
-
-if TYPE_CHECKING:
-    pass
+from tests.landing.pages import page, widening
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -158,14 +155,6 @@ class TestWhatIsThereAlready:
         task.land(run=OTHER_RUN, if_exists=if_exists)
         assert task.folder.rows() == task.rows()
 
-    def test_one_that_was_killed_is_taken_over_by_another_run_after_a_minute(self, task: Task) -> None:
-        with pytest.raises(Crash):
-            task.land("000001", read=crashing_at(2), max_part_bytes=10**9)
-        slept: list[float] = []
-        task.land(run=OTHER_RUN, sleep=slept.append)
-        assert sum(slept) == 60
-        assert task.folder.rows() == task.rows()
-
     def test_a_landing_that_is_refused_leaves_nothing(self, task: Task, landing: Landed) -> None:
         for typo in (("typo", None), (task.id, "999999")):
             with pytest.raises(WebCollectError):
@@ -175,7 +164,9 @@ class TestWhatIsThereAlready:
             task.land()
         assert task.folder.names() == set()
 
-    def test_the_clock_of_another_host_does_not_matter(self, task: Task, folder: Folder) -> None:
+    def test_one_that_was_killed_is_taken_over_after_a_minute_whatever_its_clock(
+        self, task: Task, folder: Folder
+    ) -> None:
         with time_machine.travel(pendulum.now("UTC").add(hours=2)), pytest.raises(Crash):
             task.land(read=crashing_at(5), max_part_bytes=1)
         slept: list[float] = []
@@ -263,20 +254,6 @@ class TestWhatIsThereAlready:
         with pytest.raises(DestinationTaken, match=r"is inside the landing at .*/landing"):
             land_job(task.id, folder=inner.destination)
         assert inner.names() == set()
-
-    @pytest.mark.parametrize("case", [str.upper, str.lower, str.swapcase])
-    def test_the_same_task_in_other_letter_case_is_the_same_source(
-        self, landing: Landed, case: Callable[[str], str]
-    ) -> None:
-        landing("4fb2ad1b-Ab", mode="incremental", fetch=listed(widening(2)))
-        again = landing(case("4fb2ad1b-Ab"), mode="incremental", run=OTHER_RUN, fetch=listed(widening(2)))
-        assert again.rows == len(rows_of(widening(2)))
-
-    def test_a_foreign_file_beside_the_commit_does_not_disturb_a_retry(self, task: Task) -> None:
-        first = task.land()
-        task.folder.write("_SUCCESS", b"")
-        assert task.land() == first
-        assert task.folder.read("_SUCCESS") == b""
 
     # a record that is no JSON is taken over, see test_torn_files.py
     @pytest.mark.parametrize(

@@ -676,20 +676,6 @@ class TestHosts:
         assert refusal.value.permanent
         assert contents(folder) == before
 
-    def test_what_another_service_has_begun_is_refused(self, folder: Folder) -> None:
-        def crash(rows: int, total: int) -> None:
-            if rows == 10:
-                raise Crash
-
-        with pytest.raises(Crash):
-            self.land(folder, "r1", "openapi.example.com", on_progress=crash)
-        assert folder.progress().parts
-        before = contents(folder)
-
-        with pytest.raises(DestinationTaken, match="holds a part of task"):
-            self.land(folder, "r2", "other.example.com")
-        assert contents(folder) == before
-
     @pytest.mark.parametrize(
         ("host", "task"),
         [("OpenAPI.Example.COM", TASK), ("openapi.example.com", TASK.upper()), (None, TASK.lower())],

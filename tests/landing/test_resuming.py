@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from airflow_provider_webcollect.landing.lease import Lease
-from airflow_provider_webcollect.service.errors import RequestRejected, ServiceFailure
-from airflow_provider_webcollect.service.models import DataPage
+from airflow_provider_webcollect.service.errors import RequestRejected
 from tests.landing.conftest import (
     OTHER_RUN,
     Crash,
     Folder,
-    Landed,
     Task,
-    crashing_at,
 )
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -48,41 +40,6 @@ class TestResuming:
         assert task.folder.rows() == task.rows()
         assert task.folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
         assert manifest.started_at == progress["started_at"]
-
-    @pytest.mark.by_day(3)
-    @pytest.mark.parametrize("number", range(14))
-    def test_it_survives_a_crash_at_every_page(self, task: Task, folder: Folder, number: int) -> None:
-        try:
-            task.land(size=90, max_part_bytes=30_000, read=crashing_at(number))
-        except Crash:
-            assert "_manifest.json" not in folder.names()
-        task.land(size=90, max_part_bytes=30_000)
-        assert folder.rows() == task.rows()
-
-    def test_a_part_that_was_not_finished_is_never_seen(self, task: Task, folder: Folder) -> None:
-        seen: set[str] = set()
-
-        def observed(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for number, each in enumerate(pages):
-                seen.update(name for name in folder.names() if name.startswith("part-"))
-                if number == 4:
-                    raise ServiceFailure("in mid-read")
-                yield each
-
-        with pytest.raises(ServiceFailure):
-            task.land(read=observed)
-        assert seen == set()
-        assert folder.names() == set()
-
-    @pytest.mark.parametrize("folder", ["store"], indirect=True)
-    def test_an_upload_that_was_begun_is_aborted(self, task: Task, landing: Landed, folder: Folder) -> None:
-        task.control.fail("/data/all", after=6, status=400, code="Odd")
-        with pytest.raises(RequestRejected, match="Odd"):
-            task.land()
-        gc.collect()
-        *_, last = folder.fs.operations
-        assert last.startswith("discard bucket/landing/part-00001-")
-        assert not [each for each in folder.fs.operations if each.startswith("commit bucket/landing/part-")]
 
     def test_another_run_resumes_what_is_unfinished(self, task: Task, folder: Folder) -> None:
         task.control.fail("/data/all", after=6, status=400, code="Odd")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import random
 import re
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ import pendulum
 import pytest
 import time_machine
 
-from airflow_provider_webcollect.landing.checks import make_checks
 from airflow_provider_webcollect.landing.cleaning import clean, restore
 from airflow_provider_webcollect.landing.errors import (
     ChecksFailed,
@@ -24,8 +22,6 @@ from airflow_provider_webcollect.landing.errors import (
     PartsMissing,
 )
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.manifest import Manifest, Progress, Run, decode, encode
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.landing.review import Review, accept, discard, in_review
 from tests.conftest import ALL_HISTORIES, SEED
@@ -41,7 +37,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
-    from airflow_provider_webcollect.sandbox import Sandbox
     from tests.landing.conftest import Landing
 
 CHECKS: dict[str, Any] = {"columns": {"price": {"filled": 0.95}}}
@@ -120,12 +115,6 @@ class TestQuarantine:
             runs.land([], {"rows": {"min": 1}}, **options)
         assert runs.folder.rows() == runs.rows
         assert not any(name.startswith("_quarantine") for name in runs.folder.names())
-        assert in_review(runs.folder.location) == ()
-
-    def test_the_first_run_of_an_empty_source_has_nothing_to_quarantine(self, runs: Runs) -> None:
-        with pytest.raises(ChecksFailed, match=r"rows\.min: 0 rows; expected: at least 1\. Nothing"):
-            runs.land([], {"rows": {"min": 1}}, on_failed_checks="quarantine")
-        assert runs.folder.names() <= {"_progress.json"}
         assert in_review(runs.folder.location) == ()
 
     def test_no_parts_are_left_where_they_were_read(self, quarantined: Runs) -> None:
@@ -255,17 +244,6 @@ class TestReplacedLandings:
         accept(folder.root, "run 2")
         assert folder.rows() == [*goods(2), *goods(3, price="")]
 
-    def test_what_has_lost_them_is_not_put_back(self, land_job: Landing, tmp_path: Path) -> None:
-        folder = Folder(local(tmp_path).fs, str(tmp_path / "restored"))
-        runs = Runs(land_job, folder)
-        runs.land(goods(3, price=""), CHECKS, on_failed_checks="quarantine")
-        (apart,) = read(folder).manifest.quarantined
-        runs.rows.clear()
-        runs.land(goods(1), on_reset="full")
-        folder.fs.rm(f"{folder.root}/{apart.folder}", recursive=True)
-        with pytest.raises(PartsMissing, match=r"_quarantine/run-1-\w+ is not at"):
-            restore(folder.root)
-
     def test_rows_of_another_format_are_not_accepted(self, quarantined: Runs) -> None:
         folder = quarantined.folder
         (apart,) = read(folder).manifest.quarantined
@@ -306,13 +284,6 @@ class TestMarksAndReports:
         assert {outcome.check: outcome.found for outcome in landed.checks}["rows.min"] == "6 rows"
         assert runs.folder.rows() == runs.rows
 
-    def test_a_run_without_rows_reports_what_was_accepted(self, staged: Runs) -> None:
-        accept(staged.folder.location)
-        landed = staged.land([], self.CHECKS)
-        assert sum(part.rows for part in landed.new) == 3
-        with pytest.raises(ChecksFailed, match="0 rows"):
-            staged.land([], self.CHECKS)
-
 
 class TestDecisions:
     def test_who_discards_first_rows_takes_none_from_who_accepts_them(self, runs: Runs) -> None:
@@ -338,25 +309,6 @@ class TestDecisions:
             runs.land(goods(2), **options)
             runs.rows.clear()
         assert operation > 6
-
-    def test_a_run_whose_report_has_not_ended_is_not_disturbed(self, runs: Runs, land_job: Landing) -> None:
-        runs.rows += goods(3, price="")
-        runs.again(CHECKS, on_failed_checks="quarantine")
-        # the run goes on, as with several sources; heartbeats come
-        waits: list[float] = []
-
-        def beat(seconds: float) -> None:
-            waits.append(seconds)
-            progress = json.loads(runs.folder.read("_progress.json"))
-            content = json.dumps({**progress, "heartbeat": len(waits)}).encode()
-            runs.folder.write("_progress.json", content)
-
-        content = decode(runs.folder.read("_manifest.json"), "", Manifest)
-        owned = Progress(source=content.source, started_at="", run=content.run, attempt=1, owner="0" * 16)
-        runs.folder.write("_progress.json", encode(owned))
-        with pytest.raises(DestinationBusy, match="is landing there, and alive"):
-            Review(runs.folder.destination, None, stop=Pauses(beat), timing=AT_ONCE).accept()
-        assert waits
 
     def test_staged_rows_are_quarantined_afterwards(self, staged: Runs) -> None:
         review = Review(staged.folder.destination, None)
@@ -385,13 +337,6 @@ class TestDecisions:
         assert staged.land([]).new == ()
         assert staged.folder.rows() == staged.rows
         assert in_review(staged.folder.location) == ()
-
-    def test_the_cleared_task_reports_what_was_accepted(self, staged: Runs) -> None:
-        accept(staged.folder.location)
-        landed = staged.again(CHECKS)
-        assert sum(part.rows for part in landed.new) == 3
-        assert [outcome.check for outcome in landed.checks] == ["columns.price.filled"]
-        assert staged.land([]).new == ()
 
     def test_staged_rows_are_discarded_and_the_next_run_goes_on_behind_them(self, staged: Runs) -> None:
         discard(staged.folder.location, "run 2")
@@ -459,14 +404,6 @@ class TestDecisions:
         accept(runs.folder.location)
         assert runs.folder.rows() == runs.rows
 
-    def test_a_run_that_has_committed_without_a_report_is_still_reported(self, runs: Runs) -> None:
-        with pytest.raises(ConnectionError):
-            runs.land(goods(2), mark=_failing)
-        with pytest.raises(ChecksFailed):
-            runs.land(goods(3, price=""), CHECKS)
-        discard(runs.folder.location, "run 2")
-        assert sum(part.rows for part in runs.land(goods(1)).new) == 3
-
     def test_rows_of_an_interrupted_landing_are_nothing_to_decide_on(self, runs: Runs) -> None:
         with pytest.raises(Crash):
             runs.land(goods(250, price=""), CHECKS, read=crashing_at(2), max_part_bytes=1)
@@ -501,23 +438,6 @@ class TestDecisions:
         assert folder.manifest() == before
         assert [each.state for each in in_review(folder.location)] == ["quarantined"]
 
-    def test_who_accepts_again_after_a_kill_can(self, runs: Runs) -> None:
-        runs.land(goods(2), CHECKS)
-        runs.land(goods(250, price=""), CHECKS, on_failed_checks="quarantine", max_part_bytes=1)
-
-        def accepting(place: Destination) -> Any:
-            return Review(place, None, stop=Pauses(), timing=AT_ONCE).accept()
-
-        for operation in itertools.count(1):
-            held = Held(accepting, runs.folder.destination, operation)
-            if not held.met:
-                break
-            held.end(kill=True)
-            if not in_review(runs.folder.location):
-                break
-        assert operation > 10
-        assert runs.folder.rows() == runs.rows
-
     @pytest.mark.parametrize("kind", ["accept", "discard", "quarantine"])
     def test_a_storage_that_ignores_conditions_is_decided_on_too(self, staged: Runs, kind: str) -> None:
         destination = staged.folder.destination
@@ -533,64 +453,6 @@ class TestDecisions:
 
 def _failing() -> None:
     raise ConnectionError
-
-
-#: How a site changes, for the service's stand-in.
-CHANGES: dict[str, dict[str, Any]] = {
-    "a column is empty": {"to": "empty"},
-    "a column is null": {"to": "null"},
-    "a column is missing": {"to": "missing"},
-    "a column has another name": {"renamed": "cost"},
-    "a column is of another type": {"to": "list"},
-}
-
-
-@pytest.mark.webcollect_sandbox(enforce_limits=False)
-class TestSitesThatChange:
-    CHECKS: dict[str, Any] = {  # noqa: RUF012
-        "rows": {"min_of_usual": 0.5},
-        "columns": {"price": {"filled": 0.95, "pattern": r"\d+\.\d\d"}},
-        "missing_columns": "fail",
-    }
-
-    def land(self, land_job: Landing, task: str, number: int, **options: Any) -> Landed:
-        run = Run(dag_id="d", task_id="t", run_id=f"run {number}")
-        checks = make_checks(self.CHECKS, make_format())
-        return land_job(task, run=run, **{"mode": "incremental", "checks": checks, **options})
-
-    @pytest.fixture
-    def task(self, sandbox: Sandbox, land_job: Landing) -> str:
-        """A task of which four runs have landed 100 rows each."""
-        task: str = sandbox.control.add_task(lots=[100])["task_id"]
-        self.land(land_job, task, 0)
-        for number in range(1, 4):
-            sandbox.control.grow(task, 100)
-            self.land(land_job, task, number)
-        return task
-
-    @pytest.mark.by_day(4)
-    @pytest.mark.parametrize("change", [*CHANGES, "the count falls"])
-    @pytest.mark.parametrize("way", ["fail", "quarantine"])
-    def test_nothing_is_published_and_accepted_it_is_all_there_once(
-        self, sandbox: Sandbox, land_job: Landing, folder: Folder, task: str, change: str, way: str
-    ) -> None:
-        before = folder.rows()
-        if change in CHANGES:
-            sandbox.control.change_rows(task, "price", **CHANGES[change])
-        sandbox.control.grow(task, 10 if change == "the count falls" else 100)
-        options: dict[str, Any] = {"on_failed_checks": way, "mark": lambda: pytest.fail("marked")}
-        if way == "fail":
-            with pytest.raises(ChecksFailed):
-                self.land(land_job, task, 4, **options)
-        else:
-            assert self.land(land_job, task, 4, **options).new == ()
-        assert folder.rows() == before
-        accept(folder.location)
-        assert folder.rows() == sandbox.control.true_rows(task)
-        sandbox.control.grow(task, 100)
-        self.land(land_job, task, 5, checks=None)
-        assert folder.rows() == sandbox.control.true_rows(task)
-        read(folder).verify()
 
 
 class TestKilled:

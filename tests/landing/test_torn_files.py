@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from airflow_provider_webcollect.landing.errors import DestinationBusy, DestinationUnreadable
+from airflow_provider_webcollect.landing.errors import DestinationUnreadable
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS
 from airflow_provider_webcollect.landing.run import run_job
 from tests.interruption import Pauses
@@ -60,16 +60,3 @@ def test_rows_whose_report_a_torn_record_may_not_have_ended_are_reported_again(f
     landed = run_job(job(Rows(ALL), folder.destination, "b", mode="incremental"))
     assert landed.new == landed.manifest.parts
     assert PROGRESS not in folder.names()
-
-
-def test_a_record_that_was_read_while_it_was_written_is_of_a_landing_at_work(folder: Folder) -> None:
-    record = killed_landing(folder)
-    folder.write(PROGRESS, record[:100])
-    waits: list[float] = []
-
-    def go_on_writing(seconds: float) -> None:
-        waits.append(seconds)
-        folder.write(PROGRESS, record[: 100 + len(waits)])
-
-    with pytest.raises(DestinationBusy, match=r"an unknown run is landing there, and alive"):
-        run_job(dataclasses.replace(job(Rows(ALL), folder.destination, "b"), stop=Pauses(go_on_writing)))

@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_webcollect.landing.errors import DestinationBusy, LeaseLost
 from airflow_provider_webcollect.landing.job import LeaseTiming
 from airflow_provider_webcollect.service.models import DataPage
-from tests.interruption import PATIENCE, until_no_thread
+from tests.interruption import PATIENCE
 from tests.landing.conftest import (
     OTHER_RUN,
     Folder,
@@ -113,20 +113,6 @@ class TestTwoAtOnce:
         assert folder.rows() == sandbox.control.true_rows(task)
 
     # the same file in memory cannot be read by two threads at once
-    @pytest.mark.parametrize("folder", ["local", "store"], indirect=True)
-    def test_heartbeats_are_given_also_while_no_page_comes(
-        self, landing: Landed, folder: Folder, task: str
-    ) -> None:
-        def slow(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for number, each in enumerate(pages):
-                if number:
-                    before = folder.progress().heartbeat
-                    while folder.progress().heartbeat == before:
-                        time.sleep(0.001)
-                yield each
-
-        landing(task, size=100, read=slow, timing=QUICK)
-        until_no_thread("webcollect-lease")
 
     @pytest.mark.parametrize("folder", ["local", "memory"], indirect=True)
     def test_whoever_is_taken_over_stops_in_the_midst_of_a_part(
