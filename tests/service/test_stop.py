@@ -83,9 +83,8 @@ Stop().sleep(3600)
         refusal("ServerError", 500),
         answer(b"<html>", status=502),
         refusal("InvalidToken", 401),
-        answer({}, status=307, Location="/elsewhere"),
     ],
-    ids=["429", "500", "502", "401", "307"],
+    ids=["429", "500", "502", "401"],
 )
 def test_whatever_the_service_has_answered_nothing_more_is_sent(
     stop: Stop, stoppable: Connect, said: bytes
