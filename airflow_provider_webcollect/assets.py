@@ -80,13 +80,6 @@ def stored_tasks(session: Session) -> dict[str, list[str]]:
     return found
 
 
-def has_default_outlet() -> bool:
-    """Return whether a landing without outlets gets one, by Airflow's configuration."""
-    from airflow.providers.common.compat.sdk import conf
-
-    return bool(conf.getboolean("webcollect", "default_outlets", fallback=True))
-
-
 def landing_asset(destination: object) -> Asset | None:
     """Return the asset of a folder that rows land in, ``s3://bucket/prices``; None if its name can be none.
 

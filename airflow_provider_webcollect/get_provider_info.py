@@ -28,7 +28,6 @@ def get_provider_info() -> dict[str, Any]:
             }
             for module in ("landing_to_warehouse", "webcollect_to_object_storage")
         ],
-        "cli": ["airflow_provider_webcollect.cli.main.commands"],
         "extra-links": [
             "airflow_provider_webcollect.links.WebCollectTaskLink",
             "airflow_provider_webcollect.links.WebCollectExportLink",
@@ -54,14 +53,6 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "float",
                         "example": "5.0",
                         "default": "2.0",
-                    },
-                    "default_outlets": {
-                        "description": "Whether a landing without outlets gets one, an asset of its "
-                        "destination: the page then shows it, and DAGs can be scheduled on it.",
-                        "version_added": "1.0.0",
-                        "type": "boolean",
-                        "example": "False",
-                        "default": "True",
                     },
                 },
             }

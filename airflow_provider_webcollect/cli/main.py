@@ -1,4 +1,4 @@
-"""The command ``webcollect`` with the exit code of each end, and the same as ``airflow webcollect …``."""
+"""The command ``webcollect``, with the exit code of each end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from airflow_provider_webcollect import __version__
 from airflow_provider_webcollect.cli.connecting import FIELD_NAMES, HINT
 from airflow_provider_webcollect.cli.landed import land, landing
-from airflow_provider_webcollect.cli.output import INTERRUPTED, log_to_stderr
+from airflow_provider_webcollect.cli.output import INTERRUPTED
 from airflow_provider_webcollect.cli.steering import app, group, subtasks, task
 from airflow_provider_webcollect.cli.tasks import analytics, capacity, follow, read, status, token
 from airflow_provider_webcollect.landing.errors import ExtraMissing, LandingError, NothingLanded
@@ -26,10 +26,7 @@ from airflow_provider_webcollect.service.errors import (
 )
 
 if TYPE_CHECKING:
-    from argparse import Namespace
     from collections.abc import Sequence
-
-    from airflow.cli.cli_config import CLICommand
 
 
 @click.command(
@@ -60,7 +57,6 @@ NO, WRONG_USAGE, REFUSED, FAILED = 1, 2, 3, 4
 def webcollect(verbose: bool) -> None:
     """See, steer, read and land what a web data collection service collects."""
     logging.basicConfig(format="%(message)s")
-    log_to_stderr()  # as `airflow webcollect`
     logging.getLogger("airflow_provider_webcollect").setLevel(logging.INFO if verbose else logging.WARNING)
 
 
@@ -71,17 +67,16 @@ for command in (
     webcollect.add_command(command)
 
 
-def main(arguments: Sequence[str] | None = None, name: str = "webcollect") -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; errors are said on standard error.
 
     :param arguments: those of the command line, without the program; None for this process's.
-    :param name: how the program was called.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _run(name, list(sys.argv[1:] if arguments is None else arguments))
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except BrokenPipeError:
         # what reads the output, such as `head`, has enough
@@ -94,12 +89,12 @@ def main(arguments: Sequence[str] | None = None, name: str = "webcollect") -> in
     return code
 
 
-def _run(name: str, arguments: list[str]) -> int:
+def _run(arguments: list[str]) -> int:
     """Run a command and return its exit code; an output that cannot be written raises ``OSError``."""
     context = None
     try:
         # not click's own main(), for which a reader that has enough is a failure
-        with webcollect.make_context(name, list(arguments)) as context:
+        with webcollect.make_context("webcollect", list(arguments)) as context:
             code = webcollect.invoke(context)
     except click.exceptions.Exit as end:
         return end.exit_code
@@ -165,25 +160,3 @@ def _exit_code(error: Exception) -> int | None:
         case WebCollectError() | LandingError():
             return REFUSED if error.permanent else FAILED
     return None
-
-
-def commands() -> list[CLICommand]:
-    """Return the command in the form of Airflow's ``cli`` entry of the provider's metadata.
-
-    What follows it is read by click alone.
-    """
-    import argparse
-
-    from airflow.cli.cli_config import ActionCommand, Arg
-
-    def run(given: Namespace) -> None:
-        sys.exit(main(given.words, "airflow webcollect"))
-
-    words = Arg(
-        ("words",),
-        nargs=argparse.REMAINDER,
-        metavar="COMMAND",
-        help="With its arguments and options. Without one, all are listed; COMMAND --help tells more.",
-    )
-    about = webcollect.get_short_help_str(100)
-    return [ActionCommand(name="webcollect", help=about, func=run, args=(words,))]

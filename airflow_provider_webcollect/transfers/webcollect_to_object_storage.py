@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperator
 
-from airflow_provider_webcollect.assets import has_default_outlet, landing_asset
+from airflow_provider_webcollect.assets import landing_asset
 from airflow_provider_webcollect.common import (
     airflow_errors,
     check_now,
@@ -94,7 +94,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     ``webcollect_conn_id``, ``collection_task_id`` and ``lotno`` (``collection_task_ids`` for several).
 
     Without ``outlets``, the outlet is an asset of the destination, if that is no template and the task is not
-    mapped (``[webcollect] default_outlets``).
+    mapped.
 
     :param collection_task_id: the service's task. (templated)
     :param lotno: one batch of it; None for the whole history. (templated)
@@ -255,7 +255,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         self.webcollect_conn_id = webcollect_conn_id
         self._transferred: list[Transferred] = []
         check_now(self, self._check)
-        if not self.outlets and not is_unmapped(self) and is_literal(destination) and has_default_outlet():
+        if not self.outlets and not is_unmapped(self) and is_literal(destination):
             self.outlets = [asset for asset in [landing_asset(destination)] if asset]
 
     def _check(self) -> None:

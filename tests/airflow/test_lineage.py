@@ -112,16 +112,12 @@ class TestOpenLineage:
         assert rows_written(found) == [150, 7]
         assert all("schema" not in each["facets"] for each in as_json(found.outputs))
 
-    @pytest.mark.parametrize("outlets", [True, False])
-    def test_what_did_not_land_is_not_claimed(
-        self, destination: str, monkeypatch: pytest.MonkeyPatch, outlets: bool
-    ) -> None:
-        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__DEFAULT_OUTLETS", str(outlets))
+    def test_what_did_not_land_is_not_claimed(self, destination: str) -> None:
         found = extracted("failed", collection_task_id="no-such-task", destination=destination)
 
         # the listener names the outlets of a task that says nothing else
         folder = ("file", destination.removeprefix("file://"))
-        assert (found.inputs, names(found.outputs)) == ([], [folder] if outlets else [])
+        assert (found.inputs, names(found.outputs)) == ([], [folder])
         assert not any(each.get("outputFacets") or each["facets"] for each in as_json(found.outputs))
 
     def test_of_many_sources_those_that_landed_are_claimed_though_another_failed(

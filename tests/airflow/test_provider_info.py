@@ -41,7 +41,7 @@ def test_the_modules_that_the_provider_info_names_hold_all_that_dags_may_use() -
     ours = {name for name in there if name.startswith("WebCollect")}
     assert ours - offered <= {"WebCollectError", "WebCollectConnection", "WebCollectOperator"}
     assert len(ours & offered) >= 9
-    for path in [HOOK, *info["cli"], *info["extra-links"]]:
+    for path in [HOOK, *info["extra-links"]]:
         module, _, name = path.rpartition(".")
         assert hasattr(importlib.import_module(module), name)
 

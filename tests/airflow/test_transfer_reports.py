@@ -224,9 +224,7 @@ class TestAssetEvents:
             operator = make_transfer(destination, {"task_id": "t"})
         assert operator.outlets == [Asset(uri)]
 
-    def test_there_is_no_other_outlet_than_those_given_and_none_that_is_not_known_yet(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_there_is_no_other_outlet_than_those_given_and_none_that_is_not_known_yet(self) -> None:
         own = Asset("s3://bucket/own")
 
         def outlets(destination: str, **arguments: Any) -> list[Any]:
@@ -237,8 +235,6 @@ class TestAssetEvents:
         assert outlets("s3://bucket/a", outlets=[own]) == [own]
         assert outlets("s3://bucket/{{ run_id }}") == []
         assert outlets("s3://bucket/priser på torget") == []
-        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__DEFAULT_OUTLETS", "False")
-        assert outlets("s3://bucket/a") == []
 
     def test_those_of_many_sources_stay_small(self, sandbox: Sandbox, destination: str) -> None:
         tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]

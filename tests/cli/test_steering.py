@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import sys
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_webcollect.cli.main import commands
 from airflow_provider_webcollect.sandbox import demo
 from tests.cli.conftest import shown
 from tests.interruption import PATIENCE, until
@@ -550,28 +548,3 @@ def test_analytics_of_a_member_and_of_a_method_of_collection(run: Run) -> None:
     assert {row["method"] for row in by_method["cloud"]} == {"Cloud"}
     assert {row["method"] for row in by_method["local"]} == {"Local"}
     assert len(by_method["all"]) == len(by_method["cloud"]) + len(by_method["local"])
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["capacity", "-o", "json"], 0, "extracting_count"),
-        (["task", "copy", "--help"], 0, "Usage: airflow webcollect task copy"),
-        (["sandbox", "--help"], 0, "--refresh-reuse"),
-        (["read", "--", "--offset"], 3, "InvalidTaskId"),
-        ([], 2, "Land a task's rows"),
-    ],
-)
-def test_airflow_has_the_same_commands(
-    capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str
-) -> None:
-    parser = argparse.ArgumentParser()
-    [command] = commands()
-    for argument in command.args:
-        argument.add_to_parser(parser)
-
-    with pytest.raises(SystemExit) as ended:
-        command.func(parser.parse_args(words))
-
-    assert ended.value.code == code
-    assert said in "".join(capsys.readouterr())
