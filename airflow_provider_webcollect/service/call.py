@@ -345,7 +345,7 @@ def request_now(call: Call[Any], context: ClientContext) -> Request | None:
     token = None
     if _takes_token(call, context.credentials) and (token := context.tokens.current()) is None:
         return None
-    limiters = context.rate_limiters.of(call.endpoint.rate_limit)
+    limiters = context.rate_limiters[call.endpoint.rate_limit]
     # a moment that is assigned now, but used later, could exceed the rate limit
     if not all(limiter.is_free() for limiter in limiters) or any(limiter.reserve() for limiter in limiters):
         return None
@@ -375,7 +375,7 @@ def result_of(call: Call[T], sender: Sender, request: Request, transmit: Callabl
         if isinstance(error, TooManyRequests):
             # all calls share the rate limit, so the pause that one response asks for is bounded here too
             pause = Policy(sender.context.settings).requested_pause(error)
-            sender.context.rate_limiters.of(call.endpoint.rate_limit)[0].slow_down(pause)
+            sender.context.rate_limiters[call.endpoint.rate_limit][0].slow_down(pause)
         if call.retry is Retry.ONLY_IF_UNSENT and error.uncertain:
             raise OutcomeUnknown(
                 f"sent, but it is not known whether the service acted on it: {error.message}",
@@ -402,7 +402,7 @@ def _await_turn(call: Call[Any], sender: Sender) -> None:
     """Wait until the rate limit allows a request."""
     if call.endpoint is endpoints.REFRESH_TOKEN:
         return  # token calls are rare, and the claim could expire while one waits
-    for limiter in sender.context.rate_limiters.of(call.endpoint.rate_limit):
+    for limiter in sender.context.rate_limiters[call.endpoint.rate_limit]:
         if wait := limiter.reserve():
             limiter.notice.give(wait, "%s waits %.0f s for the rate limit.", call.endpoint.name, wait)
             sender.sleep(wait)

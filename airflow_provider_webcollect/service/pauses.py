@@ -10,7 +10,7 @@ import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_provider_webcollect.service.errors import Stopped
@@ -257,21 +257,9 @@ class RateLimiter:
         self._share = min(1.0, self._share * (1 + growth))
 
 
-class RateLimiters:
-    """The rate limiters of one address.
-
-    :param general: the limiter of all requests.
-    :param status: further limiters, of the status endpoints.
-    """
-
-    def __init__(self, general: RateLimiter, status: Mapping[RateLimit, RateLimiter]) -> None:
-        self._limiters: Mapping[RateLimit, RateLimiter] = {RateLimit.GENERAL: general, **status}
-
-    def of(self, limit: RateLimit) -> tuple[RateLimiter, ...]:
-        """Return the limiters that apply; that of a status endpoint first, since its wait is longer."""
-        general = self._limiters[RateLimit.GENERAL]
-        return (general,) if limit is RateLimit.GENERAL else (self._limiters[limit], general)
-
+#: The limiters of one address that apply, by the limit of an endpoint; that of a status endpoint comes first,
+#: since its wait is longer.
+RateLimiters: TypeAlias = "Mapping[RateLimit, tuple[RateLimiter, ...]]"
 
 _general: dict[tuple[str, float], RateLimiter] = {}
 _status: dict[str, Mapping[RateLimit, RateLimiter]] = {}
@@ -281,6 +269,15 @@ _lock = threading.Lock()
 def status_rate_limiters(now: Callable[[], float] = time.monotonic) -> Mapping[RateLimit, RateLimiter]:
     """Return new limiters of the two status endpoints."""
     return {limit: RateLimiter(interval, now) for limit, interval in STATUS_INTERVALS.items()}
+
+
+def rate_limiters(general: RateLimiter, status: Mapping[RateLimit, RateLimiter]) -> RateLimiters:
+    """Return the limiters of one address.
+
+    :param general: the limiter of all requests.
+    :param status: further limiters, of the status endpoints.
+    """
+    return {RateLimit.GENERAL: (general,), **{limit: (own, general) for limit, own in status.items()}}
 
 
 def shared_rate_limiters(base_url: str, requests_per_second: float = GENERAL_RATE) -> RateLimiters:
@@ -293,4 +290,4 @@ def shared_rate_limiters(base_url: str, requests_per_second: float = GENERAL_RAT
     interval = 1 / (requests_per_second * GENERAL_SHARE) if requests_per_second else 0.0
     with _lock:
         general = _general.setdefault((address, requests_per_second), RateLimiter(interval))
-        return RateLimiters(general, _status.setdefault(address, status_rate_limiters()))
+        return rate_limiters(general, _status.setdefault(address, status_rate_limiters()))

@@ -244,15 +244,15 @@ class TestSharing:
             shared_rate_limiters(url, 10)
             for url in ("https://share.example/api", "https://SHARE.example/other")
         )
-        assert one.of(RateLimit.GENERAL) == other.of(RateLimit.GENERAL)
+        assert one[RateLimit.GENERAL] == other[RateLimit.GENERAL]
         elsewhere = shared_rate_limiters("https://elsewhere.example", 10)
-        assert one.of(RateLimit.GENERAL) != elsewhere.of(RateLimit.GENERAL)
+        assert one[RateLimit.GENERAL] != elsewhere[RateLimit.GENERAL]
 
     def test_the_status_rates_are_shared_even_at_different_rates(self) -> None:
         one, other = (shared_rate_limiters("https://rates.example", rate) for rate in (0, 20))
-        assert one.of(RateLimit.GENERAL) != other.of(RateLimit.GENERAL)
+        assert one[RateLimit.GENERAL] != other[RateLimit.GENERAL]
         for limit in (RateLimit.STATUS_V1, RateLimit.STATUS_V2):
-            assert one.of(limit)[0] is other.of(limit)[0]
+            assert one[limit][0] is other[limit][0]
 
     def test_two_clients_together_stay_within_the_limit(
         self, connect: Connect, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
