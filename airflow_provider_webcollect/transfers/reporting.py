@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.destinations import Place
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.landing.checks import CheckOutcome
-    from airflow_provider_webcollect.landing.profile import Profile
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.pauses import Stop
 
@@ -65,6 +64,7 @@ class LandingReport(Observer):
     :ivar checks: what became of the checks, also if one of them fails the landing.
     :ivar redshift_manifest: the URI of the manifest for Redshift's COPY, if one was written.
     :ivar duration: seconds.
+    :ivar task: namespace and name of the source's dataset, once its lineage was reported.
     """
 
     place: Place
@@ -81,6 +81,7 @@ class LandingReport(Observer):
     duration: float = 0.0
     committed: Sequence[Part] = ()
     checks: Sequence[CheckOutcome] = ()
+    task: tuple[str, str] = ("", "")
     _first: tuple[float, int] | None = None
     _logged: float = field(default_factory=time.monotonic)
 
@@ -146,14 +147,34 @@ class LandingReport(Observer):
         from airflow.providers.common.compat.sdk import Stats
 
         counts = {
-            "rows": sum(part.rows for part in self.committed),
-            "bytes": sum(part.bytes for part in self.committed),
+            "rows": self.committed_rows,
+            "bytes": self.committed_bytes,
             "pages": self.pages,
             "retries": max(0, self.requests - self.pages),
             "failed_checks": sum(outcome.state == "failed" for outcome in self.checks),
         }
         for name, number in counts.items():
             Stats.incr(f"{METRICS}.{name}", number)
+
+    @property
+    def committed_rows(self) -> int:
+        """The rows that this attempt has committed."""
+        return sum(part.rows for part in self.committed)
+
+    @property
+    def committed_bytes(self) -> int:
+        """The bytes of these rows' parts."""
+        return sum(part.bytes for part in self.committed)
+
+    def report_lineage(self, hook: WebCollectHook) -> None:
+        """Report source and folder to Airflow's hook lineage; keep the name of the source for OpenLineage."""
+        from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
+
+        source = self.place.source
+        hook.report_read(source.collection_task_id, source.lotno)
+        self.task = dataset_name(hook, source.collection_task_id, source.lotno)
+        if self.landed is not None and (asset := landing_asset(self.path)):
+            get_hook_lineage_collector().add_output_asset(context=self.path, uri=asset.uri)
 
     @property
     def manifest(self) -> Manifest:
@@ -300,58 +321,27 @@ def write_redshift_manifest(
     return address.file(name).uri
 
 
-@dataclass(frozen=True, slots=True)
-class Transferred:
-    """A task and the folder its rows were written to; both are pairs of a dataset's namespace and name.
+def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any]:
+    """Return the datasets for OpenLineage; those of folders with their schema and what was written.
 
-    :param folder: None if nothing was committed, since a check has failed.
-    :param columns: names of the columns and their types, as far as known; empty if each row has its own keys.
-    :param rows: rows that this attempt has committed; ``bytes`` likewise.
-    :param profile: what these rows hold.
-    :param checks: what became of the checks of these rows.
+    :param reports: of landings whose lineage was reported.
     """
-
-    task: tuple[str, str]
-    folder: tuple[str, str] | None
-    columns: Mapping[str, str | None]
-    rows: int
-    bytes: int
-    profile: Profile
-    checks: Sequence[CheckOutcome]
-
-
-def report(hook: WebCollectHook, landing: LandingReport) -> Transferred:
-    """Report a landing's source and folder to Airflow's hook lineage, and return them for OpenLineage."""
-    source = landing.place.source
-    hook.report_read(source.collection_task_id, source.lotno)
-    if landing.landed is not None:
-        _report_written(landing.path)
-    return Transferred(
-        task=dataset_name(hook, source.collection_task_id, source.lotno),
-        folder=_folder_name(Address.of(landing.path)) if landing.landed is not None else None,
-        columns=_columns(landing.manifest) if landing.landed is not None else {},
-        rows=sum(part.rows for part in landing.committed),
-        bytes=sum(part.bytes for part in landing.committed),
-        profile=sum_of(part.profile for part in landing.committed),
-        checks=landing.checks,
-    )
-
-
-def to_openlineage(transferred: Iterable[Transferred]) -> OperatorLineage[Any, Any]:
-    """Return the datasets for OpenLineage; those of folders with their schema and what was written."""
     from airflow.providers.common.compat.openlineage import facet
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     inputs, outputs = [], []
-    for each in transferred:
+    for each in reports:
         inputs.append(facet.InputDataset(*each.task, inputFacets=_quality(each)))
-        if each.folder is None:
+        if each.landed is None:
             continue
-        fields = [facet.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in each.columns.items()]
-        written = facet.OutputStatisticsOutputDatasetFacet(rowCount=each.rows, size=each.bytes)
+        columns = _columns(each.manifest)
+        fields = [facet.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in columns.items()]
+        written = facet.OutputStatisticsOutputDatasetFacet(
+            rowCount=each.committed_rows, size=each.committed_bytes
+        )
         outputs.append(
             facet.OutputDataset(
-                *each.folder,
+                *_folder_name(Address.of(each.path)),
                 facets={"schema": facet.SchemaDatasetFacet(fields=fields)} if fields else {},
                 outputFacets={"outputStatistics": written},
             )
@@ -359,7 +349,7 @@ def to_openlineage(transferred: Iterable[Transferred]) -> OperatorLineage[Any, A
     return OperatorLineage(inputs=inputs, outputs=outputs)
 
 
-def _quality(each: Transferred) -> dict[str, Any]:
+def _quality(each: LandingReport) -> dict[str, Any]:
     """Return OpenLineage's facets on the rows of a task: what they hold, and the checks."""
     from openlineage.client.facet_v2 import (
         data_quality_assertions_dataset,
@@ -367,11 +357,12 @@ def _quality(each: Transferred) -> dict[str, Any]:
     )
 
     column = data_quality_metrics_input_dataset.ColumnMetrics
-    columns = {name: column(count=counts.filled) for name, counts in each.profile.columns.items()}
+    profile = sum_of(part.profile for part in each.committed)
+    columns = {name: column(count=counts.filled) for name, counts in profile.columns.items()}
     facets: dict[str, Any] = {}
     if columns:
         facets["dataQualityMetrics"] = data_quality_metrics_input_dataset.DataQualityMetricsInputDatasetFacet(
-            rowCount=each.rows, bytes=each.bytes, columnMetrics=columns
+            rowCount=each.committed_rows, bytes=each.committed_bytes, columnMetrics=columns
         )
     assertions = [
         data_quality_assertions_dataset.Assertion(
@@ -385,13 +376,6 @@ def _quality(each: Transferred) -> dict[str, Any]:
             assertions=assertions
         )
     return facets
-
-
-def _report_written(folder: str | ObjectStoragePath) -> None:
-    from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
-
-    if asset := landing_asset(folder):
-        get_hook_lineage_collector().add_output_asset(context=folder, uri=asset.uri)
 
 
 def _folder_name(folder: Address) -> tuple[str, str]:

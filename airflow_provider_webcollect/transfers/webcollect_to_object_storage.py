@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.run import Unreported
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.client import Client
-    from airflow_provider_webcollect.transfers.reporting import LandingReport, Transferred
+    from airflow_provider_webcollect.transfers.reporting import LandingReport
 
 #: Airflow's schemes for S3.
 _S3 = ("s3", "s3a", "s3n")
@@ -253,7 +253,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         self.checks = checks
         self.on_failed_checks = on_failed_checks
         self.webcollect_conn_id = webcollect_conn_id
-        self._transferred: list[Transferred] = []
+        self._reported: list[LandingReport] = []
         check_now(self, self._check)
         if not self.outlets and not is_unmapped(self) and is_literal(destination):
             self.outlets = [asset for asset in [landing_asset(destination)] if asset]
@@ -321,7 +321,6 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         """Land the rows and return the summary."""
         from airflow_provider_webcollect.landing.run import Unreported, land_all
         from airflow_provider_webcollect.service.client import Client
-        from airflow_provider_webcollect.transfers import reporting
 
         began = time.monotonic()
         # Whatever ends this task also stops its threads. The reports end last, and only if all have landed:
@@ -349,9 +348,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                     )
             finally:
                 # what has failed its checks says so, too
-                self._transferred = [
-                    reporting.report(hook, report) for report in reports if report.landed or report.checks
-                ]
+                self._reported = [report for report in reports if report.landed or report.checks]
+                for report in self._reported:
+                    report.report_lineage(hook)
             facts = self._facts(context, reports, began)
         if self.skip_if_nothing_new and not facts["rows"] and not facts["quarantined_rows"]:
             raise AirflowSkipException(f"Nothing new for {self.destination}")
@@ -361,7 +360,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         """Return the tasks and folders of the completed landings for OpenLineage, even if others failed."""
         from airflow_provider_webcollect.transfers.reporting import to_openlineage
 
-        return to_openlineage(self._transferred)
+        return to_openlineage(self._reported)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return the same for a task that has failed, as for checks that have."""
