@@ -83,7 +83,7 @@ def is_commit_due(found: FolderState, progress: Progress) -> bool:
 def commit(
     job: Job, found: FolderState, lease: Lease, total: int, outcomes: tuple[CheckOutcome, ...]
 ) -> Landed:
-    """Commit what is new, and mark the export; the result's ``finish`` ends the report.
+    """Commit what is new, and mark the export; the result's report is still to be ended.
 
     :param total: rows that the service announced.
     :param outcomes: of the checks of what is new.

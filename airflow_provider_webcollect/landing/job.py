@@ -218,12 +218,3 @@ class Landed:
     committed: tuple[Part, ...] = ()
     checks: tuple[CheckOutcome, ...] = ()
     report: Report | None = field(default=None, compare=False, repr=False)
-
-    def finish(self) -> None:
-        """End the report; to be called once when the result is reported.
-
-        :raises LeaseLost: if another run has taken the report over meanwhile.
-        """
-        if self.report is not None:
-            self.report.tidy()
-            self.report.finish()

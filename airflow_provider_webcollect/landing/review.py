@@ -82,7 +82,7 @@ def in_review(path: Any) -> tuple[InReview, ...]:
     :param path: the landing's folder or manifest, as for
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
     """
-    return waiting_in(landing_at(path))
+    return _waiting(_read(landing_at(path)))
 
 
 def accept(
@@ -229,11 +229,6 @@ def _read(folder: Folder) -> FolderState:
 
 def _busy(folder: Folder) -> DestinationBusy:
     return DestinationBusy(f"another landing has written to {folder.url}; try again")
-
-
-def waiting_in(folder: Folder) -> tuple[InReview, ...]:
-    """Return the rows in a folder that wait for a decision, the staged ones first."""
-    return _waiting(_read(folder))
 
 
 def _waiting(found: FolderState) -> tuple[InReview, ...]:

@@ -16,7 +16,7 @@ from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.conftest import Folder
 from tests.landing.interleaving import LOST, Held, Land, Losing, Outcome, outcome_of, with_storage
-from tests.landing.pages import PAGE, job
+from tests.landing.pages import PAGE, finish, job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -182,7 +182,7 @@ class History:
             losing.at = 0
             if report_fails:
                 raise ConnectionError
-            landed.finish()
+            finish(landed)
             self.reported.setdefault(run, set()).update(part.name for part in landed.new)
             return landed
 

@@ -144,3 +144,10 @@ def job(rows: Rows, destination: Folder, run: str, **options: Any) -> Job:
         run=Run(dag_id="d", task_id="t", run_id=run),
         **{"max_part_bytes": 1, **options},
     )
+
+
+def finish(landed: Landed) -> None:
+    """End the report of a landing, as its task does once Airflow knows of it."""
+    if landed.report is not None:
+        landed.report.tidy()
+        landed.report.finish()

@@ -18,7 +18,7 @@ from airflow_provider_webcollect.landing.checks import make_checks
 from airflow_provider_webcollect.landing.errors import ChecksFailed
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.manifest import MANIFEST, Manifest, decode
-from airflow_provider_webcollect.landing.review import Review, waiting_in
+from airflow_provider_webcollect.landing.review import Review, in_review
 from airflow_provider_webcollect.service.models import DataPage
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.interruption import Pauses
@@ -90,7 +90,7 @@ class CheckedHistory(History):
         number = self.chance.random()
 
         def work(place: Destination) -> Any:
-            there = waiting_in(place)
+            there = in_review(self.folder.location)
             run = there[int(number * len(there))].run.run_id if there else None
             return getattr(Review(place, run, stop=Pauses(), timing=AT_ONCE), kind)()
 

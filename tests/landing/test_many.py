@@ -18,7 +18,7 @@ from airflow_provider_webcollect.landing.run import Unreported, land_all, run_jo
 from airflow_provider_webcollect.service.errors import Stopped
 from tests.interruption import PATIENCE, Signalled, ended_by, signalled_when, until, until_no_thread
 from tests.landing.conftest import Folder
-from tests.landing.pages import Rows, changed, job
+from tests.landing.pages import Rows, changed, finish, job
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,7 +199,7 @@ class TestUnreported:
     def test_if_one_was_taken_over_none_of_them_is_reported(self, folders: list[Folder]) -> None:
         with pytest.raises(LeaseLost):
             # the other takes it for dead between two heartbeats
-            self.report(folders, lambda: self.land(folders[1], "other").finish())
+            self.report(folders, lambda: finish(self.land(folders[1], "other")))
         assert self.takes_over(folders[0])
         assert not self.takes_over(folders[1])
 

@@ -19,7 +19,7 @@ from airflow_provider_webcollect.landing.storage.folder import Folder as Destina
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.conftest import Crash, Folder
 from tests.landing.interleaving import Held
-from tests.landing.pages import Rows, job, true_rows
+from tests.landing.pages import Rows, finish, job, true_rows
 
 #: Of this many operations a run is killed at one.
 STRIDE = 1 if ALL_HISTORIES else 3
@@ -113,8 +113,8 @@ class TestFinish:
         second = source.land("r2")
 
         with pytest.raises(LeaseLost, match=r"attempt 1 of run r2 of d.t has the lease"):
-            first.finish()
-        second.finish()
+            finish(first)
+        finish(second)
 
         assert PROGRESS not in folder.names()
         assert reported(folder, "r2") == true_rows(10)
@@ -125,7 +125,7 @@ class TestFinish:
         outcomes = []
         for landed in (reports[1], reports[0], reports[2]):
             try:
-                landed.finish()
+                finish(landed)
             except LeaseLost:
                 outcomes.append("lost")
             else:
@@ -172,7 +172,7 @@ class TestOwnRetry:
 
         assert (retry.new, retry.committed) == (first.new, ())
         assert PROGRESS in folder.names()
-        retry.finish()
+        finish(retry)
         assert PROGRESS not in folder.names()
         source.rows.count = 15
         assert count(source.land("r2")) == 5
@@ -222,7 +222,7 @@ class TestOverwrite:
 
         assert folder.rows() == reported(folder, "r2") == true_rows(15)
         assert folder.names() >= {part.name for part in old.new}
-        second.finish()
+        finish(second)
         assert folder.names() == {MANIFEST, *(part.name for part in second.new)}
 
     def test_a_run_that_adds_to_it_takes_its_report_over(self, source: Source, folder: Folder) -> None:
@@ -234,7 +234,7 @@ class TestOverwrite:
 
         assert (count(third), reported(folder, "r3")) == (15, true_rows(15))
         with pytest.raises(LeaseLost):
-            second.finish()
+            finish(second)
         assert folder.rows() == true_rows(15)
 
     def test_a_run_that_skips_it_leaves_its_report_to_it(self, source: Source, folder: Folder) -> None:
@@ -243,5 +243,5 @@ class TestOverwrite:
         second = source.land("r2", finish=True, mode="full", if_exists="skip")
 
         assert (second.own, second.new) == (False, ())
-        first.finish()
+        finish(first)
         assert reported(folder, "r1") == true_rows(10)

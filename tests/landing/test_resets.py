@@ -31,7 +31,7 @@ from airflow_provider_webcollect.service.errors import RequestRejected
 from tests.landing.all_formats import FORMATS, named
 from tests.landing.conftest import RUN, Crash, Folder, Landed, Task, crashing_at
 from tests.landing.interleaving import Held
-from tests.landing.pages import PAGE, Rows, changed, job, serving, true_rows
+from tests.landing.pages import PAGE, Rows, changed, finish, job, serving, true_rows
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -489,7 +489,7 @@ class TestRunsAfterRestore:
         assert [each.name for each in kept(source.folder)] == [name]
         restore(source.folder.location)
 
-        landed.finish()
+        finish(landed)
 
         assert source.folder.rows() == old
         slow.end(kill=True)
