@@ -141,13 +141,7 @@ class TestConnections:
         """The bucket ``my-bucket``; only the connection ``prices_storage`` has credentials for it."""
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             monkeypatch.delenv(name)
-        connection = {
-            "conn_type": "aws",
-            "login": s3.options["key"],
-            "password": s3.options["secret"],
-            "extra": {"endpoint_url": s3.options["endpoint_url"], "region_name": "us-east-1"},
-        }
-        monkeypatch.setenv("AIRFLOW_CONN_PRICES_STORAGE", json.dumps(connection))
+        monkeypatch.setenv("AIRFLOW_CONN_PRICES_STORAGE", s3.as_connection())
 
     @pytest.fixture
     def landed(self, connected: None, source: dict[str, Any], sandbox: Sandbox) -> list[dict[str, Any]]:

@@ -39,13 +39,7 @@ def storage_connection(s3: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Airflow connection ``storage`` to the S3 server; without it there are no credentials."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    connection = {
-        "conn_type": "aws",
-        "login": s3.options["key"],
-        "password": s3.options["secret"],
-        "extra": {"endpoint_url": s3.options["endpoint_url"], "region_name": "us-east-1"},
-    }
-    monkeypatch.setenv("AIRFLOW_CONN_STORAGE", json.dumps(connection))
+    monkeypatch.setenv("AIRFLOW_CONN_STORAGE", s3.as_connection())
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sqlite3
@@ -111,12 +110,6 @@ def run_page(
         worlds.append(world)
         world.run(page)
 
-    bucket = {
-        "conn_type": "aws",
-        "login": s3.options["key"],
-        "password": s3.options["secret"],
-        "extra": {"endpoint_url": s3.options["endpoint_url"], "region_name": "us-east-1"},
-    }
     monkeypatch.chdir(tmp_path)
     with patch.dict(os.environ):
         # processes that come one after the other share tokens as they do by default
@@ -124,7 +117,7 @@ def run_page(
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             del os.environ[name]
         os.environ |= {
-            "AIRFLOW_CONN_AWS_DEFAULT": json.dumps(bucket),
+            "AIRFLOW_CONN_AWS_DEFAULT": s3.as_connection(),
             "HOME": str(tmp_path),
             "PATH": os.pathsep.join(
                 (str(commands.folder), str(Path(sys.executable).parent), os.environ["PATH"])

@@ -60,6 +60,13 @@ class Storage:
     def new_folder(self) -> str:
         return f"{self.parent}/{uuid.uuid4().hex}"
 
+    def as_connection(self) -> str:
+        """Return S3 as a connection of Airflow, in JSON."""
+        options = self.options
+        extra = {"endpoint_url": options["endpoint_url"], "region_name": "us-east-1"}
+        fields = {"conn_type": "aws", "login": options["key"], "password": options["secret"], "extra": extra}
+        return json.dumps(fields)
+
     @contextlib.contextmanager
     def denied(self, paths: str, action: str = "*") -> Iterator[None]:
         """Have S3 refuse something while the block runs.
