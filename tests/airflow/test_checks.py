@@ -53,18 +53,6 @@ class TestFail:
         first = [each for each in sandbox.control.requests("/data/all") if each["query"]["offset"] == "0"]
         assert len(first) == 2
 
-    def test_the_message_says_what_was_found_and_what_can_be_done(
-        self, changed: dict[str, Any], destination: str
-    ) -> None:
-        with pytest.raises(AirflowFailException) as failure:
-            transfer(destination, changed, mode="incremental", checks=CHECKS, run_id="r1")
-        message = str(failure.value)
-        folder = destination.removeprefix("file://")
-        assert "columns.price.filled: filled in 0 % of 30 rows ('' at offset 0)" in message
-        assert "rows.min" not in message
-        assert f"`webcollect landing accept {folder}` lands them" in message
-        assert f"`webcollect landing discard {folder} r1` leaves them out" in message
-
     def test_a_person_accepts_in_a_dag_and_the_next_run_reports(
         self, sandbox: Sandbox, changed: dict[str, Any], destination: str
     ) -> None:
