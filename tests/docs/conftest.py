@@ -42,7 +42,6 @@ from tests.airflow.conftest import (  # noqa: F401  # fixtures
     s3,
     set_connection,
 )
-from tests.docs.commands import Commands
 from tests.docs.world import STARTS_SANDBOX, World
 from tests.landing.storages import s3_server
 
@@ -57,14 +56,6 @@ def s3_storage() -> Iterator[Storage]:
     """One S3 server for all pages: Airflow keeps what a connection has opened as long as a process lives."""
     with s3_server() as storage:
         yield storage
-
-
-@pytest.fixture(scope="session")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    """What runs ``airflow`` and ``webcollect`` without importing all they need each time."""
-    commands = Commands(tmp_path_factory.mktemp("commands"))
-    yield commands
-    commands.close()
 
 
 @pytest.fixture
@@ -86,7 +77,6 @@ def dags(airflow_home: str, airflow_database: None) -> Iterator[Path]:  # noqa: 
 def run_page(
     s3: Storage,  # noqa: F811
     dags: Path,
-    commands: Commands,
     tmp_path: Path,
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
@@ -106,7 +96,7 @@ def run_page(
             )
             names = {"sandbox": sandbox}
             port = int(sandbox.url.rpartition(":")[2])
-        world = World(tmp_path, dags, port, commands=commands, **names)
+        world = World(tmp_path, dags, port, **names)
         worlds.append(world)
         world.run(page)
 
@@ -119,9 +109,7 @@ def run_page(
         os.environ |= {
             "AIRFLOW_CONN_AWS_DEFAULT": s3.as_connection(),
             "HOME": str(tmp_path),
-            "PATH": os.pathsep.join(
-                (str(commands.folder), str(Path(sys.executable).parent), os.environ["PATH"])
-            ),
+            "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
             # what a page installs is installed already
             "PIP_NO_INDEX": "1",
         }

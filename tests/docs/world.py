@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from sybil.example import Example
 
-    from tests.docs.commands import Commands
-
 log = logging.getLogger(__name__)
 
 DOCUMENTED_PORT = "8155"
@@ -48,7 +46,6 @@ class World:
     :param dags: the folder of DAGs.
     :param port: what takes the place of the documented one.
     :param replaced: other texts of the page, and what takes their place.
-    :param commands: what runs commands of this package and Airflow, other than their own scripts.
     :param names: what the blocks of Python find defined.
     """
 
@@ -58,14 +55,12 @@ class World:
         dags: Path,
         port: int,
         replaced: Mapping[str, str] | None = None,
-        commands: Commands | None = None,
         **names: Any,
     ) -> None:
         self._folder = folder
         self._dags = dags
         self._port = port
         self._replaced = {DOCUMENTED_PORT: str(port), **(replaced or {})}
-        self._commands = commands
         self._names = names
         self._sandbox: subprocess.Popen[bytes] | None = None
         self._duckdb: Any = None
@@ -111,8 +106,6 @@ class World:
         if STARTS_SANDBOX.search(block.parsed):
             self._start_sandbox(block.parsed)
             return
-        if self._commands:
-            self._commands.prepare(block.parsed)
         kept = self._folder / ".environment"
         done = subprocess.run(
             # ends all that the block has started
