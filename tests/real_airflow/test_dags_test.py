@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sqlite3
 from importlib.metadata import version
 from pathlib import Path
@@ -27,50 +28,8 @@ pytestmark = [
 
 AIRFLOW = version("apache-airflow")
 SAID = "exit code: "
-DAG_FILE = """
-import pendulum
-from airflow.providers.common.compat.sdk import DAG
-
-from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
-from airflow_provider_webcollect.sensors.webcollect import (
-    WebCollectCapacitySensor,
-    WebCollectSubTaskStatusSensor,
-    WebCollectTaskStatusSensor,
-)
-from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
-    WebCollectToObjectStorageOperator,
-)
-
-TASK = "{task_id}"
-WAIT = {{"deferrable": True, "poke_interval": 1}}
-
-with DAG("every_wait", schedule=None, start_date=pendulum.datetime(2026, 1, 1), catchup=False):
-    capacity = WebCollectCapacitySensor(
-        task_id="capacity", max_active_tasks=10, deferrable=True, poke_interval=1
-    )
-    start = WebCollectStartSubTasksOperator(task_id="start", collection_task_id=TASK)
-    waits = [
-        WebCollectTaskStatusSensor(task_id="wait", collection_task_id=TASK, after=start.output, **WAIT),
-        WebCollectSubTaskStatusSensor(task_id="parts", collection_task_id=TASK, **WAIT),
-    ]
-    land = WebCollectToObjectStorageOperator(
-        task_id="land",
-        collection_task_id=TASK,
-        destination="{destination}",
-        mode="incremental",
-        partition="dt={{{{ (dag_run.data_interval_end or dag_run.run_after) | ds }}}}",
-        mark_exported=True,
-        late_rows_delay=3,
-    )
-    again = WebCollectStartSubTasksOperator(
-        task_id="again",
-        collection_task_id=TASK,
-        wait_for_completion=True,
-        deferrable=True,
-        poll_interval=1,
-    )
-    capacity >> start >> waits >> land >> again
-"""
+DAG_ID = "webcollect_collect_and_land"
+EXAMPLE = f"{DAG_ID}.py"
 #: Prints the exit code of each command of Airflow, and then what it has said. Airflow starts once for all of
 #: them, which takes longest.
 IN_ONE_PROCESS = f"""
@@ -87,7 +46,6 @@ for line in sys.argv[1:]:
             code = ended.code or 0
     print(f"{SAID}{{code}}", said.getvalue(), sep="\\n", flush=True)
 """
-TASKS = ["capacity", "start", "wait", "parts", "land", "again"]
 
 
 @pytest.fixture(scope="module")
@@ -105,27 +63,34 @@ def environment(tmp_path_factory: pytest.TempPathFactory, sandbox: Running) -> d
     return environment
 
 
-def test_waits_that_run_inline_read_the_connection_and_the_run_succeeds(
-    sandbox: Running, environment: dict[str, str], tmp_path: Path
+def test_a_wait_that_runs_inline_reads_the_connection_and_the_run_succeeds(
+    sandbox: Running, environment: dict[str, str], tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     control = Control(sandbox.url)
     task = control.add_task()
     control.expire_tokens()
     home = Path(environment["AIRFLOW_HOME"])
-    (home / "dags").mkdir()
-    made = DAG_FILE.format(task_id=task["task_id"], destination=f"file://{tmp_path}/prices")
-    (home / "dags" / "every_wait.py").write_text(made)
+    shutil.copytree(
+        pytestconfig.rootpath / "example_dags", home / "dags", ignore=lambda _, names: {*names} - {EXAMPLE}
+    )
+    conf = {
+        "collection_task_id": task["task_id"],
+        "action_id": task["actions"][0]["action_id"],
+        "destination": f"file://{tmp_path}/prices",
+    }
 
-    output = in_shell(environment, "airflow dags test every_wait")
+    output = in_shell(
+        environment, shlex.join(["airflow", "dags", "test", DAG_ID, "--conf", json.dumps(conf)])
+    )
 
     with sqlite3.connect(home / "airflow.db") as database:
         found = dict(database.execute("select task_id, state from task_instance"))
-    assert found == dict.fromkeys(TASKS, "success"), output
+    assert found == dict.fromkeys(("update_loop_items", "start", "wait", "land", "mark_exported"), "success")
     # of the landing in the task, and of the token in the trigger or task that was the first to need one
-    assert "Waiting 3 s for rows that a run which has just finished may still add." in output
+    assert "for rows that a run which has just finished may still add." in output
     assert "that no other process renews the token." in output
     (manifest,) = tmp_path.glob("prices/_manifest.json")
-    assert json.loads(manifest.read_text())["rows"] == 200
+    assert json.loads(manifest.read_text())["rows"] == len(control.true_rows(task["task_id"]))
 
 
 @pytest.mark.skipif(AIRFLOW < "3.2", reason="Airflow takes no commands of providers")

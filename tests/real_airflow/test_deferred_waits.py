@@ -1,9 +1,9 @@
-"""How deferred waits end, and what a user may do to them, on a real Airflow."""
+"""What a user may do to a deferred wait on a real Airflow; how it ends is in `test_end_of_waits.py`."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.real_airflow, pytest.mark.at_night]
 DAGS = ("waits.py",)
 
+DAG_ID = "handled"
 STATUS = "/cloudextraction/statuses/v2"
 
 
@@ -29,90 +30,47 @@ def sandbox(connect_to: Callable[..., None]) -> Iterator[Sandbox]:
         yield sandbox
 
 
-@pytest.fixture(scope="module")
-def tasks(sandbox: Sandbox) -> dict[str, Any]:
-    """The collection tasks that the DAGs wait for, as their params."""
-    states = {"endless": "Dreaming", "stopped": "Stopped"}
-    return {name: sandbox.control.add_task(state=state)["task_id"] for name, state in states.items()}
+def wait_of(airflow: RealAirflow, run_id: str) -> TaskInstance:
+    (wait,) = airflow.task_instances(DAG_ID, run_id)
+    return wait
 
 
-class DagRun:
-    """A run of a DAG, and what came of its tasks."""
-
-    def __init__(self, airflow: RealAirflow, dag_id: str, conf: dict[str, Any]) -> None:
-        self.airflow = airflow
-        self.dag_id = dag_id
-        self.run_id = airflow.trigger(dag_id, conf)
-
-    def wait(self) -> None:
-        """Wait until it is over."""
-        self.airflow.wait(self.dag_id, self.run_id)
-
-    def instances(self) -> dict[str, TaskInstance]:
-        """The task instances by name."""
-        return {task.name: task for task in self.airflow.task_instances(self.dag_id, self.run_id)}
-
-    def log(self, name: str) -> str:
-        """What a task has logged."""
-        return self.airflow.task_log(self.dag_id, self.run_id, self.instances()[name])
+def until_queried(airflow: RealAirflow, run_id: str, sandbox: Sandbox) -> None:
+    """Wait until the wait is deferred, and the service is queried."""
+    sandbox.control.clear_requests()
+    airflow.wait_for(
+        lambda: wait_of(airflow, run_id).state == "deferred" and bool(sandbox.control.requests(STATUS)),
+        PATIENCE,
+        "the wait to be deferred",
+    )
 
 
-@pytest.fixture(scope="module")
-def endings(airflow: RealAirflow, tasks: dict[str, Any]) -> DagRun:
-    """A run of waits that nobody acts on, once it is over."""
-    run = DagRun(airflow, "endings", tasks)
-    run.wait()
-    return run
+@pytest.fixture
+def run_id(airflow: RealAirflow, sandbox: Sandbox) -> str:
+    """A run whose wait goes on in the triggerer."""
+    run_id = airflow.trigger(DAG_ID, {"endless": sandbox.control.add_task(state="Dreaming")["task_id"]})
+    until_queried(airflow, run_id, sandbox)
+    return run_id
 
 
-@pytest.mark.parametrize(
-    ("task_id", "state", "tries", "why"),
-    [
-        ("stopped", "failed", 1, "is Stopped"),
-        ("late", "failed", 1, "the wait was not over after 5 s"),
-        ("late_and_lenient", "skipped", 1, "the wait was not over after 5 s"),
-        ("executing_too_long", "failed", 2, "not over after the execution timeout, 0:00:05"),
-    ],
-)
-def test_a_wait_ends_as_when_poking_and_the_log_says_why(
-    endings: DagRun, task_id: str, state: str, tries: int, why: str
+@pytest.mark.parametrize("state", ["success", "failed", "skipped"])
+def test_marking_it_ends_it_and_its_polls(
+    airflow: RealAirflow, run_id: str, state: str, sandbox: Sandbox
 ) -> None:
-    instance, log = endings.instances()[task_id], endings.log(task_id)
-    assert (instance.state, instance.try_number) == (state, tries), log
-    assert why in log
+    path = f"dags/{DAG_ID}/dagRuns/{run_id}/taskInstances/wait"
+    airflow._api("PATCH", path, json={"new_state": state})
+    airflow.wait(DAG_ID, run_id)
+    assert wait_of(airflow, run_id).state == state
 
-
-class TestActingOnADeferredWait:
-    @pytest.fixture
-    def run(self, airflow: RealAirflow, sandbox: Sandbox, tasks: dict[str, Any]) -> DagRun:
-        run = DagRun(airflow, "handled", tasks)
-        self.wait_for_looks(run, sandbox)
-        return run
-
-    def wait_for_looks(self, run: DagRun, sandbox: Sandbox) -> None:
-        """Wait until it is deferred, and the service is queried."""
+    def nobody_asks() -> bool:
         sandbox.control.clear_requests()
-        run.airflow.wait_for(
-            lambda: run.instances()["wait"].state == "deferred" and bool(sandbox.control.requests(STATUS)),
-            PATIENCE,
-            "the wait to be deferred",
-        )
+        time.sleep(1.5)
+        return not sandbox.control.requests(STATUS)
 
-    @pytest.mark.parametrize("state", ["success", "failed", "skipped"])
-    def test_marking_it_ends_it_and_its_polls(self, run: DagRun, state: str, sandbox: Sandbox) -> None:
-        path = f"dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/wait"
-        run.airflow._api("PATCH", path, json={"new_state": state})
-        run.wait()
-        assert run.instances()["wait"].state == state
+    airflow.wait_for(nobody_asks, PATIENCE, "the polls to end")
 
-        def nobody_asks() -> bool:
-            sandbox.control.clear_requests()
-            time.sleep(1.5)
-            return not sandbox.control.requests(STATUS)
 
-        run.airflow.wait_for(nobody_asks, PATIENCE, "the polls to end")
-
-    def test_clearing_it_begins_it_again(self, run: DagRun, sandbox: Sandbox) -> None:
-        run.airflow.clear(run.dag_id, run.run_id)
-        run.airflow.wait_for(lambda: run.instances()["wait"].try_number == 2, PATIENCE, "the next try")
-        self.wait_for_looks(run, sandbox)
+def test_clearing_it_begins_it_again(airflow: RealAirflow, run_id: str, sandbox: Sandbox) -> None:
+    airflow.clear(DAG_ID, run_id)
+    airflow.wait_for(lambda: wait_of(airflow, run_id).try_number == 2, PATIENCE, "the next try")
+    until_queried(airflow, run_id, sandbox)

@@ -1,11 +1,13 @@
-"""The main job on a real Airflow: collected, waited for, landed, confirmed and shown, with no token left."""
+"""The main job on a real Airflow: collected, waited for, landed, confirmed, shown; and what starts it."""
 
 from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlencode
 
@@ -14,8 +16,10 @@ import requests
 
 from airflow_provider_webcollect.sandbox import Sandbox, Settings, demo
 from demo import browser
+from demo.airflow_api import AirflowProblem
 from demo.landing import prove
 from demo.main_job import DAG_ID
+from demo.real_airflow import COMPONENTS
 from tests.contract.client_requests import RequestContract
 from tests.interruption import PATIENCE
 from tests.real_airflow.conftest import PEOPLE
@@ -225,47 +229,20 @@ class TestPage:
 
     @pytest.mark.at_night
     @pytest.mark.skipif(browser.find_browser() is None, reason="no Chromium")
-    @pytest.mark.parametrize("person", PEOPLE)
-    def test_a_browser_shows_it(
-        self,
-        airflow: RealAirflow,
-        sign_in: Callable[..., None],
-        landed: tuple[Path, str],
-        failed: str,
-        person: str,
+    def test_a_browser_shows_it_to_whoever_may_not_read_connections(
+        self, airflow: RealAirflow, sign_in: Callable[..., None], landed: tuple[Path, str], failed: str
     ) -> None:
-        problems: list[str] = []
         with browser.open_page(str(browser.find_browser())) as page:
-            page.on("pageerror", lambda error: problems.append(str(error)))
-            sign_in(page, person)
+            sign_in(page, "viewer")
             page.goto(airflow.url)
             page.get_by_role("button", name="Browse").click()
             page.get_by_role("menuitem", name="Web collection").click()
             row = page.locator("webcollect-page [data-series]").filter(has_text=DAG_ID)
-            shown = {
-                name: row.locator(f"[data-{name}]").first.get_attribute(f"data-{name}")
-                for name in ("rows", "bytes")
-            }
             row.get_by_role("button").click()
             page.locator(f'[data-run="{landed[1]}"]').wait_for()
-            service = page.locator('[data-section="service"]')
-            if person == "admin":
-                service.get_by_role("button", name="finished").click()
-                task = service.locator(f'[data-collection-task="{demo.TASK_ID}"]')
-                task.get_by_text("Finished").wait_for()
-            else:
-                service.get_by_text("You may not read connections").wait_for()
+            page.locator('[data-section="service"]').get_by_text("You may not read connections").wait_for()
             failure = page.locator(f'[data-failure="{DAG_ID}/{failed}/update_loop_items/-1"]')
             failure.get_by_text("Check the id").wait_for()
-            # when somebody looks again, the page is read again
-            page.route("**/webcollect/landings", lambda route: route.abort())
-            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-            page.get_by_text("Airflow does not answer").wait_for()
-            assert row.is_visible()
-
-        facts = airflow.xcom(DAG_ID, landed[1], "land")
-        assert shown == {name: str(facts[name]) for name in shown}
-        assert problems == []
 
 
 def test_a_wrong_task_fails_without_retries(airflow: RealAirflow, failed: str) -> None:
@@ -273,7 +250,11 @@ def test_a_wrong_task_fails_without_retries(airflow: RealAirflow, failed: str) -
         task for task in airflow.task_instances(DAG_ID, failed) if task.task_id == "update_loop_items"
     )
     assert (update.state, update.try_number) == ("failed", 1)
-    assert "Check the id" in airflow.task_log(DAG_ID, failed, update)
+    log = airflow.task_log(DAG_ID, failed, update)
+    assert "Check the id" in log
+    # why and where
+    assert re.search(r"^  \S+\.py:\d+ in execute$", log, re.MULTILINE)
+    assert "AirflowFailException: " in log
 
 
 def test_no_secret_is_in_any_log_database_or_xcom(airflow: RealAirflow, landed: tuple[Path, str]) -> None:
@@ -288,3 +269,44 @@ def test_no_secret_is_in_any_log_database_or_xcom(airflow: RealAirflow, landed: 
         if secret in path.read_bytes()
     ]
     assert found == []
+
+
+def test_each_step_of_the_start_is_said(airflow: RealAirflow, steps: list[str]) -> None:
+    first, second, *others = steps
+
+    assert first == "its database is made"
+    assert second == f"{', '.join(COMPONENTS)} are started"
+    count = len(COMPONENTS)
+    assert sorted(step.split()[0] for step in others) == sorted(COMPONENTS)
+    assert [step.partition(" ")[2] for step in others] == [
+        f"is up ({number} of {count})" for number in range(1, count + 1)
+    ]
+
+
+def test_airflow_sees_the_provider_and_its_connection_form(airflow: RealAirflow) -> None:
+    form = airflow.get("../../ui/connections/hook_meta")
+
+    assert (
+        airflow.providers().items()
+        >= {"airflow-provider-webcollect": version("airflow-provider-webcollect")}.items()
+    )
+    assert "webcollect" in {entry["connection_type"] for entry in form}
+    assert airflow.import_errors() == {}
+
+
+def test_a_refused_connection_is_explained_without_its_secrets(airflow: RealAirflow) -> None:
+    with pytest.raises(AirflowProblem, match="conn_type") as refusal:
+        airflow.add_connection("wrong", conn_type=None, password="a-secret")  # type: ignore[arg-type]
+
+    assert "a-secret" not in str(refusal.value)
+
+
+@pytest.mark.at_night
+def test_an_import_error_is_told_at_once(airflow: RealAirflow, dags: Path) -> None:
+    broken = dags / "broken.py"
+    broken.write_text("import airflow, a_module_that_no_dag_has")
+    with pytest.raises(AirflowProblem, match="a_module_that_no_dag_has"):
+        airflow.trigger("never_there")
+
+    broken.unlink()
+    airflow.wait_for(lambda: not airflow.import_errors(), PATIENCE, "the import error to go")

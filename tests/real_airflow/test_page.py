@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.real_airflow,
     pytest.mark.skipif(browser.find_browser() is None, reason="no Chromium"),
 ]
-DAGS = ("hello.py",)
 PAGE = "/plugin/webcollect"
 #: Where `make test` has put axe; without it, its test is left out.
 AXE = Path(os.environ.get("WEBCOLLECT_AXE", ""))
@@ -266,13 +265,6 @@ class TestDetails:
         assert shown.locator("[data-source]").count() == 12
         ids = [each.get_attribute("data-source") or "" for each in shown.locator("[data-source]").all()]
         assert all(len(each) == 36 and each in shown.inner_text() for each in ids)
-
-    def test_a_landing_is_named_before_it_is_numbered(self, page: Page, url: str) -> None:
-        names = {demo.TASK_ID: "Book shops"}
-        change(page, "connections/webcollect_default", lambda data: data.update(names=names))
-        shown = show(page, url)
-        series_of(shown, "books_daily").get_by_role("button", name="Book shops").wait_for()
-        assert demo.TASK_ID not in shown.inner_text()
 
     def test_the_strip_tells_failed_empty_odd_and_cut_runs_by_their_shapes(
         self, page: Page, url: str
@@ -558,19 +550,6 @@ class TestDetails:
         assert urlsplit(link).path == urlsplit(f"{url}/api/v2/auth/login").path
         assert parse_qs(urlsplit(link).query)["next"] == [urlsplit(f"{url}{PAGE}").path]
 
-    @pytest.mark.parametrize(("zone", "difference"), [("Asia/Tokyo", "+09:00"), ("UTC", "+00:00")])
-    def test_the_time_zone_is_that_chosen_in_airflow(
-        self, new_page: Page, url: str, zone: str, difference: str
-    ) -> None:
-        new_page.add_init_script(f"localStorage.setItem('timezone', JSON.stringify('{zone}'))")
-        shown = show(new_page, url)
-        shown.get_by_text(f"times in {zone} ({difference})").wait_for()
-        landed = series_of(shown, "jobs_daily").locator("time").first
-        moment = datetime.datetime.fromisoformat(landed.get_attribute("datetime") or "")
-        hours = int(difference[1:3])
-        local = moment + datetime.timedelta(hours=hours)
-        assert landed.get_attribute("title") == f"{local:%Y-%m-%d %H:%M:%S} {zone}"
-
     def test_a_search_finds_names_and_asks_the_server_for_what_is_left_out(
         self, page: Page, url: str
     ) -> None:
@@ -680,7 +659,7 @@ class TestDetails:
             lambda request: "/webcollect/" in request.url and asked.append(urlsplit(request.url).path),
         )
         new_page.goto(f"{url}/dags")
-        new_page.get_by_role("link", name="hello").first.wait_for()
+        new_page.get_by_role("link", name="webcollect_collect_and_land").first.wait_for()
         assert asked == []
 
         new_page.goto(url)
