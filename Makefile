@@ -70,7 +70,7 @@ coverage: $(READY) $(AZURITE) $(WAREHOUSES) $(SERVERS) # what most of `make test
 # What knows Airflow, and a few of the tests of what does not, for the older releases of other packages.
 test-2.11: SUITE = tests/airflow tests/real_airflow tests/test_packaging.py \
 	$(patsubst %,tests/cli/test_%.py,access_tokens airflow_connections imports interrupts_and_outputs land tasks) \
-	tests/landing/test_formats_landed.py tests/service/test_endpoints.py tests/waiting/test_feed.py
+	tests/landing/test_formats_landed.py tests/service/test_endpoints.py
 test-2.11: $(READY_2_11) ## those of what knows Airflow, on 2.11 (Python 3.11 or 3.12)
 	.venv-2.11/bin/python -m pytest $(PYTEST_ARGS)
 

@@ -202,21 +202,21 @@ class TestConnections:
         with pytest.raises(InvalidArgument, match=r"`path` is .*: give an ObjectStoragePath of it"):
             clean("s3://prices_storage@my-bucket/prices", older_than=0)
 
-    def test_a_connection_that_airflow_does_not_have_is_named(self) -> None:
-        with pytest.raises(InvalidArgument, match=r"`storage_conn_id` is 'forgotten'; s3://forgotten@b/c .*"):
-            read_landing("s3://forgotten@b/c")
-        with pytest.raises(InvalidArgument, match=r"`storage_conn_id` is 'forgotten'; s3://b/c .*"):
-            read_landing("s3://b/c", storage_conn_id="forgotten")
-
-    def test_two_connections_are_refused(self) -> None:
-        with pytest.raises(InvalidArgument, match=r"`storage_conn_id` is 'one'; .*another connection"):
-            read_landing("s3://another@b/c", storage_conn_id="one")
-
-    def test_options_beside_a_connection_are_refused(self) -> None:
-        with pytest.raises(InvalidArgument, match="storage_options"):
-            read_landing("s3://prices_storage@my-bucket/prices", {"key": "x"})
-        with pytest.raises(InvalidArgument, match="storage_options"):
-            read_landing("s3://my-bucket/prices", {"key": "x"}, "prices_storage")
+    @pytest.mark.parametrize(
+        ("arguments", "refusal"),
+        [
+            (("s3://forgotten@b/c",), r"`storage_conn_id` is 'forgotten'; s3://forgotten@b/c .*"),
+            (("s3://b/c", None, "forgotten"), r"`storage_conn_id` is 'forgotten'; s3://b/c .*"),
+            (("s3://another@b/c", None, "one"), r"`storage_conn_id` is 'one'; .*another connection"),
+            (("s3://prices_storage@my-bucket/prices", {"key": "x"}), "storage_options"),
+            (("s3://my-bucket/prices", {"key": "x"}, "prices_storage"), "storage_options"),
+        ],
+    )
+    def test_a_connection_that_is_not_there_and_options_beside_one_are_refused(
+        self, arguments: tuple[Any, ...], refusal: str
+    ) -> None:
+        with pytest.raises(InvalidArgument, match=refusal):
+            read_landing(*arguments)
 
     def test_a_connection_beside_a_path_that_has_its_filesystem_is_refused(self) -> None:
         path = ObjectStoragePath("s3://prices_storage@my-bucket/prices")

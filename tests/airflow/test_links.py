@@ -142,22 +142,6 @@ def test_airflow_knows_the_links() -> None:
         assert f"{link.__module__}.{link.__name__}" in known
 
 
-@pytest.mark.skipif(AIRFLOW_V_3_0_PLUS, reason="Airflow 3 stores the links' keys, not their classes")
-@pytest.mark.parametrize("name", ["WebCollectTaskLink", "WebCollectExportLink"])
-def test_a_dag_that_an_earlier_version_has_stored_keeps_its_links(name: str) -> None:
-    from airflow.serialization.serialized_objects import SerializedDAG
-
-    with make_dag() as dag:
-        WebCollectMarkExportedOperator(task_id="confirm", collection_task_id="t")
-    stored = SerializedDAG.to_dict(dag)
-    (operator,) = stored["dag"]["tasks"]
-    operator["__var"]["_operator_extra_links"] = [{f"airflow_provider_webcollect.links.{name}": {}}]
-    SerializedDAG._load_operator_extra_links = True
-
-    (link,) = SerializedDAG.from_dict(stored).get_task("confirm").operator_extra_links
-    assert type(link).__name__ == name
-
-
 class TestAssets:
     def test_all_spellings_of_a_tasks_asset_are_one(self) -> None:
         asset = create_asset(collection_task_id="a/b c", webcollect_conn_id="main")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from airflow_provider_webcollect.sensors.webcollect import (
 )
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 from tests.airflow.dag_runs import run_tasks
+from tests.airflow.event_triggers import triggerer
 from tests.airflow.proxy import proxy
 from tests.airflow.waits import MODES, STATUS_PATHS, each_mode, until
 from tests.interruption import PATIENCE
@@ -160,20 +160,12 @@ class TestMissing:
     ) -> None:
         task = sandbox.control.add_task(lots=[1, 1])
         odd.leave_all_out(1)
-        reported: list[Any] = []
+        trigger = WebCollectTaskFinishedTrigger(collection_task_id=task["task_id"], poke_interval=0.1)
+        async with triggerer(trigger) as running:
+            await until(lambda: odd.answers >= 4)
+            assert running.payloads == []
+            sandbox.control.start_task(task["task_id"])
+            sandbox.control.advance(100_000)
+            await running.reported(1)
 
-        async def watch() -> None:
-            trigger = WebCollectTaskFinishedTrigger(collection_task_id=task["task_id"], poke_interval=0.1)
-            async for event in trigger.run():
-                reported.append(event.payload["run"])
-
-        watching = asyncio.create_task(watch())
-        await until(lambda: odd.answers >= 4)
-        assert reported == []
-        sandbox.control.start_task(task["task_id"])
-        sandbox.control.advance(100_000)
-        await until(lambda: reported)
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-
-        assert reported == [3]
+        assert running.runs() == [3]

@@ -23,7 +23,6 @@ from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.waiting.runs import STATUS_DELAY, Baseline
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
 from tests.airflow.executions import Store, execute
-from tests.airflow.passing_timeouts import passing_timeout
 from tests.airflow.proxy import proxy
 from tests.interruption import PATIENCE, signalled_when
 
@@ -266,21 +265,14 @@ class TestCrashes:
         assert len(run.xcoms["start"]["started"]) == 3
         assert remembered(run) == 0
 
-    def test_a_lost_answer_to_the_start_is_looked_up_by_a_retry(
-        self, sandbox: Sandbox, task: dict[str, Any]
+    @pytest.mark.parametrize(("fault", "sent"), [("no_answer", 1), ("drop", 2)])
+    def test_a_start_without_an_answer_is_sent_again_by_a_retry_only_if_it_was_lost_on_the_way(
+        self, sandbox: Sandbox, task: dict[str, Any], fault: str, sent: int
     ) -> None:
-        sandbox.control.fail(START, kind="no_answer")
-        start(task, tries=2, retry_unknown_outcome=True)
-
-        assert starts(sandbox) == 1
-
-    def test_a_start_that_was_lost_on_the_way_is_sent_again_by_a_retry(
-        self, sandbox: Sandbox, task: dict[str, Any]
-    ) -> None:
-        sandbox.control.fail(START, kind="drop")
+        sandbox.control.fail(START, kind=fault)
         start(task, tries=2, retry_unknown_outcome=True, clock=quick_clock())
 
-        assert starts(sandbox) == 2
+        assert starts(sandbox) == sent
         assert len(sandbox.control.task(task["task_id"])["runs"]) == 2
 
     @pytest.fixture
@@ -393,21 +385,6 @@ class TestCrashes:
         assert states <= {"Waiting", "Sent", "Extracting"}
         assert store == {}
 
-    def test_a_timeout_during_the_start_leaves_its_outcome_unknown(
-        self,
-        sandbox: Sandbox,
-        task: dict[str, Any],
-        set_connection: Callable[..., None],
-        said: Callable[[], str],
-    ) -> None:
-        with passing_timeout(sandbox.url, START) as url:
-            set_connection(host=url)
-            run = start_in_dag(task, execution_timeout=timedelta(seconds=PATIENCE))
-
-        assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
-        assert remembered(run) == 0
-        assert f"The status of task {task['task_id']} shows whether its sub-tasks run." in said()
-
     def test_after_an_unknown_outcome_nothing_is_remembered(
         self, sandbox: Sandbox, task: dict[str, Any]
     ) -> None:
@@ -491,31 +468,25 @@ class TestAnApiKeyAlone:
         assert start(task)["status"]["executed_times"] == 2
 
     @pytest.mark.parametrize("again", [False, True])
-    def test_a_lost_answer_is_not_repeated_unless_asked_for(
-        self, sandbox: Sandbox, task: dict[str, Any], given: dict[str, Any], again: bool
+    @pytest.mark.parametrize("lost", ["the answer", "the process"])
+    def test_a_start_of_unknown_outcome_is_not_repeated_unless_asked_for(
+        self, sandbox: Sandbox, task: dict[str, Any], given: dict[str, Any], lost: str, again: bool
     ) -> None:
-        sandbox.control.fail(START, kind="no_answer")
-        store = Store()
-        if again:
-            start(task, tries=2, store=store, **given, retry_unknown_outcome=True)
+        store, tries = Store(), 1
+        if lost == "the answer":
+            sandbox.control.fail(START, kind="no_answer")
+            tries += again
         else:
-            with pytest.raises(AirflowFailException):
+            store = killed_during({"started": given["sub_task_ids"], "after": None})
+        sent = starts(sandbox) + again + (lost == "the answer")
+        if again:
+            result = start(task, tries=tries, store=store, **given, retry_unknown_outcome=True)
+            assert result["after"] is None
+        else:
+            with pytest.raises(AirflowFailException, match="Clear the task to repeat it"):
                 start(task, store=store, **given)
 
-        assert starts(sandbox) == 1 + again
-        assert store == {}
-
-    @pytest.mark.parametrize("again", [False, True])
-    def test_a_start_that_was_killed_is_not_repeated_unless_asked_for(
-        self, sandbox: Sandbox, task: dict[str, Any], given: dict[str, Any], again: bool
-    ) -> None:
-        store = killed_during({"started": given["sub_task_ids"], "after": None})
-        if again:
-            assert start(task, store=store, **given, retry_unknown_outcome=True)["after"] is None
-        else:
-            with pytest.raises(AirflowFailException, match=r"cannot be known .* Clear the task to repeat it"):
-                start(task, store=store, **given)
-        assert (starts(sandbox), len(store)) == (int(again), 0)
+        assert (starts(sandbox), store) == (sent, {})
 
     def test_a_start_without_a_look_is_not_waited_for_either_once_there_is_a_token(
         self, sandbox: Sandbox, task: dict[str, Any], set_connection: Callable[..., None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +11,9 @@ from airflow_provider_webcollect.sandbox.state import Entry, RequestLog
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 from tests.airflow.dag_runs import make_dag, run_dag
+from tests.airflow.event_triggers import triggerer
 from tests.airflow.executions import execute
+from tests.airflow.waits import until
 from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
@@ -114,20 +115,13 @@ def test_a_poking_sensor_after_a_start_ends_with_that_run(task_id: str, sandbox:
     [
         (USUAL, "deferrable"),
         pytest.param(USUAL, "reschedule", marks=pytest.mark.at_night),
-        pytest.param("shows no ends", "reschedule", marks=pytest.mark.at_night),
     ],
 )
 def test_a_sensor_after_a_start_ends_with_that_run(
     way: str, service: str, task_id: str, sandbox: Sandbox
 ) -> None:
-    status_delay = 90.0
-    if (service, way) == ("shows no ends", "reschedule"):
-        # a rescheduled sensor does not know its earlier pokes: without ends, only `status_delay` is evidence;
-        # by then the service has shown the run, by the same clock
-        status_delay = 1.5
-        sandbox.control.configure(speed=10)
     with make_dag() as dag:
-        wait(task_id, start(task_id).output, status_delay=status_delay, **WAYS[way])
+        wait(task_id, start(task_id).output, **WAYS[way])
     run = run_dag(dag)
 
     assert run.states == {"start": "success", "wait": "success"}
@@ -157,24 +151,13 @@ def test_a_sensor_after_now_ends_with_the_next_run(
 
 @each_service(USUAL, "shows no ends")
 async def test_a_finished_run_is_reported_once_and_not_before_its_end(task_id: str, sandbox: Sandbox) -> None:
-    reported: list[tuple[dict[str, Any], str]] = []
-
-    async def watch() -> None:
-        trigger = WebCollectTaskFinishedTrigger(collection_task_id=task_id, poke_interval=0.02)
-        async for event in trigger.run():
-            reported.append((event.payload, sandbox.control.task(task_id)["state"]))
-
-    watching = asyncio.create_task(watch())
-    async with asyncio.timeout(PATIENCE):
+    trigger = WebCollectTaskFinishedTrigger(collection_task_id=task_id, poke_interval=0.02)
+    async with triggerer(trigger) as running:
         for number in (2, 3):
-            while len(sandbox.control.requests(STATUS)) < 3 * number:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(sandbox.control.requests(STATUS)) >= 3 * number)  # noqa: B023
             sandbox.control.start_task(task_id)
-            while len(reported) < number - 1:
-                await asyncio.sleep(0.01)
-    watching.cancel()
-    await asyncio.gather(watching, return_exceptions=True)
+            await running.reported(number - 1)
+            assert sandbox.control.task(task_id)["state"] == "Finished"
 
-    assert [state for _, state in reported] == ["Finished", "Finished"]
-    assert [(event["first_run"], event["run"]) for event, _ in reported] == [(2, 2), (3, 3)]
-    assert all(event["rows"] >= 20 for event, _ in reported)
+    assert [(event["first_run"], event["run"]) for event in running.payloads] == [(2, 2), (3, 3)]
+    assert all(event["rows"] >= 20 for event in running.payloads)

@@ -1,4 +1,4 @@
-"""The status sensors: as tasks of DAG runs, and executed by themselves."""
+"""The sensors: as tasks of DAG runs, and executed by themselves."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from airflow.providers.common.compat.sdk import (
     TaskDeferred,
 )
 
-from airflow_provider_webcollect.operators.webcollect import (
-    WebCollectGetRunningCountsOperator,
-)
+from airflow_provider_webcollect.operators.webcollect import WebCollectGetRunningCountsOperator
 from airflow_provider_webcollect.sensors.webcollect import (
+    WebCollectCapacitySensor,
     WebCollectTaskStatusSensor,
 )
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
@@ -75,24 +74,6 @@ def endless(sandbox: Sandbox) -> dict[str, Any]:
 
 class TestInDagRuns:
     """What ends a wait, in each mode and with each lenience, is in ``test_end_of_waits.py``."""
-
-    @pytest.mark.parametrize(
-        ("mode", "kind"),
-        [
-            pytest.param("poke", "task", marks=pytest.mark.at_night),
-            ("reschedule", "subtask"),
-            pytest.param("deferrable", "task", marks=pytest.mark.at_night),
-        ],
-    )
-    def test_a_run_that_ends_well_ends_the_wait_well(
-        self, kind: str, mode: str, endless: dict[str, Any], sandbox: Sandbox, after_requests: Any
-    ) -> None:
-        after_requests(1, STATUS_PATHS[kind], sandbox.control.advance, 10_000)
-        run = run_tasks(lambda: sensor(kind, endless, **MODES[mode]))
-
-        assert run.states == {"wait": "success"}
-        assert sandbox.control.task(endless["task_id"])["state"] == "Finished"
-        assert len(sandbox.control.requests(STATUS_PATHS[kind])) >= 2
 
     @each_mode("deferrable")
     def test_the_last_records_are_given_to_xcom(self, mode: str, sandbox: Sandbox) -> None:
@@ -160,19 +141,6 @@ class TestInDagRuns:
 
 
 class TestPoking:
-    @each_sensor
-    @pytest.mark.parametrize(
-        "states",
-        [
-            {"target_states": ["Stopped"], "failure_states": []},
-            # a failure state by default, too
-            {"target_states": ["Finished", "Stopped"]},
-        ],
-        ids=["one", "two"],
-    )
-    def test_states_may_be_chosen(self, kind: str, states: dict[str, Any], stopped: dict[str, Any]) -> None:
-        assert execute(sensor(kind, stopped, **states))
-
     @each_sensor
     def test_the_error_says_what_the_service_refuses(
         self, kind: str, endless: dict[str, Any], sandbox: Sandbox
@@ -335,26 +303,6 @@ class TestDeferring:
         sensor.execution_timeout = datetime.timedelta(seconds=30)
         assert defer(sensor).trigger.timeout == 30
 
-    def test_an_event_that_says_done_ends_it(self, sensor: Any) -> None:
-        records = [{"task_id": "a-task", "status": "Finished"}]
-        result = sensor.execute_complete({}, {"outcome": "done", "reason": "is so", "records": records})
-
-        assert result in (records, records[0])
-
-    @pytest.mark.parametrize(
-        ("event", "error"),
-        [
-            ({"outcome": "failed", "records": []}, AirflowFailException),
-            ({"outcome": "error", "permanent": True}, AirflowFailException),
-            ({"outcome": "error", "permanent": False}, WebCollectError),
-        ],
-    )
-    def test_an_event_of_a_failure_is_retried_only_if_that_may_help(
-        self, sensor: Any, event: dict[str, Any], error: type[Exception]
-    ) -> None:
-        with pytest.raises(error, match="it broke"):
-            sensor.execute_complete({}, {**event, "reason": "it broke"})
-
     @pytest.mark.parametrize(
         "event",
         [
@@ -482,3 +430,64 @@ class TestAfterNow:
             WebCollectTaskStatusSensor(
                 task_id="wait", collection_task_id="t", after="now", mode="reschedule", deferrable=False
             )
+
+
+class TestCapacity:
+    STATS = "/cloudextraction/task/stats"
+
+    def sensor(self, **arguments: Any) -> WebCollectCapacitySensor:
+        usual = {"task_id": "wait", "poke_interval": 0.1, "timeout": PATIENCE}
+        return WebCollectCapacitySensor(**{**usual, **arguments})
+
+    @pytest.fixture
+    def busy(self, sandbox: Sandbox) -> list[str]:
+        """Two tasks that are extracting, with three sub-tasks each, and no other."""
+        sandbox.control.configure(run_seconds=10_000)
+        assert all(task["state"] not in {"Extracting", "Waiting"} for task in sandbox.control.tasks())
+        return [sandbox.control.add_task(state="Extracting", subtasks=3)["task_id"] for _ in range(2)]
+
+    @pytest.mark.parametrize(
+        ("mode", "limit"),
+        [
+            ("poke", {"max_active_tasks": 2}),
+            ("reschedule", {"max_active_sub_tasks": 6}),
+            ("deferrable", {"max_active_tasks": "{{ 1 + 1 }}"}),
+        ],
+    )
+    def test_the_wait_ends_with_the_run_that_used_the_capacity(
+        self, mode: str, limit: dict[str, Any], sandbox: Sandbox, busy: list[str], after_requests: Any
+    ) -> None:
+        after_requests(1, self.STATS, sandbox.control.stop_task, busy[0])
+        run = run_tasks(lambda: self.sensor(**MODES[mode], **limit))
+
+        assert run.states == {"wait": "success"}
+        assert run.xcoms["wait"]["extracting_count"] == 1
+        assert len(sandbox.control.requests(self.STATS)) >= 2
+
+    def test_with_capacity_one_poll_suffices(self, sandbox: Sandbox, busy: list[str]) -> None:
+        counts = execute(self.sensor(max_active_tasks=3, max_active_sub_tasks=7))
+
+        assert len(sandbox.control.requests(self.STATS)) == 1
+        assert set(counts) >= {"waiting_count", "executing_sub_task_count"}
+
+    def test_limits_may_be_mapped(self, busy: list[str]) -> None:
+        run = run_tasks(
+            lambda: WebCollectCapacitySensor.partial(task_id="wait", poke_interval=0.1).expand(
+                max_active_tasks=[3, 4]
+            )
+        )
+
+        assert run.states == {"wait[0]": "success", "wait[1]": "success"}
+
+    @pytest.mark.parametrize(
+        ("arguments", "name"),
+        [
+            ({}, "max_active_tasks"),
+            ({"max_active_tasks": 0}, "max_active_tasks"),
+            ({"max_active_tasks": "many"}, "max_active_tasks"),
+            ({"max_active_sub_tasks": True}, "max_active_sub_tasks"),
+        ],
+    )
+    def test_a_wrong_limit_fails_while_the_dag_is_parsed(self, arguments: dict[str, Any], name: str) -> None:
+        with make_dag(), pytest.raises(InvalidArgument, match=f"`{name}"):
+            self.sensor(**arguments)

@@ -1,27 +1,35 @@
-"""The triggers on an event loop, many at a time, as in a triggerer."""
+"""The triggers on an event loop, many at a time, as in a triggerer; and the feed that they share."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+import requests
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
+from airflow_provider_webcollect.hooks import connection
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.sandbox import Sandbox, Settings
+from airflow_provider_webcollect.service.client import AsyncClient
+from airflow_provider_webcollect.service.settings import ClientTiming
 from airflow_provider_webcollect.triggers.webcollect import (
+    WebCollectCapacityTrigger,
     WebCollectSubTaskStatusTrigger,
     WebCollectTaskStatusTrigger,
 )
+from airflow_provider_webcollect.waits import SharedFeed
 from tests.airflow.waits import STATUS_PATHS, for_subtasks, for_task, other_tasks, outcome, until
 from tests.interruption import PATIENCE
+from tests.waiting.simulated_time import Turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),
@@ -29,6 +37,7 @@ pytestmark = [
 ]
 
 STATUS, SUBTASKS = STATUS_PATHS.values()
+CONN_ID = "webcollect_default"
 Trigger = WebCollectTaskStatusTrigger | WebCollectSubTaskStatusTrigger
 
 
@@ -169,12 +178,15 @@ class TestBothTriggers:
 
 
 @pytest.mark.webcollect_sandbox(enforce_limits=True)
-async def test_two_hundred_waits_share_their_polls(sandbox: Sandbox) -> None:
+async def test_two_hundred_waits_share_their_polls(
+    sandbox: Sandbox, set_connection: Callable[..., None]
+) -> None:
+    set_connection(extra={"refresh_token": sandbox.refresh_token, "status_batch_size": 50})
     tasks = [sandbox.control.add_task(state="Extracting") for _ in range(200)]
     began = time.monotonic()
     waits = [asyncio.create_task(outcome(for_task(task, poke_interval=1))) for task in tasks]
-    # each round is two requests; let there be a second round
-    await polls(sandbox, 4)
+    # each round is four requests; let there be a second round
+    await polls(sandbox, 8)
     sandbox.control.advance(10_000)
     events = await asyncio.gather(*waits)
     rounds = int(time.monotonic() - began) + 1
@@ -182,19 +194,34 @@ async def test_two_hundred_waits_share_their_polls(sandbox: Sandbox) -> None:
     assert {event["outcome"] for event in events} == {"done"}
     assert [event["records"][0]["task_id"] for event in events] == [task["task_id"] for task in tasks]
     # each alone they would make 200 requests a round
-    assert 4 <= len(sandbox.control.requests(STATUS)) <= 5 * rounds
+    assert 8 <= len(sandbox.control.requests(STATUS)) <= 9 * rounds
+    sizes = [len(json.loads(request["body"])["taskIds"]) for request in sandbox.control.requests(STATUS)]
+    assert max(sizes) == 50
     assert {request["status"] for request in sandbox.control.requests()} == {200}
     assert len(sandbox.control.requests("/token")) == 1
 
 
-async def test_waits_for_subtasks_of_one_task_share_their_answers(
-    sandbox: Sandbox, running: dict[str, Any]
-) -> None:
-    sandbox.control.advance(10_000)
-    events = await asyncio.gather(*(outcome(for_subtasks(running)) for _ in range(50)))
+async def test_waits_for_subtasks_of_one_task_share_their_pages(sandbox: Sandbox) -> None:
+    task = sandbox.control.add_task(lots=[1], subtasks=45)
+    events = await asyncio.gather(*(outcome(for_subtasks(task)) for _ in range(50)))
+
+    assert {(event["outcome"], len(event["records"])) for event in events} == {("done", 45)}
+    assert len(sandbox.control.requests(SUBTASKS)) == 3
+
+
+async def test_waits_for_capacity_share_their_answers(sandbox: Sandbox) -> None:
+    condition = {"max_active_tasks": 3}
+    events = await asyncio.gather(
+        *(
+            outcome(
+                WebCollectCapacityTrigger(condition=condition, webcollect_conn_id=CONN_ID, poke_interval=0.2)
+            )
+            for _ in range(200)
+        )
+    )
 
     assert {event["outcome"] for event in events} == {"done"}
-    assert len(sandbox.control.requests(SUBTASKS)) == 1
+    assert len(sandbox.control.requests("/cloudextraction/task/stats")) < 10
 
 
 async def test_a_wait_for_many_tasks_reports_all_of_them(sandbox: Sandbox) -> None:
@@ -202,3 +229,221 @@ async def test_a_wait_for_many_tasks_reports_all_of_them(sandbox: Sandbox) -> No
     event = await outcome(for_task(tasks[0], task_ids=[task["task_id"] for task in tasks]))
 
     assert [record["task_id"] for record in event["records"]] == [task["task_id"] for task in tasks]
+
+
+async def test_thousands_who_waited_for_it_to_open_do_not_all_go_on_in_one_turn_of_the_event_loop() -> None:
+    entered_in: list[int] = []
+
+    async def use() -> None:
+        async with SharedFeed(CONN_ID, 0.2):
+            entered_in.append(turns.count)
+            while len(entered_in) < 100:
+                await asyncio.sleep(0)
+
+    async with Turns() as turns:
+        await asyncio.gather(*(use() for _ in range(100)))
+    assert len(set(entered_in)) == 100
+
+
+async def test_a_user_that_is_cancelled_leaves_the_opening_to_the_others() -> None:
+    async def use() -> str:
+        async with SharedFeed("webcollect_default", 0.2):
+            return "used"
+
+    users = [asyncio.create_task(use()) for _ in range(3)]
+    await asyncio.sleep(0)
+    users[0].cancel()
+    ended = await asyncio.gather(*users, return_exceptions=True)
+    assert isinstance(ended[0], asyncio.CancelledError)
+    assert ended[1:] == ["used", "used"]
+
+
+async def test_a_last_user_that_is_cancelled_while_it_closes_is_cancelled_and_the_feed_closes_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closing, go_on, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    aclose = AsyncClient.aclose
+
+    async def slow(client: AsyncClient) -> None:
+        closing.set()
+        await go_on.wait()
+        await aclose(client)
+        closed.set()
+
+    monkeypatch.setattr(AsyncClient, "aclose", slow)
+
+    async def use() -> None:
+        async with SharedFeed("webcollect_default", 0.2):
+            pass
+
+    user = asyncio.create_task(use())
+    await closing.wait()
+    user.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await user
+    go_on.set()
+    await asyncio.wait_for(closed.wait(), PATIENCE)
+
+
+async def test_a_result_counts_even_if_the_feed_closes_after_the_timeout(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aclose, loop = AsyncClient.aclose, asyncio.get_running_loop()
+    time = loop.time
+
+    async def slow(client: AsyncClient) -> None:
+        loop.time = lambda: time() + PATIENCE / 2  # type: ignore[method-assign]
+        # what is due by then happens first
+        await asyncio.sleep(0.01)
+        await aclose(client)
+
+    monkeypatch.setattr(AsyncClient, "aclose", slow)
+    payload = await wait_for(sandbox.control.add_task(lots=[1])["task_id"], timeout=PATIENCE / 4)
+    assert payload["outcome"] == "done"
+
+
+async def test_a_connection_that_cannot_be_read_when_a_triggerer_starts_is_read_again(
+    sandbox: Sandbox,
+    set_connection: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # Airflow 3 says the same while its API server or a secrets backend is away
+    monkeypatch.delenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
+    task_id = sandbox.control.add_task(state="Finished")["task_id"]
+    # long enough for the connection to come before the last try
+    waits = [asyncio.create_task(wait_for(task_id, poke_interval=1)) for _ in range(3)]
+    await until(lambda: "The connection cannot be read; the next try follows" in caplog.text)
+    set_connection(extra={"access_token": sandbox.access_token})
+    events = await asyncio.wait_for(asyncio.gather(*waits), PATIENCE)
+    assert [event["outcome"] for event in events] == ["done"] * 3
+
+
+class TestChangedConnection:
+    """A person puts something else into the connection while a wait is on the feed."""
+
+    @pytest.fixture
+    async def waiting(
+        self,
+        sandbox: Sandbox,
+        set_connection: Callable[..., None],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> AsyncIterator[asyncio.Task[Any]]:
+        """A wait that has polled once, with a credential of its own."""
+        monkeypatch.setattr(connection, "TIMING", ClientTiming(adoption=0.2, youth=1.0))
+        set_connection(extra={"refresh_token": new_refresh_token(sandbox)})
+        task = sandbox.control.add_task(state="Extracting")
+        waiting = asyncio.create_task(wait_for(task["task_id"]))
+        await polls(sandbox, 1)
+        yield waiting
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    async def ends(self, waiting: asyncio.Task[Any], sandbox: Sandbox) -> None:
+        """Have the run end, with which the wait must end."""
+        sandbox.control.advance(20_000)
+        assert (await asyncio.wait_for(waiting, PATIENCE))["outcome"] == "done"
+
+    @pytest.mark.beyond_the_contract
+    async def test_a_new_credential_is_taken_up_when_the_old_one_is_revoked(
+        self, sandbox: Sandbox, set_connection: Callable[..., None], waiting: asyncio.Task[Any]
+    ) -> None:
+        sandbox.control.expire_tokens(refresh_tokens=True)
+        set_connection(extra={"refresh_token": new_refresh_token(sandbox)})
+        another = asyncio.create_task(wait_for(sandbox.control.add_task(state="Finished")["task_id"]))
+        assert (await asyncio.wait_for(another, PATIENCE))["outcome"] == "done"
+        await self.ends(waiting, sandbox)
+
+    @pytest.mark.beyond_the_contract
+    async def test_the_old_credential_does_not_lock_the_new_one_out(
+        self, sandbox: Sandbox, set_connection: Callable[..., None], waiting: asyncio.Task[Any]
+    ) -> None:
+        set_connection(extra={"refresh_token": new_refresh_token(sandbox)})
+        assert await asyncio.to_thread(work)
+        sandbox.control.expire_tokens()  # so that the old one is due
+        await self.ends(waiting, sandbox)
+        assert await asyncio.to_thread(work)
+
+    async def test_a_token_that_is_dropped_again_and_again_ends_no_wait(
+        self, sandbox: Sandbox, waiting: asyncio.Task[Any]
+    ) -> None:
+        def is_answered(status: int) -> bool:
+            assert not waiting.done()
+            if status == 401:
+                # also a token that was renewed since
+                sandbox.control.expire_tokens()
+            return any(request["status"] == status for request in sandbox.control.requests(STATUS))
+
+        for status in (401, 401, 401, 200):
+            sandbox.control.clear_requests()
+            await until(functools.partial(is_answered, status))
+        await self.ends(waiting, sandbox)
+
+    async def test_a_new_credential_is_taken_up_while_a_refusal_is_being_confirmed(
+        self, sandbox: Sandbox, set_connection: Callable[..., None], waiting: asyncio.Task[Any]
+    ) -> None:
+        sandbox.control.fail(STATUS, times=2, status=403, code="PermissionDenied", message="plan")
+        await until(lambda: len(refused(sandbox)) == 2)
+        sandbox.control.fail(STATUS, times=2, status=403, code="PermissionDenied", message="plan")
+        set_connection(extra={"refresh_token": new_refresh_token(sandbox)})
+        await until(lambda: len(refused(sandbox)) == 4)
+        await self.ends(waiting, sandbox)
+
+    async def test_a_refusal_is_confirmed_with_the_connection_read_again_each_time(
+        self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, waiting: asyncio.Task[Any]
+    ) -> None:
+        asked_when_read: list[int] = []
+        read = WebCollectHook.aload
+
+        async def aload(hook: WebCollectHook) -> None:
+            asked_when_read.append(len(refused(sandbox)))
+            await read(hook)
+
+        monkeypatch.setattr(WebCollectHook, "aload", aload)
+        sandbox.control.fail(STATUS, times=None, status=403, code="PermissionDenied", message="plan")
+        event = await asyncio.wait_for(waiting, PATIENCE)
+        assert "HTTP 403 PermissionDenied" in event["reason"]
+        assert asked_when_read == [1, 2, 3]
+
+    async def test_a_service_that_has_moved_is_found(
+        self, sandbox: Sandbox, set_connection: Callable[..., None], waiting: asyncio.Task[Any]
+    ) -> None:
+        sandbox.control.fail("*", times=None, status=403, code="Forbidden", message="we have moved")
+        with Sandbox(Settings(stale_seconds=0)) as elsewhere:
+            set_connection(host=elsewhere.url, extra={"refresh_token": elsewhere.refresh_token})
+            await polls(elsewhere, 1)
+
+    async def test_a_connection_that_cannot_be_read_again_is_used_as_it_was(
+        self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, waiting: asyncio.Task[Any]
+    ) -> None:
+        monkeypatch.delenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
+        sandbox.control.fail(STATUS, times=1, status=503)
+        await self.ends(waiting, sandbox)
+
+
+def refused(sandbox: Sandbox) -> list[Any]:
+    """Return the status queries that were refused."""
+    return [request for request in sandbox.control.requests(STATUS) if request["status"] == 403]
+
+
+def new_refresh_token(sandbox: Sandbox) -> str:
+    """Sign in, as a person does."""
+    answer = requests.post(
+        f"{sandbox.url}/token",
+        json={"grant_type": "password", "username": sandbox.username, "password": sandbox.password},
+        timeout=PATIENCE,
+    )
+    return str(answer.json()["data"]["refresh_token"])
+
+
+async def wait_for(task_id: str, **arguments: Any) -> dict[str, Any]:
+    return await outcome(for_task({"task_id": task_id}, **arguments))
+
+
+def work() -> bool:
+    """Ask the service, as a new worker does."""
+    hook = WebCollectHook()
+    try:
+        return bool(hook.get_running_counts())
+    finally:
+        hook.client.close()

@@ -1,4 +1,4 @@
-"""An event loop whose time passes as soon as there is nothing else to do."""
+"""An event loop whose time passes as soon as there is nothing else to do; and turns of one in real time."""
 
 from __future__ import annotations
 
@@ -32,3 +32,23 @@ def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
             runner.run(test(*arguments, **named))
 
     return run
+
+
+class Turns:
+    """Counts the turns of the event loop, in real time: it is never idle meanwhile."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def __aenter__(self) -> Turns:
+        self._task = asyncio.create_task(self._go_round())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _go_round(self) -> None:
+        while True:
+            await asyncio.sleep(0)
+            self.count += 1

@@ -216,10 +216,3 @@ class TestOddOrders:
         wait = PolledWait(clock, after_start(BEFORE))
         moved = msgspec.structs.replace(BEFORE, start_execute_time=there[0], end_execute_time=there[1])
         assert wait.outcome(1, moved) is None
-
-    def test_what_the_version_before_has_stored_of_a_start_is_understood(self, clock: Clock) -> None:
-        stored = {"executed_times": 3, "start_execute_time": "2026-01-01T00:10:00", "running": False}
-        condition = TaskStates.from_json({"task_ids": ["a"], "after": {"a": stored}})
-        wait = PolledWait(clock, condition)
-        assert wait.outcome(1, BEFORE) is None
-        assert wait.outcome(1, shown("Finished", began=30, ended=40)) is Outcome.DONE

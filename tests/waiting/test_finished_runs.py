@@ -7,16 +7,11 @@ from typing import Any
 import msgspec
 import pendulum
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from airflow_provider_webcollect.service.models import FINAL_STATES, TaskStatus
 from airflow_provider_webcollect.waiting.runs import EndedRun, LastRun, follow
-from tests.conftest import ALL_HISTORIES
 
 TASK = "a task"
-#: What a poll may show of a run that is over.
-OVER = st.sampled_from(FINAL_STATES)
 
 
 def shown(status: str, run: int | None = 1, started: int | None = 1, **fields: Any) -> TaskStatus:
@@ -207,28 +202,3 @@ def test_the_zone_of_the_connection_does_not_make_another_run() -> None:
     elsewhere = TaskStatus(task_id=TASK, status="Finished", executed_times=1, start_execute_time=there)
 
     assert runs(shown("Finished"), elsewhere) == []
-
-
-@settings(
-    max_examples=100 if ALL_HISTORIES else 25,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-@given(
-    ends=st.lists(OVER, min_size=1, max_size=12),
-    polls=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), max_size=40),
-)
-def test_every_run_is_reported_once_whenever_one_polls(ends: list[str], polls: list[tuple[int, int]]) -> None:
-    """Each run takes three steps: it waits, it extracts, it is over; a few answers are some steps old."""
-    history = [shown("Unexecuted", 0, None)]
-    for run, end in enumerate(ends, 1):
-        history += [shown(status, run, run) for status in ("Waiting", "Extracting", end)]
-    steps, at = [0], 0
-    for step, age in sorted(polls):
-        at = min(step, len(history) - 1)
-        steps += [at, max(0, at - age)]
-    seen = [history[step] for step in [*steps, len(history) - 1]]
-
-    named = [run for first, last, _ in runs(*seen, states=FINAL_STATES) for run in range(first, last + 1)]  # type: ignore[arg-type,operator]
-    assert named == list(range(1, len(ends) + 1))

@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_webcollect.service.errors import PermissionDenied, ServiceFailure
 from airflow_provider_webcollect.waiting.conditions import LONGEST_BACKOFF, REFUSALS
 from airflow_provider_webcollect.waiting.poll import LONGEST_TURN, Poll
-from tests.waiting.simulated_time import simulated
+from tests.waiting.simulated_time import Turns, simulated
 
 
 class Service:
@@ -286,26 +286,6 @@ async def test_thousands_who_end_together_do_not_all_go_on_in_one_turn_of_the_ev
 
     await asyncio.gather(*(wait() for _ in range(100)))
     assert done == ["judged", "went on"] * 100
-
-
-class Turns:
-    """Counts the turns of the event loop, in real time: it is never idle meanwhile."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    async def __aenter__(self) -> Turns:
-        self._task = asyncio.create_task(self._go_round())
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _go_round(self) -> None:
-        while True:
-            await asyncio.sleep(0)
-            self.count += 1
 
 
 async def test_others_have_their_turns_while_many_are_judged(poll: Poll[Any]) -> None:

@@ -374,51 +374,30 @@ class TestRefusals:
         assert waits.seen["a"]
 
     @pytest.mark.parametrize("kind", [PermissionDenied, *KEY_REFUSALS])
-    @pytest.mark.parametrize("count", [2, 10, 300])
-    @simulated
-    async def test_one_of_a_key_ends_its_wait_alone(
-        self, waits: Waits, kind: type[Exception], count: int
-    ) -> None:
-        *others, bad = keys(count)
-        waits.service.fail(kind("not yours"), about=[bad])
-        waits.begin(others)
-        # while the others are not due
-        await asyncio.sleep(40)
-        waits.begin([bad])
-        await asyncio.sleep(300)
-        assert waits.ended.keys() == {bad}
-        assert isinstance(waits.ended[bad], kind)
-
-    @pytest.mark.parametrize(("count", "places"), [(10, [0, 7]), (3, [0, 1])])
-    @simulated
-    async def test_some_foreign_keys_among_few_end_their_waits_alone(
-        self, waits: Waits, count: int, places: list[int]
-    ) -> None:
-        everybody = keys(count)
-        foreign = {everybody[place] for place in places}
-        waits.service.fail(PermissionDenied("not yours"), about=foreign)
-        waits.begin(everybody)
-        await asyncio.sleep(300)
-        assert waits.ended.keys() == foreign
-
-    @pytest.mark.parametrize("count", [10, 300])
     @pytest.mark.parametrize("seconds", [0, 40], ids=["with the others", "later"])
+    @pytest.mark.parametrize(
+        ("count", "places"),
+        [(2, [1]), (10, [9]), (300, [299]), (3, [0, 1]), (10, [0, 7]), (10, range(8)), (300, range(8))],
+    )
     @simulated
-    async def test_many_foreign_keys_end_their_waits_alone(
-        self, waits: Waits, count: int, seconds: float
+    async def test_those_of_keys_end_their_waits_alone(
+        self, waits: Waits, kind: type[Exception], count: int, places: Iterable[int], seconds: float
     ) -> None:
         everybody = keys(count)
-        foreign = everybody[:8]
-        waits.service.fail(PermissionDenied("not yours"), about=foreign)
+        bad = [everybody[place] for place in places]
+        others = [key for key in everybody if key not in bad]
+        waits.service.fail(kind("not yours"), about=bad)
         if seconds:
-            waits.begin(everybody[8:])
+            # while the others are not due
+            waits.begin(others)
             await asyncio.sleep(seconds)
-            waits.begin(foreign)
+            waits.begin(bad)
         else:
             waits.begin(everybody)
         await asyncio.sleep(300)
-        assert waits.ended.keys() == set(foreign)
-        assert waits.longest_gap(everybody[8:]) < 100
+        assert waits.ended.keys() == set(bad)
+        assert {type(error) for error in waits.ended.values()} == {kind}
+        assert waits.longest_gap(others) < 100
 
     @simulated
     async def test_a_plan_that_was_never_enough_ends_all_waits(self, waits: Waits) -> None:

@@ -1,0 +1,294 @@
+"""What Airflow learns of the provider, what operators and sensors declare, and what importing it costs."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+
+import airflow_provider_webcollect
+from airflow_provider_webcollect.get_provider_info import get_provider_info
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.links import WebCollectTaskLink
+
+HOOK = "airflow_provider_webcollect.hooks.webcollect.WebCollectHook"
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+NAMES = [name for name in dir(airflow_provider_webcollect) if name.endswith(("Operator", "Sensor"))]
+#: Described by the base class: it has a meaning only where an outcome can be unknown.
+IN_BASES = {"retry_unknown_outcome"}
+WITHOUT_THE_SERVICE = {
+    "WebCollectAcceptLandingOperator",
+    "WebCollectCleanLandingOperator",
+    "WebCollectLoadOperator",
+    "WebCollectVerifyLandingOperator",
+}
+#: Arguments that are lists or objects, beside ids and names.
+MANY = {"actions", "after", "columns", "column_types", "loop_items", "sources", "urls"}
+
+
+def test_the_provider_info_is_plain() -> None:
+    assert yaml.safe_load(yaml.safe_dump(get_provider_info())) == get_provider_info()
+
+
+def test_the_modules_that_the_provider_info_names_hold_all_that_dags_may_use() -> None:
+    info = get_provider_info()
+    named = [
+        module
+        for kind in ("hooks", "operators", "sensors", "triggers")
+        for entry in info[kind]
+        for module in entry["python-modules"]
+    ] + [entry["python-module"] for entry in info["transfers"]]
+    offered = set().union(*(vars(importlib.import_module(module)) for module in named))
+    offered |= {link.rpartition(".")[2] for link in info["extra-links"]}
+
+    there = set()
+    for kind in ("hooks", "operators", "sensors", "triggers", "transfers"):
+        package = importlib.import_module(f"{airflow_provider_webcollect.__name__}.{kind}")
+        for found in pkgutil.iter_modules(package.__path__):
+            name = f"{package.__name__}.{found.name}"
+            module = importlib.import_module(name)
+            there |= {name for name, _ in inspect.getmembers(module, inspect.isclass)}
+    ours = {name for name in there if name.startswith("WebCollect")}
+    assert ours - offered <= {"WebCollectError", "WebCollectConnection", "WebCollectOperator"}
+    assert len(ours & offered) >= 9
+    for path in [HOOK, *info["extra-links"]]:
+        module, _, name = path.rpartition(".")
+        assert hasattr(importlib.import_module(module), name)
+
+
+# Airflow itself asks the older of its two managers
+@pytest.mark.filterwarnings("ignore:ProvidersManager.hooks is deprecated")
+def test_airflow_knows_the_connection_type_and_its_hook() -> None:
+    from airflow.models import Connection
+    from airflow.providers_manager import ProvidersManager
+
+    assert (
+        ProvidersManager().providers["airflow-provider-webcollect"].version
+        == airflow_provider_webcollect.__version__
+    )
+    known = ProvidersManager().hooks["webcollect"]
+    assert known is not None
+    assert (known.hook_class_name, known.hook_name) == (HOOK, "Web Data Collection")
+    assert known.connection_testable
+    hook = Connection(conn_id="another", conn_type="webcollect", host="api.example.com").get_hook()
+    assert isinstance(hook, WebCollectHook)
+    assert hook.webcollect_conn_id == "another"
+
+
+def arguments(cls: type[Any]) -> Iterator[str]:
+    """Yield the names of the arguments that this package adds to those of Airflow."""
+    for each in cls.__mro__:
+        if each.__module__.startswith("airflow_provider_webcollect.") and "__init__" in vars(each):
+            parameters = inspect.signature(each.__init__).parameters.values()
+            yield from (each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
+
+
+def test_there_are_all() -> None:
+    assert len(NAMES) >= 24
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_docstring_is_complete(name: str) -> None:
+    cls = getattr(airflow_provider_webcollect, name)
+    text = " ".join((inspect.getdoc(cls) or "").split())
+    described = {found[1]: found[2] for found in re.finditer(r":param (\w+): (.*?)(?= :\w+ \w+:|$)", text)}
+
+    assert described.keys() | IN_BASES == set(arguments(cls)) | IN_BASES
+    templated = {argument for argument, meaning in described.items() if "(templated)" in meaning}
+    # Airflow stores template fields: `timeout` is among them for the page alone, and is no template
+    assert templated == set(cls.template_fields) - {"timeout"}
+    assert ":raises AirflowFailException:" in text
+    assert " Returns " in text
+    assert bool(re.search(r"\(contract\.md, endpoint", text)) == (name not in WITHOUT_THE_SERVICE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lists_and_objects_are_shown_as_json_once_they_are_rendered(name: str) -> None:
+    cls = getattr(airflow_provider_webcollect, name)
+    many = {each for each in cls.template_fields if each in MANY or each.endswith(("_ids", "_names"))}
+
+    assert many <= set(cls.template_fields_renderers)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_who_works_on_one_collection_task_links_to_it(name: str) -> None:
+    cls = getattr(airflow_provider_webcollect, name)
+    linked = any(isinstance(link, WebCollectTaskLink) for link in cls.operator_extra_links)
+
+    assert linked == ("collection_task_id" in cls.template_fields)
+
+
+def test_the_reference_lists_all_in_one_table_and_describes_each_once() -> None:
+    table = re.findall(r"^\| (`WebCollect[^|]*)", (REFERENCE / "operators.md").read_text(), re.MULTILINE)
+    pages = "".join(page.read_text() for page in sorted((REFERENCE / "api").glob("*.md")))
+    described = re.findall(r"autoclass:: [\w.]+\.(WebCollect\w*(?:Operator|Sensor))$", pages, re.MULTILINE)
+
+    assert sorted(re.findall(r"WebCollect\w+", "".join(table))) == sorted(NAMES)
+    bases = ["WebCollectOperator", "WebCollectTaskOperator"]
+    assert sorted(described) == sorted([*NAMES, *bases])
+
+
+HEAVY = (
+    "requests",
+    "httpx",
+    "pyarrow",
+    "deltalake",
+    "dlt",
+    "fastapi",
+    "starlette",
+    "uvicorn",
+    "fsspec",
+    "flask_appbuilder",
+    "wtforms",
+)
+
+#: What is imported when work begins.
+MACHINERY = {
+    "hooks.connection",
+    "hooks.token_store",
+    "landing.formats.base",
+    "landing.run",
+    "landing.job",
+    "landing.storage",
+    "landing.storage.folder",
+    "landing.tables.delta",
+    "landing.tables.table",
+    "service.call",
+    "service.client",
+    "service.pages",
+    "service.tokens",
+    "waiting.poll",
+}
+
+IMPORT = """
+import importlib, json, os, sys
+import airflow.{sdk}, airflow.providers.common.compat.sdk as sdk
+from airflow.{triggers} import BaseTrigger
+for name in {used}:
+    getattr(sdk, name)
+def new(modules):
+    before = set(sys.modules)
+    for module in modules:
+        importlib.import_module(module)
+    return sorted(set(sys.modules) - before)
+for_dags = new({for_dags})
+# one import hides what the other would need
+if child := os.fork():
+    os.waitpid(child, 0)
+    new({worker})
+    print("new:", json.dumps(new({plugin})))
+else:
+    print("new:", json.dumps([for_dags, new({look})]), flush=True)
+"""
+
+
+@dataclass
+class Imported:
+    """What is imported in a process that has imported what DAG authors import anyway.
+
+    :ivar for_dags: by DAG files.
+    :ivar look: by Airflow's own look at the provider, after them.
+    :ivar plugin: with the plugin, by a task's process, after them.
+    """
+
+    for_dags: list[str]
+    look: list[str]
+    plugin: list[str]
+
+
+@pytest.fixture(scope="module")
+def imported() -> Imported:
+    """What a process of its own imports."""
+    code = IMPORT.format(
+        sdk="sdk" if AIRFLOW_V_3_0_PLUS else "models.dag",
+        triggers="triggers.base",
+        used=("BaseOperator", "BaseSensorOperator", "BaseHook", "conf", "Variable"),
+        for_dags=for_dags(),
+        worker=["airflow.plugins_manager"],
+        plugin=["airflow_provider_webcollect.ui"],
+        look=[
+            f"airflow_provider_webcollect.{name}" for name in ("get_provider_info", "hooks.webcollect", "ui")
+        ],
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # beside what Airflow logs
+    said = [line.removeprefix("new:") for line in done.stdout.splitlines() if line.startswith("new:")]
+    (dags, look), plugin = map(json.loads, said)
+    return Imported(dags, look, plugin)
+
+
+def for_dags() -> tuple[str, ...]:
+    """Return the modules that DAG files import."""
+    info = get_provider_info()
+    operators = [
+        m for kind in ("operators", "sensors") for entry in info[kind] for m in entry["python-modules"]
+    ]
+    return (*operators, *(entry["python-module"] for entry in info["transfers"]))
+
+
+def test_dags_import_nothing_but_the_provider_parts_of_airflow_and_msgspec(imported: Imported) -> None:
+    # what is imported decides what it costs; seconds would tell of the machine's load
+    packages = {name.partition(".")[0] for name in imported.for_dags}
+
+    assert packages - sys.stdlib_module_names <= {"airflow", "airflow_provider_webcollect", "msgspec"}
+
+
+def test_dags_import_what_is_declared_and_no_machinery(imported: Imported) -> None:
+    package = "airflow_provider_webcollect."
+    own = {name.removeprefix(package) for name in imported.for_dags if name.startswith(package)}
+
+    assert len(own) <= 41
+    assert own.isdisjoint(MACHINERY)
+
+
+def test_what_dags_use_can_be_imported_from_the_package_itself() -> None:
+    used = {name for module in for_dags() for name in vars(importlib.import_module(module))}
+    ours = {name for name in used if name.startswith("WebCollect") and name.endswith(("Operator", "Sensor"))}
+    bases = {"WebCollectOperator", "WebCollectTaskOperator"}
+
+    assert ours - bases <= {*dir(airflow_provider_webcollect)}
+    assert bases.isdisjoint(dir(airflow_provider_webcollect))
+    for name in dir(airflow_provider_webcollect):
+        assert getattr(airflow_provider_webcollect, name) is not None
+    with pytest.raises(ImportError, match="WebCollectNothing"):
+        from airflow_provider_webcollect import WebCollectNothing  # noqa: F401
+
+
+def test_airflows_own_look_at_the_provider_imports_nothing_heavy(imported: Imported) -> None:
+    new = [*imported.for_dags, *imported.look]
+
+    assert [name for name in new if name.partition(".")[0] in HEAVY] == []
+    # a task's process has imported the provider's operators when it loads the plugins, or will
+    assert 1 <= len(imported.plugin) <= 5, imported.plugin
+
+
+def imported_alone(module: str) -> set[str]:
+    """Import a module in a process without Airflow, and return the names of all that this imports."""
+    code = f"import sys; before = set(sys.modules); import {module}; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {*done.stdout.split()}
+
+
+def test_the_package_itself_imports_none_of_its_modules() -> None:
+    names = imported_alone("airflow_provider_webcollect")
+
+    assert {name for name in names if name.startswith("airflow")} == {"airflow_provider_webcollect"}
+
+
+def test_the_provider_info_needs_nothing_but_the_standard_library() -> None:
+    names = imported_alone("airflow_provider_webcollect.get_provider_info")
+    packages = {name.partition(".")[0] for name in names}
+
+    assert packages - sys.stdlib_module_names == {"airflow_provider_webcollect"}
