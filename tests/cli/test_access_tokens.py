@@ -17,11 +17,10 @@ from airflow_provider_webcollect.service.settings import ClientTiming
 from tests.cli.conftest import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from airflow_provider_webcollect.sandbox import Sandbox
     from tests.cli.conftest import Run
-    from tests.cli.processes import Started
 
 pytestmark = [
     pytest.mark.webcollect_sandbox(enforce_limits=False, refresh_reuse="revoke"),
@@ -113,11 +112,6 @@ def test_another_credential_does_not_take_the_token_of_the_first(
     assert renewals(sandbox) == 2
 
 
-def secrets_in(*tokens: dict[str, str]) -> set[str]:
-    """Return what must not be said of stored tokens."""
-    return {token[name] for token in tokens for name in ("access_token", "refresh_token")}
-
-
 def test_no_token_is_ever_said(
     run: Run, sandbox: Sandbox, state: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -131,25 +125,12 @@ def test_no_token_is_ever_said(
     ]
     after = stored(state)
 
-    secrets = {sandbox.refresh_token} | secrets_in(before, after)
+    tokens = {token[name] for token in (before, after) for name in ("access_token", "refresh_token")}
+    secrets = {sandbox.refresh_token} | tokens
     assert len(secrets) == 5
     said = "".join([caplog.text, *(each.out + each.err for each in commands)])
     assert "no other process renews the token" in said
     assert not [secret for secret in secrets if secret in said]
-
-
-def test_processes_of_a_person_use_one_refresh_token_after_another_and_say_none(
-    start: Callable[..., Started], sandbox: Sandbox, state: Path
-) -> None:
-    commands = []
-    for command in (["capacity"], ["token", "status"], ["capacity"]):
-        commands.append(start("--verbose", *command))
-        assert commands[-1].end() == 0
-
-    assert renewals(sandbox) == 1
-    said = "".join(each.out + each.err for each in commands)
-    assert "no other process renews the token" in said
-    assert not [secret for secret in {sandbox.refresh_token} | secrets_in(stored(state)) if secret in said]
 
 
 def test_the_status_of_the_token_says_since_when_and_until_when_it_is_there(

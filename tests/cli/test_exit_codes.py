@@ -12,15 +12,13 @@ from airflow_provider_webcollect import __version__
 from airflow_provider_webcollect.cli.main import webcollect
 from airflow_provider_webcollect.service.settings import ClientTiming
 from demo.ports import free_port
-from tests.interruption import PATIENCE, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
     from tests.cli.conftest import Run
-    from tests.cli.processes import Started
 
 pytestmark = [
     pytest.mark.webcollect_sandbox(enforce_limits=False),
@@ -271,17 +269,3 @@ def test_a_service_that_fails_may_work_later(run: Run, sandbox: Sandbox, no_paus
 
     sandbox.control.clear_faults()
     assert run("capacity").code == 0
-
-
-def test_a_command_that_is_interrupted_ends_without_a_traceback(
-    start: Callable[..., Started], sandbox: Sandbox
-) -> None:
-    sandbox.control.fail("/cloudextraction/task/stats", kind="drip", seconds=2 * PATIENCE)
-    waiting = start("capacity")
-    until(lambda: sandbox.control.counters().get("/cloudextraction/task/stats"))
-
-    waiting.interrupt()
-
-    assert waiting.end() == 130
-    assert "Interrupted" in waiting.err
-    assert "Traceback" not in waiting.err

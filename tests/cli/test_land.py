@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 import re
 from pathlib import Path
@@ -120,60 +118,6 @@ def test_where_something_has_landed_the_options_decide(
         assert code == 0 or (ended.out == "" and str(folder) in ended.err)
 
 
-def test_another_task_does_not_land_where_one_has_landed(
-    run: Run, sandbox: Sandbox, task: str, folder: Path
-) -> None:
-    run("land", task, folder)
-    before = contents(folder)
-    other = sandbox.control.add_task(lots=[10])["task_id"]
-
-    for options in ([], ["--if-exists", "overwrite"], ["--mode", "incremental"]):
-        assert run("land", other, folder, *options).code == 3
-    assert contents(folder) == before
-
-
-def test_a_landing_of_the_same_name_is_left_as_it_is(
-    run: Run, sandbox: Sandbox, task: str, folder: Path
-) -> None:
-    first = run("land", task, folder, "--run-id", "monday", "-o", "json")
-    before = contents(folder)
-    sandbox.control.grow(task, 5)
-    sandbox.control.clear_requests()
-
-    again = run("land", task, folder, "--run-id", "monday", "-o", "json")
-
-    assert (again.code, again.json) == (0, first.json)
-    assert contents(folder) == before
-    assert sandbox.control.requests() == []
-    assert run("land", task, folder, "--run-id", "tuesday").code == 3
-
-
-def test_an_incremental_landing_of_a_source_that_lost_rows_is_refused_unless_told_otherwise(
-    run: Run, sandbox: Sandbox, task: str, folder: Path
-) -> None:
-    incremental = ("land", task, folder, *INCREMENTAL)
-    [landed] = run(*incremental, "-o", "json").json
-    before, old = rows(folder), parts(folder)
-    assert (landed["new_rows"], run(*incremental, "-o", "json").json[0]["new_rows"]) == (400, 0)
-
-    for count in (20, 7):
-        sandbox.control.reset_data(task)
-        sandbox.control.grow(task, count)
-        refused = run(*incremental)
-        assert refused.code == 3
-        assert "on_reset='full' lands all of it again, and on_reset='append' adds" in refused.err
-        assert rows(folder) == before
-        [added] = run(*incremental, "--on-reset", "append", "-o", "json").json
-        before += sandbox.control.true_rows(task)
-        assert (added["new_rows"], added["rows"]) == (count, len(before))
-        assert rows(folder) == before
-        assert parts(folder)[: len(old)] == old
-    sandbox.control.reset_data(task)
-    sandbox.control.grow(task, 5)
-    assert run(*incremental, "--on-reset", "full").code == 0
-    assert rows(folder) == sandbox.control.true_rows(task)
-
-
 def test_late_rows_are_waited_for_as_long_as_told(
     run: Run, task: str, folder: Path, no_pauses: list[float]
 ) -> None:
@@ -243,23 +187,6 @@ def test_parts_land_in_a_folder_of_their_own_on_request(run: Run, task: str, fol
     run("land", task, folder, "--partition", "dt=2026-01-01")
 
     assert [Path(name).parent for name in parts(folder)] == [Path("dt=2026-01-01")]
-
-
-def test_rows_land_as_compressed_csv_with_chosen_columns(
-    run: Run, sandbox: Sandbox, task: str, folder: Path
-) -> None:
-    ended = run(
-        *("land", task, folder, "--format", "csv", "--compression", "gzip"),
-        *("--column", "price", "--column", "id"),
-    )
-
-    assert ended.code == 0
-    [name] = parts(folder)
-    with gzip.open(folder / name, "rt", newline="") as file:
-        found = list(csv.DictReader(file))
-    truth = sandbox.control.true_rows(task)
-    assert found == [{"price": row["price"], "id": row["id"]} for row in truth]
-    assert list(found[0]) == ["price", "id"]
 
 
 class TestInterrupted:
@@ -333,16 +260,3 @@ def test_on_a_terminal_a_bar_shows_the_rows_so_far_and_only_the_result_is_left(
     assert shown_at <= {0, 200, 400, 600}
     assert "━" in landing.err
     assert json.loads(landing.out)[0]["rows"] == 600
-
-
-@pytest.mark.at_night
-def test_without_a_terminal_no_bar_is_shown(
-    start: Callable[..., Started], sandbox: Sandbox, task: str, folder: Path
-) -> None:
-    sandbox.control.fail("/data/all", kind="slow", seconds=0.3, times=None)
-
-    landing = start("land", task, folder, "--page-size", 200)
-
-    assert landing.end() == 0
-    assert landing.err == ""
-    assert "\x1b" not in landing.out

@@ -406,25 +406,13 @@ class TestClean:
 
 class TestRestore:
     @pytest.fixture
-    def refill(self, land: Callable[..., Path], sandbox: Sandbox, task: str) -> Callable[[int], Path]:
-        """Empties the task, gives it that many rows, and lands them in the place of those before."""
-
-        def refill(rows: int) -> Path:
+    def replaced(self, land: Callable[..., Path], sandbox: Sandbox, task: str) -> Path:
+        """The folder of a landing of 300 rows that was replaced by 120, and they by 40."""
+        land()
+        for rows in (120, 40):
             sandbox.control.reset_data(task)
             sandbox.control.grow(task, rows)
-            return land("--mode", "incremental", "--late-rows-delay", 0, "--on-reset", "full")
-
-        return refill
-
-    @pytest.fixture
-    def replaced(
-        self, land: Callable[..., Path], refill: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
-    ) -> Path:
-        """The folder of a landing of 300 rows that was replaced by 120; there is no service any more."""
-        land()
-        folder = refill(120)
-        for name in [name for name in os.environ if name.startswith("WEBCOLLECT_")]:
-            monkeypatch.delenv(name)
+            folder = land("--mode", "incremental", "--late-rows-delay", 0, "--on-reset", "full")
         return folder
 
     def rows(self, run: Run, folder: Path) -> int:
@@ -439,20 +427,14 @@ class TestRestore:
 
         assert ended.code == 0
         assert "--yes" in ended.err
-        [file] = replaced.glob("_manifest-*.json")
-        [row] = shown(ended, output)
-        finished_at = json.loads(file.read_text())["finished_at"]
-        assert row == {"name": file.name, "rows": "300", "parts": "3", "finished_at": finished_at}
+        kept = {path.name: json.loads(path.read_text()) for path in replaced.glob("_manifest-*.json")}
+        assert [(row["rows"], row["parts"]) for row in shown(ended, output)] == [("120", "2"), ("300", "3")]
+        for row in shown(ended, output):
+            assert row["finished_at"] == kept[row["name"]]["finished_at"]
         assert {path.name: path.read_bytes() for path in replaced.iterdir()} == before
 
-    def test_with_yes_the_latest_or_the_named_one_is_put_back(
-        self, run: Run, land: Callable[..., Path], refill: Callable[[int], Path]
-    ) -> None:
-        land()
-        for rows in (120, 40):
-            folder = refill(rows)
-        latest, first = run("landing", "restore", folder, "-o", "json").json
-        assert (latest["rows"], first["rows"]) == (120, 300)
+    def test_with_yes_the_latest_or_the_named_one_is_put_back(self, run: Run, replaced: Path) -> None:
+        folder, first = replaced, run("landing", "restore", replaced, "-o", "json").json[-1]
 
         for options, there, others in (([], 120, [40, 300]), (["--name", first["name"]], 300, [120, 40])):
             ended = run("landing", "restore", folder, "--yes", *options)
@@ -469,7 +451,7 @@ class TestRestore:
         assert (ended.code, ended.out) == (1, "")
         assert "_manifest-0badcafe.json" in ended.err
         assert names(replaced) == before
-        assert self.rows(run, replaced) == 120
+        assert self.rows(run, replaced) == 40
 
     def test_where_nothing_was_replaced_nothing_is_listed_and_nothing_put_back(
         self, run: Run, landed: Path

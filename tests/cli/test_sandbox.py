@@ -47,13 +47,3 @@ def test_its_help_is_the_sandbox_s_own_by_its_own_name(capsys: pytest.CaptureFix
     assert ended.value.code == 0
     assert said.startswith("usage: webcollect sandbox ")
     assert "--refresh-reuse" in said
-
-
-@pytest.mark.parametrize("option", [["--speed", "fast"], ["--host", "0.0.0.0"], ["--colour"]], ids=" ".join)
-def test_a_wrong_option_is_named(capsys: pytest.CaptureFixture[str], option: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["sandbox", "--port", "0", *option])
-
-    said = capsys.readouterr().err
-    assert ended.value.code == 2
-    assert option[0].removeprefix("--") in said or "loopback" in said

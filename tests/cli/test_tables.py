@@ -86,36 +86,6 @@ def test_columns_of_an_error_are_not_taken_for_options(run: Run, sandbox: Sandbo
     assert "the columns `url` and `URL` would be one" in ended.err
 
 
-def test_damage_is_named(run: Run, land: Callable[..., Ended], table: Path) -> None:
-    land()
-    _, gone, _ = sorted(table.glob("part-*"))
-    gone.unlink()
-
-    ended = run("landing", "verify", table)
-
-    assert (ended.code, ended.out) == (1, "")
-    assert f"{gone.name} is missing" in ended.err
-    assert str(table) in ended.err
-
-
-def test_rows_of_one_run_are_not_known_any_more_once_others_have_rewritten_them(
-    run: Run, land: Callable[..., Ended], sandbox: Sandbox, task: str, table: Path
-) -> None:
-    land()
-    sandbox.control.grow(task, 7)
-    land()
-    assert run("landing", "cat", table, "--new-only").lines == sandbox.control.true_rows(task)[300:]
-    DeltaTable(table).optimize.compact()
-
-    for command in (["cat"], ["sql", COUNT]):
-        ended = run("landing", command[0], table, *command[1:], "--new-only")
-        assert (ended.code, ended.out) == (3, "")
-        assert "others have rewritten part-00004-" in ended.err
-        assert len(ended.err.splitlines()) == 1
-    assert run("landing", "sql", table, COUNT, "-o", "json").json == [{"n": 307}]
-    assert run("landing", "verify", table).code == 0
-
-
 def test_files_that_no_version_needs_go_and_a_table_puts_its_versions_back_itself(
     run: Run, land: Callable[..., Ended], table: Path
 ) -> None:

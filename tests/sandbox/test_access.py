@@ -8,14 +8,12 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.operations import OPERATIONS
-from airflow_provider_webcollect.sandbox.settings import Settings
-from airflow_provider_webcollect.sandbox.state import STATUS_V1 as STATUS_V1_LIMIT
-from airflow_provider_webcollect.sandbox.state import STATUS_V2 as STATUS_V2_LIMIT
-from airflow_provider_webcollect.sandbox.state import Limits, ServiceError
 from tests.sandbox.plain_client import Client, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.sandbox.conftest import RealTime
 
 STATS = "/cloudextraction/task/stats"
 STATUS_V1 = "/cloudextraction/statuses"
@@ -59,11 +57,6 @@ def test_an_api_key_opens_five_endpoints(client: Client, method: str, path: str)
     assert status == (400 if path in TAKE_A_KEY else 401)
 
 
-@pytest.mark.webcollect_sandbox(api_key_everywhere=True)
-def test_an_api_key_can_be_let_open_every_endpoint(client: Client) -> None:
-    assert client.get(STATS, client.key).status_code == 200
-
-
 @pytest.mark.parametrize(
     "headers",
     [
@@ -89,11 +82,17 @@ def test_a_plan_opens_its_endpoints_only(client: Client, tier: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "json", "allowed"),
-    [("GET", STATS, None, 20), ("POST", STATUS_V2, TASKS, 5), ("POST", STATUS_V1, TASKS, 1)],
+    ("method", "path", "json", "allowed", "period"),
+    [("GET", STATS, None, 20, 1.0), ("POST", STATUS_V2, TASKS, 5, 1.0), ("POST", STATUS_V1, TASKS, 1, 5.0)],
 )
-def test_a_number_of_requests_is_let_in(
-    start_sandbox: Callable[..., Client], method: str, path: str, json: Any, allowed: int
+def test_a_number_of_requests_is_let_in_and_another_a_period_after_the_first(
+    start_sandbox: Callable[..., Client],
+    real_time: RealTime,
+    method: str,
+    path: str,
+    json: Any,
+    allowed: int,
+    period: float,
 ) -> None:
     client = start_sandbox()
 
@@ -102,29 +101,10 @@ def test_a_number_of_requests_is_let_in(
     assert [answer.status_code for answer in answers] == [*[200] * allowed, 429]
     assert refusal(answers[-1]) == (429, "TooManyRequests")
     assert client.get(STATS).status_code == (429 if path == STATS else 200)
-
-
-@pytest.mark.parametrize(
-    ("limit", "allowed", "period"), [(None, 20, 1.0), (STATUS_V2_LIMIT, 5, 1.0), (STATUS_V1_LIMIT, 1, 5.0)]
-)
-def test_a_period_after_the_first_request_another_is_let_in(
-    limit: str | None, allowed: int, period: float
-) -> None:
-    now = 100.0
-    limits = Limits(lambda: now)
-
-    def is_let_in() -> bool:
-        try:
-            limits.check(Settings(), "caller", limit)
-        except ServiceError:
-            return False
-        return True
-
-    assert [is_let_in() for _ in range(allowed + 1)] == [*[True] * allowed, False]
-    now += period - 0.01
-    assert not is_let_in()
-    now += 0.02
-    assert is_let_in()
+    real_time.sleep(period - 0.01)
+    assert client.call(method, path, json=json).status_code == 429
+    real_time.sleep(0.02)
+    assert client.call(method, path, json=json).status_code == 200
 
 
 def test_advancing_the_clock_does_not_help_against_limits(start_sandbox: Callable[..., Client]) -> None:

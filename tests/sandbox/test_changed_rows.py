@@ -101,19 +101,6 @@ def test_without_a_border_only_rows_that_come_later_change(client: Client) -> No
     assert empty_prices(client.rows(TASK, lotno="000003")) == list(range(200))
 
 
-def test_a_run_may_change_in_its_middle(client: Client) -> None:
-    task_id = client.control.add_task(rows=1000, state="Extracting")["task_id"]
-    there = len(client.control.true_rows(task_id))
-    assert there > 0
-
-    client.control.change_rows(task_id, "price", "empty")
-    client.control.advance(300)
-
-    empty = empty_prices(client.rows(task_id))
-    assert empty == list(range(empty[0], 1000))
-    assert empty[0] >= there
-
-
 def test_rows_after_a_removal_take_the_numbers_of_the_removed(client: Client) -> None:
     client.control.change_rows(TASK, "price", "empty", from_row=100)
 

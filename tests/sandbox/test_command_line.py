@@ -110,13 +110,6 @@ def test_the_printed_variable_is_a_connection_to_the_printed_tasks(
     ]
 
 
-def test_its_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-
-    assert "how many times faster than real time" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

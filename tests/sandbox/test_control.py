@@ -258,17 +258,11 @@ def test_the_clock_is_advanced_and_does_not_jump_with_the_speed(client: Client, 
     assert client.control.now() - before == pytest.approx(3701, abs=0.01)
 
 
-def test_all_settings_are_told(client: Client) -> None:
-    settings = client.control.configure(row_bytes=7)
-
-    assert settings == {**asdict(Settings(enforce_limits=False, row_bytes=7)), "stale_shows": []}
-    assert client.control.configure() == settings
-
-
 def test_settings_can_be_changed_while_it_runs(client: Client) -> None:
     settings = client.control.configure(tier="Team", general_rate=3)
 
-    assert (settings["tier"], settings["general_rate"], settings["enforce_limits"]) == ("Team", 3, False)
+    expected = asdict(Settings(enforce_limits=False, tier="Team", general_rate=3))
+    assert settings == client.control.configure() == {**expected, "stale_shows": []}
     assert client.get(STATS).status_code == 403
 
 
@@ -351,13 +345,6 @@ def test_the_log_can_be_asked_by_path_and_emptied(client: Client) -> None:
     client.control.clear_requests()
     assert client.control.requests() == []
     assert client.control.counters() == {}
-
-
-def test_requests_are_counted_by_path_and_status(client: Client) -> None:
-    for headers in (client.bearer, client.bearer, {}):
-        client.get(STATS, headers)
-
-    assert client.control.counters() == {STATS: {200: 2, 401: 1}}
 
 
 def test_control_is_not_counted_against_limits(start_sandbox: Callable[..., Client]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import time
 from typing import Any
 
@@ -110,16 +109,6 @@ def test_an_answer_can_be_bare(client: Client) -> None:
     assert "Content-Type" not in answer.headers
 
 
-def test_an_answer_can_grow_when_it_is_unpacked(client: Client) -> None:
-    packed = gzip.compress(bytes(10_000_000))
-    client.control.fail(STATS, kind="raw", body=packed, headers={"Content-Encoding": "gzip"})
-
-    answer = client.get(STATS)
-
-    assert int(answer.headers["Content-Length"]) == len(packed) < 20_000
-    assert answer.content == bytes(10_000_000)
-
-
 @pytest.mark.parametrize("kind", ["status", "error_200", "html", "raw", "redirect"])
 @pytest.mark.parametrize("done", [False, True])
 def test_a_wrong_answer_can_come_after_the_deed(client: Client, kind: str, done: bool) -> None:
@@ -175,15 +164,6 @@ def test_an_answer_can_come_drop_by_drop(client: Client) -> None:
 
     assert data(answer) == data(client.get(STATS))
     assert took > 0.004 * len(answer.content)
-
-
-def test_a_client_need_not_wait_for_the_last_drop(client: Client) -> None:
-    client.control.fail(STATS, kind="drip", seconds=3600)
-
-    with client.call("GET", STATS, stream=True) as answer:
-        assert answer.raw.read(1) == b"{"
-
-    assert client.get(STATS).status_code == 200
 
 
 def test_a_redirect_leads_elsewhere(client: Client) -> None:

@@ -101,26 +101,12 @@ def test_a_file_is_refused_while_the_task_runs(client: Client) -> None:
 def test_the_steps_of_a_copy_are_its_own(client: Client) -> None:
     before = client.control.task(demo.TASK_ID)["actions"]
     copy = client.copy(demo.TASK_ID)
-    loop, _, text = client.control.task(copy)["actions"]
-    changes = {
-        "taskId": copy,
-        "actions": [
-            {
-                "actionType": "EnterTextAction",
-                "actionId": text["action_id"],
-                "properties": [{"name": "TextToSet", "value": "tea"}],
-            }
-        ],
-        "loopItems": [
-            {"actionId": loop["action_id"], "loopType": "TextList", "loopItems": ["x"], "isAppend": True}
-        ],
-    }
+    loop = steps(client, copy)["LoopAction"]["actionId"]
 
-    data(client.post("/task/updateTaskParameters", changes))
+    data(client.post("/task/updateLoopItems", loop_request(client, ["x"], taskId=copy, actionId=loop)))
 
     changed = client.control.task(copy)["actions"]
-    assert changed[0]["loop_items"] == [*demo.LOOP_ITEMS, "x"]
-    assert changed[2]["properties"] == {"TextToSet": "tea"}
+    assert changed[0]["loop_items"] == ["x"]
     assert client.control.task(demo.TASK_ID)["actions"] == before
     assert not {step["action_id"] for step in changed} & {step["action_id"] for step in before}
 

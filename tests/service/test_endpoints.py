@@ -10,7 +10,6 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service import endpoints, errors
-from airflow_provider_webcollect.service.settings import Credentials
 from airflow_provider_webcollect.service.url_file import url_list
 
 if TYPE_CHECKING:
@@ -120,11 +119,6 @@ class TestSuccess:
             assert row.data_volume_metrics.total_collected is not None
             assert row.resource_usage_metrics.captcha_count is not None
 
-    def test_analytics_come_by_week_with_the_weeks_dates(self, client: Client) -> None:
-        page = client.send(endpoints.query_analytics(LAST_WEEK, TODAY, time_granularity="Week"))
-        assert page.rows[0].week_start_date
-        assert page.rows[0].week_end_date
-
     def test_parameters_of_several_steps_are_updated_at_once(self, client: Client, sandbox: Sandbox) -> None:
         loop, page, text = action_ids(sandbox)
         update = client.send(
@@ -169,20 +163,6 @@ class TestSuccess:
         assert text.properties[0].name == "TextToSet"
         assert [action.action_id for action in task.actions] == action_ids(sandbox)
 
-    def test_version_1_tells_name_and_state(self, client: Client) -> None:
-        (status,) = client.send(endpoints.get_task_statuses([demo.FINISHED_TASK_ID]))
-        assert (status.task_name, status.status) == ("Price list", "Finished")
-        assert status.executed_times is None
-
-    def test_version_2_tells_counts_and_times(self, client: Client) -> None:
-        (status,) = client.send(endpoints.get_task_statuses_v2([demo.FINISHED_TASK_ID]))
-        assert (status.status, status.executed_times, status.sub_task_count) == ("Finished", 2, 4)
-        assert status.current_total_extract_count == 123
-        assert status.start_execute_time is not None
-        assert status.end_execute_time is not None
-        assert status.start_execute_time < status.end_execute_time
-        assert status.start_execute_time.tzinfo is None
-
     def test_times_are_in_the_connections_zone(self, on_clock: Connect) -> None:
         statuses = endpoints.get_task_statuses_v2([demo.FINISHED_TASK_ID])
         (status,) = on_clock(timezone="Asia/Shanghai").send(statuses)
@@ -201,50 +181,6 @@ class TestSuccess:
 
 
 class TestRefusal:
-    @pytest.mark.parametrize(
-        ("call", "kind", "code"),
-        [
-            (
-                endpoints.query_analytics(LAST_WEEK, TODAY, member_names=["mallory"]),
-                errors.MemberNotAllowed,
-                "MemberNotAllowed",
-            ),
-            (
-                endpoints.update_loop_items(demo.TASK_ID, "no step", "TextList", ["a"]),
-                errors.NotFound,
-                "TaskSettingsNotFound",
-            ),
-            (endpoints.replace_urls("none", url_list(URLS)), errors.NotFound, "InvalidTaskId"),
-            (endpoints.copy_task("none"), errors.NotFound, "InvalidTaskId"),
-            (endpoints.copy_tasks(["none"], [1]), errors.NotFound, "InvalidTaskId"),
-            (endpoints.move_task("none", 1), errors.NotFound, "InvalidTaskId"),
-            (endpoints.copy_task(demo.STRANGERS_TASK_ID), errors.NotFound, "InvalidTaskId"),
-            (endpoints.refresh_token("spent"), errors.GrantRejected, "Invalid.Grant"),
-            (endpoints.copy_task(demo.TASK_ID, 99), errors.NotFound, "GroupNotFound"),
-            (endpoints.read_batch_data(demo.TASK_ID, "5"), errors.RequestRejected, "InvalidParameter"),
-        ],
-        ids=lambda value: getattr(getattr(value, "endpoint", None), "name", None),
-    )
-    def test_an_error_code_has_its_class_and_nothing_is_repeated(
-        self, client: Client, sandbox: Sandbox, call: Call[Any], kind: type[Exception], code: str
-    ) -> None:
-        with pytest.raises(kind) as refusal:
-            client.send(call)
-        error = refusal.value
-        assert isinstance(error, errors.WebCollectError)
-        assert type(error) is kind
-        assert (error.status, error.code, error.endpoint) == (400, code, call.endpoint.name)
-        assert error.request_id
-        assert error.request_id in str(error)
-        assert error.permanent
-        assert len(sandbox.control.requests()) == 1
-
-    def test_a_running_task_takes_no_urls(self, client: Client, sandbox: Sandbox) -> None:
-        task = sandbox.control.add_task(state="Extracting")["task_id"]
-        with pytest.raises(errors.TaskBusy, match="TaskExecuting") as refusal:
-            client.send(endpoints.replace_urls(task, url_list(URLS)))
-        assert not refusal.value.permanent
-
     @pytest.mark.parametrize(
         ("call", "words"),
         [
@@ -290,26 +226,6 @@ class TestRefusal:
             with pytest.raises(errors.NotFound, match="not the author, or there is no such app") as refusal:
                 client.send(endpoints.deprecate_data_app(app))
             assert (refusal.value.status, refusal.value.category) == (404, "not_found")
-
-    def test_a_wrong_data_app_key_is_told(self, on_clock: Connect) -> None:
-        with pytest.raises(errors.TokenRejected) as refusal:
-            on_clock(credentials=Credentials(datahub_api_key="wrong")).send(
-                endpoints.deprecate_data_app(demo.APP_ID)
-            )
-        assert (refusal.value.status, refusal.value.code) == (401, "unauthorized")
-        assert refusal.value.category == "forbidden"
-
-    def test_the_data_app_service_says_itself_whether_trying_again_helps(
-        self, client: Client, sandbox: Sandbox
-    ) -> None:
-        path = "/v1/data-apps/{app_id}/deprecate"
-        sandbox.control.fail(path, status=422, code="odd", message="No.")
-        with pytest.raises(errors.DataAppError, match="odd: No") as refusal:
-            client.send(endpoints.deprecate_data_app(demo.APP_ID))
-        assert refusal.value.category == "invalid_request"
-        assert refusal.value.permanent
-        sandbox.control.fail(path, status=500, times=2)
-        assert client.send(endpoints.deprecate_data_app(demo.APP_ID)).status == "deprecated"
 
 
 class TestOddIdentifiers:

@@ -6,7 +6,6 @@ import base64
 import gzip
 import itertools
 import json
-import math
 import random
 import threading
 from collections import defaultdict
@@ -147,10 +146,6 @@ class TestTheNextPage:
 
         with serving(respond) as server, client_of(server, SLOW) as client:
             assert Reader(client).sent_by(0) == 2
-
-    def test_is_not_asked_for_where_answers_come_at_once(self, connect: Connect, task: str) -> None:
-        client = connect(timing=ClientTiming(slow_response=math.inf))
-        assert Reader(client, task).sent_by(0) == 1
 
     def test_is_not_asked_for_where_its_offset_follows_the_rows(self) -> None:
         def respond(request: bytes) -> bytes:

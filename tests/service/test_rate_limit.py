@@ -276,13 +276,6 @@ class TestSharing:
 
 
 class TestLimits:
-    async def test_a_burst_keeps_within_the_general_limit(self, on_clock: Connect, sandbox: Sandbox) -> None:
-        crowd = Crowd(30)
-        client = on_clock(requests_per_second=18, clock=crowd)
-        await send_together(client, [endpoints.get_running_counts()] * 30, crowd)
-        assert sandbox.control.counters() == {"/cloudextraction/task/stats": {200: 30}}
-        assert crowd.time - 1000 == pytest.approx(29 / 18)
-
     async def test_status_queries_keep_within_their_own_limit(
         self, on_clock: Connect, sandbox: Sandbox
     ) -> None:
@@ -290,16 +283,6 @@ class TestLimits:
         client = on_clock(clock=crowd)
         await send_together(client, [endpoints.get_task_statuses_v2([demo.TASK_ID])] * 12, crowd)
         assert sandbox.control.counters() == {"/cloudextraction/statuses/v2": {200: 12}}
-
-    @pytest.mark.webcollect_sandbox(enforce_limits=False)
-    def test_status_queries_of_version_1_are_five_seconds_apart(
-        self, on_clock: Connect, clock: Clock
-    ) -> None:
-        client = on_clock()
-        for _ in range(3):
-            client.send(endpoints.get_task_statuses([demo.TASK_ID]))
-        assert len(clock.slept) == 2
-        assert all(5 <= wait < 6 for wait in clock.slept)
 
     @pytest.mark.webcollect_sandbox(enforce_limits=False)
     def test_a_status_query_is_under_the_general_rate_too(self, on_clock: Connect, clock: Clock) -> None:

@@ -11,19 +11,14 @@ import zlib
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.models import (
-    Record,
-    TaskStatus,
     TokenRecord,
-    _reader,
     parse_time,
-    read_record,
 )
 from airflow_provider_webcollect.service.responses import Response, read_response
 from tests.conftest import ALL_HISTORIES
@@ -477,16 +472,6 @@ class TestSecrets:
     def test_a_token_without_a_successor_is_read(self) -> None:
         record = data(endpoints.refresh_token("old"), {"access_token": "A"})
         assert record.refresh_token is record.expires_in is None
-
-
-def test_a_field_type_without_a_reader_is_a_programming_error() -> None:
-    class Odd(Record, frozen=True):
-        value: bytes | None = None
-
-    with pytest.raises(TypeError, match="no reader"):
-        read_record({"value": "x"}, Odd)
-    assert _reader(msgspec.inspect.type_info(str))(7, None) == "7"
-    assert read_record({"task_id": "a", "STATUS": "b"}, TaskStatus).status == "b"
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])

@@ -95,27 +95,22 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_urls_come_from_anywhere(
-    client: Client, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
-) -> None:
-    file = url_file(source(path))
-    client.send(endpoints.replace_urls(demo.TASK_ID, file))
-    assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
-    assert (file.count, file.size) == (3, len(TEXT))
-    assert file.name in {"urls.txt", "urls.gz"}
-
-
-@pytest.mark.by_day(3)
-def test_a_retry_sends_the_whole_file_again(
+def test_urls_come_from_anywhere_and_a_retry_sends_the_whole_file_again(
     client: Client, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
 ) -> None:
     sandbox.control.fail("/task/urls:file", status=503, times=2)
     sandbox.control.fail("/task/urls:file", kind="drop")
-    client.send(endpoints.replace_urls(demo.TASK_ID, url_file(source(path))))
-    bodies = [request["headers"]["content-length"] for request in sandbox.control.requests()]
-    assert len(bodies) == 4
-    assert len(set(bodies)) == 1
+    # neither the BOM nor the blank lines at the end are sent
+    path.write_bytes(b"\xef\xbb\xbf" + TEXT + b"\r\n \t\r\n\n")
+    file = url_file(source(path))
+    client.send(endpoints.replace_urls(demo.TASK_ID, file))
+    assert (file.count, file.size) == (3, len(TEXT))
+    assert file.name in {"urls.txt", "urls.gz"}
     assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
+    requests = sandbox.control.requests()
+    assert len(requests) == 4
+    for request in requests:
+        assert b"\r\n\r\n" + TEXT + b"\r\n--" in base64.b64decode(request["body"])
 
 
 def test_an_open_file_is_left_open_and_its_position_does_not_matter(client: Client, path: Path) -> None:
@@ -192,18 +187,6 @@ def test_a_storage_in_trouble_is_no_wrong_argument_and_a_retry_may_help(
     with pytest.raises(FileUnreadable):
         client.send(endpoints.replace_urls(demo.TASK_ID, checked))
     assert sandbox.control.task(demo.TASK_ID)["urls"] == []
-
-
-@pytest.mark.by_day(3)
-def test_neither_a_bom_nor_blank_lines_at_the_end_are_sent(
-    client: Client, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
-) -> None:
-    sandbox.control.fail("/task/urls:file", status=503)
-    path.write_bytes(b"\xef\xbb\xbf" + TEXT + b"\r\n \t\r\n\n")
-    client.send(endpoints.replace_urls(demo.TASK_ID, url_file(source(path))))
-    assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
-    for request in sandbox.control.requests():
-        assert b"\r\n\r\n" + TEXT + b"\r\n--" in base64.b64decode(request["body"])
 
 
 @pytest.mark.parametrize(
