@@ -1,4 +1,4 @@
-"""A process without a token: what it obtains one with, and what of the store counts."""
+"""A process that needs a token: what it obtains one with, when it renews it, what it leaves to a keeper."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.errors import GrantRejected, TokenRejected, TokenUnavailable
-from airflow_provider_webcollect.service.settings import Credentials
-from airflow_provider_webcollect.service.tokens import Register, StoredToken
-from tests.interruption import PATIENCE
-from tests.service.tokens.cases import CALL, Account
+from airflow_provider_webcollect.service.settings import Credentials, Settings
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, RenewalState, StoredToken
+from airflow_provider_webcollect.service.tokens.renewal import Tokens
+from tests.interruption import PATIENCE, Pauses
+from tests.service.tokens.cases import CALL, STATS, Account, note
 from tests.service.tokens.fleet import SlowFileTokenStore
 
 if TYPE_CHECKING:
@@ -81,3 +83,175 @@ def test_a_text_that_is_empty_counts_as_nothing_stored(account: Account) -> None
     account.store.write(Register.TOKEN, " ")
     account.process().send(CALL)
     assert account.refreshes == [200]
+
+
+# A token that has ended or soon ends: renewed once, in time, and on demand.
+
+
+def test_a_token_rejected_in_the_middle_is_renewed_and_the_request_repeated_once(account: Account) -> None:
+    client = account.process()
+    client.send(CALL)
+    account.expire()
+    client.send(CALL)
+    assert account.refreshes == [200, 200]
+    assert [request["status"] for request in account.sandbox.control.requests(STATS)] == [200, 401, 200]
+
+
+def test_a_newer_stored_token_is_used_instead_of_renewing(account: Account) -> None:
+    processes = [account.process() for _ in range(2)]
+    for client in processes:
+        client.send(CALL)
+    account.expire()
+    for client in processes:
+        client.send(CALL)
+    assert account.refreshes == [200, 200]
+
+
+@pytest.mark.webcollect_sandbox(token_lifetime=1000)
+def test_a_token_is_renewed_before_it_ends_and_each_process_draws_its_own_moment() -> None:
+    moments = set()
+    for _ in range(20):
+        held = Tokens(Credentials(refresh_token="x"), "early", MemoryTokenStore("early"), now=lambda: 0.0)
+        held._hold(StoredToken(access_token="a", lineage="f", obtained_at=0.0, expires_at=1000.0))
+        held._now = lambda: 939.0
+        assert held.current() == "a"
+        held._now = lambda: 981.0
+        assert held.current() is None
+        moments.add(held._early)
+    assert len(moments) == 20
+
+
+def test_an_early_renewal_that_fails_leaves_the_token_in_use_and_is_not_tried_at_every_call(
+    account: Account,
+) -> None:
+    account.process().send(CALL)
+    account.store_with(age=1e6, rest=6000)
+    account.sandbox.control.clear_requests()
+    account.fail("/token", times=None, status=500)
+    client = account.process()
+    for _ in range(5):
+        client.send(CALL)
+    assert len(account.refreshes) == 1
+
+
+def test_a_renewal_on_demand_replaces_a_token_that_is_still_good(account: Account) -> None:
+    client = account.process()
+    client.send(CALL)
+    record = client.renew_token().record(time.time())
+    assert record.expires_in == pytest.approx(86399, abs=PATIENCE)
+    assert account.refreshes == [200, 200]
+    assert client.context.tokens.current() == record.access_token
+
+
+def test_a_renewal_from_a_share_of_the_life_on_leaves_a_young_token_alone(account: Account) -> None:
+    client = account.process()
+    young = client.renew_token(after_share=0.5)
+    assert client.renew_token(after_share=0.5) == young
+    client.context.tokens._now = lambda: time.time() + 50_000
+    assert client.renew_token(after_share=0.5) != young
+    assert account.refreshes == [200, 200]
+
+
+def test_a_lost_answer_to_a_renewal_is_asked_for_again(account: Account) -> None:
+    account.fail("/token", kind="drop")
+    assert account.process().send(CALL)
+
+
+def test_every_token_that_is_learned_is_told_for_masking(account: Account) -> None:
+    learned: list[str] = []
+    settings = Settings(base_url=account.sandbox.url, requests_per_second=0)
+    client = account.process()
+    client.context = make_context(settings, account.credentials(), "learn", account.store, learned.append)
+    client.send(CALL)
+    assert {account.stored.access_token, account.stored.refresh_token} <= set(learned)
+
+
+# A keeper renews the token for all; workers wait for it and write nothing.
+
+
+def test_a_worker_waits_for_the_keepers_token_and_never_renews(account: Account) -> None:
+    reads = 0
+
+    def keeper_renews(seconds: float) -> None:
+        nonlocal reads
+        reads += 1
+        if reads == 3:
+            account.process().renew_token()
+
+    worker = account.process(token_refresh="keeper", stop=Pauses(keeper_renews))
+    assert worker.send(CALL)
+    assert account.refreshes == [200]
+
+
+def test_the_keeper_finds_out_by_itself_that_its_token_is_rejected(account: Account) -> None:
+    keeper = account.process(token_refresh="keeper")
+    rejected = keeper.renew_token(0.5)
+    account.expire()
+    worker = account.process(token_refresh="keeper")
+    with pytest.raises(TokenUnavailable):
+        worker.send(CALL)
+    assert account.stored == rejected
+    keeper.renew_token(0.5)
+    assert worker.send(CALL)
+    assert account.refreshes == [200, 200]
+
+
+def test_a_service_in_trouble_says_nothing_of_the_keepers_token(account: Account) -> None:
+    keeper = account.process(token_refresh="keeper")
+    young = keeper.renew_token(0.5)
+    for trouble in ({"status": 500}, {"kind": "html", "status": 401}, {"kind": "drop"}):
+        account.fail(STATS, **trouble)
+        assert keeper.renew_token(0.5) == young
+    assert account.refreshes == [200]
+
+
+def test_workers_that_are_rejected_while_the_keeper_renews_write_nothing_over_its_token(
+    account: Account,
+) -> None:
+    class Recording(MemoryTokenStore):
+        written = 0
+
+        def write(self, register: Register, text: str) -> None:
+            Recording.written += 1
+            super().write(register, text)
+
+    keeper = account.process()
+    old = keeper.renew_token()
+    worker = account.process(store=Recording(account.name), token_refresh="keeper")
+    worker.send(CALL)
+    keeper.renew_token()
+    worker.send(CALL)
+    account.store.save(old)  # as if it had been read the moment before
+    account.expire()
+    with pytest.raises(TokenUnavailable):
+        worker.send(CALL)
+    assert Recording.written == 0
+
+
+@pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
+def test_a_lost_answer_to_the_keepers_renewal_does_not_end_the_token_that_all_use(
+    account: Account, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = account.process().renew_token(0.5)
+    account.store_with(age=50_000, rest=36_000)
+    account.fail("/token", kind="no_answer")
+    with pytest.raises(TokenUnavailable):
+        account.process().renew_token(0.5)
+    assert account.process().renew_token(0.5).access_token == first.access_token
+    assert "renewed later" in caplog.text
+    assert account.process().send(CALL)
+    assert account.refreshes == [200, 0]
+
+
+def test_a_renewal_whose_answer_was_lost_is_repeated_when_little_can_be_lost_by_it(account: Account) -> None:
+    first = account.process().renew_token()
+    account.store_with(age=91_000, rest=9_000)
+    account.store.save_note(note(first, RenewalState.DOUBTFUL))
+    assert account.process().renew_token(0.5).access_token != first.access_token
+
+
+def test_a_worker_without_a_keeper_says_so_after_a_while(account: Account) -> None:
+    with pytest.raises(TokenUnavailable, match="DAG") as error:
+        account.process(token_refresh="keeper").send(CALL)
+    assert not error.value.permanent
+    assert account.refreshes == []
