@@ -14,12 +14,6 @@ from tests.sandbox.plain_client import Client
 TASK = demo.FINISHED_TASK_ID  # two batches with 120 rows each
 
 
-def first_rows(client: Client, count: int) -> bytes:
-    """The bytes of the task's first rows as a page has them."""
-    answer = client.get("/data/all", taskId=TASK, offset=0, size=count)
-    return answer.content.partition(b',"data":[')[2].rpartition(b']},"requestId"')[0]
-
-
 def empty_prices(rows: list[dict[str, Any]]) -> list[int]:
     """The indexes of the rows whose price is empty."""
     return [index for index, row in enumerate(rows) if row["price"] == ""]
@@ -76,17 +70,6 @@ def test_every_page_has_the_changes_from_the_border_on(client: Client, size: int
     assert empty_prices(rows) == list(range(border, 2501))
     for lotno, batch in (("000001", rows[:1300]), ("000003", rows[1300:1301]), ("000004", rows[1301:])):
         assert client.rows(task_id, size, lotno=lotno) == client.control.true_rows(task_id, lotno) == batch
-
-
-def test_rows_before_the_border_are_the_same_bytes(client: Client) -> None:
-    before = first_rows(client, 150)
-
-    client.control.change_rows(TASK, "price", "number", from_row=150)
-
-    assert first_rows(client, 150) == before
-    same, changed = first_rows(client, 151)[: len(before)], first_rows(client, 151)[len(before) :]
-    assert same == before
-    assert b'"price":12.5' in changed
 
 
 def test_without_a_border_only_rows_that_come_later_change(client: Client) -> None:

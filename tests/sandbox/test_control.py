@@ -325,14 +325,6 @@ def test_requests_are_logged_without_secrets(client: Client) -> None:
     assert client.sandbox.api_key not in logged
 
 
-def test_an_uploaded_file_is_logged_as_base64(client: Client) -> None:
-    client.post("/task/urls:file", data={"taskId": "x"}, files={"file": b"https://a.example"})
-
-    [entry] = client.control.requests("/task/urls:file")
-
-    assert entry["body_encoding"] == "base64"
-
-
 def test_the_log_can_be_asked_by_path_and_emptied(client: Client) -> None:
     client.get(STATS)
     client.get("/nowhere")

@@ -66,6 +66,7 @@ UPDATE = endpoints.update_task_parameters(
     "t", loop_items=[{"action_id": "a", "loop_type": "UrlList", "loop_items": ["x"]}]
 )
 DEPRECATE = endpoints.deprecate_data_app("a")
+PAGE = {"offset": 1, "total": 1, "restTotal": 0, "data": [{"a": 1}]}
 
 
 def read(call: Call[Any], body: Any, status: int = 200, timezone: str | None = None, **headers: str) -> Any:
@@ -97,8 +98,7 @@ class TestEnvelope:
 
     def test_a_list_of_one_stands_for_the_one(self) -> None:
         assert data(COPY, [{"taskId": "n"}]).task_id == "n"
-        page = {"offset": 1, "total": 1, "restTotal": 0, "data": [{"a": 1}]}
-        assert data(READ, [page]).records() == data(READ, page).records() == [{"a": 1}]
+        assert data(READ, [PAGE]).records() == data(READ, PAGE).records() == [{"a": 1}]
 
     @pytest.mark.parametrize(
         ("call", "wrong"),
@@ -145,7 +145,7 @@ class TestEnvelope:
         assert "status" in str(error)
 
     @pytest.mark.parametrize("call", [STATS, READ, DELETE, STATUSES])
-    @pytest.mark.parametrize("beside", [{}, {"data": None}, {"data": []}, {"Data": None}])
+    @pytest.mark.parametrize("beside", [{}, {"data": None}, {"data": []}, {"Data": None}, {"data": PAGE}])
     @pytest.mark.parametrize("keys", ["error code message requestId", "Error Code Message Request_Id"])
     def test_an_error_decides_even_under_http_200_and_in_any_spelling_of_its_keys(
         self, call: Call[Any], beside: dict[str, Any], keys: str
@@ -155,11 +155,6 @@ class TestEnvelope:
         assert type(error) is errors.NotFound
         assert (error.status, error.code, error.message) == (200, "InvalidTaskId", "No.")
         assert error.request_id == "r7"
-
-    @pytest.mark.parametrize("name", ["error", "Error"])
-    def test_an_error_decides_beside_a_page_of_rows_too(self, name: str) -> None:
-        page = {"offset": 1, "total": 1, "restTotal": 0, "data": [{"a": 1}]}
-        assert type(refusal(READ, {"data": page, name: {"Code": "InvalidTaskId"}})) is errors.NotFound
 
     def test_the_keys_of_an_envelope_are_read_in_any_spelling(self) -> None:
         assert read(COPY, {"Data": {"task_id": "n"}, "RequestId": "r"}).task_id == "n"
@@ -357,25 +352,24 @@ class TestValues:
         assert status.task_id == "638755274101861606"
         assert status.unknown_fields == {"lotNo": 638755274101861606}
 
-    def test_a_state_that_nobody_knows_is_kept(self) -> None:
-        assert data(STATUSES, [{"taskId": "t", "status": "Paused"}])[0].status == "Paused"
-
-    @pytest.mark.parametrize("spelling", ["finished", "FINISHED", "Finished ", "Finished"])
-    def test_a_state_is_spelled_as_in_the_contract(self, spelling: str) -> None:
-        assert data(STATUSES, [{"taskId": "t", "status": spelling}])[0].status == "Finished"
+    @pytest.mark.parametrize(
+        ("spelling", "state"),
+        [*((each, "Finished") for each in ("finished", "FINISHED", "Finished ")), ("Paused", "Paused")],
+    )
+    def test_a_state_is_spelled_as_in_the_contract_or_kept(self, spelling: str, state: str) -> None:
+        assert data(STATUSES, [{"taskId": "t", "status": spelling}])[0].status == state
         subtasks = data(endpoints.get_subtasks("t"), [{"subTaskId": "s", "status": spelling}])
-        assert subtasks[0].status == "Finished"
+        assert subtasks[0].status == state
 
-    @pytest.mark.parametrize("spelling", ["UrlList", "URLList", "urllist"])
-    def test_a_loop_type_is_spelled_as_requests_spell_it(self, spelling: str) -> None:
+    @pytest.mark.parametrize(
+        ("spelling", "known"),
+        [*((each, "UrlList") for each in ("UrlList", "URLList", "urllist")), ("TableList", "TableList")],
+    )
+    def test_a_loop_type_is_spelled_as_requests_spell_it_or_kept(self, spelling: str, known: str) -> None:
         action = {"actionId": "a", "loopType": spelling, "loopItems": ["x"]}
-        assert data(ACTIONS, [{"taskId": "t", "actions": [action]}])[0].actions[0].loop_type == "UrlList"
+        assert data(ACTIONS, [{"taskId": "t", "actions": [action]}])[0].actions[0].loop_type == known
         echo = data(UPDATE, {"taskId": "t", "updatedParameters": {"loopItems": [action]}})
-        assert echo.updated_parameters.loop_items[0].loop_type == "UrlList"
-
-    def test_a_loop_type_that_nobody_knows_is_kept(self) -> None:
-        action = {"loopType": "TableList"}
-        assert data(ACTIONS, [{"taskId": "t", "actions": [action]}])[0].actions[0].loop_type == "TableList"
+        assert echo.updated_parameters.loop_items[0].loop_type == known
 
     def test_nulls_in_a_list_are_left_out_and_numbers_are_texts(self) -> None:
         actions = data(ACTIONS, [{"taskId": 5, "actions": [None, {"loopItems": ["x", None, 7]}]}])

@@ -16,7 +16,7 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.settings import Credentials
-from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, RenewalState, StoredToken
+from airflow_provider_webcollect.service.tokens import Register, RenewalState, StoredToken
 from tests.service.tokens.cases import (
     CALL,
     GRANT_REFUSED,
@@ -90,30 +90,6 @@ def test_a_store_that_seems_empty_for_a_moment_costs_no_refresh_token(account: A
     assert account.refreshes == [200]
 
 
-class Late(MemoryTokenStore):
-    """Shows a token that was replaced since, for a number of reads."""
-
-    def __init__(self, name: str, text: str, reads: int) -> None:
-        super().__init__(name)
-        self._text, self._reads = text, reads
-
-    def read(self, register: Register) -> str | None:
-        if register is Register.TOKEN and self._reads:
-            self._reads -= 1
-            return self._text
-        return super().read(register)
-
-
-@REVOKES
-def test_a_token_that_is_shown_late_costs_no_refresh_token(account: Account) -> None:
-    account.process().send(CALL)
-    replaced = str(account.store.read(Register.TOKEN))
-    account.expire()
-    account.process().send(CALL)
-    assert account.process(store=Late(account.name, replaced, 10)).send(CALL)
-    assert account.refreshes == [200, 200]
-
-
 @REVOKES
 def test_a_login_that_gives_no_refresh_token_does_not_lead_back_to_a_spent_one(account: Account) -> None:
     credentials = account.login(refresh_token=account.sandbox.refresh_token)
@@ -123,16 +99,6 @@ def test_a_login_that_gives_no_refresh_token_does_not_lead_back_to_a_spent_one(a
     account.answer_token(access_token="rejected")
     assert account.process(credentials=credentials).send(CALL)
     assert account.grants == ["refresh_token"] * 2 + ["password"] * 2
-
-
-@REVOKES
-def test_a_lost_answer_to_an_early_renewal_does_not_end_the_token_that_still_works(account: Account) -> None:
-    account.process().send(CALL)
-    account.store_with(age=1e6, rest=6000)
-    account.fail("/token", kind="no_answer")
-    for _ in range(3):
-        assert account.process().send(CALL)
-    assert account.refreshes == [200, 0]
 
 
 def test_a_token_whose_renewal_another_process_began_and_never_ended_is_used_to_its_end(

@@ -97,16 +97,6 @@ def test_a_token_rejected_in_the_middle_is_renewed_and_the_request_repeated_once
     assert [request["status"] for request in account.sandbox.control.requests(STATS)] == [200, 401, 200]
 
 
-def test_a_newer_stored_token_is_used_instead_of_renewing(account: Account) -> None:
-    processes = [account.process() for _ in range(2)]
-    for client in processes:
-        client.send(CALL)
-    account.expire()
-    for client in processes:
-        client.send(CALL)
-    assert account.refreshes == [200, 200]
-
-
 @pytest.mark.webcollect_sandbox(token_lifetime=1000)
 def test_a_token_is_renewed_before_it_ends_and_each_process_draws_its_own_moment() -> None:
     moments = set()
