@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
     from airflow_provider_webcollect.landing.profile import Inspector
 
@@ -47,18 +48,32 @@ class ParquetWriter(TableWriter):
         self, sink: SupportsWrite, columns: Columns, wanted: Parquet, inspector: Inspector | None = None
     ) -> None:
         super().__init__(columns, inspector)
-        self._sink = sink
+        self._sink = _Sink(sink)
         self._wanted = wanted
-        self._file: ParquetFile | None = None
+        self._file: pq.ParquetWriter | None = None
         self._rows = 0
+        # batches that do not fill a row group yet
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = self._held_bytes = 0
 
     def abandon(self) -> None:
-        if self._file is not None:
-            self._file.abandon()
+        # otherwise the footer would be written when the file is garbage-collected
+        self._held.clear()
+        self._sink.dropped = True
+        with contextlib.suppress(Exception):
+            if self._file is not None:
+                self._file.close()
 
     def _head(self) -> None:
-        self._file = ParquetFile(
-            self._sink, schema(self.columns, self._wanted.column_types), self._wanted.compression
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        compression = self._wanted.compression or "none"
+        self._file = pq.ParquetWriter(
+            pa.PythonFile(self._sink, mode="w"),
+            schema(self.columns, self._wanted.column_types),
+            compression=compression,
+            compression_level=_LEVELS.get(compression),
         )
 
     def _append(self, columns: Sequence[Column], rows: int) -> None:
@@ -69,12 +84,27 @@ class ParquetWriter(TableWriter):
         arrays = [
             self._typed(column, as_texts(values)) for column, values in zip(schema, columns, strict=True)
         ]
-        self._file.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         self._rows += rows
+        self._held.append(batch)
+        self._held_rows += rows
+        self._held_bytes += batch.nbytes
+        if self._held_rows >= ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
+            self._write_row_group()
 
     def _end(self) -> None:
         assert self._file is not None
+        self._write_row_group()
         self._file.close()
+
+    def _write_row_group(self) -> None:
+        import pyarrow as pa
+
+        if self._held and self._file is not None:
+            rows = pa.Table.from_batches(self._held)
+            self._held.clear()
+            self._held_rows = self._held_bytes = 0
+            self._file.write_table(rows, row_group_size=max(1, rows.num_rows))
 
     def _typed(self, column: pa.Field, texts: pa.Array) -> pa.Array:
         if column.type == texts.type:
@@ -88,54 +118,6 @@ class ParquetWriter(TableWriter):
                     "or set on_cast_error='null' to have null there"
                 )
         return values
-
-
-class ParquetFile:
-    """A Parquet file being written; batches are collected until they fill a row group."""
-
-    def __init__(self, sink: SupportsWrite, schema: pa.Schema, compression: str | None) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        self.schema = schema
-        self._sink = _Sink(sink)
-        self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._sink, mode="w"),
-            schema,
-            compression=compression or "none",
-            compression_level=_LEVELS.get(compression or ""),
-        )
-        self._held: list[pa.RecordBatch] = []
-        self._held_rows = self._held_bytes = 0
-
-    def append(self, batch: pa.RecordBatch) -> None:
-        """Append rows."""
-        self._held.append(batch)
-        self._held_rows += batch.num_rows
-        self._held_bytes += batch.nbytes
-        if self._held_rows >= ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
-            self._write_row_group()
-
-    def close(self) -> None:
-        """Write what is still held, and the footer."""
-        self._write_row_group()
-        self._writer.close()
-
-    def abandon(self) -> None:
-        """Write nothing more; otherwise the footer would be written when the writer is garbage-collected."""
-        self._held.clear()
-        self._sink.dropped = True
-        with contextlib.suppress(Exception):
-            self._writer.close()
-
-    def _write_row_group(self) -> None:
-        import pyarrow as pa
-
-        if self._held:
-            rows = pa.Table.from_batches(self._held)
-            self._held.clear()
-            self._held_rows = self._held_bytes = 0
-            self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
 
 
 class _Sink:
