@@ -50,13 +50,13 @@ def check_destination(argument: str, value: str | ObjectStoragePath) -> str | Ob
     path = str(value) if is_path else validation.text(argument, value)
     scheme = check_location(argument, path)
     # a path that was made has a scheme that Airflow knows
-    if not is_path and not (scheme in {*STORAGE_EXTRAS, "file"} or _has_filesystem(scheme, path)):
+    if not (
+        is_path
+        or scheme in {*STORAGE_EXTRAS, "file"}
+        or (scheme.islower() and (_is_registered(scheme) or _is_attached(path)))
+    ):
         raise InvalidArgument(argument, path, f"Airflow has no filesystem for the scheme `{scheme}`")
     return value if is_path else path
-
-
-def _has_filesystem(scheme: str, path: str) -> bool:
-    return scheme.islower() and (_is_registered(scheme) or _is_attached(path))
 
 
 def _is_registered(scheme: str) -> bool:
@@ -196,15 +196,10 @@ def connected_path(path: str, conn_id: str) -> ObjectStoragePath:
             found = storage_path(path, conn_id)
             folder_at(found)
     except Exception as error:  # of Airflow or of the storage's own package
-        raise InvalidArgument(
-            "storage_conn_id", conn_id, f"{path} cannot be reached: {_in_a_line(error)}"
-        ) from error
+        # those of Airflow's database have many lines
+        said = str(error).partition("\n")[0]
+        raise InvalidArgument("storage_conn_id", conn_id, f"{path} cannot be reached: {said}") from error
     return found
-
-
-def _in_a_line(error: Exception) -> str:
-    # those of Airflow's database have many
-    return str(error).partition("\n")[0]
 
 
 @contextlib.contextmanager
@@ -283,32 +278,20 @@ def read_landing(
     return reader.read_landing(connected_path(str(path), connection))
 
 
-def iceberg_table(name: str, conn_id: str) -> Table:
+def iceberg_table(name: str, conn_id: str, *, is_made: bool = False) -> Table:
     """Return a table of Iceberg.
 
     :param name: ``catalog.namespace.table``.
     :param conn_id: the Airflow connection of its catalog.
+    :param is_made: whether it is made if it is not there.
     :raises NothingLanded: if there is no such table.
-    :raises StorageError: if it cannot be read.
-    :raises InvalidArgument: if Airflow has no such connection, or cannot open the catalog with it.
-    """
-    from airflow_provider_webcollect.landing.tables.iceberg import load_table
-
-    return load_table(iceberg_catalog(conn_id), name)
-
-
-def new_iceberg_table(name: str, conn_id: str) -> Table:
-    """Return a table of Iceberg, which is made if it is not there.
-
-    :param name: ``catalog.namespace.table``.
-    :param conn_id: the Airflow connection of its catalog.
-    :raises DestinationTaken: if there is no such namespace.
+    :raises DestinationTaken: if it is to be made, and there is no such namespace.
     :raises StorageError: if it cannot be read or made.
     :raises InvalidArgument: if Airflow has no such connection, or cannot open the catalog with it.
     """
-    from airflow_provider_webcollect.landing.tables.iceberg import made_table
+    from airflow_provider_webcollect.landing.tables.iceberg import load_table, made_table
 
-    return made_table(iceberg_catalog(conn_id), name)
+    return (made_table if is_made else load_table)(iceberg_catalog(conn_id), name)
 
 
 def iceberg_catalog(conn_id: str) -> Catalog:

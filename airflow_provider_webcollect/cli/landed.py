@@ -164,9 +164,10 @@ def _location(path: str, table_format: str | None, storage_conn_id: str | None) 
     if table_format != "iceberg":
         return storage_location(path, storage_conn_id)
     use_airflow()
-    from airflow_provider_webcollect.destinations import ICEBERG_DEFAULT, new_iceberg_table
+    from airflow_provider_webcollect.destinations import ICEBERG_DEFAULT, iceberg_table
 
-    return new_iceberg_table(check_table_name("path", path), storage_conn_id or ICEBERG_DEFAULT)
+    name = check_table_name("path", path)
+    return iceberg_table(name, storage_conn_id or ICEBERG_DEFAULT, is_made=True)
 
 
 def _landing(

@@ -20,8 +20,8 @@ from airflow_provider_webcollect.destinations import (
     Place,
     check_place,
     folder_at,
+    iceberg_table,
     make_source,
-    new_iceberg_table,
     places,
     storage_path,
 )
@@ -416,7 +416,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
     def _folder(self, place: Place) -> Folder:
         if self.table_format == "iceberg":
-            return table_folder(new_iceberg_table(str(place.folder), self.iceberg_conn_id))
+            return table_folder(iceberg_table(str(place.folder), self.iceberg_conn_id, is_made=True))
         return folder_at(storage_path(place.folder, self.object_storage_conn_id), self.table_format or None)
 
     def _report(self, place: Place, folder: Folder, run: Run) -> LandingReport:
