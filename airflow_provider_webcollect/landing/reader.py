@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from dlt.extract import DltResource
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
-    from fsspec import AbstractFileSystem
 
     from airflow_provider_webcollect.landing.options import WriteDisposition
     from airflow_provider_webcollect.landing.tables.table import Snapshot
@@ -75,7 +74,7 @@ def read_landing(path: Any, storage_options: Mapping[str, Any] | None = None) ->
                 f"no landing has written to the table {folder.url} yet, or the path is another"
             )
         table, committed = found
-        return LandedTable(folder.fs, folder, _checked(committed, folder), table)
+        return LandedTable(folder, _checked(committed, folder), table)
     return _read(folder)
 
 
@@ -84,7 +83,7 @@ def _read(folder: Folder) -> LandedData:
     if committed is None:
         where = f"{folder.fs.unstrip_protocol(folder.root)}/{MANIFEST}"
         raise NothingLanded(f"there is no {where}: nothing has landed there yet, or the path is another")
-    return LandedData(folder.fs, folder, _checked(committed, folder))
+    return LandedData(folder, _checked(committed, folder))
 
 
 def _checked(committed: Committed, folder: Folder) -> Manifest:
@@ -118,10 +117,10 @@ class LandedData:
     :ivar fs: fsspec's filesystem of the storage, with which other tools can read :meth:`uris`.
     """
 
-    def __init__(self, fs: AbstractFileSystem, folder: Folder, manifest: Manifest) -> None:
+    def __init__(self, folder: Folder, manifest: Manifest) -> None:
         self.manifest = manifest
-        self.fs = fs
-        self.uri: str = fs.unstrip_protocol(folder.root)
+        self.fs = folder.fs
+        self.uri: str = folder.fs.unstrip_protocol(folder.root)
         self._folder = folder
 
     @property
@@ -223,16 +222,13 @@ class LandedData:
         ``landed.to_duckdb().filter("city = 'Paris'")``, ``.query("prices", "select count(*) from prices")``.
 
         :param connection: where the relation is created, to join it with tables there; None for a new
-            connection.
+            connection, which shows times in UTC.
         :param new_only: only the parts of a run, see above.
         :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; other errors as in
             :meth:`iter_rows`.
         """
         require("duckdb", "duckdb", "a relation of DuckDB")
-        import duckdb
-
-        rows = self.to_arrow(new_only)
-        return (duckdb.connect() if connection is None else connection).from_arrow(rows)
+        return in_duckdb(self.to_arrow(new_only), connection)
 
     def to_pandas(self, new_only: bool | str = False) -> pandas.DataFrame:
         """Return the rows as a data frame of pandas, with the columns of :meth:`to_arrow`.
@@ -527,10 +523,8 @@ class LandedTable(LandedData):
 
     _folder: TableFolder
 
-    def __init__(
-        self, fs: AbstractFileSystem, folder: TableFolder, manifest: Manifest, snapshot: Snapshot
-    ) -> None:
-        super().__init__(fs, folder, manifest)
+    def __init__(self, folder: TableFolder, manifest: Manifest, snapshot: Snapshot) -> None:
+        super().__init__(folder, manifest)
         self._snapshot = snapshot
 
     def uris(self, new_only: bool | str = False) -> list[str]:
@@ -588,12 +582,9 @@ class LandedTable(LandedData):
         if _is_of_run(new_only):
             return super().to_duckdb(connection, new_only)
         require("duckdb", "duckdb", "a relation of DuckDB")
-        import duckdb
-
         # not over the dataset: for DuckDB, pyarrow's `Scanner.to_reader` waits, with Python's lock, for files
         # that a thread opens by Python, which can then wait forever
-        rows = self._folder.call("read", self._snapshot.to_arrow)
-        return (duckdb.connect() if connection is None else connection).from_arrow(rows)
+        return in_duckdb(self._folder.call("read", self._snapshot.to_arrow), connection)
 
     def tables_of(self, part: Part) -> Iterator[pa.Table]:
         """Yield the rows of a part as for a folder.
