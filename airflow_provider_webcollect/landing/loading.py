@@ -39,6 +39,7 @@ from airflow_provider_webcollect.landing.errors import (
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.formats.reading import ROWS
 from airflow_provider_webcollect.landing.options import LoadOptions, check_table
+from airflow_provider_webcollect.landing.storage import causes_of
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -222,7 +223,8 @@ class NewParts:
         count = table.num_rows
         columns = {name: table[name] for name in table.column_names if name != ROWS}
         if self._options.write_disposition == "scd2":
-            columns[VERSION] = pa.array(map(_digest, _row_dicts(table)), pa.string())
+            rows = (row for batch in table.to_batches() for row in batch.to_pylist())
+            columns[VERSION] = pa.array(map(_digest, rows), pa.string())
         columns[LANDING] = pa.repeat(pa.scalar(self._landed.identity), count)
         columns[PART] = pa.repeat(pa.scalar(part.name), count)
         columns[ROW] = pa.array(range(first_row, first_row + count), pa.int64())
@@ -283,11 +285,6 @@ def _rows_without_key(table: pa.Table, key: Sequence[str]) -> int:
             empty = pc.or_kleene(empty, pc.equal(pc.utf8_trim_whitespace(column), ""))
         lacking = pc.or_(lacking, pc.fill_null(empty, True))
     return int(pc.sum(lacking).as_py() or 0)
-
-
-def _row_dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
-    for batch in table.to_batches():
-        yield from batch.to_pylist()
 
 
 def _digest(row: dict[str, Any]) -> str:
@@ -508,7 +505,7 @@ def _failure(error: Exception, table: str) -> BaseException:
     """Return the error to raise for one of dlt's."""
     from dlt.common.exceptions import MissingDependencyException
 
-    causes = list(_causes(error))
+    causes = list(causes_of(error))
     for cause in causes:
         if isinstance(cause, LandingError | InvalidArgument | KeyboardInterrupt):
             return cause.with_traceback(None)
@@ -518,9 +515,3 @@ def _failure(error: Exception, table: str) -> BaseException:
     said = " ".join(str(causes[-1]).split())[:_LONGEST_REASON]
     reason = f"{type(causes[-1]).__name__}: {said}"
     return LoadFailed(f"the load into {table} has failed: {reason}")
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__

@@ -294,7 +294,9 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         self._check()
         found = self._by_task(self._rows(hook, self.start, self.end))
-        before = self._by_task(self._rows(hook, *self._previous())) if self._compares else {}
+        before = (
+            self._by_task(self._rows(hook, *self._previous())) if self.max_volume_drop is not None else {}
+        )
         names = sorted({*found, *before, *self._asked_for()}) if self.per_task else [""]
         sums = {name: _Sums.of(found[name], before.get(name, [])) for name in names}
         violations = [
@@ -321,10 +323,6 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         if self.collection_task_ids is None:
             return []
         return validation.texts("collection_task_ids", self.collection_task_ids)
-
-    @property
-    def _compares(self) -> bool:
-        return self.max_volume_drop is not None
 
     def _previous(self) -> tuple[datetime.date, datetime.date]:
         """Return the first and last day of the preceding period of equal length."""

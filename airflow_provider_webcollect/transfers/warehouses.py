@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,16 +143,8 @@ def _duckdb(fields: _Fields) -> Warehouse:
     return Warehouse(kind="duckdb", credentials=path)
 
 
-def _postgres(fields: _Fields) -> Warehouse:
-    return Warehouse(kind="postgres", credentials=_libpq(fields, 5432))
-
-
-def _redshift(fields: _Fields) -> Warehouse:
-    return Warehouse(kind="redshift", credentials=_libpq(fields, 5439))
-
-
-def _libpq(fields: _Fields, port: int) -> dict[str, Any]:
-    return _without_none(
+def _libpq(fields: _Fields, kind: str, port: int) -> Warehouse:
+    credentials = _without_none(
         host=fields.needed("`host`", fields.get("host")),
         port=fields.get("port") or port,
         database=fields.needed("`schema`, the name of the database,", fields.get("schema")),
@@ -161,6 +154,7 @@ def _libpq(fields: _Fields, port: int) -> dict[str, Any]:
         client_encoding=fields.option("client_encoding"),
         query={name: str(value) for name in _LIBPQ if (value := fields.option(name)) is not None},
     )
+    return Warehouse(kind=kind, credentials=credentials)
 
 
 def _snowflake(fields: _Fields) -> Warehouse:
@@ -259,7 +253,7 @@ _KINDS: dict[str, Callable[[_Fields], Warehouse]] = {
     "databricks": _databricks,
     "duckdb": _duckdb,
     "google_cloud_platform": _bigquery,
-    "postgres": _postgres,
-    "redshift": _redshift,
+    "postgres": functools.partial(_libpq, kind="postgres", port=5432),
+    "redshift": functools.partial(_libpq, kind="redshift", port=5439),
     "snowflake": _snowflake,
 }

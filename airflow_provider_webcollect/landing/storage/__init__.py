@@ -53,7 +53,7 @@ class ErrorResponse(NamedTuple):
 
 def response_in(error: BaseException) -> ErrorResponse:
     """Return the response in an error of s3fs, adlfs or gcsfs, or in one of the error's causes."""
-    for each in _causes(error):
+    for each in causes_of(error):
         match vars(each):
             case {"response": {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": int(status)}}}:
                 return ErrorResponse(status, str(code))
@@ -64,7 +64,8 @@ def response_in(error: BaseException) -> ErrorResponse:
     return ErrorResponse(0, "")
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, and what it was raised from."""
     found: BaseException | None = error
     while found is not None:
         yield found
@@ -143,7 +144,7 @@ class BucketNotFound(Exception):
 
 
 def _without_credentials(fs: AbstractFileSystem, error: Exception, response: ErrorResponse) -> bool:
-    if any(type(each).__name__ in _NO_CREDENTIALS for each in _causes(error)):
+    if any(type(each).__name__ in _NO_CREDENTIALS for each in causes_of(error)):
         return True
     return _denied(error, response) and _anonymous(fs)
 
