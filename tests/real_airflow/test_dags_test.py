@@ -1,4 +1,4 @@
-"""``airflow dags test`` and other commands, with the connection for which the sandbox prints a command."""
+"""``airflow dags test`` and the test of a connection, with the one for which the sandbox prints a command."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import json
 import shlex
 import shutil
 import sqlite3
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_webcollect.sandbox import Control, demo
+from airflow_provider_webcollect.sandbox import Control
 from tests.airflow_commands import in_shell, shell_environment
 from tests.sandbox.command import Running
 
@@ -26,26 +25,8 @@ pytestmark = [
     pytest.mark.xdist_group("airflow's commands"),
 ]
 
-AIRFLOW = version("apache-airflow")
-SAID = "exit code: "
 DAG_ID = "webcollect_collect_and_land"
 EXAMPLE = f"{DAG_ID}.py"
-#: Prints the exit code of each command of Airflow, and then what it has said. Airflow starts once for all of
-#: them, which takes longest.
-IN_ONE_PROCESS = f"""
-import contextlib, io, shlex, sys
-from airflow.__main__ import main
-
-for line in sys.argv[1:]:
-    sys.argv = ["airflow", *shlex.split(line)]
-    code = 0
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        try:
-            main()
-        except SystemExit as ended:
-            code = ended.code or 0
-    print(f"{SAID}{{code}}", said.getvalue(), sep="\\n", flush=True)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -90,24 +71,6 @@ def test_a_wait_that_runs_inline_reads_the_connection_and_the_run_succeeds(
     assert "that no other process renews the token." in output
     (manifest,) = tmp_path.glob("prices/_manifest.json")
     assert json.loads(manifest.read_text())["rows"] == len(control.true_rows(task["task_id"]))
-
-
-@pytest.mark.skipif(AIRFLOW < "3.2", reason="Airflow takes no commands of providers")
-def test_the_commands_are_also_commands_of_airflow(
-    sandbox: Running, environment: dict[str, str], tmp_path: Path
-) -> None:
-    lines = [
-        "webcollect land x y --on-reset full",
-        f"webcollect land {demo.FINISHED_TASK_ID} {tmp_path} --column id --column title --late-rows-delay 0",
-        f"webcollect landing verify {tmp_path} -o json",
-    ]
-    output = in_shell(environment, shlex.join(["python", "-c", IN_ONE_PROCESS, *lines]))
-    refused, _, verified = output.split(SAID)[1:]
-    # exit codes are those of the command
-    assert refused.startswith("2\n")
-    (facts,), _ = json.JSONDecoder().raw_decode(verified, verified.index("[\n"))
-    assert facts["rows"] == 240
-    assert json.loads((tmp_path / "_manifest.json").read_text())["columns"] == ["id", "title"]
 
 
 def test_the_printed_connection_works_on_every_start_of_the_sandbox(
