@@ -152,7 +152,7 @@ def _bad_token(message: str) -> ServiceError:
 
 STATUS_V1 = "status_v1"
 STATUS_V2 = "status_v2"
-#: So many requests in so many seconds.
+#: For each of them, the number of requests in a number of seconds.
 _STATUS_LIMITS = {STATUS_V1: (1, 5.0), STATUS_V2: (5, 1.0)}
 
 

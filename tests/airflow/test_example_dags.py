@@ -30,7 +30,7 @@ pytestmark = [
 
 
 #: Runs of collection tasks that take their time.
-PACE = pytest.mark.webcollect_sandbox(wait_seconds=10, run_seconds=60)
+SLOW_RUNS = pytest.mark.webcollect_sandbox(wait_seconds=10, run_seconds=60)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -106,7 +106,7 @@ def test_the_token_keeper_renews_at_half_life_only(
     assert len(sandbox.control.requests("/token")) == 1
 
 
-@PACE
+@SLOW_RUNS
 @pytest.mark.at_night
 def test_housekeeping_leaves_the_copy_in_place_of_what_it_replaces(sandbox: Sandbox) -> None:
     old = sandbox.control.add_task(loop_items=["old"])
@@ -128,7 +128,7 @@ def test_housekeeping_leaves_the_copy_in_place_of_what_it_replaces(sandbox: Sand
     assert old["task_id"] not in {each["task_id"] for each in sandbox.control.tasks()}
 
 
-@PACE
+@SLOW_RUNS
 @pytest.mark.at_night
 def test_many_tasks_land_in_a_folder_each(sandbox: Sandbox, tmp_path: Path) -> None:
     ids = [sandbox.control.add_task(rows=rows, lots=[5])["task_id"] for rows in (10, 20, 30)]
@@ -145,7 +145,7 @@ def test_many_tasks_land_in_a_folder_each(sandbox: Sandbox, tmp_path: Path) -> N
     assert [manifest["rows"] for manifest in manifests] == [15, 25, 35]
 
 
-@PACE
+@SLOW_RUNS
 @pytest.mark.parametrize(
     "when",
     [

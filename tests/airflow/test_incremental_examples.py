@@ -30,7 +30,7 @@ def conf(source: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     return {"collection_task_id": source["task_id"], "destination": f"file://{tmp_path}/prices"}
 
 
-def hasty(name: str) -> Any:
+def without_pauses(name: str) -> Any:
     """Return an example's DAG that neither waits for late rows nor retries."""
     dag = load(name)
     dag.get_task("land").late_rows_delay = 0
@@ -42,7 +42,7 @@ def hasty(name: str) -> Any:
 class TestDuckDB:
     @pytest.fixture
     def dag(self) -> Any:
-        return hasty("webcollect_incremental_to_duckdb")
+        return without_pauses("webcollect_incremental_to_duckdb")
 
     @pytest.fixture
     def conf(self, conf: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class TestDeltaTable:
     def test_each_run_adds_what_is_new_and_says_how_much_that_is(
         self, sandbox: Sandbox, conf: dict[str, Any]
     ) -> None:
-        dag = hasty("webcollect_delta_table")
+        dag = without_pauses("webcollect_delta_table")
         counts = []
         for grown in (0, 40):
             if grown:
@@ -131,7 +131,7 @@ class TestChecks:
     def test_rows_without_prices_land_only_if_a_person_accepts_them(
         self, sandbox: Sandbox, conf: dict[str, Any], decision: str
     ) -> None:
-        dag = hasty("webcollect_checked_landing")
+        dag = without_pauses("webcollect_checked_landing")
         task_id = conf["collection_task_id"]
         good = run_dag(dag, conf)
         assert good.xcoms["use"] == good.xcoms["land"]["uris"] != []
@@ -161,7 +161,7 @@ class TestChecks:
 @pytest.mark.usefixtures("warehouses")
 def test_bigquery_is_given_the_new_parts_of_a_run(sandbox: Sandbox, conf: dict[str, Any]) -> None:
     # without a connection of Google's the load gets no further than its arguments
-    dag = hasty("webcollect_incremental_to_warehouse")
+    dag = without_pauses("webcollect_incremental_to_warehouse")
     conf |= {"bucket": "my-bucket", "table": "my-project.shop.prices"}
     seen: list[str] = []
     for rows in (400, 40):
