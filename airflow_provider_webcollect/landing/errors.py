@@ -137,26 +137,12 @@ class UnreadableRow(LandingError):
     permanent = True
 
 
-class KeyMissing(LandingError):
-    """Rows have nothing in a column of the key by which a load merges them; nothing was loaded."""
+class LoadRefused(LandingError):
+    """The rows of a landing cannot be loaded as they are; nothing was loaded.
 
-    permanent = True
-
-
-class NoSnapshot(LandingError):
-    """The rows of a landing are of several runs, and no snapshot as ``scd2`` needs; nothing was loaded."""
-
-    permanent = True
-
-
-class ColumnsCollide(LandingError):
-    """Two columns of a landing would get the same name in a warehouse; nothing was loaded."""
-
-    permanent = True
-
-
-class TypesDiffer(LandingError):
-    """A table has a column of another type, which would round or cut values; nothing was loaded."""
+    Some have nothing in a column of the key, two columns would get the same name, the table's types would
+    round or cut values, or they are of several runs and no snapshot as ``scd2`` needs.
+    """
 
     permanent = True
 

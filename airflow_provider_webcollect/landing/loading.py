@@ -28,13 +28,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import (
-    ColumnsCollide,
     ExtraMissing,
-    KeyMissing,
     LandingError,
     LoadFailed,
-    NoSnapshot,
-    TypesDiffer,
+    LoadRefused,
 )
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.formats.reading import ROWS
@@ -164,7 +161,7 @@ class NewParts:
         """Return the parts to load.
 
         :param state: what an earlier load has remembered.
-        :raises NoSnapshot: for ``scd2``, if the parts are of several runs.
+        :raises LoadRefused: for ``scd2``, if the parts are of several runs.
         """
         parts = list(self._landed.manifest.parts)
         loaded = self._loaded(state)
@@ -172,7 +169,7 @@ class NewParts:
         if self._options.write_disposition != "scd2":
             return missing
         if len({part.run for part in parts}) > 1:
-            raise NoSnapshot(
+            raise LoadRefused(
                 f"the rows of {self._landed.uri} are of several runs: write_disposition='scd2' needs a "
                 f"snapshot, that is a landing with mode='full'"
             )
@@ -197,25 +194,21 @@ class NewParts:
         :param first_row: the position of the part's first row in the landing.
         :param columns: those of the rows before.
         """
-        lacking = 0
+        key, lacking = self._options.primary_key, 0
         for table in self._landed.tables_of(part):
-            lacking += _rows_without_key(table, self._options.primary_key)
+            lacking += _rows_without_key(table, key)
             # what is wrong here is not loaded
             if not lacking:
                 columns.add(name for name in table.column_names if name != ROWS)
                 yield self._marked(table, part, first_row)
             first_row += table.num_rows
         if lacking:
-            raise self._key_missing(part, lacking)
-
-    def _key_missing(self, part: Part, lacking: int) -> KeyMissing:
-        key = self._options.primary_key
-        return KeyMissing(
-            f"{lacking:,} of {part.rows:,} rows of {self._landed.uri}/{part.name} have nothing in a column "
-            f"of the key ({', '.join(key)}); nothing was loaded. Such rows do not land with the check "
-            f'{{"columns": {{"{key[0]}": {{"filled": 1}}}}}} and on_failed_checks="quarantine"; those that '
-            f'have landed need another key, or write_disposition="append"'
-        )
+            raise LoadRefused(
+                f"{lacking:,} of {part.rows:,} rows of {self._landed.uri}/{part.name} have nothing in a "
+                f"column of the key ({', '.join(key)}); nothing was loaded. Such rows do not land with the "
+                f'check {{"columns": {{"{key[0]}": {{"filled": 1}}}}}} and on_failed_checks="quarantine"; '
+                f'those that have landed need another key, or write_disposition="append"'
+            )
 
     def _marked(self, table: pa.Table, part: Part, first_row: int) -> pa.Table:
         import pyarrow as pa
@@ -252,13 +245,13 @@ class _Columns:
     def add(self, names: Iterable[str]) -> None:
         """Add columns.
 
-        :raises ColumnsCollide: if two would get the same name: dlt compares those of one piece of data alone.
+        :raises LoadRefused: if two would get the same name: dlt compares those of one piece of data alone.
         """
         for name in names:
             column = self._normalized(name)
             other = self._added.get(column) or self.known.setdefault(column, name)
             if other != name:
-                raise ColumnsCollide(
+                raise LoadRefused(
                     f"two columns would get the same name in {self._table}: {other} and {name} would be "
                     f"{column}. With SCHEMA__NAMING=direct in the worker's environment, columns keep their "
                     f"names in a new table"
@@ -305,10 +298,9 @@ def load(
     :param table: see :func:`check_table`.
     :param make_destination: gets further options of the destination, and returns it.
     :raises LoadFailed: if dlt or the warehouse fails; nothing of the load counts, and a retry repeats it.
-    :raises KeyMissing: if rows have no key; nothing is loaded.
-    :raises ColumnsCollide: if two columns get the same name; nothing is loaded.
-    :raises TypesDiffer: if the table has a column of a type that does not hold the values; nothing is loaded.
-    :raises NoSnapshot: if the parts are no snapshot, and ``scd2`` needs one.
+    :raises LoadRefused: if rows have no key, two columns get the same name, the table has a column of a type
+        that does not hold the values, or ``scd2`` needs a snapshot, and the parts are none; nothing is
+        loaded.
     :raises ExtraMissing: if dlt, pyarrow or a package of the destination is not installed.
     :raises LandingDamaged: and other errors of reading a landing.
     """
@@ -433,7 +425,7 @@ class _TypeCheck:
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Return the rows.
 
-        :raises TypesDiffer: if the database would round or cut values.
+        :raises LoadRefused: if the database would round or cut values.
         """
         import dlt
         from dlt.common.libs.pyarrow import get_column_type_from_py_arrow
@@ -443,7 +435,7 @@ class _TypeCheck:
             held = self._columns.get(normalized(field.name).lower())
             given = get_column_type_from_py_arrow(field.type)
             if held and not _holds(held, given):
-                raise TypesDiffer(
+                raise LoadRefused(
                     f"the column `{field.name}` of {self._table} is of the type {_type_name(held)}, which "
                     f"does not hold the values of the landing, {_type_name(given)}; drop the table, or load "
                     f"into another"

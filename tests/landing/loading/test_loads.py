@@ -17,15 +17,12 @@ from deltalake import DeltaTable
 
 from airflow_provider_webcollect.landing import loading
 from airflow_provider_webcollect.landing.errors import (
-    ColumnsCollide,
     ExtraMissing,
-    KeyMissing,
     LandingDamaged,
     LandingReplaced,
     LoadFailed,
-    NoSnapshot,
+    LoadRefused,
     RowsRewritten,
-    TypesDiffer,
 )
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.options import check_table, make_load_options
@@ -275,7 +272,7 @@ class TestColumns:
         self, landing: Landing, in_duckdb: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         landing.land({"价格": "1", "名称": "tea"})
-        with pytest.raises(ColumnsCollide, match=r"价格.*SCHEMA__NAMING=direct"):
+        with pytest.raises(LoadRefused, match=r"价格.*SCHEMA__NAMING=direct"):
             landing.load(in_duckdb)
         monkeypatch.setenv("SCHEMA__NAMING", "direct")
         landing.load(in_duckdb)
@@ -301,7 +298,7 @@ class TestColumns:
             landing.load(in_duckdb)
         before = in_duckdb.columns()
         landing.land({"url": "/1", second: "tea"})
-        with pytest.raises(ColumnsCollide, match=f"{second}.*SCHEMA__NAMING=direct"):
+        with pytest.raises(LoadRefused, match=f"{second}.*SCHEMA__NAMING=direct"):
             landing.load(in_duckdb)
 
         assert in_duckdb.columns() == before
@@ -345,7 +342,7 @@ class TestTypes:
             prices[number], other[number] = price, then
             self.land_again(landing, prices, other)
             with pytest.raises(
-                TypesDiffer,
+                LoadRefused,
                 match=rf"`price_{number}` of {in_duckdb.table} is of the type .*; drop the table",
             ):
                 landing.load(in_duckdb, next(dispositions))
@@ -366,7 +363,7 @@ class TestTypes:
         landing.load(database)
         other = Landing(tmp_path)
         self.land(other, ["7.49"], ["decimal(12,2)"])
-        with pytest.raises(TypesDiffer, match="bigint"):
+        with pytest.raises(LoadRefused, match="bigint"):
             other.load(database)
         assert [int(price) for (price,) in database.rows("price_0")] == [5]
 
@@ -420,7 +417,7 @@ class TestKeys:
         landing.land(*products(0, 5), *without, product(8))
         part = landing.read().manifest.parts[1].name
         said = rf"^3 of 4 rows of .*/{part} have nothing in a column of the key \(url\).*\"quarantine\""
-        with pytest.raises(KeyMissing, match=said) as missing:
+        with pytest.raises(LoadRefused, match=said) as missing:
             landing.load(in_duckdb, "merge", "url")
 
         assert missing.value.permanent
@@ -460,7 +457,7 @@ class TestSnapshots:
         landing.land(product(0))
         landing.load(in_duckdb, "scd2")
         landing.land(product(1))
-        with pytest.raises(NoSnapshot, match="of several runs") as refused:
+        with pytest.raises(LoadRefused, match="of several runs") as refused:
             landing.load(in_duckdb, "scd2")
 
         assert refused.value.permanent

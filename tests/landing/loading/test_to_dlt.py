@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from airflow_provider_webcollect.landing.errors import KeyMissing
+from airflow_provider_webcollect.landing.errors import LoadRefused
 from airflow_provider_webcollect.landing.loading import PART, ROW
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.loading.databases import Database, Landing, product, products
@@ -114,4 +114,4 @@ def test_it_checks_key_and_disposition(landing: Landing, in_delta: Pipeline) -> 
     while cause is not None:
         causes.append(type(cause))
         cause = cause.__cause__
-    assert KeyMissing in causes
+    assert LoadRefused in causes
