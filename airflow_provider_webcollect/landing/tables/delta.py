@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from airflow_provider_webcollect.landing.errors import FormatChanged, NoColumns, StorageError
+from airflow_provider_webcollect.landing.errors import FormatChanged, NoColumns
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.storage import Changed
 from airflow_provider_webcollect.landing.tables.table import (
@@ -27,7 +27,7 @@ from airflow_provider_webcollect.landing.tables.table import (
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable, Schema
@@ -162,6 +162,11 @@ class DeltaSnapshot:
         self.version: int | None = table.transaction_version(APPLICATION)
         self.partition_columns: Sequence[str] = table.metadata().partition_columns
 
+    @property
+    def state(self) -> int:
+        """The number of the last commit."""
+        return self.table.version()
+
     @functools.cached_property
     def files(self) -> Mapping[str, int]:
         """The bytes of the files with its rows, by their names."""
@@ -217,102 +222,43 @@ class DeltaFolder(TableFolder):
     def is_denied(error: Exception) -> bool:
         return _DENIED in str(error)
 
-    def _commit_to_table(
-        self, manifest: Manifest, before: Manifest | None, expected: str | None, version: int
-    ) -> None:
-        snapshot = self.snapshot()
-        if _version(snapshot) != expected:
-            raise Changed(self.url)
-        known = {part.name for part in before.parts} if before else set()
-        added = [part for part in manifest.parts if part.name not in known]
-        is_append = known.issubset(part.name for part in manifest.parts)
-        write = self._landing(manifest, snapshot, added, expected, version, is_append=is_append)
-        try:
-            self.call("commit", write)
-        except StorageError:
-            now = self.snapshot()
-            if _version(now) == str(version):
-                # only the answer was lost
-                return
-            if (now and now.table.version()) != (snapshot and snapshot.table.version()):
-                raise Changed(self.url) from None
-            raise
-
-    def _landing(
+    def _write(
         self,
-        manifest: Manifest,
         snapshot: DeltaSnapshot | None,
+        manifest: Manifest,
         added: Sequence[Part],
-        expected: str | None,
         version: int,
         *,
         is_append: bool,
-    ) -> Callable[[], None]:
-        """Return what adds parts to the table, or puts them in the place of all rows."""
-        partition_by = self._partition_columns(added, snapshot)
-        schema = schema_of(manifest, partition_by)
-        self._refuse_twins(schema.names)
-        if snapshot is None and not manifest.columns:
-            raise NoColumns(
-                f"{manifest.source} has no rows yet that name the columns of the table {self.url}; name them "
-                "with `columns`, or run this again when there are rows"
-            )
-        return functools.partial(
-            self._create
-            if snapshot is None
-            else functools.partial(self._write, snapshot, is_append, expected),
-            list(map(_add, added)),
-            schema,
-            partition_by,
-            _properties(manifest, added, version, is_append),
-        )
-
-    def _create(
-        self,
-        actions: Sequence[AddAction],
-        schema: pa.Schema,
-        partition_by: Sequence[str],
-        properties: CommitProperties,
     ) -> None:
         from deltalake import Schema
         from deltalake.transaction import create_table_with_add_actions
 
-        location = location_of(self._fs, self.root)
-        create_table_with_add_actions(
-            location.uri,
-            Schema.from_arrow(schema),
-            list(actions),
-            partition_by=list(partition_by),
-            storage_options=location.options,
-            commit_properties=properties,
-        )
-
-    def _write(
-        self,
-        snapshot: DeltaSnapshot,
-        is_append: bool,
-        expected: str | None,
-        actions: Sequence[AddAction],
-        schema: pa.Schema,
-        partition_by: Sequence[str],
-        properties: CommitProperties,
-    ) -> None:
-        from deltalake import Schema
-
-        table, wanted = snapshot.table, Schema.from_arrow(schema)
+        partition_by = self._partition_columns(added, snapshot)
+        schema = schema_of(manifest, partition_by)
+        self._refuse_twins(schema.names)
+        wanted, actions = Schema.from_arrow(schema), [_add(part) for part in added]
+        common: dict[str, Any] = {
+            "partition_by": list(partition_by),
+            "commit_properties": _properties(manifest, added, version, is_append),
+        }
+        if snapshot is None:
+            if not manifest.columns:
+                raise NoColumns(
+                    f"{manifest.source} has no rows yet that name the columns of the table {self.url}; name "
+                    "them with `columns`, or run this again when there are rows"
+                )
+            uri, options = location_of(self._fs, self.root)
+            create_table_with_add_actions(uri, wanted, actions, storage_options=options, **common)
+            return
+        table = snapshot.table
         if is_append:
             self._add_columns(table, wanted)
             wanted = table.schema()
             # the table was read again for that
-            if _version(DeltaSnapshot(table)) != expected:
+            if table.transaction_version(APPLICATION) != snapshot.version:
                 raise Changed(self.url)
-        table.create_write_transaction(
-            list(actions),
-            "append" if is_append else "overwrite",
-            wanted,
-            partition_by=list(partition_by),
-            commit_properties=properties,
-        )
+        table.create_write_transaction([*actions], "append" if is_append else "overwrite", wanted, **common)
 
     def _add_columns(self, table: DeltaTable, wanted: Schema) -> None:
         """Add the columns to the table that new parts have, in a commit of its own: rows have null there."""
@@ -344,10 +290,6 @@ class DeltaFolder(TableFolder):
                 "another destination"
             )
         return names.pop() if names else self._partition_names
-
-
-def _version(snapshot: DeltaSnapshot | None) -> str | None:
-    return None if snapshot is None or snapshot.version is None else str(snapshot.version)
 
 
 def _add(part: Part) -> AddAction:

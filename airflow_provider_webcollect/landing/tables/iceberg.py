@@ -15,9 +15,7 @@ from airflow_provider_webcollect.landing.errors import (
     DestinationTaken,
     FormatChanged,
     NothingLanded,
-    StorageError,
 )
-from airflow_provider_webcollect.landing.storage import Changed
 from airflow_provider_webcollect.landing.tables.table import TableFolder, facts_of, schema_of, table_error
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import FileScanTask, Table
 
-    from airflow_provider_webcollect.landing.manifest import Manifest
+    from airflow_provider_webcollect.landing.manifest import Manifest, Part
 
 #: The property with the version of the last landing.
 VERSION = "webcollect.version"
@@ -44,6 +42,11 @@ class IcebergSnapshot:
         version = table.properties.get(VERSION)
         self.version = None if version is None else int(version)
         self.partition_columns: Sequence[str] = [field.name for field in table.spec().fields]
+
+    @property
+    def state(self) -> str:
+        """The file that describes it."""
+        return self.table.metadata_location
 
     @functools.cached_property
     def files(self) -> Mapping[str, int]:
@@ -114,45 +117,26 @@ class IcebergFolder(TableFolder):
 
         return isinstance(error, PermissionError | ForbiddenError) or _DENIED in str(error)
 
-    def _commit_to_table(
-        self, manifest: Manifest, before: Manifest | None, expected: str | None, version: int
-    ) -> None:
-        snapshot = self.snapshot()
-        assert snapshot is not None
-        if snapshot.version != (None if expected is None else int(expected)):
-            raise Changed(self.url)
-        known = {part.name for part in before.parts} if before else set()
-        added = [part for part in manifest.parts if part.name not in known]
-        is_append = known.issubset(part.name for part in manifest.parts)
-        if not is_append:
-            added = list(manifest.parts)
-        facts = {**facts_of(manifest, added), VERSION: str(version)}
-        uris = [f"{self._location}/{part.name}" for part in added]
-        schema = schema_of(manifest)
-        self._refuse_twins(schema.names)
-        write = functools.partial(self._write, snapshot.table, uris, schema, facts, is_append)
-        try:
-            self.call("commit", write)
-        except StorageError:
-            now = self.snapshot()
-            assert now is not None
-            if now.version == version:
-                # only the answer was lost
-                return
-            if now.table.metadata_location != snapshot.table.metadata_location:
-                raise Changed(self.url) from None
-            raise
-
     def _write(
-        self, table: Table, uris: Sequence[str], schema: pa.Schema, facts: Mapping[str, str], is_append: bool
+        self,
+        snapshot: IcebergSnapshot | None,
+        manifest: Manifest,
+        added: Sequence[Part],
+        version: int,
+        *,
+        is_append: bool,
     ) -> None:
         from pyiceberg.exceptions import ValidationError
         from pyiceberg.expressions import AlwaysTrue
 
+        assert snapshot is not None
+        table, schema = snapshot.table, schema_of(manifest)
+        self._refuse_twins(schema.names)
+        uris = [f"{self._location}/{part.name}" for part in added]
+        properties = {**facts_of(manifest, added), VERSION: str(version)}
         # a retry of the library would commit beside another landing; the property is not stored
         table.metadata.properties[_RETRIES] = "0"
         transaction = table.transaction()
-        properties = dict(facts)
         try:
             if schema.names and uris:
                 with transaction.update_schema() as update:
@@ -160,7 +144,7 @@ class IcebergFolder(TableFolder):
             if not is_append:
                 transaction.delete(AlwaysTrue())
             if uris:
-                transaction.add_files(list(uris), snapshot_properties=properties, check_duplicate_files=False)
+                transaction.add_files(uris, snapshot_properties=properties, check_duplicate_files=False)
             else:
                 with transaction.update_snapshot(snapshot_properties=properties).fast_append():
                     pass

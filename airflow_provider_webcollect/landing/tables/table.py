@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -125,6 +125,10 @@ class Snapshot(Protocol):
     partition_columns: Sequence[str]
 
     @property
+    def state(self) -> object:
+        """What no other state of the table has, whoever has committed."""
+
+    @property
     def files(self) -> Mapping[str, int]:
         """The bytes of the files that have its rows, by their names relative to the folder.
 
@@ -196,8 +200,7 @@ def table_error(table: str, error: Exception, *, is_denied: bool) -> StorageErro
 class TableFolder(Folder):
     """The folder of a landing that is a table.
 
-    A table format gives :meth:`snapshot`, :meth:`_commit_to_table`, :meth:`is_denied` and
-    :meth:`unreferenced`.
+    A table format gives :meth:`snapshot`, :meth:`_write`, :meth:`is_denied` and :meth:`unreferenced`.
     """
 
     keeps_versions = True
@@ -213,15 +216,14 @@ class TableFolder(Folder):
         """Return the table as it is now; None if there is none."""
         raise NotImplementedError
 
-    def _commit_to_table(
-        self, manifest: Manifest, before: Manifest | None, expected: str | None, version: int
+    def _write(
+        self, snapshot: Any, manifest: Manifest, added: Sequence[Part], version: int, *, is_append: bool
     ) -> None:
-        """Make the rows of the manifest those of the table.
+        """Add parts to the table, or put them in the place of all rows, in one commit.
 
-        :param before: the manifest that it replaces.
-        :param expected: the version of that one.
+        :param snapshot: of this format: the table, through which the commit is made; None if there is none.
         :param version: of this commit.
-        :raises Changed: if the table has another version; nothing was changed then.
+        :raises Changed: if others have committed; nothing was changed then.
         :raises FormatChanged: if the rows do not fit the table.
         """
         raise NotImplementedError
@@ -295,6 +297,34 @@ class TableFolder(Folder):
         if before and not difference.before:
             self._delete_files_before(version)
         return str(version)
+
+    def _commit_to_table(
+        self, manifest: Manifest, before: Manifest | None, expected: str | None, version: int
+    ) -> None:
+        """Make the rows of the manifest those of the table.
+
+        :param before: the manifest that it replaces.
+        :param expected: the version of that one.
+        :param version: of this commit.
+        :raises Changed: if the table has another version; nothing was changed then.
+        :raises FormatChanged: if the rows do not fit the table.
+        """
+        snapshot = self.snapshot()
+        if (snapshot and snapshot.version) != (expected and int(expected)):
+            raise Changed(self.url)
+        known = {part.name for part in before.parts} if before else set()
+        is_append = known.issubset(part.name for part in manifest.parts)
+        added = [part for part in manifest.parts if not (is_append and part.name in known)]
+        try:
+            self.call("commit", lambda: self._write(snapshot, manifest, added, version, is_append=is_append))
+        except StorageError:
+            now = self.snapshot()
+            if now is not None and now.version == version:
+                # only the answer was lost
+                return
+            if (now and now.state) != (snapshot and snapshot.state):
+                raise Changed(self.url) from None
+            raise
 
     def _difference(
         self, manifest: Manifest, old: Manifest | None, expected: str | None, before: Sequence[Difference]
