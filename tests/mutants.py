@@ -85,7 +85,7 @@ MUTANTS = (
            "    landed = Landed(manifest, new=new,",
            "the mark comes only after the commit", "landing/test_incremental_landing.py"),
     Mutant("landing/storage/disk.py",
-           "            self._compare(path, expected)\n            with self.upload(path) as file:",
+           "            compare(self, path, expected)\n            with self.upload(path) as file:",
            "            with self.upload(path) as file:",
            "of two landings that have read the same manifest, one commits",
            "landing/test_interleavings.py", at_night=True),

@@ -219,6 +219,18 @@ class Storage(Protocol):
         """Remove a file, whatever its version; an absent file is no error."""
 
 
+def compare(storage: Storage, path: str, expected: str | None) -> None:
+    """Raise :class:`Changed` unless a file has the expected version."""
+    found = storage.read(path)
+    if (found.version if found else None) != expected:
+        raise Changed(path)
+
+
+def version_of(content: bytes) -> str:
+    """Return the version of a file where the storage gives it none."""
+    return hashlib.sha256(content).hexdigest()
+
+
 class Remote:
     """The common base: listing, reading, uploading and deleting.
 
@@ -288,15 +300,15 @@ class Unconditional(Remote):
             content: bytes = self.fs.cat_file(path)
         except FileNotFoundError:
             return None
-        return Stored(content, _version(content))
+        return Stored(content, version_of(content))
 
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
         """Write the file if it has the expected version."""
         self._warn()
-        self._compare(path, expected)
+        compare(self, path, expected)
         self._make_folder(path)
         self.fs.pipe_file(path, content)
-        return _version(content)
+        return version_of(content)
 
     def tried(self, path: str, content: bytes, version: str) -> str:
         """Return ``version``: nothing more can be done."""
@@ -304,7 +316,7 @@ class Unconditional(Remote):
 
     def remove(self, path: str, expected: str) -> bool:
         """Remove the file if it has the expected version."""
-        self._compare(path, expected)
+        compare(self, path, expected)
         self.fs.rm_file(path)
         return True
 
@@ -314,11 +326,6 @@ class Unconditional(Remote):
         self._make_folder(path)
         with super().upload(path) as file:
             yield file
-
-    def _compare(self, path: str, expected: str | None) -> None:
-        found = self.read(path)
-        if (found.version if found else None) != expected:
-            raise Changed(path)
 
     def _found(self, folder: str) -> dict[str, dict[str, Any]]:
         # the usual `find` omits what it fails to list
@@ -366,7 +373,3 @@ class Memory(Unconditional):
         buffer = io.BytesIO()
         yield buffer
         self.fs.pipe_file(path, buffer.getvalue())
-
-
-def _version(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import logging
 import os
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
-from airflow_provider_webcollect.landing.storage import Changed, Stored, raise_unless_absent
+from airflow_provider_webcollect.landing.storage import (
+    Changed,
+    Stored,
+    compare,
+    raise_unless_absent,
+    version_of,
+)
 from airflow_provider_webcollect.service.pauses import drop
 
 if TYPE_CHECKING:
@@ -35,16 +40,16 @@ class Disk:
             content = Path(path).read_bytes()
         except FileNotFoundError:
             return None
-        return Stored(content, _version(content))
+        return Stored(content, version_of(content))
 
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
         """Write the file if it has the expected version, under a lock."""
         _make_folder(Path(path).parent)
         with _locked(Path(path)):
-            self._compare(path, expected)
+            compare(self, path, expected)
             with self.upload(path) as file:
                 file.write(content)
-        return _version(content)
+        return version_of(content)
 
     def tried(self, path: str, content: bytes, version: str) -> str:
         """Return ``version``, and log if the locks of the file system do nothing, as on some mounts."""
@@ -62,15 +67,10 @@ class Disk:
         if not file.parent.is_dir():
             raise Changed(path)
         with _locked(file):
-            self._compare(path, expected)
+            compare(self, path, expected)
             file.unlink()
             _sync_folder(file.parent)
         return True
-
-    def _compare(self, path: str, expected: str | None) -> None:
-        found = self.read(path)
-        if (found.version if found else None) != expected:
-            raise Changed(path)
 
     def files(self, folder: str) -> dict[str, int]:
         """Return the sizes of all files by path."""
@@ -108,10 +108,6 @@ class Disk:
     def delete(self, path: str) -> None:
         """Remove a file if it exists."""
         Path(path).unlink(missing_ok=True)
-
-
-def _version(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 @contextlib.contextmanager
