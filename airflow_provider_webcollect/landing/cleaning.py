@@ -13,24 +13,24 @@ import msgspec
 
 from airflow_provider_webcollect.landing.errors import DestinationBusy, NothingLanded, PartsMissing
 from airflow_provider_webcollect.landing.manifest import (
-    LOADER_MANIFEST_PATTERN,
     MANIFEST,
     PART_PATTERN,
     PARTITION_PATTERN,
     PROGRESS,
     QUARANTINE,
     QUARANTINE_PATTERN,
+    REDSHIFT_MANIFEST_PATTERN,
     REPLACED_PATTERN,
     Manifest,
     Progress,
     Run,
     attempt_id_in,
     decode,
-    is_loader_manifest_of,
     is_replaced_manifest,
     missing_part,
     new_attempt_id,
     now,
+    redshift_manifest,
 )
 from airflow_provider_webcollect.landing.options import landing_at
 from airflow_provider_webcollect.landing.storage import Changed, storage_errors
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: A part or an incomplete file on a disk, in the folder or in partition folders (no lock files); or a
-#: loader's manifest, or one that was replaced.
+#: manifest for Redshift, or one that was replaced.
 _REMOVABLE = re.compile(
     rf"(?:{QUARANTINE_PATTERN}/)?(?:{PARTITION_PATTERN}/)*"
     rf"(?:{PART_PATTERN}|\.tmp-(?:{PART_PATTERN}|_[a-z_]+(?:-[0-9a-f]+)?\.json)-[0-9a-f]{{8}})"
-    rf"|{LOADER_MANIFEST_PATTERN}|{REPLACED_PATTERN}|{QUARANTINE_PATTERN}/{MANIFEST}"
+    rf"|{REDSHIFT_MANIFEST_PATTERN}|{REPLACED_PATTERN}|{QUARANTINE_PATTERN}/{MANIFEST}"
 )
 #: Seconds after which nobody writes a manifest or progress file any more that is incomplete on a disk.
 _WRITING = 60.0
@@ -75,14 +75,14 @@ def clean(
 ) -> tuple[Leftover, ...]:
     """Remove a folder's old files that no landing needs.
 
-    These are parts, incomplete files, the manifests for loaders (Redshift's COPY) of all runs except the last
-    one that has committed, and what ``on_reset="full"`` has replaced, with its parts. A landing removes
+    These are parts, incomplete files, the manifests for Redshift's COPY of all runs except the last one that
+    has committed, and what ``on_reset="full"`` has replaced, with its parts. A landing removes
     leftovers itself; they remain if a process was killed, or did not yet know that another had taken over. It
     is safe to call this while a landing is running:
 
     * It removes only files with the names of parts and of incomplete files, in the folder itself and in
       partitions (``key=value``), but not in a subfolder that has its own landing. In the folder itself, it
-      also removes manifests for loaders, except those of the last run that has committed, and replaced
+      also removes manifests for Redshift, except those of the last run that has committed, and replaced
       manifests.
     * It keeps the files that the manifest lists, rows that are quarantined, those that a younger replaced
       manifest lists, those that the progress file ``_progress.json`` lists, and those whose names contain the
@@ -185,7 +185,7 @@ class _Needed(NamedTuple):
         return (
             name in self.names
             or attempt_id_in(posixpath.basename(name)) in self.ids
-            or (self.run is not None and is_loader_manifest_of(self.run, name))
+            or (self.run is not None and name == redshift_manifest(self.run))
         )
 
 

@@ -19,8 +19,8 @@ from airflow_provider_webcollect.landing.profile import Profile
 VERSION = 1
 MANIFEST = "_manifest.json"
 PROGRESS = "_progress.json"
-#: The pattern of the names that :func:`loader_manifest` returns.
-LOADER_MANIFEST_PATTERN = r"_[a-z]+_manifest-[0-9a-f]{16}\.json"
+#: The pattern of the names that :func:`redshift_manifest` returns.
+REDSHIFT_MANIFEST_PATTERN = r"_redshift_manifest-[0-9a-f]{16}\.json"
 #: The pattern of the names that :func:`replaced_manifest` returns.
 REPLACED_PATTERN = r"_manifest-[0-9a-f]{8}\.json"
 #: The pattern of a folder of a Hive partition.
@@ -132,17 +132,9 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def loader_manifest(run: Run, loader: str) -> str:
-    """Return the name of the manifest with which a loader, such as Redshift's COPY, loads a run's parts.
-
-    :param loader: its name, in small letters.
-    """
-    return f"_{loader}_manifest-{run.digest()[:16]}.json"
-
-
-def is_loader_manifest_of(run: Run, name: str) -> bool:
-    """Return whether :func:`loader_manifest` gives such a name for the run."""
-    return name.endswith(f"_manifest-{run.digest()[:16]}.json")
+def redshift_manifest(run: Run) -> str:
+    """Return the name of the manifest with which Redshift's COPY loads a run's parts."""
+    return f"_redshift_manifest-{run.digest()[:16]}.json"
 
 
 def replaced_manifest(landing_id: str) -> str:

@@ -21,7 +21,7 @@ from airflow_provider_webcollect.landing.manifest import (
     Run,
     Source,
     counted,
-    loader_manifest,
+    redshift_manifest,
 )
 from airflow_provider_webcollect.landing.profile import sum_of
 
@@ -44,10 +44,9 @@ PROGRESS_INTERVAL = 5.0
 #: Minimum seconds and rows per second for which a rate is shown.
 SHORTEST_MEASURED, LEAST_RATE = 1.0, 0.5
 METRICS = "webcollect.landing"
-#: Above this number of new parts, they are not listed: XComs and asset events are kept in Airflow's database.
-MAX_LISTED_PARTS = 1000
-#: Likewise for the columns, and for the checks, of all sources together.
-MAX_LISTED_SHARES = 1000
+#: Above this number, new parts are not listed, nor the columns, or the checks, of all sources together: XComs
+#: and asset events are kept in Airflow's database.
+MAX_LISTED = 1000
 
 
 @dataclass
@@ -186,10 +185,6 @@ class LandingReport(Observer):
         """Return the parts whose rows this run reports."""
         return self.landed.new if self.landed else ()
 
-    def quarantined_rows(self) -> int:
-        """Return how many rows of this run are quarantined."""
-        return sum(each.rows for each in self.manifest.quarantined if each.run == self.run)
-
     def summary(self, listed: bool) -> dict[str, Any]:
         """Return the summary of the landing, for XCom.
 
@@ -209,7 +204,7 @@ class LandingReport(Observer):
             "rows": rows,
             "bytes": sum(part.bytes for part in parts),
             "parts": len(parts),
-            "quarantined_rows": self.quarantined_rows(),
+            "quarantined_rows": sum(each.rows for each in self.manifest.quarantined if each.run == self.run),
             # cut, so that 1 is all of them
             "filled": {name: counts.filled * 10_000 // rows / 10_000 for name, counts in columns.items()},
             "checks": as_json(self.landed.checks if self.landed else ()),
@@ -223,7 +218,7 @@ class LandingReport(Observer):
 
 def are_listed(reports: Iterable[LandingReport]) -> bool:
     """Return whether the new parts of a task are few enough to be listed."""
-    return sum(len(report.new_parts()) for report in reports) <= MAX_LISTED_PARTS
+    return sum(len(report.new_parts()) for report in reports) <= MAX_LISTED
 
 
 def totals_of(destination: object, reports: Sequence[LandingReport], began: float) -> dict[str, Any]:
@@ -295,7 +290,7 @@ def report_to_outlets(
 
 def _few(of_sources: list[T]) -> list[T] | UnsetType:
     """Return the shares or checks of all sources, unless they are too many for an event."""
-    return of_sources if sum(map(len, of_sources)) <= MAX_LISTED_SHARES else UNSET
+    return of_sources if sum(map(len, of_sources)) <= MAX_LISTED else UNSET
 
 
 def write_redshift_manifest(
@@ -314,7 +309,7 @@ def write_redshift_manifest(
         {"url": address.file(part.name).uri, "mandatory": True, "meta": {"content_length": part.bytes}}
         for part in parts
     ]
-    name = loader_manifest(run, "redshift")
+    name = redshift_manifest(run)
     stop.check()
     with folder.part(name) as file:
         file.write(json.dumps({"entries": entries}, indent=2).encode())

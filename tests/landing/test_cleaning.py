@@ -13,7 +13,7 @@ import time_machine
 
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable, NothingLanded
-from airflow_provider_webcollect.landing.manifest import loader_manifest, replaced_manifest
+from airflow_provider_webcollect.landing.manifest import redshift_manifest, replaced_manifest
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder, Landed, crashing_at, listed
@@ -101,7 +101,7 @@ def test_what_no_landing_needs_is_removed_and_nothing_else(landing: Landed, fold
 
 
 def test_of_manifests_for_redshift_that_of_the_last_run_stays(landing: Landed, folder: Folder) -> None:
-    manifests = [loader_manifest(run, "redshift") for run in (RUN, OTHER_RUN)]
+    manifests = [redshift_manifest(run) for run in (RUN, OTHER_RUN)]
     landing("t", fetch=listed(widening(1)), mode="incremental")
     write(folder, *manifests)
     assert cleaned(folder) == {manifests[1]}

@@ -23,7 +23,7 @@ import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
 from airflow_provider_webcollect.landing.errors import PartsMissing, StorageError
-from airflow_provider_webcollect.landing.manifest import loader_manifest
+from airflow_provider_webcollect.landing.manifest import redshift_manifest
 from airflow_provider_webcollect.landing.storage import Changed
 from airflow_provider_webcollect.landing.storage.disk import Disk
 from airflow_provider_webcollect.landing.storage.folder import Folder, is_ours
@@ -473,8 +473,8 @@ class TestOtherFilesystems:
         ("_manifest.json", True),
         ("_progress.json", True),
         ("_redshift_manifest.json", False),
-        (loader_manifest(RUN, "redshift"), True),
-        (f"dt=2026-01-01/{loader_manifest(RUN, 'redshift')}", False),
+        (redshift_manifest(RUN), True),
+        (f"dt=2026-01-01/{redshift_manifest(RUN)}", False),
         ("_redshift_manifest-mine.json", False),
         (PART, True),
         (f"dt=2026-01-01/{PART}", True),

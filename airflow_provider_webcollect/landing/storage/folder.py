@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from airflow_provider_webcollect.landing.errors import PartsMissing, StorageError
 from airflow_provider_webcollect.landing.manifest import (
-    LOADER_MANIFEST_PATTERN,
     MANIFEST,
     PART_PATTERN,
     PARTITION_PATTERN,
     PROGRESS,
     QUARANTINE_PATTERN,
+    REDSHIFT_MANIFEST_PATTERN,
     Manifest,
     Part,
     decode,
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
 
 #: A part or an incomplete file, in the folder, in partition folders or among quarantined rows; or a manifest
-#: for a loader, or of quarantined rows.
+#: for Redshift, or of quarantined rows.
 _OURS = re.compile(
     rf"(?:{QUARANTINE_PATTERN}/)?(?:{PARTITION_PATTERN}/)*(?:{PART_PATTERN}|\.tmp-[^/]+)"
-    rf"|{LOADER_MANIFEST_PATTERN}|{QUARANTINE_PATTERN}/{MANIFEST}"
+    rf"|{REDSHIFT_MANIFEST_PATTERN}|{QUARANTINE_PATTERN}/{MANIFEST}"
 )
 #: What file systems, Spark, Hadoop and macOS leave in folders.
 _MARKER = re.compile(r"(?:[^/]+/)*(?:\.nfs[^/]*|_SUCCESS|[^/]*_\$folder\$|\.[^/]*\.crc|\.DS_Store)")
