@@ -289,9 +289,9 @@ def iceberg_table(name: str, conn_id: str, *, is_made: bool = False) -> Table:
     :raises StorageError: if it cannot be read or made.
     :raises InvalidArgument: if Airflow has no such connection, or cannot open the catalog with it.
     """
-    from airflow_provider_webcollect.landing.tables.iceberg import load_table, made_table
+    from airflow_provider_webcollect.landing.tables.iceberg import load_table
 
-    return (made_table if is_made else load_table)(iceberg_catalog(conn_id), name)
+    return load_table(iceberg_catalog(conn_id), name, is_made=is_made)
 
 
 def iceberg_catalog(conn_id: str) -> Catalog:

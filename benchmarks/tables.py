@@ -30,7 +30,8 @@ from fsspec.implementations.local import LocalFileSystem
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.run import run_job
-from airflow_provider_webcollect.landing.tables import landing_folder, table_folder
+from airflow_provider_webcollect.landing.tables import landing_folder
+from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
 from airflow_provider_webcollect.landing.tables.table import FILES, WHOLE_EVERY
 from airflow_provider_webcollect.sandbox.data import DEFAULT_FIELDS
 from airflow_provider_webcollect.service.models import DataPage
@@ -164,7 +165,7 @@ def iceberg_table(folder: Path) -> Table:
 
 def landing_in_iceberg(bodies: Sequence[bytes], folder: Path) -> int:
     """Land the rows in a table of Iceberg."""
-    return landing(bodies, table_folder(iceberg_table(folder)))
+    return landing(bodies, IcebergFolder(iceberg_table(folder)))
 
 
 def with_pyiceberg(bodies: Sequence[bytes], folder: Path) -> int:
@@ -246,7 +247,7 @@ def commits() -> None:
     rows = []
     for name, make, pattern in (
         ("Delta Lake", delta_table, "table/_delta_log/*.json"),
-        ("Iceberg", lambda folder: table_folder(iceberg_table(folder)), "warehouse/shop/prices/metadata/*"),
+        ("Iceberg", lambda folder: IcebergFolder(iceberg_table(folder)), "warehouse/shop/prices/metadata/*"),
     ):
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)

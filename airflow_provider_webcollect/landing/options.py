@@ -244,13 +244,14 @@ def landing_at(path: Any, storage_options: Mapping[str, Any] | None = None) -> F
 
     The arguments and errors are those of :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
     """
-    from airflow_provider_webcollect.landing.tables import found_folder, is_iceberg_table, table_folder
+    from airflow_provider_webcollect.landing.tables import found_folder, is_iceberg_table
+    from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
 
     if not is_iceberg_table(path):
         return found_folder(*locate(path, storage_options))
     if storage_options is not None:
         raise InvalidArgument("storage_options", "{…}", "the catalog of a table of Iceberg gives them")
-    return table_folder(path)
+    return IcebergFolder(path)
 
 
 def _opened(path: object, options: Mapping[str, Any]) -> Located:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
-    from airflow_provider_webcollect.transfers.warehouses import Warehouse
-
 
 class WebCollectLoadOperator(BaseOperator):
     """Loads what is new in a landing into a table of a warehouse, each row once, by dlt (the extra ``dlt``).
@@ -102,10 +100,11 @@ class WebCollectLoadOperator(BaseOperator):
         from airflow_provider_webcollect.landing.loading import load
         from airflow_provider_webcollect.landing.manifest import counted
         from airflow_provider_webcollect.landing.reader import read_landing
+        from airflow_provider_webcollect.transfers.warehouses import warehouse_of
 
         with airflow_errors():
             options = self._check()
-            warehouse = self._warehouse()
+            warehouse = warehouse_of(BaseHook.get_connection(self.warehouse_conn_id))
             landed = read_landing(landing_path(self.landing, self.object_storage_conn_id))
             parts = load(landed, options, self.table, warehouse.destination)
         rows = sum(part.rows for part in parts)
@@ -124,8 +123,3 @@ class WebCollectLoadOperator(BaseOperator):
             "total_rows": landed.manifest.rows,
             "total_parts": len(landed.manifest.parts),
         }
-
-    def _warehouse(self) -> Warehouse:
-        from airflow_provider_webcollect.transfers.warehouses import warehouse_of
-
-        return warehouse_of(BaseHook.get_connection(self.warehouse_conn_id))

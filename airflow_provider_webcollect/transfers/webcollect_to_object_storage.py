@@ -32,16 +32,13 @@ from airflow_provider_webcollect.landing.manifest import Mode, Run
 from airflow_provider_webcollect.landing.options import (
     LATE_ROWS_DELAY,
     MAX_PART_BYTES,
+    STORAGE_EXTRAS,
     IfExists,
     OnReset,
     Options,
     make_options,
 )
-from airflow_provider_webcollect.landing.tables import (
-    TableFormat,
-    check_table_format,
-    table_folder,
-)
+from airflow_provider_webcollect.landing.tables import TableFormat, check_table_format
 from airflow_provider_webcollect.links import (
     WebCollectExportLink,
     WebCollectTaskLink,
@@ -65,8 +62,6 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.transfers.reporting import LandingReport
 
-#: Airflow's schemes for S3.
-_S3 = ("s3", "s3a", "s3n")
 #: Maximum number of sources that can be landed at once.
 MOST_AT_ONCE = 32
 
@@ -265,7 +260,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             self._check_iceberg()
         if validation.boolean("redshift_manifest", self.redshift_manifest):
             for place in found:
-                _refuse_other_storage(place.folder)
+                if STORAGE_EXTRAS.get(str(place.folder).partition("://")[0]) != "s3":
+                    rule = f"Redshift reads manifests from S3 alone, and {place.folder} is not there"
+                    raise InvalidArgument("redshift_manifest", True, rule)
         validation.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
         if validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and self.mode == "full":
             raise InvalidArgument("skip_if_nothing_new", True, "it goes with mode='incremental' alone")
@@ -369,9 +366,24 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     def _landing(self, place: Place, client: Client, ti: Any, began: float) -> tuple[LandingReport, Job]:
         """Return a landing that has not begun, and what will report it."""
         from airflow_provider_webcollect.landing.job import job_of
+        from airflow_provider_webcollect.transfers.reporting import LandingReport
 
-        folder, run = self._folder(place), _run(ti)
-        report = self._report(place, folder, run)
+        folder = self._folder(place)
+        run = Run(
+            dag_id=ti.dag_id,
+            task_id=ti.task_id,
+            run_id=ti.run_id,
+            map_index=-1 if ti.map_index is None else ti.map_index,
+        )
+        report = LandingReport(
+            place=place,
+            path=self._path(place, folder),
+            run=run,
+            mode=self.mode,
+            log=self.log,
+            is_table=bool(self.table_format),
+            prefix="" if self.sources is None else f"{place.source}: ",
+        )
         job = job_of(
             client,
             place.source,
@@ -416,34 +428,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
     def _folder(self, place: Place) -> Folder:
         if self.table_format == "iceberg":
-            return table_folder(iceberg_table(str(place.folder), self.iceberg_conn_id, is_made=True))
+            from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
+
+            return IcebergFolder(iceberg_table(str(place.folder), self.iceberg_conn_id, is_made=True))
         return folder_at(storage_path(place.folder, self.object_storage_conn_id), self.table_format or None)
-
-    def _report(self, place: Place, folder: Folder, run: Run) -> LandingReport:
-        from airflow_provider_webcollect.transfers.reporting import LandingReport
-
-        return LandingReport(
-            place=place,
-            path=self._path(place, folder),
-            run=run,
-            mode=self.mode,
-            log=self.log,
-            is_table=bool(self.table_format),
-            prefix="" if self.sources is None else f"{place.source}: ",
-        )
-
-
-def _run(ti: Any) -> Run:
-    return Run(
-        dag_id=ti.dag_id,
-        task_id=ti.task_id,
-        run_id=ti.run_id,
-        map_index=-1 if ti.map_index is None else ti.map_index,
-    )
-
-
-def _refuse_other_storage(folder: object) -> None:
-    """Raise :class:`InvalidArgument` if a folder is not on S3."""
-    if str(folder).partition("://")[0] not in _S3:
-        rule = f"Redshift reads manifests from S3 alone, and {folder} is not there"
-        raise InvalidArgument("redshift_manifest", True, rule)

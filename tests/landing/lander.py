@@ -20,7 +20,8 @@ from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder
-from airflow_provider_webcollect.landing.tables import landing_folder, table_folder
+from airflow_provider_webcollect.landing.tables import landing_folder
+from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
 from airflow_provider_webcollect.landing.tables.table import TableFolder
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
@@ -95,7 +96,7 @@ def folder_of(order: dict[str, Any], fs: Any) -> Folder:
     if (table := order.get("table")) is None:
         return landing_folder(fs, order["root"], table_format=order.get("table_format"))
     catalog, name = table
-    return table_folder(sql_catalog(Path(catalog)).load_table(name))
+    return IcebergFolder(sql_catalog(Path(catalog)).load_table(name))
 
 
 def kill_at(operation: int, client: Client, fs: Any) -> None:

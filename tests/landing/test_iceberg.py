@@ -20,7 +20,7 @@ from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.run import run_job
-from airflow_provider_webcollect.landing.tables.iceberg import load_table, made_table
+from airflow_provider_webcollect.landing.tables.iceberg import load_table
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.interleaving import Held, outcome_of
 from tests.landing.storages import Storage
@@ -187,7 +187,7 @@ class TestGlue:
             for work in (
                 folder.snapshot,
                 lambda: load_table(table.catalog, name),
-                lambda: made_table(table.catalog, name),
+                lambda: load_table(table.catalog, name, is_made=True),
             ):
                 with pytest.raises(StorageError, match=f"Access to the table {name} is denied") as raised:
                     work()

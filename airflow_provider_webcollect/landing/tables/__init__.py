@@ -13,7 +13,6 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
-    from pyiceberg.table import Table
 
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
@@ -60,16 +59,6 @@ def is_iceberg_table(path: object) -> bool:
     return type(path).__module__.startswith("pyiceberg.")
 
 
-def table_folder(table: Table) -> Folder:
-    """Return the folder of a landing that is a table of Iceberg.
-
-    :param table: of pyiceberg.
-    """
-    from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
-
-    return IcebergFolder(table)
-
-
 def landing_folder(
     fs: AbstractFileSystem, root: str, shown: str | None = None, *, table_format: str | None = None
 ) -> Folder:
@@ -77,7 +66,7 @@ def landing_folder(
 
     :param shown: how users name it, as for :class:`~.landing.storage.folder.Folder`.
     :param table_format: ``delta``, or None for a folder with a manifest; a table of Iceberg is found by its
-        catalog, see :func:`~.landing.tables.iceberg.iceberg_folder`.
+        catalog, see :class:`~.landing.tables.iceberg.IcebergFolder`.
     :raises InvalidArgument: if the table format does not reach such a filesystem.
     """
     if table_format is None:

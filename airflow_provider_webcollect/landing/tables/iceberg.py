@@ -172,37 +172,28 @@ def _files_of_snapshots(table: Table) -> set[str]:
     }
 
 
-def load_table(catalog: Catalog, name: str) -> Table:
+def load_table(catalog: Catalog, name: str, *, is_made: bool = False) -> Table:
     """Return a table.
 
-    :param name: ``catalog.namespace.table``; what comes first is how people call the catalog.
-    :raises NothingLanded: if it is not there.
-    :raises StorageError: if it cannot be read.
+    :param name: ``catalog.namespace.table``; what comes first is how people call the catalog, which does not
+        know it.
+    :param is_made: whether it is made, without columns, if it is not there.
+    :raises NothingLanded: if it is not there, and not made.
+    :raises DestinationTaken: if it is to be made, and there is no such namespace.
+    :raises StorageError: if it cannot be read or made.
     """
-    from pyiceberg.exceptions import NoSuchTableError
+    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+    from pyiceberg.schema import Schema
 
+    identifier = tuple(name.split(".")[1:])
     try:
-        return catalog.load_table(_identifier(name))
+        if is_made:
+            return catalog.create_table_if_not_exists(identifier, Schema())
+        return catalog.load_table(identifier)
     except NoSuchTableError as error:
         raise NothingLanded(
             f"there is no table {name}: nothing has landed there yet, or its name is another"
         ) from error
-    except Exception as error:
-        raise table_error(name, error, is_denied=IcebergFolder.is_denied(error)) from None
-
-
-def made_table(catalog: Catalog, name: str) -> Table:
-    """Return a table as :func:`load_table` does; it is made, without columns, if it is not there.
-
-    :raises DestinationTaken: if there is no such namespace.
-    :raises StorageError: if it cannot be read or made.
-    """
-    from pyiceberg.exceptions import NoSuchNamespaceError
-    from pyiceberg.schema import Schema
-
-    identifier = _identifier(name)
-    try:
-        return catalog.create_table_if_not_exists(identifier, Schema())
     except NoSuchNamespaceError as error:
         raise DestinationTaken(
             f"the catalog has no namespace {'.'.join(identifier[:-1])!r} for {name}; create it, or correct "
@@ -210,8 +201,3 @@ def made_table(catalog: Catalog, name: str) -> Table:
         ) from error
     except Exception as error:
         raise table_error(name, error, is_denied=IcebergFolder.is_denied(error)) from None
-
-
-def _identifier(name: str) -> tuple[str, ...]:
-    """Return a table's name as its catalog knows it, which does not know how people call the catalog."""
-    return tuple(name.split(".")[1:])
