@@ -252,16 +252,9 @@ def _types(types: object, columns: tuple[str, ...] | None) -> dict[str, str]:
             raise InvalidArgument("column_types", name, "columns are named by strings")
         if columns is not None and name not in columns:
             raise InvalidArgument("column_types", name, "it must be one of `columns`")
-        if not _is_type(kind):
+        if not isinstance(kind, str) or not (kind in TYPES or decimal_type(kind)):
             raise InvalidArgument(f"column_types[{name!r}]", kind, _TYPE_RULE)
     return dict(types)
-
-
-def _is_type(name: object) -> bool:
-    """Return whether ``name`` is the name of a type."""
-    if not isinstance(name, str):
-        return False
-    return name in TYPES or decimal_type(name) is not None
 
 
 def decimal_type(name: str) -> tuple[int, int] | None:

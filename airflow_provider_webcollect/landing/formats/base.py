@@ -257,19 +257,12 @@ class RowWriter(ABC):
     def close(self) -> None:
         """Write what is still buffered: the compressor's trailer, the last row group and the footer."""
 
-    @abstractmethod
-    def abandon(self) -> None:
-        """Discard what is still buffered. Has no effect after :meth:`close`."""
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, error_type: object, *_: object) -> None:
-        try:
-            if error_type is None:
-                self.close()
-        finally:
-            self.abandon()
+        if error_type is None:
+            self.close()
 
 
 class TableWriter(RowWriter):

@@ -56,13 +56,16 @@ class ParquetWriter(TableWriter):
         self._held: list[pa.RecordBatch] = []
         self._held_rows = self._held_bytes = 0
 
-    def abandon(self) -> None:
-        # otherwise the footer would be written when the file is garbage-collected
-        self._held.clear()
-        self._sink.dropped = True
-        with contextlib.suppress(Exception):
-            if self._file is not None:
-                self._file.close()
+    def __exit__(self, *error: object) -> None:
+        try:
+            super().__exit__(*error)
+        finally:
+            # otherwise the footer would be written when the file is garbage-collected
+            self._held.clear()
+            self._sink.dropped = True
+            with contextlib.suppress(Exception):
+                if self._file is not None:
+                    self._file.close()
 
     def _head(self) -> None:
         import pyarrow as pa
@@ -149,15 +152,11 @@ def as_texts(values: Sequence[Any]) -> pa.Array:
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None or value is UNSET else _json(value)
+    return None if value is None or value is UNSET else msgspec.json.encode(value).decode()
 
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…")
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 _INTEGER = "^-?[0-9]+$"

@@ -68,7 +68,11 @@ def decompressed(source: BinaryIO, compression: Compression | None) -> BinaryIO:
     """Return a file that reads the decompressed bytes of ``source``."""
     match compression:
         case "gzip":
-            return _gunzipped(source)
+            try:
+                from isal import igzip
+            except ImportError:
+                return cast("BinaryIO", gzip.GzipFile(fileobj=source))
+            return cast("BinaryIO", igzip.IGzipFile(fileobj=source))  # type: ignore[no-untyped-call]
         case "zstd":
             require_compression(compression)
             import zstandard
@@ -77,32 +81,20 @@ def decompressed(source: BinaryIO, compression: Compression | None) -> BinaryIO:
     return source
 
 
-def _gunzipped(source: BinaryIO) -> BinaryIO:
-    try:
-        from isal import igzip
-    except ImportError:
-        return cast("BinaryIO", gzip.GzipFile(fileobj=source))
-    return cast("BinaryIO", igzip.IGzipFile(fileobj=source))  # type: ignore[no-untyped-call]
-
-
 def _compressor(compression: Compression | None) -> _Compressor | None:
     match compression:
         case "gzip":
-            return _gzip()
+            try:
+                from isal import isal_zlib
+            except ImportError:
+                return zlib.compressobj(_ZLIB_LEVEL, wbits=_GZIP_WINDOW)
+            return isal_zlib.compressobj(_ISAL_LEVEL, wbits=_GZIP_WINDOW)
         case "zstd":
             require_compression(compression)
             import zstandard
 
             return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compressobj()
     return None
-
-
-def _gzip() -> _Compressor:
-    try:
-        from isal import isal_zlib
-    except ImportError:
-        return zlib.compressobj(_ZLIB_LEVEL, wbits=_GZIP_WINDOW)
-    return isal_zlib.compressobj(_ISAL_LEVEL, wbits=_GZIP_WINDOW)
 
 
 class JsonLinesWriter(RowWriter):
@@ -124,9 +116,6 @@ class JsonLinesWriter(RowWriter):
 
     def close(self) -> None:
         self._output.close()
-
-    def abandon(self) -> None:
-        """Write nothing more."""
 
 
 def _cut(rows: Sequence[msgspec.Raw], names: Sequence[str]) -> list[msgspec.Raw]:
@@ -168,9 +157,6 @@ class CsvWriter(TableWriter):
 
     def _end(self) -> None:
         self._output.close()
-
-    def abandon(self) -> None:
-        """Write nothing more."""
 
 
 def _encoded(rows: Sequence[Sequence[Any]], sanitize: bool) -> bytes:
