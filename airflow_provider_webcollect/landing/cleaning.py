@@ -219,7 +219,7 @@ def _restorable(path: Any) -> Folder:
     :raises InvalidArgument: if it is a table.
     """
     folder = landing_at(path)
-    if folder.keeps_versions:
+    if folder.table_format is not None:
         raise InvalidArgument("path", folder.url, "a table keeps its own versions, and puts them back itself")
     return folder
 

@@ -198,7 +198,7 @@ def _keeps_replaced(job: Job, found: FolderState, progress: Progress) -> bool:
         found.manifest is not None
         and not progress.continues
         and job.options.on_reset == "full"
-        and not job.folder.keeps_versions
+        and job.folder.table_format is None
     )
 
 

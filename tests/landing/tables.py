@@ -179,7 +179,7 @@ class IcebergTable(Table):
         self.catalog, self.name = catalog, name
         catalog.create_table(name, Schema())
         folder = self.destination
-        super().__init__(folder._fs, folder.root)
+        super().__init__(folder.fs, folder.root)
 
     @property
     def destination(self) -> Any:

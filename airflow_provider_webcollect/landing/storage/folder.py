@@ -110,29 +110,23 @@ class Folder:
     :param fs: the filesystem.
     :param root: the folder's path on it; it need not exist.
     :param shown: how users name it, if that says more than the path, such as the connection of the storage.
-    :cvar keeps_versions: whether the files that a commit replaces belong to an older version that can still
-        be read, as in a table: they are not the landing's to delete then.
-    :cvar table_format: of the table that it is; None for a folder with a manifest.
+    :cvar table_format: of the table that it is; None for a folder with a manifest. The files that a commit of
+        a table replaces belong to an older version that can still be read: they are not the landing's to
+        delete.
     """
 
-    keeps_versions = False
     table_format: str | None = None
 
     def __init__(self, fs: AbstractFileSystem, root: str, shown: str | None = None) -> None:
         self.root = root.rstrip("/")
+        self.fs = fs
         self._shown = shown
-        self._fs = fs
         self._storage = _storage_of(fs)
-
-    @property
-    def fs(self) -> AbstractFileSystem:
-        """The filesystem."""
-        return self._fs
 
     @property
     def url(self) -> str:
         """The folder as shown to users: with its scheme, except on a local disk."""
-        return self._shown or url(self._fs, self.root)
+        return self._shown or url(self.fs, self.root)
 
     @property
     def as_argument(self) -> str:
@@ -144,7 +138,7 @@ class Folder:
 
         :param name: its name, relative to this one.
         """
-        inside = Folder(self._fs, f"{self.root}/{name}")
+        inside = Folder(self.fs, f"{self.root}/{name}")
         inside._storage = self._storage
         return inside
 
@@ -153,7 +147,7 @@ class Folder:
         outer = posixpath.dirname(self.root)
         if not _PARTITION.fullmatch(posixpath.basename(self.root)):
             return None
-        folder = Folder(self._fs, outer)
+        folder = Folder(self.fs, outer)
         try:
             is_landing = (
                 folder.read(MANIFEST) is not None
@@ -235,13 +229,13 @@ class Folder:
             if error.__cause__ is None or not knows_no_conditions(error.__cause__):
                 raise
             # the store refuses requests that have conditions
-            self._storage = Unconditional(self._fs)
+            self._storage = Unconditional(self.fs)
             raise Changed(name) from error
         with self._at(name) as path:
             respected = self._storage.tried(path, content, version)
             if respected is None:
-                self._storage = Unconditional(self._fs)
-                self._fs.pipe_file(path, content)
+                self._storage = Unconditional(self.fs)
+                self.fs.pipe_file(path, content)
                 raise Changed(name)
         return respected
 
@@ -270,7 +264,7 @@ class Folder:
 
     def files(self) -> dict[str, int]:
         """Return the bytes of all files in the folder and its subfolders, by name; empty if it is absent."""
-        with storage_errors(self._fs, self.root):
+        with storage_errors(self.fs, self.root):
             found = self._storage.files(self.root)
         start = len(f"{self.root}/".lstrip("/"))
         return {path.lstrip("/")[start:]: size for path, size in found.items()}
@@ -324,11 +318,11 @@ class Folder:
     def _at(self, name: str) -> Iterator[str]:
         """Provide a file's path; errors of the storage in the block name it."""
         path = f"{self.root}/{name}"
-        with storage_errors(self._fs, path):
+        with storage_errors(self.fs, path):
             yield path
 
     def _url(self, name: str) -> str:
-        return url(self._fs, f"{self.root}/{name}")
+        return url(self.fs, f"{self.root}/{name}")
 
 
 def _storage_of(fs: AbstractFileSystem) -> Storage:

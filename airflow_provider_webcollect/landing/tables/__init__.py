@@ -6,8 +6,6 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Literal, get_args
 
-import msgspec
-
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -90,20 +88,15 @@ def found_folder(fs: AbstractFileSystem, root: str, shown: str | None = None) ->
     return landing_folder(fs, root, shown, table_format="delta") if is_delta else folder
 
 
-class _Begun(msgspec.Struct):
-    """What a progress file says of the destination."""
-
-    table_format: str | None = None
-
-
 def _is_to_be_table(folder: Folder) -> bool:
     """Return whether rows are staged for a table that is not there yet."""
-    from airflow_provider_webcollect.landing.manifest import PROGRESS
+    from airflow_provider_webcollect.landing.errors import DestinationUnreadable
+    from airflow_provider_webcollect.landing.manifest import PROGRESS, Progress, decode
 
     stored = folder.read(PROGRESS)
     if stored is None:
         return False
     # one that is torn, or of another version, is the affair of who lands
-    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-        return msgspec.json.decode(stored.content, type=_Begun).table_format == "delta"
+    with contextlib.suppress(DestinationUnreadable):
+        return decode(stored.content, PROGRESS, Progress).table_format == "delta"
     return False

@@ -203,7 +203,7 @@ class DeltaFolder(TableFolder):
         from deltalake.exceptions import TableNotFoundError
 
         def read() -> DeltaSnapshot | None:
-            location = location_of(self._fs, self.root)
+            location = location_of(self.fs, self.root)
             try:
                 return DeltaSnapshot(DeltaTable(location.uri, storage_options=location.options))
             except TableNotFoundError:
@@ -248,7 +248,7 @@ class DeltaFolder(TableFolder):
                     f"{manifest.source} has no rows yet that name the columns of the table {self.url}; name "
                     "them with `columns`, or run this again when there are rows"
                 )
-            uri, options = location_of(self._fs, self.root)
+            uri, options = location_of(self.fs, self.root)
             create_table_with_add_actions(uri, wanted, actions, storage_options=options, **common)
             return
         table = snapshot.table

@@ -203,8 +203,6 @@ class TableFolder(Folder):
     A table format gives :meth:`snapshot`, :meth:`_write`, :meth:`is_denied` and :meth:`unreferenced`.
     """
 
-    keeps_versions = True
-
     def __init__(self, fs: AbstractFileSystem, root: str, shown: str | None = None) -> None:
         super().__init__(fs, root, shown)
         self._is_there = False
