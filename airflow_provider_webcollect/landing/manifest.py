@@ -320,13 +320,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         digits = (run or self.run).short_digest()
         return tuple(part for part in self.parts if part.run == digits)
 
-    def columns_of(self, part: Part) -> tuple[str, ...]:
-        """Return the columns that a part has, in order; empty for JSON lines without fixed columns.
-
-        :param part: one of :attr:`parts`.
-        """
-        return (self.columns or ())[: part.columns]
-
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """The progress file: the current owner, and what it has written since the commit it began with.
