@@ -157,7 +157,7 @@ def shown_place(location: Any) -> str:
     if is_iceberg_table(location):
         return ".".join((location.catalog.name, *location.name()))
     place = str(location)
-    return locate(location).path if check_location("path", place) in {"file", "local"} else place
+    return locate(location)[1] if check_location("path", place) in {"file", "local"} else place
 
 
 def connect(conn_id: str | None, url: str | None, *, patient: bool = False) -> ServiceAccess:

@@ -216,27 +216,20 @@ def connection_of(text: str, conn_id: str | None = None) -> str | None:
     return conn_id or named or None
 
 
-class Located(NamedTuple):
-    """A folder's path on a filesystem."""
-
-    fs: AbstractFileSystem
-    path: str
-
-
-def locate(path: Any, storage_options: Mapping[str, Any] | None = None) -> Located:
+def locate(path: Any, storage_options: Mapping[str, Any] | None = None) -> tuple[AbstractFileSystem, str]:
     """Return the filesystem of a landing and its folder's path on it.
 
     The arguments, and the errors :class:`ExtraMissing` and :class:`InvalidArgument`, are those of
     :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
     """
     if not (hasattr(path, "fs") and hasattr(path, "path")):
-        path = _opened(path, storage_options or {})
+        fs, root = _opened(path, storage_options or {})
     elif storage_options is not None:
         raise InvalidArgument("storage_options", "{…}", "a path that has its filesystem needs none")
-    root = path.path.rstrip("/")
-    return Located(
-        path.fs, root.removesuffix(MANIFEST).rstrip("/") if root.endswith(f"/{MANIFEST}") else root
-    )
+    else:
+        fs, root = path.fs, path.path
+    root = root.rstrip("/")
+    return fs, root.removesuffix(MANIFEST).rstrip("/") if root.endswith(f"/{MANIFEST}") else root
 
 
 def landing_at(path: Any, storage_options: Mapping[str, Any] | None = None) -> Folder:
@@ -254,7 +247,7 @@ def landing_at(path: Any, storage_options: Mapping[str, Any] | None = None) -> F
     return IcebergFolder(path)
 
 
-def _opened(path: object, options: Mapping[str, Any]) -> Located:
+def _opened(path: object, options: Mapping[str, Any]) -> tuple[AbstractFileSystem, str]:
     if not isinstance(path, str | os.PathLike) or not (text := os.fspath(path)) or not isinstance(text, str):
         raise InvalidArgument("path", path, "it must be a folder's path or URL")
     scheme = check_location("path", text)
@@ -263,9 +256,9 @@ def _opened(path: object, options: Mapping[str, Any]) -> Located:
     import fsspec
 
     if "://" not in text:
-        return Located(fsspec.filesystem("file", **options), str(Path(text).resolve()))
+        return fsspec.filesystem("file", **options), str(Path(text).resolve())
     try:
-        return Located(*fsspec.core.url_to_fs(text, **options))
+        return fsspec.core.url_to_fs(text, **options)  # type: ignore[no-any-return]
     except ImportError as error:
         from airflow_provider_webcollect.landing.errors import ExtraMissing
 

@@ -33,7 +33,6 @@ from airflow_provider_webcollect.landing.manifest import (
     Manifest,
     Part,
     Run,
-    RunRecord,
     SetApart,
     counted,
 )
@@ -170,13 +169,16 @@ class LandedData:
         Nothing but the manifest is read. The names and times of runs are known of the last thirty.
         """
         known = {record.run.short_digest(): record for record in self.manifest.history}
-        runs = dict.fromkeys(part.run for part in self.manifest.parts)
-        return [
-            self._run_profile(
-                known.get(digest or ""), [part for part in self.manifest.parts if part.run == digest]
-            )
-            for digest in runs
-        ]
+        of_runs: dict[str | None, list[Part]] = {}
+        for part in self.manifest.parts:
+            of_runs.setdefault(part.run, []).append(part)
+        found = []
+        for digest, parts in of_runs.items():
+            record = known.get(digest or "")
+            run_id, finished_at = (record.run.run_id, record.finished_at) if record else (None, None)
+            rows, profile = sum(part.rows for part in parts), sum_of(part.profile for part in parts)
+            found.append(RunProfile(run_id, finished_at, rows, profile))
+        return found
 
     def iter_rows(self, new_only: bool | str = False) -> Iterator[Row]:
         """Yield the rows as dicts, in order, without loading whole parts into memory.
@@ -212,7 +214,8 @@ class LandedData:
         """
         require("pyarrow", "parquet", "a table of Arrow")
         reader = self._reader()
-        return reader.joined(self._tables(reader, new_only))
+        parts = self._readable(new_only)
+        return reader.joined(table for part in parts for table in self._tables_of(reader, part))
 
     def to_duckdb(
         self, connection: DuckDBPyConnection | None = None, new_only: bool | str = False
@@ -382,14 +385,6 @@ class LandedData:
             count = bisect.bisect_right(self._part_times(), moment)
         return sum(part.rows for part in parts[:count])
 
-    def _run_profile(self, record: RunRecord | None, parts: Sequence[Part]) -> RunProfile:
-        return RunProfile(
-            run_id=record.run.run_id if record else None,
-            finished_at=record.finished_at if record else None,
-            rows=sum(part.rows for part in parts),
-            profile=sum_of(part.profile for part in parts),
-        )
-
     def _quarantine_problems(self, apart: SetApart) -> list[str]:
         assert apart.folder is not None
         inside = self._folder.inside(apart.folder)
@@ -449,10 +444,6 @@ class LandedData:
                 raise UnreadableRow(f"row {count + 1} of {self.uri}/{part.name}: {error}") from error
             raise
         self._compare(part, count)
-
-    def _tables(self, reader: PartReader, new_only: bool | str) -> Iterator[pa.Table]:
-        for part in self._readable(new_only):
-            yield from self._tables_of(reader, part)
 
     def _tables_of(self, reader: PartReader, part: Part) -> Iterator[pa.Table]:
         count = 0
