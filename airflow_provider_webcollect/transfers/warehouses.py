@@ -191,8 +191,9 @@ def _pem(key: str | None) -> str | None:
 
 def _bigquery(fields: _Fields) -> Warehouse:
     path, project = fields.option("key_path"), fields.option("project")
-    credentials = _json_of((path and _content(path)) or fields.option("keyfile_dict"))
-    if credentials is None and (path or fields.option("keyfile_dict")):
+    key = fields.option("keyfile_dict")
+    credentials = _service_account(path, key)
+    if credentials is None and (path or key):
         # without the cause, which has the text
         raise fields.wrong("its `key_path` or `keyfile_dict` is not the JSON of a service account")
     if credentials is None and project:
@@ -202,21 +203,14 @@ def _bigquery(fields: _Fields) -> Warehouse:
     return Warehouse(kind="bigquery", credentials=credentials, options=options)
 
 
-def _content(path: str) -> str | None:
+def _service_account(path: str | None, key: Any) -> dict[str, Any] | None:
+    """Return the object in a file, or that which a key is, also as text; None if it is none."""
     try:
-        return Path(path).read_text()
-    except (OSError, UnicodeDecodeError):
+        key = Path(path).read_text() if path else key
+        key = json.loads(key) if isinstance(key, str) else key
+    except (OSError, ValueError):
         return None
-
-
-def _json_of(text: Any) -> dict[str, Any] | None:
-    """Return the object that a text is; None if it is none."""
-    if isinstance(text, str):
-        try:
-            text = json.loads(text)
-        except ValueError:
-            return None
-    return text if isinstance(text, dict) else None
+    return key if isinstance(key, dict) else None
 
 
 def _databricks(fields: _Fields) -> Warehouse:
