@@ -231,7 +231,7 @@ def version_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-class Remote:
+class Remote(Storage):
     """The common base: listing, reading, uploading and deleting.
 
     :param fs: the filesystem.
@@ -241,7 +241,6 @@ class Remote:
         self.fs = fs
 
     def files(self, folder: str) -> dict[str, int]:
-        """Return the sizes of all files by path."""
         self.fs.invalidate_cache()
         found = self._found(folder)
         # some stores list the folder itself, or list folders as files
@@ -274,14 +273,12 @@ class Remote:
             raise
 
     def open(self, path: str) -> BinaryIO:
-        """Open a file for reading."""
         # the listing cache could hide what other processes have written
         self.fs.invalidate_cache()
         file: BinaryIO = self.fs.open(path, "rb")
         return file
 
     def delete(self, path: str) -> None:
-        """Remove a file if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(path)
 
@@ -303,7 +300,6 @@ class Unconditional(Remote):
         return Stored(content, version_of(content))
 
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        """Write the file if it has the expected version."""
         self._warn()
         compare(self, path, expected)
         self._make_folder(path)
@@ -315,7 +311,6 @@ class Unconditional(Remote):
         return version
 
     def remove(self, path: str, expected: str) -> bool:
-        """Remove the file if it has the expected version."""
         compare(self, path, expected)
         self.fs.rm_file(path)
         return True

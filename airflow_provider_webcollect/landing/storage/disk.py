@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from airflow_provider_webcollect.landing.storage import (
     Changed,
+    Storage,
     Stored,
     compare,
     raise_unless_absent,
@@ -25,17 +26,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Disk:
-    """The operations of :class:`~.base.Storage` on local files.
-
-    A version is the digest of the content.
-    """
+class Disk(Storage):
+    """The operations on local files; a version is the digest of the content."""
 
     #: Whether it was logged that the locks of a file system do nothing.
     warned: ClassVar[bool] = False
 
     def read(self, path: str) -> Stored | None:
-        """Return a small file, or None if it is absent."""
         try:
             content = Path(path).read_bytes()
         except FileNotFoundError:
@@ -73,7 +70,6 @@ class Disk:
         return True
 
     def files(self, folder: str) -> dict[str, int]:
-        """Return the sizes of all files by path."""
         found = {}
         for parent, _, names in os.walk(folder, onerror=raise_unless_absent):
             # joined as strings, so that all paths begin with the given folder, however it is written
@@ -102,11 +98,9 @@ class Disk:
         _sync_folder(target.parent)
 
     def open(self, path: str) -> BinaryIO:
-        """Open a file for reading."""
         return Path(path).open("rb")
 
     def delete(self, path: str) -> None:
-        """Remove a file if it exists."""
         Path(path).unlink(missing_ok=True)
 
 

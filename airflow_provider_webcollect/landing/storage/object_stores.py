@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import io
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -29,17 +28,13 @@ SMALL_BYTES = 1024 * 1024
 PROBE_CONTENT = b"probe"
 
 
-class Conditional(Remote, abc.ABC):
+class Conditional(Remote):
     """A store with conditional writes.
 
     :cvar impossible: a version that no file has.
     """
 
     impossible: str
-
-    @abc.abstractmethod
-    def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        """Write the file if it has the expected version."""
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:
@@ -103,7 +98,6 @@ class S3(Conditional):
     known: ClassVar[dict[tuple[AbstractFileSystem, str], Respected]] = {}
 
     def read(self, path: str) -> Stored | None:
-        """Return a small file, or None if it is absent."""
         from fsspec.asyn import sync
 
         try:
@@ -180,7 +174,6 @@ class GoogleCloudStorage(Conditional):
     impossible = "1"
 
     def read(self, path: str) -> Stored | None:
-        """Return a small file, or None if it is absent."""
         try:
             headers, content = self._call("GET", self.fs.url(path))
         except FileNotFoundError:
@@ -207,7 +200,6 @@ class GoogleCloudStorage(Conditional):
         return str(answer["generation"])
 
     def remove(self, path: str, expected: str) -> bool:
-        """Remove the file if it has the expected version."""
         bucket, key, _ = self.fs.split_path(path)
         try:
             with refusals(path):
@@ -228,8 +220,6 @@ class Azure(Conditional):
     impossible = '"0x0"'
 
     def read(self, path: str) -> Stored | None:
-        """Return a small file, or None if it is absent."""
-
         async def download(blob: Any) -> Stored:
             stream = await blob.download_blob()
             return Stored(await stream.readall(), str(stream.properties.etag))
@@ -248,7 +238,6 @@ class Azure(Conditional):
             return str(self._run(path, lambda blob: blob.upload_blob(content, **condition))["etag"])
 
     def remove(self, path: str, expected: str) -> bool:
-        """Remove the file if it has the expected version."""
         with refusals(path):
             self._run(path, lambda blob: blob.delete_blob(**_only_if(expected)))
         return True

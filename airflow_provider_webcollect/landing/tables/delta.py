@@ -18,6 +18,7 @@ from airflow_provider_webcollect.landing.errors import FormatChanged, NoColumns
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.storage import Changed
 from airflow_provider_webcollect.landing.tables.table import (
+    Snapshot,
     TableFolder,
     facts_of,
     listed,
@@ -154,7 +155,7 @@ def _gcs_options(fs: Any) -> dict[str, Any]:
     }
 
 
-class DeltaSnapshot:
+class DeltaSnapshot(Snapshot):
     """A table of Delta Lake as it was at one moment."""
 
     def __init__(self, table: DeltaTable) -> None:
@@ -164,12 +165,10 @@ class DeltaSnapshot:
 
     @property
     def state(self) -> int:
-        """The number of the last commit."""
         return self.table.version()
 
     @functools.cached_property
     def files(self) -> Mapping[str, int]:
-        """The bytes of the files with its rows, by their names."""
         import pyarrow as pa
 
         actions = pa.table(self.table.get_add_actions(flatten=True))
@@ -179,16 +178,14 @@ class DeltaSnapshot:
 
     @property
     def whole_files(self) -> Collection[str]:
-        """The names of those of whose rows none is deleted, as far as the library tells."""
+        # as far as the library tells
         has_vectors = "deletionVectors" in (self.table.protocol().reader_features or ())
         return () if has_vectors else self.files.keys()
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return some columns of the rows, or all, with those of the partitions."""
         return self.table.to_pyarrow_dataset().to_table(columns=None if columns is None else list(columns))
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield some columns of the rows."""
         yield from self.table.to_pyarrow_dataset().to_batches(columns=list(columns))
 
 

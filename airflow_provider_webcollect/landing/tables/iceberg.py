@@ -16,7 +16,13 @@ from airflow_provider_webcollect.landing.errors import (
     FormatChanged,
     NothingLanded,
 )
-from airflow_provider_webcollect.landing.tables.table import TableFolder, facts_of, schema_of, table_error
+from airflow_provider_webcollect.landing.tables.table import (
+    Snapshot,
+    TableFolder,
+    facts_of,
+    schema_of,
+    table_error,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,7 +40,7 @@ _RETRIES = "commit.retry.num-retries"
 _DENIED = "ACCESS_DENIED"
 
 
-class IcebergSnapshot:
+class IcebergSnapshot(Snapshot):
     """A table of Iceberg as it was at one moment."""
 
     def __init__(self, table: Table) -> None:
@@ -45,17 +51,14 @@ class IcebergSnapshot:
 
     @property
     def state(self) -> str:
-        """The file that describes it."""
         return self.table.metadata_location
 
     @functools.cached_property
     def files(self) -> Mapping[str, int]:
-        """The bytes of the files with its rows, by their names."""
         return {self._name(task): task.file.file_size_in_bytes for task in self._tasks}
 
     @functools.cached_property
     def whole_files(self) -> Collection[str]:
-        """The names of those of whose rows none is deleted."""
         return {self._name(task) for task in self._tasks if not task.delete_files}
 
     @functools.cached_property
@@ -66,11 +69,9 @@ class IcebergSnapshot:
         return str(task.file.file_path).removeprefix(f"{self.table.location().rstrip('/')}/")
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return some columns of the rows, or all."""
         return self.table.scan(selected_fields=("*",) if columns is None else tuple(columns)).to_arrow()
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield some columns of the rows."""
         yield from self.table.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
 
 
