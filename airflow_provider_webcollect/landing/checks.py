@@ -7,7 +7,7 @@ import operator
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET
@@ -220,17 +220,16 @@ def _number(argument: str, value: object, low: float, high: float | None) -> flo
     return number
 
 
-class Counts(Protocol):
-    """An earlier landing: its rows, and the columns that they had."""
+class Counts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The rows of an earlier landing, and the columns that they had.
 
-    @property
-    def rows(self) -> int: ...
+    :ivar filled: by column, in how many of its rows it is filled; only columns that one of them has.
+    :ivar is_cut: whether there were more columns, which are not counted.
+    """
 
-    @property
-    def filled(self) -> Mapping[str, int]: ...
-
-    @property
-    def is_cut(self) -> bool: ...
+    rows: int
+    filled: dict[str, int]
+    is_cut: bool = False
 
 
 class ValueCounter:

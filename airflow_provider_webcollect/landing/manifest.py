@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import pendulum
 
-from airflow_provider_webcollect.landing.checks import CheckOutcome
+from airflow_provider_webcollect.landing.checks import CheckOutcome, Counts
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable
 from airflow_provider_webcollect.landing.profile import Profile
 
@@ -198,18 +198,11 @@ def missing_part(parts: Iterable[Part], files: Mapping[str, int]) -> Part | None
     return next((part for part in parts if files.get(part.name) != part.bytes), None)
 
 
-class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a run has committed, kept to compare later runs with.
-
-    :ivar filled: by column, in how many of its rows it is filled; only columns that one of them has.
-    :ivar is_cut: whether there were more columns, which are not counted.
-    """
+class RunRecord(Counts, frozen=True, kw_only=True, omit_defaults=True):
+    """What a run has committed, kept to compare later runs with."""
 
     run: Run
     finished_at: str
-    rows: int
-    filled: dict[str, int]
-    is_cut: bool = False
 
 
 class SetApart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
