@@ -61,9 +61,6 @@ class ChecksFailed(LandingError):
         super().__init__(message)
         self.outcomes = tuple(outcomes)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.outcomes)
-
 
 class PartsMissing(LandingError):
     """Parts of the landing are missing or changed; nothing was committed."""
