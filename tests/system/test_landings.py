@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from tests.system.cluster import Cluster
 
 PIPELINES, PIPELINES_OF_A_RUN = 200, 10
-#: Seconds that a run of a collection task takes.
-RUN_SECONDS = 14
+#: Seconds that a run of a collection task takes, and for which the service still shows the end of the run
+#: before: long enough that on a slow machine, too, waits begin while it does.
+RUN_SECONDS, STALE_SECONDS = 40, 30
 #: How many waits have ended before the run of their collection task can have ended.
 EARLY_WAITS = """
     select count(*) from task_instance as wait join task_instance as start
@@ -142,7 +143,7 @@ def test_200_tasks_are_started_waited_for_landed_and_marked(
     cluster: Cluster, start_service: Callable[..., Service], s3: S3, seen: Callable[[str], None]
 ) -> None:
     # at first the service shows the run before as Finished
-    service = start_service("pipelines", wait_seconds=0, run_seconds=RUN_SECONDS, stale_seconds=8)
+    service = start_service("pipelines", wait_seconds=0, run_seconds=RUN_SECONDS, stale_seconds=STALE_SECONDS)
     control = service.control
     ids = [control.add_task(rows=100 + number, lots=[50])["task_id"] for number in range(PIPELINES)]
     landings = Landings(service, s3, ids, s3.storage.new_folder())
