@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 import pendulum
@@ -16,6 +16,7 @@ from airflow_provider_webcollect.destinations import check_destination, folder_a
 from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import (
+    DIGITS,
     AnalyticsRow,
     DataVolumeMetrics,
     ExecutionMetrics,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 OnViolation = Literal["fail", "warn"]
 Day = str | datetime.date
+Metrics = dict[str, float | None]
 
 _TEXTS = (
     "task_id",
@@ -53,8 +55,6 @@ _METRICS = {
 }
 #: The keys of a row, the same for every row and file.
 COLUMNS = (*_TEXTS, *_METRICS)
-#: Decimal places of comparisons with a threshold: floating-point 1 - 0.7 is more than 0.3.
-DIGITS = 6
 
 
 class _AnalyticsOperator(WebCollectOperator):
@@ -93,7 +93,7 @@ class _AnalyticsOperator(WebCollectOperator):
         if last < first:
             raise InvalidArgument("end", self.end, f"it must not be before `start`, {first}")
         if self.collection_task_ids is not None:
-            validation.texts(
+            self.collection_task_ids = validation.texts(
                 "collection_task_ids", self.collection_task_ids, most=endpoints.MAX_ANALYTICS_FILTER
             )
         today = pendulum.now("UTC").date()
@@ -114,7 +114,7 @@ class _AnalyticsOperator(WebCollectOperator):
             hook.client,
             start=start,
             end=end,
-            task_ids=None if self.collection_task_ids is None else list(self.collection_task_ids),
+            task_ids=self.collection_task_ids,
             member_names=self.member_names,
             collection_method=self.collection_method or None,
             time_granularity=granularity,
@@ -297,12 +297,13 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         before = (
             self._by_task(self._rows(hook, *self._previous())) if self.max_volume_drop is not None else {}
         )
-        names = sorted({*found, *before, *self._asked_for()}) if self.per_task else [""]
-        sums = {name: _Sums.of(found[name], before.get(name, [])) for name in names}
+        # a task that did not run has no row
+        names = sorted({*found, *before, *(self.collection_task_ids or ())}) if self.per_task else [""]
+        metrics = {name: _metrics(found[name], before.get(name, [])) for name in names}
         violations = [
             f"task {name}: {violation}" if name else violation
             for name in names
-            for violation in self._violations(sums[name])
+            for violation in self._violations(found[name], metrics[name])
         ]
         for violation in violations:
             self.log.warning("%s", violation)
@@ -310,19 +311,12 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
             raise AirflowFailException(
                 f"{len(violations)} violations from {self.start} to {self.end}: {'; '.join(violations)}"
             )
-        metrics = {name: sums[name].as_dict() for name in names}
         return {
             "start": str(validation.date("start", self.start)),
             "end": str(validation.date("end", self.end)),
             **({"tasks": metrics} if self.per_task else metrics[""]),
             "violations": violations,
         }
-
-    def _asked_for(self) -> list[str]:
-        """Return the ids given as an argument: a task that did not run has no row."""
-        if self.collection_task_ids is None:
-            return []
-        return validation.texts("collection_task_ids", self.collection_task_ids)
 
     def _previous(self) -> tuple[datetime.date, datetime.date]:
         """Return the first and last day of the preceding period of equal length."""
@@ -345,98 +339,61 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
             found[row.task_id if self.per_task else ""].append(row)
         return found
 
-    def _violations(self, sums: _Sums) -> list[str]:
-        found = (self._low_success(sums), self._lost_volume(sums), self._high_cost(sums))
-        return [violation for violation in found if violation]
+    def _violations(self, rows: Sequence[AnalyticsRow], metrics: Metrics) -> Iterable[str]:
+        found = (
+            self._low_success(rows, metrics["success_rate"]),
+            self._lost_volume(metrics["volume"], metrics["previous_volume"]),
+            self._high_cost(metrics["cost"]),
+        )
+        return filter(None, found)
 
-    def _low_success(self, sums: _Sums) -> str | None:
-        least, rate = self.min_success_rate, sums.success_rate
+    def _low_success(self, rows: Sequence[AnalyticsRow], rate: float | None) -> str | None:
+        least = self.min_success_rate
         if least is None or (rate is not None and rate >= least):
             return None
         if rate is not None:
             return f"the success rate is {rate:.1%}, below {least:.1%}"
-        reason = "the service does not say how many runs succeeded" if sums.unknown else "there was no run"
+        is_unknown = any(row.execution_metrics.runs_and_successes() is None for row in rows)
+        reason = "the service does not say how many runs succeeded" if is_unknown else "there was no run"
         return f"{reason}, so the success rate is not the {least:.1%} that is asked for"
 
-    def _lost_volume(self, sums: _Sums) -> str | None:
-        most, before = self.max_volume_drop, sums.previous_volume
+    def _lost_volume(self, volume: float | None, before: float | None) -> str | None:
+        most = self.max_volume_drop
         if most is None or not before:
             return None
-        if sums.volume is None:
+        if volume is None:
             return (
                 f"the service does not say how many rows were collected; in the period before, {before:.0f}"
             )
-        drop = round(1 - sums.volume / before, DIGITS)
+        drop = round(1 - volume / before, DIGITS)
         if drop <= most:
             return None
         return (
-            f"{sums.volume:.0f} rows were collected, {before:.0f} in the period before: "
+            f"{volume:.0f} rows were collected, {before:.0f} in the period before: "
             f"a drop by {drop:.1%}, above {most:.1%}"
         )
 
-    def _high_cost(self, sums: _Sums) -> str | None:
+    def _high_cost(self, cost: float | None) -> str | None:
         if self.max_cost is None:
             return None
-        if sums.cost is None:
+        if cost is None:
             self.log.warning("The service gives no cost to compare with %g.", self.max_cost)
             return None
-        return f"the cost is {sums.cost:g}, above {self.max_cost:g}" if sums.cost > self.max_cost else None
+        return f"the cost is {cost:g}, above {self.max_cost:g}" if cost > self.max_cost else None
 
 
-class _Sums(NamedTuple):
-    """The sums of a period's metrics; a sum is None if there are rows but none has a number.
+def _metrics(rows: Sequence[AnalyticsRow], before: Sequence[AnalyticsRow]) -> Metrics:
+    """Return the metrics of a period as plain JSON; a sum is None if there are rows but none has a number.
 
-    :ivar runs: number of runs whose outcome is known.
-    :ivar unknown: number of rows whose outcomes are unknown; ``runs`` and ``successes`` leave them out.
+    :param before: the rows of the preceding period.
     """
-
-    runs: float
-    successes: float
-    unknown: int
-    volume: float | None
-    cost: float | None
-    previous_volume: float | None
-
-    @classmethod
-    def of(cls, rows: Sequence[AnalyticsRow], before: Sequence[AnalyticsRow]) -> _Sums:
-        """Sum ``rows``, and the volume of the rows ``before``."""
-        known = [ends for row in rows if (ends := _runs_and_successes(row.execution_metrics)) is not None]
-        return cls(
-            runs=sum(runs for runs, _ in known),
-            successes=sum(successes for _, successes in known),
-            unknown=len(rows) - len(known),
-            volume=_total(row.data_volume_metrics.total_collected for row in rows),
-            cost=_total(row.resource_usage_metrics.balance for row in rows),
-            previous_volume=_total(row.data_volume_metrics.total_collected for row in before),
-        )
-
-    @property
-    def success_rate(self) -> float | None:
-        """Share of the runs that succeeded; None if no run has a known outcome."""
-        return round(self.successes / self.runs, DIGITS) if self.runs else None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the metrics as plain JSON."""
-        return {
-            "success_rate": self.success_rate,
-            "volume": self.volume,
-            "previous_volume": self.previous_volume,
-            "cost": self.cost,
-        }
-
-
-def _runs_and_successes(metrics: ExecutionMetrics) -> tuple[float, float] | None:
-    """Return how many runs there were and how many of them succeeded; None if the service does not say."""
-    runs, successes, failures = metrics.run_count, metrics.success_count, metrics.failure_count
-    if runs is None:
-        return None if successes is None or failures is None else (successes + failures, successes)
-    if successes is not None or runs == 0:
-        return runs, successes or 0
-    if failures is not None:
-        return runs, runs - failures
-    if metrics.success_rate is not None:
-        return runs, runs * metrics.success_rate
-    return None if metrics.failure_rate is None else (runs, runs * (1 - metrics.failure_rate))
+    sums = AnalyticsRow.total(rows)
+    return {
+        "success_rate": sums["succeeded"],
+        "volume": sums["rows"],
+        "previous_volume": AnalyticsRow.total(before)["rows"],
+        "cost": sums["cost"],
+    }
 
 
 def flat(row: AnalyticsRow) -> dict[str, Any]:
@@ -444,13 +401,6 @@ def flat(row: AnalyticsRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in _TEXTS} | {
         name: getattr(getattr(row, group), name) for name, group in _METRICS.items()
     }
-
-
-def _total(values: Iterable[float | None]) -> float | None:
-    """Return the sum of the numbers; None if there are values and all are None."""
-    given = list(values)
-    numbers = [value for value in given if value is not None]
-    return round(sum(numbers), DIGITS) if numbers or not given else None
 
 
 def _is_number(value: object) -> bool:

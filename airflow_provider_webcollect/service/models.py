@@ -97,6 +97,8 @@ ACTIVE_SUBTASK_STATES = frozenset({SubTaskState.WAITING, SubTaskState.SENT, SubT
 
 R = TypeVar("R", bound="Record")
 
+#: Decimal places of metrics: floating-point 1 - 0.7 is more than 0.3.
+DIGITS = 6
 #: Seconds above which a token's lifetime counts as unknown: ten years.
 LONGEST_LIFE = 10 * 365 * 86_400.0
 
@@ -306,6 +308,19 @@ class ExecutionMetrics(Record, frozen=True):
     success_rate: float | None = None
     failure_rate: float | None = None
 
+    def runs_and_successes(self) -> tuple[float, float] | None:
+        """Return how many runs there were and how many succeeded; None if the service does not say."""
+        runs, successes, failures = self.run_count, self.success_count, self.failure_count
+        if runs is None:
+            return None if successes is None or failures is None else (successes + failures, successes)
+        if successes is not None or runs == 0:
+            return runs, successes or 0
+        if failures is not None:
+            return runs, runs - failures
+        if self.success_rate is not None:
+            return runs, runs * self.success_rate
+        return None if self.failure_rate is None else (runs, runs * (1 - self.failure_rate))
+
 
 class ResourceUsageMetrics(Record, frozen=True):
     """What the runs used; ``balance`` is the cost (contract.md, Analytics row)."""
@@ -334,27 +349,30 @@ class AnalyticsRow(Record, frozen=True):
     def total(rows: Sequence[AnalyticsRow]) -> dict[str, float | None]:
         """Return the metrics of several rows together, with short names; None where no row has a number.
 
-        ``succeeded`` is a share of the runs, ``seconds_per_run`` the average.
+        ``succeeded`` is a share of the runs whose outcomes are known, ``seconds_per_run`` the average.
 
-        :param rows: of one task or of several, in any time buckets.
+        :param rows: of one task or of several, in any time buckets; of no rows, the sums are 0.
         """
+        ends = [known for row in rows if (known := row.execution_metrics.runs_and_successes())]
+        judged, successes = sum(each[0] for each in ends), sum(each[1] for each in ends)
         runs = _total(row.execution_metrics.run_count for row in rows)
-        successes = _total(row.execution_metrics.success_count for row in rows)
         seconds = _total(row.execution_metrics.total_execution_seconds for row in rows)
         return {
             "rows": _total(row.data_volume_metrics.total_collected for row in rows),
             "rows_without_duplicates": _total(row.data_volume_metrics.deduplicated_volume for row in rows),
             "runs": runs,
-            "succeeded": round(successes / runs, 4) if runs and successes is not None else None,
+            "succeeded": round(successes / judged, DIGITS) if judged else None,
             "seconds_per_run": round(seconds / runs, 1) if runs and seconds is not None else None,
             "cost": _total(row.resource_usage_metrics.balance for row in rows),
         }
 
 
 def _total(numbers: Iterable[float | None]) -> float | None:
-    known = [number for number in numbers if number is not None]
-    total = round(sum(known), 6)
-    return (int(total) if total == int(total) else total) if known else None
+    """Return the sum of the numbers; None if there are some and all are None."""
+    given = list(numbers)
+    known = [number for number in given if number is not None]
+    total = round(sum(known), DIGITS)
+    return (int(total) if total == int(total) else total) if known or not given else None
 
 
 class AnalyticsPage(Record, frozen=True):

@@ -149,7 +149,7 @@ def sums(rows: list[dict[str, Any]]) -> dict[str, str]:
         "collected": str(sum(row["dataVolumeMetrics"]["totalCollected"] for row in rows)),
         "rows_without_duplicates": str(sum(row["dataVolumeMetrics"]["deduplicatedVolume"] for row in rows)),
         "runs": str(runs),
-        "succeeded": str(round(succeeded / runs, 4)),
+        "succeeded": str(round(succeeded / runs, 6)),
         "seconds_per_run": str(round(seconds / runs, 1)),
         "cost": str(round(sum(row["resourceUsageMetrics"]["balance"] for row in rows), 2)),
     }
