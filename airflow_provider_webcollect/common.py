@@ -4,7 +4,7 @@ retry mends."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -144,6 +144,7 @@ class WebCollectOperator(BaseOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
+    template_fields: Sequence[str] = ("webcollect_conn_id",)
     ui_color = "#d7ecdf"
 
     def __init__(
@@ -211,6 +212,7 @@ class WebCollectTaskOperator(WebCollectOperator):
     :param collection_task_id: the service's task. (templated)
     """
 
+    template_fields = ("collection_task_id", *WebCollectOperator.template_fields)
     operator_extra_links = (WebCollectTaskLink(),)
 
     def __init__(self, *, collection_task_id: str, **kwargs: Any) -> None:

@@ -60,13 +60,9 @@ COLUMNS = (*_TEXTS, *_METRICS)
 class _AnalyticsOperator(WebCollectOperator):
     """Base of both operators: which rows are queried."""
 
-    template_fields: Sequence[str] = (
-        "start",
-        "end",
-        "collection_task_ids",
-        "member_names",
-        "collection_method",
-        "webcollect_conn_id",
+    template_fields = (
+        *WebCollectOperator.template_fields,
+        *("start", "end", "collection_task_ids", "member_names", "collection_method"),
     )
     template_fields_renderers = dict.fromkeys(("collection_task_ids", "member_names"), "json")
 
@@ -152,11 +148,9 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields: Sequence[str] = (
+    template_fields = (
         *_AnalyticsOperator.template_fields,
-        "time_granularity",
-        "destination",
-        "object_storage_conn_id",
+        *("time_granularity", "destination", "object_storage_conn_id"),
     )
 
     def __init__(

@@ -84,7 +84,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields: Sequence[str] = ("collection_task_id", "sub_task_ids", "webcollect_conn_id")
+    template_fields = (*WebCollectTaskOperator.template_fields, "sub_task_ids")
     template_fields_renderers = {"sub_task_ids": "json"}  # noqa: RUF012  # as Airflow declares it
 
     def __init__(
@@ -109,7 +109,6 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         check_now(self, self._check)
 
     def _check(self) -> None:
-        self.collection_task_id = validation.text("collection_task_id", self.collection_task_id)
         if self.sub_task_ids != ALL:
             self.sub_task_ids = validation.texts("sub_task_ids", self.sub_task_ids)
         validation.words("failure_states", self.failure_states, TaskState, may_be_empty=True)

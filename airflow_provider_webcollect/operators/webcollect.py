@@ -72,8 +72,6 @@ class WebCollectRefreshTokenOperator(WebCollectOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields: Sequence[str] = ("webcollect_conn_id",)
-
     def __init__(self, *, renew_after: float = 0.5, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.renew_after = renew_after
@@ -113,13 +111,7 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields: Sequence[str] = (
-        "collection_task_id",
-        "action_id",
-        "loop_type",
-        "loop_items",
-        "webcollect_conn_id",
-    )
+    template_fields = (*WebCollectTaskOperator.template_fields, "action_id", "loop_type", "loop_items")
     template_fields_renderers = {"loop_items": "json"}  # noqa: RUF012  # as in Airflow
 
     def __init__(
@@ -180,7 +172,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields: Sequence[str] = ("collection_task_id", "actions", "loop_items", "webcollect_conn_id")
+    template_fields = (*WebCollectTaskOperator.template_fields, "actions", "loop_items")
     template_fields_renderers = dict.fromkeys(("actions", "loop_items"), "json")
 
     def __init__(
@@ -245,7 +237,7 @@ class WebCollectGetActionsOperator(WebCollectOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields: Sequence[str] = ("collection_task_ids", "action_types", "webcollect_conn_id")
+    template_fields = (*WebCollectOperator.template_fields, "collection_task_ids", "action_types")
     template_fields_renderers = dict.fromkeys(("collection_task_ids", "action_types"), "json")
 
     def __init__(
@@ -287,13 +279,7 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields: Sequence[str] = (
-        "collection_task_id",
-        "urls",
-        "urls_path",
-        "object_storage_conn_id",
-        "webcollect_conn_id",
-    )
+    template_fields = (*WebCollectTaskOperator.template_fields, "urls", "urls_path", "object_storage_conn_id")
     template_fields_renderers = {"urls": "json"}  # noqa: RUF012  # as in Airflow
 
     def __init__(
@@ -347,7 +333,7 @@ class WebCollectCopyTaskOperator(WebCollectTaskOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields: Sequence[str] = ("collection_task_id", "task_group_id", "webcollect_conn_id")
+    template_fields = (*WebCollectTaskOperator.template_fields, "task_group_id")
 
     def __init__(
         self, *, collection_task_id: str, task_group_id: int | str | None = None, **kwargs: Any
@@ -389,7 +375,7 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields: Sequence[str] = ("collection_task_ids", "task_group_ids", "webcollect_conn_id")
+    template_fields = (*WebCollectOperator.template_fields, "collection_task_ids", "task_group_ids")
     template_fields_renderers = dict.fromkeys(("collection_task_ids", "task_group_ids"), "json")
 
     def __init__(
@@ -449,7 +435,7 @@ class WebCollectMoveTaskOperator(WebCollectTaskOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields: Sequence[str] = ("collection_task_id", "task_group_id", "webcollect_conn_id")
+    template_fields = (*WebCollectTaskOperator.template_fields, "task_group_id")
 
     def __init__(self, *, collection_task_id: str, task_group_id: int | str, **kwargs: Any) -> None:
         super().__init__(collection_task_id=collection_task_id, **kwargs)
@@ -505,7 +491,7 @@ class WebCollectDeleteTasksOperator(_DeleteOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields: Sequence[str] = ("collection_task_ids", "webcollect_conn_id")
+    template_fields = (*WebCollectOperator.template_fields, "collection_task_ids")
     template_fields_renderers = {"collection_task_ids": "json"}  # noqa: RUF012  # as in Airflow
     _what = "tasks"
     _call = staticmethod(endpoints.delete_tasks)
@@ -533,7 +519,7 @@ class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields: Sequence[str] = ("task_group_ids", "webcollect_conn_id")
+    template_fields = (*WebCollectOperator.template_fields, "task_group_ids")
     template_fields_renderers = {"task_group_ids": "json"}  # noqa: RUF012  # as in Airflow
     _what = "task groups"
     _call = staticmethod(endpoints.delete_task_groups)
@@ -558,8 +544,6 @@ class WebCollectGetRunningCountsOperator(WebCollectOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields: Sequence[str] = ("webcollect_conn_id",)
-
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         return hook.get_running_counts().as_dict()
 
@@ -574,8 +558,6 @@ class WebCollectMarkExportedOperator(WebCollectTaskOperator):
     :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist.
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
-
-    template_fields: Sequence[str] = ("collection_task_id", "webcollect_conn_id")
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         hook.mark_exported(self.collection_task_id)
@@ -595,7 +577,7 @@ class WebCollectDeprecateDataAppOperator(WebCollectOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields: Sequence[str] = ("app_id", "webcollect_conn_id")
+    template_fields = (*WebCollectOperator.template_fields, "app_id")
 
     def __init__(self, *, app_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
