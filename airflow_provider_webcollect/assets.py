@@ -4,7 +4,6 @@ of the assets that rows land in."""
 from __future__ import annotations
 
 import contextlib
-import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.openlineage.facet import Dataset
     from airflow.providers.common.compat.sdk import Asset
-    from sqlalchemy.orm import Session
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 
@@ -59,25 +57,6 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     if not uri.netloc or not all(parts) or len(parts) > 2 or uri.query or uri.fragment:
         raise ValueError(f"{uri.geturl()}: {_FORM}")
     return uri._replace(path="/" + "/".join(quote(part, safe="") for part in parts))
-
-
-def stored_tasks(session: Session) -> dict[str, list[str]]:
-    """Return the collection tasks of Airflow's stored ``webcollect`` assets, by connection.
-
-    :param session: of Airflow's database.
-    """
-    from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
-    from sqlalchemy import select
-
-    module, name = ("asset", "AssetModel") if AIRFLOW_V_3_0_PLUS else ("dataset", "DatasetModel")
-    model = getattr(importlib.import_module(f"airflow.models.{module}"), name)
-    found: dict[str, list[str]] = {}
-    uris = session.scalars(select(model.uri).where(model.uri.startswith(f"{SCHEME}://")).order_by(model.uri))
-    for uri in map(urlsplit, uris):
-        tasks = found.setdefault(unquote(uri.netloc), [])
-        if (task := unquote(uri.path.split("/")[1])) not in tasks:
-            tasks.append(task)
-    return found
 
 
 def landing_asset(destination: object) -> Asset | None:

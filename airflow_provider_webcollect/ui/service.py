@@ -10,12 +10,14 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from airflow.models import Connection
+from airflow.models.asset import AssetModel
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from airflow_provider_webcollect.assets import stored_tasks
+from airflow_provider_webcollect.assets import SCHEME
 from airflow_provider_webcollect.hooks.token_store import make_token_store
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.endpoints import get_running_counts
@@ -231,7 +233,7 @@ def known_connections(session: Session) -> list[str]:
         select(Connection.conn_id).where(Connection.conn_type == WebCollectHook.conn_type)
     )
     landed = {landing.webcollect_conn_id for _, landing in newest_landings(session)}
-    return sorted({*stored, *stored_tasks(session), *landed})
+    return sorted({*stored, *(conn_id for conn_id, _ in _asset_tasks(session)), *landed})
 
 
 def _task_ids(session: Session, conn_id: str, dag_ids: Collection[str] | None) -> list[str]:
@@ -245,8 +247,15 @@ def _task_ids(session: Session, conn_id: str, dag_ids: Collection[str] | None) -
         if landing.webcollect_conn_id == conn_id and (dag_ids is None or dag_id in dag_ids)
         for task_id in landing.tasks()
     ]
-    assets = stored_tasks(session).get(conn_id, []) if dag_ids is None else []
-    return list(dict.fromkeys([*waited_for(session, conn_id, dag_ids), *sorted({*landed, *assets})]))
+    assets = _asset_tasks(session) if dag_ids is None else []
+    named = {task_id for of_conn, task_id in assets if of_conn == conn_id}
+    return list(dict.fromkeys([*waited_for(session, conn_id, dag_ids), *sorted({*landed, *named})]))
+
+
+def _asset_tasks(session: Session) -> list[tuple[str, str]]:
+    """Return the connections and the collection tasks of Airflow's stored ``webcollect`` assets."""
+    uris = session.scalars(select(AssetModel.uri).where(AssetModel.uri.startswith(f"{SCHEME}://")))
+    return [(unquote(uri.netloc), unquote(uri.path.split("/")[1])) for uri in map(urlsplit, uris)]
 
 
 def _left_out(ids: set[str], tasks: Collection[dict[str, Any]]) -> int:
