@@ -26,7 +26,7 @@ from airflow_provider_webcollect.cli.connecting import (
 )
 from airflow_provider_webcollect.cli.output import ask, console, interrupt_put_off, output_option, show, write
 from airflow_provider_webcollect.landing import cleaning, review
-from airflow_provider_webcollect.landing.errors import LandingDamaged, NothingLanded
+from airflow_provider_webcollect.landing.errors import NothingLanded
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed, job_of
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, Run, Source, counted
@@ -257,18 +257,14 @@ def landing() -> None:
 @landing.command()
 @at_landing
 @output_option
-def verify(location: Any, output: str) -> int:
+def verify(location: Any, output: str) -> None:
     """Compare all parts with the manifest, and show its facts.
 
     Compared are presence, bytes, SHA-256 and number of rows. Exit code 1: a part is missing or damaged, or
     nothing has landed there; what is wrong is on standard error.
     """
     landed = read_landing(location)
-    try:
-        landed.verify()
-    except LandingDamaged as error:
-        click.echo(f"Error: {error}", err=True)
-        return 1
+    landed.verify()
     manifest, run = landed.manifest, landed.manifest.run
     row = {
         "folder": shown_place(location),
@@ -282,7 +278,6 @@ def verify(location: Any, output: str) -> int:
         **_apart(location, landed),
     }
     show([row], output)
-    return 0
 
 
 def _apart(location: Any, landed: LandedData) -> dict[str, int | None]:

@@ -16,7 +16,12 @@ from airflow_provider_webcollect.cli.landed import land, landing
 from airflow_provider_webcollect.cli.output import INTERRUPTED
 from airflow_provider_webcollect.cli.steering import app, group, subtasks, task
 from airflow_provider_webcollect.cli.tasks import analytics, capacity, follow, read, status, token
-from airflow_provider_webcollect.landing.errors import ExtraMissing, LandingError, NothingLanded
+from airflow_provider_webcollect.landing.errors import (
+    ExtraMissing,
+    LandingDamaged,
+    LandingError,
+    NothingLanded,
+)
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
     CredentialError,
@@ -153,7 +158,7 @@ def _drop(*streams: TextIO) -> None:
 def _exit_code(error: Exception) -> int | None:
     """Return the exit code for an error that a user can do something about; None for any other."""
     match error:
-        case NothingLanded():
+        case NothingLanded() | LandingDamaged():
             return NO
         case InvalidArgument() | ExtraMissing():
             return WRONG_USAGE

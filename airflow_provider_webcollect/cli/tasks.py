@@ -26,6 +26,7 @@ from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.models import (
     AnalyticsRow,
     DataPage,
+    RunningCounts,
     SubTask,
     TaskState,
     TaskStatus,
@@ -51,13 +52,7 @@ if TYPE_CHECKING:
 RECENT_DAYS = 30
 #: The most important first: a table leaves out the last ones where it has no room.
 STATUS = ("task", "status", "name", "collected", "started", "ended", "sub_tasks", "runs", "next_run")
-COUNTS = (
-    "extracting_count",
-    "waiting_count",
-    "finished_count",
-    "waiting_sub_task_count",
-    "executing_sub_task_count",
-)
+COUNTS = [name for name in RunningCounts.__struct_fields__ if name != "unknown_fields"]
 METRICS = ("collected", "rows_without_duplicates", "runs", "succeeded", "seconds_per_run", "cost")
 
 
@@ -109,7 +104,7 @@ def capacity(output: str, **where: Any) -> None:
     """Count the account's running and waiting tasks and sub-tasks."""
     with connect(**where).client() as client:
         counts = client.send(get_running_counts())
-    show([counts.as_dict()], output, COUNTS)
+    show([{name: getattr(counts, name) for name in COUNTS}], output, COUNTS)
 
 
 @click.command()
