@@ -16,10 +16,15 @@ def get_provider_info() -> dict[str, Any]:
         "name": INTEGRATION,
         "description": "Runs web data collection tasks, waits for them, lands their rows in object storage.",
         "integrations": [{"integration-name": INTEGRATION, "tags": ["service"]}],
-        "hooks": _modules("hooks", "webcollect"),
-        "operators": _modules("operators", "webcollect"),
-        "sensors": _modules("sensors", "webcollect"),
-        "triggers": _modules("triggers", "webcollect"),
+        **{
+            kind: [
+                {
+                    "integration-name": INTEGRATION,
+                    "python-modules": [f"airflow_provider_webcollect.{kind}.webcollect"],
+                }
+            ]
+            for kind in ("hooks", "operators", "sensors", "triggers")
+        },
         "transfers": [
             {
                 "source-integration-name": INTEGRATION,
@@ -84,8 +89,3 @@ def _asset_uris() -> list[dict[str, Any]]:
             "to_openlineage_converter": f"{module}.convert_asset_to_openlineage",
         }
     ]
-
-
-def _modules(kind: str, *names: str) -> list[dict[str, Any]]:
-    modules = [f"airflow_provider_webcollect.{kind}.{name}" for name in names]
-    return [{"integration-name": INTEGRATION, "python-modules": modules}]
