@@ -181,13 +181,17 @@ def storage_path(path: str | ObjectStoragePath, conn_id: str | None) -> ObjectSt
     return ObjectStoragePath(path, conn_id=conn_id) if conn_id else ObjectStoragePath(path)
 
 
-def connected_path(path: str, conn_id: str) -> ObjectStoragePath:
-    """Return a path on the storage that a connection of Airflow opens; nothing is read from the storage.
+def connected_path(path: str, conn_id: str) -> ObjectStoragePath | Table:
+    """Return a landing that a connection of Airflow opens; nothing is read from the storage.
 
+    :param path: on the storage, or the name of a table of Iceberg, with the connection of its catalog.
     :raises InvalidArgument: if the path is wrong, Airflow has no such connection, or cannot use it.
+    :raises NothingLanded: if there is no such table.
     """
     from airflow.providers.common.compat.sdk import BaseHook
 
+    if is_iceberg_name(path):
+        return iceberg_table(path, conn_id)
     check_destination("path", path)
     try:
         with _as_airflow():
@@ -273,8 +277,6 @@ def read_landing(
         return reader.read_landing(path, storage_options)
     if storage_options is not None:
         raise InvalidArgument("storage_options", "{…}", "the Airflow connection gives them")
-    if is_iceberg_name(path):
-        return reader.read_landing(iceberg_table(path, connection))
     return reader.read_landing(connected_path(str(path), connection))
 
 

@@ -28,8 +28,6 @@ from airflow_provider_webcollect.service.tokens import FileTokenStore, TokenStor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-
 F = TypeVar("F", bound="Callable[..., Any]")
 
 #: The environment variables of a connection without Airflow begin with this, before an extra's name.
@@ -48,13 +46,11 @@ class ServiceAccess:
 
     :ivar context: for clients of the service.
     :ivar store: where the processes that use the connection share its token.
-    :ivar hook: of the Airflow connection; None without Airflow.
     """
 
     connection: WebCollectConnection
     context: ClientContext
     store: TokenStore
-    hook: WebCollectHook | None = None
 
     def client(self, stop: Stop | None = None) -> Client:
         """Return a client, once the service takes connections.
@@ -116,14 +112,9 @@ def storage_location(path: str, storage_conn_id: str | None) -> Any:
         with this connection.
     :raises NothingLanded: if it names a table of Iceberg that is not there.
     """
-    if storage_conn_id is not None and is_iceberg_name(path):
-        use_airflow()
-        from airflow_provider_webcollect.destinations import iceberg_table
-
-        return iceberg_table(path, storage_conn_id)
     if path.split("/")[0] in {".", ".."}:
         path = str(Path(path).resolve())
-    elif path and not path.startswith("/") and ":" not in path:
+    elif not (storage_conn_id and is_iceberg_name(path)) and path and path[0] != "/" and ":" not in path:
         rule = "it needs a scheme (s3://bucket/folder), or ./ in front for a folder here"
         raise InvalidArgument("path", path, rule)
     connection = connection_of(path, storage_conn_id)
@@ -246,7 +237,7 @@ def _through_airflow(conn_id: str) -> ServiceAccess:
     store = make_token_store(conn_id)
     if isinstance(store, VariableTokenStore) and connection.credentials.can_renew_tokens:
         _require_database(conn_id)
-    return ServiceAccess(connection, hook.client.context, store, hook)
+    return ServiceAccess(connection, hook.client.context, store)
 
 
 def _require_database(conn_id: str) -> None:
