@@ -69,18 +69,13 @@ def landing_asset(destination: object) -> Asset | None:
     """
     from airflow.providers.common.compat.sdk import Asset
 
-    uri = _iceberg_uri(str(destination)) if is_iceberg_name(destination) else Address.of(destination).uri
+    is_table = is_iceberg_name(destination)
+    uri = f"iceberg://{str(destination).replace('.', '/')}" if is_table else Address.of(destination).uri
     # URIs of assets must be ASCII and have a maximum length; folders need not
     if uri.isascii():
         with contextlib.suppress(ValueError):
             return Asset(uri=uri)
     return None
-
-
-def _iceberg_uri(name: str) -> str:
-    """Return ``iceberg://catalog/namespace/table`` for a table's name."""
-    catalog, _, rest = name.partition(".")
-    return f"iceberg://{catalog}/{rest.replace('.', '/')}"
 
 
 class LandedSource(NamedTuple):

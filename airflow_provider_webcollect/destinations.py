@@ -110,12 +110,7 @@ def places(sources: object, folder: str | ObjectStoragePath, table_format: str |
     return found
 
 
-def _place(
-    name: str,
-    entry: object,
-    folder: str | ObjectStoragePath,
-    table_format: str | None,
-) -> Place:
+def _place(name: str, entry: object, folder: str | ObjectStoragePath, table_format: str | None) -> Place:
     if isinstance(entry, str | int):
         entry = {"collection_task_id": entry}
     if not isinstance(entry, Mapping):

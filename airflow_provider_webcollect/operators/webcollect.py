@@ -201,9 +201,8 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
             "loop_items": [],
         }
         for entry in self.actions or ():
-            names = (
-                [pair["name"] for pair in entry["properties"]] if _is_list(entry) else [*entry["properties"]]
-            )
+            properties = entry["properties"]
+            names = [*properties] if hasattr(properties, "keys") else [pair["name"] for pair in properties]
             self.log.info("Set %s of step %s.", ", ".join(names), entry["action_id"])
             done["actions"].append({"action_id": entry["action_id"], "properties": names})
         for entry in self.loop_items or ():
@@ -403,20 +402,17 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
         result = hook.client.send(self._call())
         self.log.info("%d of %d copies were made.", result.success_count, result.request_count)
         if result.shortfall:
-            self._report(result.shortfall)
+            match self.on_partial_failure:
+                case "fail":
+                    raise AirflowFailException(result.shortfall)
+                case "skip":
+                    raise AirflowSkipException(result.shortfall)
+            self.log.warning("%s", result.shortfall)
         return {
             "request_count": result.request_count,
             "success_count": result.success_count,
             "failed_tasks": [failed.as_dict() for failed in result.failed_tasks],
         }
-
-    def _report(self, shortfall: str) -> None:
-        match self.on_partial_failure:
-            case "fail":
-                raise AirflowFailException(shortfall)
-            case "skip":
-                raise AirflowSkipException(shortfall)
-        self.log.warning("%s", shortfall)
 
     def what_to_check(self) -> str:
         groups = ", ".join(map(str, self.task_group_ids))
@@ -592,10 +588,6 @@ class WebCollectDeprecateDataAppOperator(WebCollectOperator):
         self.log.info("Data app %s is %s.", app.app_name, app.status)
         result: dict[str, Any] = app.as_dict()
         return result
-
-
-def _is_list(entry: Mapping[str, Any]) -> bool:
-    return not hasattr(entry["properties"], "keys")
 
 
 def _group(value: int | str | None) -> int | None:

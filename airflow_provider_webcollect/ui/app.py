@@ -31,6 +31,7 @@ from airflow_provider_webcollect.ui.service import ServiceView, known_connection
 
 #: The media types of the page's files, by how their names end.
 TYPES = {"js": "text/javascript", "css": "text/css"}
+_service_view = cache(ServiceView)
 _may_read_asset = Depends(requires_access_asset("GET"))
 
 # without pages of documentation, which would be open to everybody
@@ -89,11 +90,6 @@ def _connection(connection_id: str, user: GetUserDep, session: SessionDep) -> di
     readable = _readable_dags(user)
     reads_all = readable.issuperset(session.scalars(select(DagModel.dag_id)))
     return _service_view(connection_id).read(None if reads_all else readable)
-
-
-@cache
-def _service_view(connection_id: str) -> ServiceView:
-    return ServiceView(connection_id)
 
 
 def _readable_dags(user: Any) -> set[str]:
