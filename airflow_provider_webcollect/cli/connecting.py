@@ -62,24 +62,22 @@ class ServiceAccess:
         return client
 
 
-#: The option ``--url``, which is an argument of :func:`connect`.
-url_option = click.option(
-    "--url",
-    envvar=f"{PREFIX}URL",
-    show_envvar=True,
-    metavar="URL",
-    help=f"The service's base URL, to go without Airflow. Credentials are environment variables, such as "
-    f"{PREFIX}USERNAME and {PREFIX}PASSWORD.",
-)
-
-
 def connection_options(command: F) -> F:
     """Add the options ``--conn-id`` and ``--url``, which are the arguments of :func:`connect`."""
-    return click.option(
+    url = click.option(
+        "--url",
+        envvar=f"{PREFIX}URL",
+        show_envvar=True,
+        metavar="URL",
+        help=f"The service's base URL, to go without Airflow. Credentials are environment variables, such as "
+        f"{PREFIX}USERNAME and {PREFIX}PASSWORD.",
+    )
+    conn_id = click.option(
         "--conn-id",
         metavar="ID",
         help=f"The Airflow connection; {DEFAULT_CONN_ID} if there is no --url either.",
-    )(url_option(command))
+    )
+    return conn_id(url(command))
 
 
 #: The option ``--storage-conn-id``, which is an argument of :func:`storage_location`.
@@ -112,9 +110,10 @@ def storage_location(path: str, storage_conn_id: str | None) -> Any:
         with this connection.
     :raises NothingLanded: if it names a table of Iceberg that is not there.
     """
+    is_table = storage_conn_id is not None and is_iceberg_name(path)
     if path.split("/")[0] in {".", ".."}:
         path = str(Path(path).resolve())
-    elif not (storage_conn_id and is_iceberg_name(path)) and path and path[0] != "/" and ":" not in path:
+    elif path and not (is_table or path.startswith("/") or ":" in path):
         rule = "it needs a scheme (s3://bucket/folder), or ./ in front for a folder here"
         raise InvalidArgument("path", path, rule)
     connection = connection_of(path, storage_conn_id)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import functools
 import itertools
 import json
 import re
@@ -28,7 +27,7 @@ from airflow_provider_webcollect.cli.output import ask, console, interrupt_put_o
 from airflow_provider_webcollect.landing import cleaning, review
 from airflow_provider_webcollect.landing.errors import NothingLanded
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Landed, job_of
+from airflow_provider_webcollect.landing.job import Job, Landed, job_of
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, Run, Source, counted
 from airflow_provider_webcollect.landing.options import MAX_PART_BYTES, landing_at, locate, make_options
 from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, percent
@@ -143,8 +142,8 @@ def land(task_id: str, path: str, conn_id: str | None, url: str | None, output: 
     stop = Stop()
     location = _location(path, options["table_format"], options.pop("storage_conn_id"))
     with connect(conn_id, url, patient=True).client(stop) as client, _progress() as on_progress:
-        landing = _landing(client, task_id, location, on_progress, **options)
-        landed = _until_interrupted(landing, stop)
+        job = _job(client, task_id, location, on_progress, **options)
+        landed = _until_interrupted(job, stop)
     manifest = landed.manifest
     row = {
         "folder": shown_place(location),
@@ -170,7 +169,7 @@ def _location(path: str, table_format: str | None, storage_conn_id: str | None) 
     return iceberg_table(name, storage_conn_id or ICEBERG_DEFAULT, is_made=True)
 
 
-def _landing(
+def _job(
     client: Client,
     task_id: str,
     location: Any,
@@ -184,8 +183,8 @@ def _landing(
     columns: tuple[str, ...],
     max_part_bytes: int | None,
     **options: Any,
-) -> Callable[[], Landed]:
-    """Return what lands; it says on standard error what it waits for."""
+) -> Job:
+    """Return the landing; it says on standard error what it waits for."""
 
     class Shown(WatchShown):
         def on_progress(self, rows: int, total: int) -> None:
@@ -195,7 +194,7 @@ def _landing(
             click.echo(f"Waiting {seconds:.0f} s for late rows (--late-rows-delay)", err=True)
 
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    job = job_of(
+    return job_of(
         client,
         Source(collection_task_id=validation.text("task_id", task_id), lotno=lotno or None),
         landing_at(location)
@@ -209,10 +208,9 @@ def _landing(
         ),
         observer=Shown(location),
     )
-    return functools.partial(run_job, job)
 
 
-def _until_interrupted(land_rows: Callable[[], Landed], stop: Stop) -> Landed:
+def _until_interrupted(job: Job, stop: Stop) -> Landed:
     """Land; an interrupt ends the landing where the next command can go on at once."""
 
     def end() -> None:
@@ -220,7 +218,7 @@ def _until_interrupted(land_rows: Callable[[], Landed], stop: Stop) -> Landed:
         click.echo("Ending; the same command goes on from what is finished.", err=True)
 
     with contextlib.suppress(KeyboardInterrupt), interrupt_put_off(end):
-        landing = in_background(land_rows, "webcollect-land")
+        landing = in_background(lambda: run_job(job), "webcollect-land")
         first_done([landing])
     try:
         return landing.result()  # also after an interrupt, if all was committed already
@@ -478,13 +476,7 @@ def latest(location: Any, key: tuple[str, ...], output: str) -> None:
 )
 @_compare_option
 @output_option
-def changes(
-    location: Any,
-    key: tuple[str, ...],
-    since: str,
-    compare: tuple[str, ...],
-    output: str,
-) -> None:
+def changes(location: Any, key: tuple[str, ...], since: str, compare: tuple[str, ...], output: str) -> None:
     """Show the newest row of each key that is new or has changed.
 
     It has changed if its values are other ones than in its last row before --since. Otherwise as `latest`.

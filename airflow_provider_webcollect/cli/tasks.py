@@ -9,15 +9,11 @@ import math
 import sys
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from airflow_provider_webcollect.cli.connecting import (
-    connect,
-    connection_options,
-    url_option,
-)
+from airflow_provider_webcollect.cli.connecting import connect, connection_options
 from airflow_provider_webcollect.cli.output import interrupt_put_off, output_option, printable, show, write
 from airflow_provider_webcollect.landing.manifest import counted
 from airflow_provider_webcollect.service.client import Client
@@ -45,7 +41,7 @@ from airflow_provider_webcollect.waiting.conditions import (
 from airflow_provider_webcollect.waiting.runs import Baseline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 #: The days of analytics in which `status` looks for the account's tasks.
@@ -181,12 +177,7 @@ MISSING_TIMEOUT = 60.0
 @click.command()
 @click.argument("task_ids", metavar="TASK...", nargs=-1, required=True)
 @click.option("--next", "is_next", is_flag=True, help="Follow the run after the one that is shown now.")
-@click.option(
-    "--every",
-    type=click.FloatRange(min=1),
-    default=5.0,
-    help="Seconds between two queries.",
-)
+@click.option("--every", type=click.FloatRange(min=1), default=5.0, help="Seconds between two queries.")
 @connection_options
 @output_option
 def follow(task_ids: tuple[str, ...], is_next: bool, every: float, output: str, **where: Any) -> int:
@@ -224,7 +215,10 @@ def follow(task_ids: tuple[str, ...], is_next: bool, every: float, output: str, 
     show([status_row(task_id, seen.get(task_id)) for task_id in ids], output, STATUS)
     failed = {task_id: ended for task_id, ended in ends.items() if ended.outcome is not Outcome.DONE}
     for task_id, ended in failed.items():
-        click.echo(_why(task_id, seen[task_id] if ended.records else None), err=True)
+        why = f"no run within {MISSING_TIMEOUT:.0f} s; is its id right?"
+        if any(record["status"] == TaskState.STOPPED for record in ended.records or ()):
+            why = "its run was stopped"
+        click.echo(f"Task {printable(task_id)}: {why}", err=True)
     return int(bool(failed))
 
 
@@ -236,19 +230,6 @@ def _no_run_yet(task_id: str, status: TaskStatus | None, is_next: bool) -> str |
     if status.status == TaskState.UNEXECUTED:
         return f"Task {printable(task_id)} has never run yet; {until}."
     return None
-
-
-def _why(task_id: str, status: TaskStatus | None) -> str:
-    """Return why following a task has ended without a finished run.
-
-    :param status: None if the service left it out.
-    """
-    task = printable(task_id)
-    if status is None:
-        return f"The service did not show task {task} for {MISSING_TIMEOUT:.0f} s; is its id right?"
-    if status.status == TaskState.UNEXECUTED:
-        return f"Task {task} was not started within {MISSING_TIMEOUT:.0f} s."
-    return f"The run of task {task} was stopped."
 
 
 def _waits(ids: Sequence[str], found: dict[str, TaskStatus], is_next: bool) -> dict[str, Wait]:
@@ -337,25 +318,17 @@ def _pages(
         offset, rows = page.offset, rows - len(page.rows)
 
 
-F = TypeVar("F", bound="Callable[..., Any]")
-
-
-def _of_connection(command: F) -> F:
-    argument = click.argument("conn_id", metavar="[CONN]", required=False)
-    return argument(url_option(output_option(command)))
-
-
 @click.group()
 def token() -> None:
     """Show or renew a connection's access token.
 
-    All processes of the connection share it. CONN is the Airflow connection, webcollect_default if it is left
-    out. No token is shown.
+    All processes of the connection share it. No token is shown.
     """
 
 
 @token.command("status")
-@_of_connection
+@connection_options
+@output_option
 def token_status(output: str, **where: Any) -> int:
     """Show the age and the end of the stored token, and who stored it.
 
@@ -375,7 +348,8 @@ def token_status(output: str, **where: Any) -> int:
 
 
 @token.command("refresh")
-@_of_connection
+@connection_options
+@output_option
 def token_refresh(output: str, **where: Any) -> None:
     """Renew the token now, for all processes."""
     access = connect(**where)

@@ -92,9 +92,9 @@ class TestService:
         assert (row["task"], row["status"], row["sub_tasks"]) == (task, "Finished", "3")
         assert run("read", task, "--conn-id", CONN_ID).lines == sandbox.control.true_rows(task)
 
-    @pytest.mark.parametrize("command", [["capacity", "--conn-id"], ["token", "status"]], ids=" ".join)
+    @pytest.mark.parametrize("command", [["capacity"], ["token", "status"]], ids=" ".join)
     def test_a_connection_that_airflow_does_not_have_is_named(self, run: Run, command: list[str]) -> None:
-        ended = run(*command, "output")
+        ended = run(*command, "--conn-id", "output")
 
         assert (ended.code, ended.out) == (3, "")
         assert ended.err.startswith("Error: Airflow gives no connection output: The conn_id `output` isn't")
@@ -195,10 +195,10 @@ class TestService:
 
         set_connection(extra={"refresh_token": sandbox.refresh_token, "requests_per_second": 0})
         try:
-            assert run("token", "status", CONN_ID).code == 1
-            assert run("token", "refresh", CONN_ID).code == 0
+            assert run("token", "status", "--conn-id", CONN_ID).code == 1
+            assert run("token", "refresh", "--conn-id", CONN_ID).code == 0
             shared = json.loads(Variable.get(f"webcollect_token__{CONN_ID}"))
-            ended = run("token", "status", CONN_ID, "-o", "json")
+            ended = run("token", "status", "--conn-id", CONN_ID, "-o", "json")
             assert run("capacity", "--conn-id", CONN_ID).code == 0
         finally:
             for name in ("token", "renewal"):
@@ -222,14 +222,14 @@ class TestService:
                 {"login": "another", "password": "secret", "extra": {}},
             ):
                 set_connection(login=demo.USERNAME, password=demo.PASSWORD, extra={})
-                assert run("token", "refresh", CONN_ID).code == 0
+                assert run("token", "refresh", "--conn-id", CONN_ID).code == 0
                 # a service may give no refresh token
                 name = f"webcollect_token__{CONN_ID}"
                 Variable.set(name, json.dumps(json.loads(Variable.get(name)) | {"refresh_token": None}))
-                assert run("token", "status", CONN_ID).code == 0
+                assert run("token", "status", "--conn-id", CONN_ID).code == 0
                 set_connection(**credential)
 
-                ended = run("token", "status", CONN_ID)
+                ended = run("token", "status", "--conn-id", CONN_ID)
 
                 assert (ended.code, ended.out) == (1, ""), credential
                 assert "another credential" in ended.err

@@ -72,7 +72,7 @@ def test_a_stopped_run_is_exit_code_1_after_the_others_have_ended(
 
     assert ended.code == 1
     assert [row["status"] for row in ended.json] == ["Stopped", "Finished"]
-    assert ended.err.endswith(f"\nThe run of task {stopped} was stopped.\n")
+    assert ended.err.endswith(f"\nTask {stopped}: its run was stopped\n")
 
 
 def test_the_run_after_the_one_that_is_shown_is_followed(
@@ -123,14 +123,10 @@ def test_a_service_that_cannot_be_reached_is_said_within_seconds_and_does_not_en
 
 
 @pytest.mark.parametrize(
-    ("known", "waiting", "why"),
+    ("known", "waiting"),
     [
-        (
-            False,
-            "The service does not show task {} yet; waiting 60 s for that.",
-            "The service did not show task {} for 60 s; is its id right?",
-        ),
-        (True, "Task {} has never run yet; waiting 60 s for that.", "Task {} was not started within 60 s."),
+        (False, "The service does not show task {} yet; waiting 60 s for that."),
+        (True, "Task {} has never run yet; waiting 60 s for that."),
     ],
 )
 def test_a_task_that_is_not_known_or_not_started_is_said_and_ends_it_after_a_minute(
@@ -140,7 +136,6 @@ def test_a_task_that_is_not_known_or_not_started_is_said_and_ends_it_after_a_min
     capsys: pytest.CaptureFixture[str],
     known: bool,
     waiting: str,
-    why: str,
 ) -> None:
     task = sandbox.control.add_task()["task_id"] if known else "00000000-0000-4000-8000-000000000000"
     now = time.time()
@@ -160,7 +155,7 @@ def test_a_task_that_is_not_known_or_not_started_is_said_and_ends_it_after_a_min
     assert ended.code == 1
     assert 60 <= sum(pauses) <= 70
     assert waiting.format(task) in said_at_once[0].splitlines()
-    assert ended.err.splitlines()[-1] == why.format(task)
+    assert ended.err.splitlines()[-1] == f"Task {task}: no run within 60 s; is its id right?"
     assert waiting.format(task) not in ended.err
 
 

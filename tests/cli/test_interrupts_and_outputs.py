@@ -198,8 +198,8 @@ def test_a_database_that_airflow_does_not_have_is_said_in_a_sentence(
     kept = connection(sandbox, "variable", refresh_token=sandbox.refresh_token)
     status, *keeping = in_one_process(
         tmp_path,
-        (connection(sandbox, "memory", access_token=sandbox.access_token), "status", "--conn-id"),
-        (kept, "capacity", "--conn-id"),
+        (connection(sandbox, "memory", access_token=sandbox.access_token), "status"),
+        (kept, "capacity"),
         (kept, "token", "status"),
         (kept, "token", "refresh"),
     )
@@ -227,7 +227,7 @@ def connection(sandbox: Sandbox, store: str, **credential: str) -> dict[str, str
 
 def in_one_process(tmp_path: Path, *commands: tuple[dict[str, str], *tuple[str, ...]]) -> list[Ended]:
     """Run commands for ``my_service`` in one process: an Airflow (without a database) starts slowly."""
-    named = [(environment, [*arguments, "my_service"]) for environment, *arguments in commands]
+    named = [(environment, [*arguments, "--conn-id", "my_service"]) for environment, *arguments in commands]
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS, json.dumps(named)],
         env=os.environ | {"AIRFLOW_HOME": str(tmp_path / "airflow")},
