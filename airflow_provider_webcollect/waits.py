@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -20,9 +21,13 @@ from airflow_provider_webcollect.service.errors import (
 )
 from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.waiting.conditions import (
+    RUNNING_COUNTS,
+    SUBTASKS,
+    TASK_STATUSES,
     Condition,
     Ended,
     Outcome,
+    Query,
     Records,
     TaskStates,
     Wait,
@@ -32,15 +37,17 @@ from airflow_provider_webcollect.waiting.conditions import (
 from airflow_provider_webcollect.waiting.runs import Baseline
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Coroutine, Mapping
     from types import TracebackType
 
-    from airflow_provider_webcollect.service.client import AsyncClient, Interruptible
-    from airflow_provider_webcollect.waiting.poll import StatusFeed
+    from airflow_provider_webcollect.service.client import AsyncClient
+    from airflow_provider_webcollect.waiting.poll import Judge, Poll
 
 log = logging.getLogger(__name__)
 #: Further attempts to read a connection for the first time, in a minute or two.
 READ_RETRIES = 5
+#: Attempts of a status query: one retry, for example after a lost connection.
+TRIES = 2
 _GOES_ON = "The status query failed; the wait goes on. %s"
 
 T = TypeVar("T")
@@ -188,7 +195,7 @@ class SharedFeed:
     :param interval: seconds between two polls of this user.
     """
 
-    __slots__ = ("_conn_id", "_interval", "_opened")
+    __slots__ = ("_conn_id", "_feed", "_interval")
 
     def __init__(self, conn_id: str, interval: float) -> None:
         self._conn_id = conn_id
@@ -197,14 +204,15 @@ class SharedFeed:
     async def __aenter__(self) -> StatusFeed:
         feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
         if self._conn_id not in feeds:
-            feeds[self._conn_id] = _Opened(self._conn_id, self._interval)
-        self._opened = feeds[self._conn_id]
-        self._opened.users += 1
+            feeds[self._conn_id] = StatusFeed(self._conn_id, self._interval)
+        self._feed = feeds[self._conn_id]
+        self._feed.users += 1
         try:
             # one at a time: thousands of users resumed in one iteration of the event loop would block it
-            async with self._opened.entering:
+            async with self._feed.entering:
                 # cancelling one user must not cancel the opening for the others
-                return await asyncio.shield(self._opened.opening)
+                await asyncio.shield(self._feed.opening)
+            return self._feed
         except BaseException:
             await self._leave()
             raise
@@ -215,43 +223,99 @@ class SharedFeed:
         await self._leave()
 
     async def _leave(self) -> None:
-        self._opened.users -= 1
-        if self._opened.users:
+        self._feed.users -= 1
+        if self._feed.users:
             return
         del _feeds[asyncio.get_running_loop()][self._conn_id]
         # a cancelled user must not leave the feed half closed
-        await asyncio.shield(asyncio.create_task(self._opened.close()))
+        await asyncio.shield(asyncio.create_task(self._feed.aclose()))
 
 
-class _Opened:
-    """A feed that is being opened or is open, with the number of its users."""
+class StatusFeed:
+    """A connection's polls, one for each query; it is open once ``opening`` has ended.
+
+    It may live for weeks, and the connection may get a new credential meanwhile. So the connection is read
+    again when a request fails, and its new values are used.
+
+    :param conn_id: the Airflow connection of the service.
+    :param interval: seconds between two polls of the first user.
+    :ivar users: their number; the last one closes the feed.
+    """
 
     def __init__(self, conn_id: str, interval: float) -> None:
         self.users = 0
         self.entering = asyncio.Lock()
-        self.opening = asyncio.create_task(_open(conn_id, interval))
+        self.opening = asyncio.create_task(self._open(conn_id, interval))
+        self._reading = asyncio.Lock()
+        self._clients: list[AsyncClient] = []
+        self._polls: dict[Query, Poll[Any]] = {}
 
-    async def close(self) -> None:
+    async def _open(self, conn_id: str, interval: float) -> None:
+        from airflow_provider_webcollect.waiting.poll import Poll
+
+        self._hook = await read_with_retries(
+            "The connection",
+            lambda: _read(conn_id),
+            interval,
+            retries=READ_RETRIES,
+            is_certain=lambda error: isinstance(error, WebCollectError),  # the connection was read
+        )
+        self._clients.append(self._hook.async_client())
+        most = self._hook.connection.status_batch_size
+        for each in (TASK_STATUSES, SUBTASKS, RUNNING_COUNTS):
+            self._polls[each] = Poll(functools.partial(self._ask, each), each.batch_size(most))
+
+    def until(
+        self, query: Query, keys: Sequence[str], interval: float, judge: Judge[Any, T]
+    ) -> Coroutine[Any, Any, T]:
+        """Poll shortly and then every ``interval`` seconds, until ``judge`` returns a result; return it.
+
+        See :meth:`Poll.until`.
+        """
+        return self._polls[query].until(keys, interval, judge)
+
+    async def aclose(self) -> None:
+        """Stop polling and close the connections to the service."""
         self.opening.cancel()
         await asyncio.wait({self.opening})
-        if not self.opening.cancelled() and not self.opening.exception():
-            await self.opening.result().aclose()
+        for poll in self._polls.values():
+            await poll.aclose()
+        # older clients may have had requests in flight until now
+        await asyncio.gather(*(client.aclose() for client in self._clients), return_exceptions=True)
+
+    async def _ask(self, query: Query, keys: Sequence[str]) -> Mapping[str, Any]:
+        """Query the states of some keys.
+
+        :raises TokenUnavailable: if it failed, but the connection has changed and another attempt may
+            succeed.
+        :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
+        """
+        client = self._clients[-1]
+        try:
+            # few attempts, since a poll repeats a failed query later
+            return await client.run(
+                lambda sender: query.ask(sender.with_context(sender.context.short_retries(TRIES)), keys)
+            )
+        except WebCollectError as error:
+            if await self._has_successor(client):
+                raise TokenUnavailable(f"the connection has changed meanwhile: {error.message}") from error
+            raise
+
+    async def _has_successor(self, client: AsyncClient) -> bool:
+        async with self._reading:
+            if client is self._clients[-1]:
+                try:
+                    hook = await _read(self._hook.webcollect_conn_id)
+                except Exception as error:  # for example from the secrets backend
+                    log.warning("The connection cannot be read again. %s", error)
+                    return False
+                if hook.connection != self._hook.connection:
+                    self._hook = hook
+                    self._clients.append(hook.async_client())
+        return client is not self._clients[-1]
 
 
-_feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Opened]] = WeakKeyDictionary()
-
-
-async def _open(conn_id: str, interval: float) -> StatusFeed:
-    from airflow_provider_webcollect.waiting.poll import StatusFeed
-
-    hook = await read_with_retries(
-        "The connection",
-        lambda: _read(conn_id),
-        interval,
-        retries=READ_RETRIES,
-        is_certain=lambda error: isinstance(error, WebCollectError),  # the connection was read
-    )
-    return StatusFeed(_CurrentClient(hook), hook.connection.status_batch_size)
+_feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, StatusFeed]] = WeakKeyDictionary()
 
 
 async def read_with_retries(
@@ -289,48 +353,3 @@ async def _read(conn_id: str) -> WebCollectHook:
     hook = WebCollectHook(conn_id)
     await hook.aload()
     return hook
-
-
-class _CurrentClient:
-    """A client that reads the connection again when a request fails, and uses its new values.
-
-    A feed may live for weeks, and the connection may get a new credential meanwhile.
-    """
-
-    def __init__(self, hook: WebCollectHook) -> None:
-        self._hook = hook
-        self._clients = [hook.async_client()]
-        self._reading = asyncio.Lock()
-
-    async def run(self, work: Callable[[Interruptible], T]) -> T:
-        """Run ``work``, which sends calls, and return its result.
-
-        :raises TokenUnavailable: if it failed, but the connection has changed and another attempt may
-            succeed.
-        :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
-        """
-        client = self._clients[-1]
-        try:
-            return await client.run(work)
-        except WebCollectError as error:
-            if await self._has_successor(client):
-                raise TokenUnavailable(f"the connection has changed meanwhile: {error.message}") from error
-            raise
-
-    async def aclose(self) -> None:
-        """Close the connections to the service."""
-        # older clients may have had requests in flight until now
-        await asyncio.gather(*(client.aclose() for client in self._clients), return_exceptions=True)
-
-    async def _has_successor(self, client: AsyncClient) -> bool:
-        async with self._reading:
-            if client is self._clients[-1]:
-                try:
-                    hook = await _read(self._hook.webcollect_conn_id)
-                except Exception as error:  # for example from the secrets backend
-                    log.warning("The connection cannot be read again. %s", error)
-                    return False
-                if hook.connection != self._hook.connection:
-                    self._hook = hook
-                    self._clients.append(hook.async_client())
-        return client is not self._clients[-1]

@@ -15,14 +15,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import functools
 import heapq
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from airflow_provider_webcollect.service.errors import (
     InvalidArgument,
@@ -31,17 +30,7 @@ from airflow_provider_webcollect.service.errors import (
     RequestRejected,
     WebCollectError,
 )
-from airflow_provider_webcollect.waiting.conditions import (
-    RUNNING_COUNTS,
-    SUBTASKS,
-    TASK_STATUSES,
-    Query,
-    backoff,
-    ends_waits,
-)
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.service.client import Interruptible
+from airflow_provider_webcollect.waiting.conditions import backoff, ends_waits
 
 log = logging.getLogger(__name__)
 
@@ -406,53 +395,3 @@ class Poll(Generic[T]):
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-#: Attempts of a call: one retry, for example after a lost connection.
-TRIES = 2
-
-
-class FeedClient(Protocol):
-    """The part of ``AsyncClient`` that a feed uses."""
-
-    async def run(self, work: Callable[[Interruptible], T]) -> T:
-        """Run ``work``, which sends calls, and return its result."""
-
-    async def aclose(self) -> None:
-        """Close the connections to the service."""
-
-
-class StatusFeed:
-    """The polls on one client, one for each query. Only task statuses are queried for many keys at once.
-
-    :param client: the client that sends the queries; the feed closes it.
-    :param batch_size: tasks per status query.
-    """
-
-    def __init__(self, client: FeedClient, batch_size: int) -> None:
-        self._client = client
-        self._polls: dict[Query, Poll[Any]] = {
-            query: Poll(functools.partial(self._ask, query), query.batch_size(batch_size))
-            for query in (TASK_STATUSES, SUBTASKS, RUNNING_COUNTS)
-        }
-
-    def until(
-        self, query: Query, keys: Sequence[str], interval: float, judge: Judge[Any, T]
-    ) -> Coroutine[Any, Any, T]:
-        """Poll shortly and then every ``interval`` seconds, until ``judge`` returns a result; return it.
-
-        See :meth:`Poll.until`.
-        """
-        return self._polls[query].until(keys, interval, judge)
-
-    async def aclose(self) -> None:
-        """Stop polling and close the connections."""
-        for poll in self._polls.values():
-            await poll.aclose()
-        await self._client.aclose()
-
-    async def _ask(self, query: Query, keys: Sequence[str]) -> Mapping[str, Any]:
-        # few attempts, since a poll repeats a failed query later
-        return await self._client.run(
-            lambda sender: query.ask(sender.with_context(sender.context.short_retries(TRIES)), keys)
-        )
