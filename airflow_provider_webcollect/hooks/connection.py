@@ -22,11 +22,8 @@ from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
     CredentialError,
     InvalidArgument,
-    MalformedResponse,
     NotFound,
     PermissionDenied,
-    ServiceUnreachable,
-    TlsError,
     TokenRejected,
     WebCollectError,
 )
@@ -270,15 +267,9 @@ def _prove_key(client: Client, has_refresh_token: bool) -> str:
 
 def _judged(error: WebCollectError, credentials: Credentials) -> tuple[bool, str]:
     match error:
-        case MalformedResponse():
-            return False, f"Something answered, but not the service; is the host right? {error}"
         case PermissionDenied():
             plan = f"the plan does not include the test's call ({error.message})."
             return True, f"The credential works; {plan}"
-        case TlsError():
-            return False, f"No trusted connection (TLS): {error}"
-        case ServiceUnreachable():
-            return False, f"The service cannot be reached: {error}"
         case CredentialError():
             return False, f"The service refused the {'API key' if credentials.key_only else 'token'}: {error}"
     return False, str(error)
