@@ -139,26 +139,20 @@ class _TaskId(Record, frozen=True):
     task_id: str
 
 
-def _status_apart(item: Any, timezone: str | None) -> tuple[str, TaskStatus | MalformedResponse]:
-    task_id = read_record(item, _TaskId).task_id
+def _status_by_task(item: Any, timezone: str | None) -> tuple[str, TaskStatus | MalformedResponse]:
     try:
-        return task_id, read_record(item, TaskStatus, timezone)
+        status = read_record(item, TaskStatus, timezone)
     except (msgspec.ValidationError, TypeError) as mismatch:
-        return task_id, MalformedResponse(f"a record is not what the contract promises: {mismatch}")
-
-
-def _statuses_by_task(data: Any, timezone: str | None) -> dict[str, TaskStatus | MalformedResponse]:
-    items = _listed(data)
-    try:
-        statuses = [read_record(item, TaskStatus, timezone) for item in items]
-    except (msgspec.ValidationError, TypeError):
-        return dict(_status_apart(item, timezone) for item in items)
-    return {status.task_id: status for status in statuses}
+        unreadable = MalformedResponse(f"a record is not what the contract promises: {mismatch}")
+        return read_record(item, _TaskId).task_id, unreadable
+    return status.task_id, status
 
 
 #: ``data`` is a list of status records; the result has them by task id. A record of which only the id can be
 #: read is replaced by an error.
-STATUSES_BY_TASK: Result[dict[str, TaskStatus | MalformedResponse]] = Result(any_data, _statuses_by_task)
+STATUSES_BY_TASK: Result[dict[str, TaskStatus | MalformedResponse]] = Result(
+    any_data, lambda data, timezone: dict(_status_by_task(item, timezone) for item in _listed(data))
+)
 
 
 def _analytics(data: Any, timezone: str | None) -> AnalyticsPage:
