@@ -173,7 +173,7 @@ def sandbox(
 
     # a process remembers tokens and rates by the service's address, which another test's sandbox may have had
     monkeypatch.setattr(MemoryTokenStore, "_shared", {})
-    for module, memory in ((renewal, "_unsaved"), (pauses, "_general"), (pauses, "_status")):
+    for module, memory in ((renewal, "_unsaved"), (pauses, "_shared")):
         monkeypatch.setattr(module, memory, {})
     if request.node.get_closest_marker("beyond_the_contract"):
         yield webcollect_sandbox

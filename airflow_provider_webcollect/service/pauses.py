@@ -261,23 +261,8 @@ class RateLimiter:
 #: since its wait is longer.
 RateLimiters: TypeAlias = "Mapping[RateLimit, tuple[RateLimiter, ...]]"
 
-_general: dict[tuple[str, float], RateLimiter] = {}
-_status: dict[str, Mapping[RateLimit, RateLimiter]] = {}
+_shared: dict[tuple[str, RateLimit | float], RateLimiter] = {}
 _lock = threading.Lock()
-
-
-def status_rate_limiters(now: Callable[[], float] = time.monotonic) -> Mapping[RateLimit, RateLimiter]:
-    """Return new limiters of the two status endpoints."""
-    return {limit: RateLimiter(interval, now) for limit, interval in STATUS_INTERVALS.items()}
-
-
-def rate_limiters(general: RateLimiter, status: Mapping[RateLimit, RateLimiter]) -> RateLimiters:
-    """Return the limiters of one address.
-
-    :param general: the limiter of all requests.
-    :param status: further limiters, of the status endpoints.
-    """
-    return {RateLimit.GENERAL: (general,), **{limit: (own, general) for limit, own in status.items()}}
 
 
 def shared_rate_limiters(base_url: str, requests_per_second: float = GENERAL_RATE) -> RateLimiters:
@@ -289,5 +274,8 @@ def shared_rate_limiters(base_url: str, requests_per_second: float = GENERAL_RAT
     address = urlsplit(base_url).netloc.lower()
     interval = 1 / (requests_per_second * GENERAL_SHARE) if requests_per_second else 0.0
     with _lock:
-        general = _general.setdefault((address, requests_per_second), RateLimiter(interval))
-        return rate_limiters(general, _status.setdefault(address, status_rate_limiters()))
+        general = _shared.setdefault((address, requests_per_second), RateLimiter(interval))
+        limiters: dict[RateLimit, tuple[RateLimiter, ...]] = {RateLimit.GENERAL: (general,)}
+        for limit, seconds in STATUS_INTERVALS.items():
+            limiters[limit] = (_shared.setdefault((address, limit), RateLimiter(seconds)), general)
+        return limiters

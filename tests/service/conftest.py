@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from airflow_provider_webcollect.service.client import AsyncClient, Client
-from airflow_provider_webcollect.service.pauses import RateLimiter, Stop, rate_limiters, status_rate_limiters
+from airflow_provider_webcollect.service.pauses import STATUS_INTERVALS, RateLimit, RateLimiter, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +95,9 @@ def on_clock(connect: Connect, sandbox: Sandbox, clock: Clock, request: pytest.F
         client = connect(name=request.node.name, stop=clock, clock=clock.now, **given)
         rate = client.context.settings.requests_per_second
         general = RateLimiter(1 / rate if rate else 0, clock.now)
-        limiters = rate_limiters(general, status_rate_limiters(clock.now))
+        limiters: dict[RateLimit, tuple[RateLimiter, ...]] = {RateLimit.GENERAL: (general,)}
+        for limit, interval in STATUS_INTERVALS.items():
+            limiters[limit] = (RateLimiter(interval, clock.now), general)
         client.context = dataclasses.replace(client.context, rate_limiters=limiters)
         return client
 
