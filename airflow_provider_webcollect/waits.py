@@ -293,9 +293,7 @@ class StatusFeed:
         client = self._clients[-1]
         try:
             # few attempts, since a poll repeats a failed query later
-            return await client.run(
-                lambda sender: query.ask(sender.with_context(sender.context.short_retries(TRIES)), keys)
-            )
+            return await client.run(lambda sender: query.ask(sender.with_limits(TRIES), keys))
         except WebCollectError as error:
             if await self._has_successor(client):
                 raise TokenUnavailable(f"the connection has changed meanwhile: {error.message}") from error

@@ -62,8 +62,6 @@ STUCK_TRIES = 5
 #: How often a rejected access token is replaced within one attempt of a call: the token that replaces it may
 #: come from another process and be rejected too.
 REPLACEMENTS = 3
-#: Attempts of a token call, seconds after which none is made, and seconds for its response.
-TOKEN_TRIES, TOKEN_DEADLINE, TOKEN_TIMEOUT = 5, 5.0, 20.0
 #: The statuses of redirects.
 REDIRECTS = {301, 302, 303, 307, 308}
 USER_AGENT = f"airflow-provider-webcollect/{airflow_provider_webcollect.__version__}"
@@ -106,10 +104,6 @@ class ClientContext:
         total_timeout = min(timeout, settings.total_timeout)
         settings = dataclasses.replace(settings, retries=retries, total_timeout=total_timeout)
         return dataclasses.replace(self, settings=settings)
-
-    def for_token_calls(self) -> ClientContext:
-        """Return this context with limits for a call that ends before a claim on the renewal expires."""
-        return self.short_retries(TOKEN_TRIES, TOKEN_DEADLINE, TOKEN_TIMEOUT)
 
     def base_of(self, *, datahub: bool) -> str:
         """Return the base URL of the main service, or of the data-app service.
@@ -156,12 +150,10 @@ def make_context(
         rate_limiters=shared_rate_limiters(settings.base_url, settings.requests_per_second),
         tokens=Tokens(
             credentials,
+            settings,
             name,
             store,
-            base_url=settings.base_url,
-            keeper_only=settings.token_refresh == "keeper",
             reads_only=reads_only,
-            timing=settings.timing,
             learned=learned,
             clock=clock,
         ),
@@ -388,24 +380,19 @@ def result_of(call: Call[T], sender: Sender, request: Request, transmit: Callabl
 def _ready(call: Call[Any], sender: Sender, token: str | None) -> Request:
     """Return the request of a call, once the rate limit allows it."""
     handled = sys.exception()
+    # token calls are rare, and the claim could expire while one waits
+    is_limited = call.endpoint is not endpoints.REFRESH_TOKEN
     try:
         request = _request(call, sender.context, token)
-        _await_turn(call, sender)
+        for limiter in sender.context.rate_limiters[call.endpoint.rate_limit] if is_limited else ():
+            if wait := limiter.reserve():
+                limiter.notice.give(wait, "%s waits %.0f s for the rate limit.", call.endpoint.name, wait)
+                sender.sleep(wait)
     except WebCollectError as error:
         _forget_frames(error, handled)
         error.endpoint = call.endpoint.name
         raise
     return request
-
-
-def _await_turn(call: Call[Any], sender: Sender) -> None:
-    """Wait until the rate limit allows a request."""
-    if call.endpoint is endpoints.REFRESH_TOKEN:
-        return  # token calls are rare, and the claim could expire while one waits
-    for limiter in sender.context.rate_limiters[call.endpoint.rate_limit]:
-        if wait := limiter.reserve():
-            limiter.notice.give(wait, "%s waits %.0f s for the rate limit.", call.endpoint.name, wait)
-            sender.sleep(wait)
 
 
 @contextlib.contextmanager

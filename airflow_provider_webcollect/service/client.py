@@ -9,6 +9,7 @@ import functools
 import http.client
 import importlib.util
 import io
+import math
 import os
 import socket
 import ssl
@@ -34,11 +35,12 @@ from airflow_provider_webcollect.service.errors import (
     InvalidArgument,
     OutcomeUnknown,
     ProxyUnusable,
+    ServiceUnreachable,
     TlsError,
     WebCollectError,
 )
 from airflow_provider_webcollect.service.pauses import Stop, first_done, resolve
-from airflow_provider_webcollect.service.responses import Body, NotConnected, Response, no_response
+from airflow_provider_webcollect.service.responses import Body, NotConnected, Response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +55,9 @@ T = TypeVar("T")
 #: An ``HTTPAdapter`` of requests, with the proxies that it goes through.
 _Adapter: TypeAlias = Any
 
+#: Attempts of a token call, seconds after which none is made, and for its response: it must end before a
+#: claim on the renewal expires.
+TOKEN_LIMITS = (5, 5.0, 20.0)
 #: Seconds for which an interrupted caller waits for the end of its renewal: longer than an exchange and the
 #: attempts to store what came of it.
 INTERRUPTED_RENEWAL = 60.0
@@ -92,14 +97,20 @@ class Client:
 
         :raises ServiceUnreachable: if there is no connection.
         """
+        settings = self.context.settings
+        if proxy_for(settings.base_url) is not None:
+            return
+        parts = urlsplit(settings.base_url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
 
         def connect() -> None:
             try:
-                self._connect()
-            except NotConnected as error:
-                raise no_response(error, self.context.address_of(datahub=False)) from error
+                socket.create_connection((parts.hostname, port), settings.connect_timeout).close()
+            except OSError as error:
+                address = self.context.address_of(datahub=False)
+                raise ServiceUnreachable(f"no connection to {address}: {error}") from error
 
-        Policy(self.context.settings).retrying(self.sleep)(connect)
+        Policy(settings).retrying(self.sleep)(connect)
 
     def renew_token(self, after_share: float = 0.0) -> StoredToken:
         """Renew the access token and store it, if at least this share of its lifetime has passed.
@@ -119,7 +130,7 @@ class Client:
 
         def renewal(sender: Interruptible) -> StoredToken:
             return self.context.tokens.renew(
-                sender.with_context(self.context.for_token_calls()),
+                sender.with_limits(*TOKEN_LIMITS),
                 after_share,
                 lambda token: is_accepted(token, sender),
             )
@@ -136,9 +147,8 @@ class Client:
         """
         tokens = self.context.tokens
         failures = tokens.failures
-        token_calls = self.context.for_token_calls()
         return self._uninterrupted(
-            lambda sender: tokens.obtain(sender.with_context(token_calls), rejected, failures)
+            lambda sender: tokens.obtain(sender.with_limits(*TOKEN_LIMITS), rejected, failures)
         )
 
     def transmit(self, request: Request, on_head: Callable[[bytes], object] | None = None) -> Response:
@@ -216,17 +226,6 @@ class Client:
             thread.join(INTERRUPTED_RENEWAL)
             raise
 
-    def _connect(self) -> None:
-        settings = self.context.settings
-        parts = urlsplit(settings.base_url)
-        if proxy_for(settings.base_url) is not None:
-            return
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        try:
-            socket.create_connection((parts.hostname, port), settings.connect_timeout).close()
-        except OSError as error:
-            raise NotConnected from error
-
     def _adapter(self, request: Request) -> _Adapter:
         """Return what sends a request; raises ``NotConnected`` if it cannot be made."""
         base = "/".join(request.url.split("/", 3)[:3])  # scheme, host and port
@@ -256,9 +255,11 @@ class Interruptible:
     context: ClientContext
     interrupted: Stop = field(default_factory=Stop)
 
-    def with_context(self, context: ClientContext) -> Interruptible:
-        """Return this sender with another context."""
-        return replace(self, context=context)
+    def with_limits(
+        self, attempts: int, deadline: float = math.inf, timeout: float = math.inf
+    ) -> Interruptible:
+        """Return this sender with fewer attempts per call, as :meth:`ClientContext.short_retries` says."""
+        return replace(self, context=self.context.short_retries(attempts, deadline, timeout))
 
     def send(self, call: Call[T]) -> T:
         """Send ``call`` and return its result, as :meth:`Client.send` does."""
@@ -489,11 +490,6 @@ class AsyncClient:
         self._client = Client(context, stop=self._stop)
         self._threads = ThreadPoolExecutor(THREADS, "webcollect")
 
-    @property
-    def context(self) -> ClientContext:
-        """Settings, credentials, rate limiters and the token."""
-        return self._client.context
-
     async def send(self, call: Call[T]) -> T:
         """Send ``call`` and return its result.
 
@@ -517,7 +513,7 @@ class AsyncClient:
         :raises Stopped: if the client is closed.
         """
         self._stop.check()
-        sender = Interruptible(self._client, self.context)
+        sender = Interruptible(self._client, self._client.context)
         try:
             return await in_thread(functools.partial(work, sender), self._threads)
         except asyncio.CancelledError:

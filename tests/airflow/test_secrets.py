@@ -156,7 +156,7 @@ async def test_tokens_learned_on_an_event_loop_are_masked(hook: WebCollectHook, 
     await hook.aload()
     async with hook.async_client() as client:
         await client.send(endpoints.get_running_counts())
-        token = client.context.tokens.current()
+        token = await client.run(lambda sender: sender.context.tokens.current())
     assert token
     async with asyncio.timeout(PATIENCE):
         while redact(token) != "***":  # a thread does it

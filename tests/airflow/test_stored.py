@@ -47,21 +47,17 @@ def test_asset_events(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("register", "load", "save"),
+    ("register", "load"),
     [
-        (Register.TOKEN, TokenStore.load, TokenStore.save),
-        (Register.RENEWAL, TokenStore.load_note, TokenStore.save_note),
+        (Register.TOKEN, TokenStore.load),
+        (Register.RENEWAL, TokenStore.load_note),
     ],
 )
-def test_what_a_token_store_keeps(
-    register: Register,
-    load: Callable[[TokenStore], Any],
-    save: Callable[[TokenStore, Any], object],
-) -> None:
+def test_what_a_token_store_keeps(register: Register, load: Callable[[TokenStore], Any]) -> None:
     content = loaded(f"{register}.json")
     store, other = MemoryTokenStore("stored"), MemoryTokenStore("written")
     store.write(register, json.dumps(content))
-    save(other, load(store))
+    other.save(load(store))
     assert json.loads(other.read(register) or "") == content
 
 
@@ -77,4 +73,4 @@ def test_the_arguments_of_triggers(path: str, arguments: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("payload", loaded("trigger_events.json"))
 def test_the_events_of_triggers(payload: dict[str, Any]) -> None:
-    assert msgspec.convert(payload, Ended).as_event() == payload
+    assert msgspec.to_builtins(msgspec.convert(payload, Ended)) == payload

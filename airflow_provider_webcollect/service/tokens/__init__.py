@@ -212,24 +212,18 @@ class TokenStore(abc.ABC):
         """
         return self._decoded(Register.TOKEN, StoredToken)
 
-    def save(self, token: StoredToken) -> None:
-        """Replace the shared token.
-
-        :raises TokenStoreUnavailable: if it may not have been written.
-        """
-        self._write(Register.TOKEN, msgspec.json.encode(token))
-
     def load_note(self) -> RenewalNote | None:
         """Return the note on the renewal; raises as :meth:`load` does."""
         return self._decoded(Register.RENEWAL, RenewalNote)
 
-    def save_note(self, note: RenewalNote) -> None:
-        """Replace the note on the renewal; raises as :meth:`save` does."""
-        self._write(Register.RENEWAL, msgspec.json.encode(note))
+    def save(self, record: StoredToken | RenewalNote) -> None:
+        """Replace the shared token, or the note on its renewal.
 
-    def _write(self, register: Register, content: bytes) -> None:
+        :raises TokenStoreUnavailable: if it may not have been written.
+        """
+        register = Register.TOKEN if isinstance(record, StoredToken) else Register.RENEWAL
         try:
-            self.write(register, content.decode())
+            self.write(register, msgspec.json.encode(record).decode())
         except Exception as error:
             unavailable = TokenStoreUnavailable(
                 f"the connection's {register} cannot be stored: {type(error).__name__}"
@@ -237,7 +231,6 @@ class TokenStore(abc.ABC):
         else:
             return
         # outside the handler, so the error has no link to the frames whose variables hold the token
-        content = b""
         raise unavailable
 
     def _decoded(self, register: Register, kind: type[S]) -> S | None:

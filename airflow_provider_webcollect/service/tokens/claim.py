@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Seconds after which a claim expires, in addition to the time for claiming: longer than its owner takes to
-#: send (SEND_WITHIN, and the limits of ``call.token_exchange``) and to store.
+#: send (SEND_WITHIN, and ``client.TOKEN_LIMITS``) and to store.
 CLAIM_LIFE = 55.0
 #: Seconds, in addition to the time for claiming, after which a claimant sends nothing any more.
 SEND_WITHIN = 5.0
@@ -141,7 +141,7 @@ class RenewalClaim:
                 newest=self.newest,
                 at=self._now(),
             )
-            self._store.save_note(claim)
+            self._store.save(claim)
         if not alone:
             try:
                 self._check_pace("a read and a write of the token store", began, bound)
@@ -189,7 +189,7 @@ class RenewalClaim:
 
         def write() -> None:
             if self.lives():  # else another process may have claimed meanwhile
-                self._store.save_note(end)
+                self._store.save(end)
 
         if error := write_again(write, sleep):
             log.warning("How the renewal of the token ended is not noted; others wait. %s", error)

@@ -60,7 +60,7 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.pauses import Notice
-from airflow_provider_webcollect.service.settings import TIMING, ClientTiming, Credentials, Secret, digest
+from airflow_provider_webcollect.service.settings import Credentials, Secret, Settings, digest
 from airflow_provider_webcollect.service.tokens import (
     RenewalState,
     StoredToken,
@@ -114,12 +114,11 @@ class Tokens:
     """Provides the access token for the calls of one client.
 
     :param credentials: the connection's credentials.
+    :param settings: the service that they are for, how long to wait, and, with ``token_refresh="keeper"``, to
+        never write to the store except in :meth:`renew`, but wait for the keeper's record.
     :param name: names the connection.
     :param store: where the processes share the token.
-    :param base_url: the service that the credentials are for.
-    :param keeper_only: never write to the store except in :meth:`renew`; wait for the keeper's record.
     :param reads_only: never write to the store, and wait for nothing.
-    :param timing: how long to wait.
     :param learned: called with every token obtained, for masking it in logs.
     :param now: the wall clock, in Unix time; it is only used to tell how much of a token's lifetime is left.
     :param clock: a monotonic clock, in seconds.
@@ -128,27 +127,25 @@ class Tokens:
     def __init__(
         self,
         credentials: Credentials,
+        settings: Settings,
         name: str,
         store: TokenStore,
         *,
-        base_url: str = "",
-        keeper_only: bool = False,
         reads_only: bool = False,
-        timing: ClientTiming = TIMING,
         learned: Callable[[str], None] = lambda token: None,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._credentials = credentials
         self._store = store
-        self._lineage = credentials.lineage_at(base_url)
+        self._lineage = credentials.lineage_at(settings.base_url)
         self._key = f"{name}:{self._lineage}"
         self._claim = RenewalClaim(store, self._lineage, clock, now)
-        self._keeper_only = keeper_only
+        self._keeper_only = settings.token_refresh == "keeper"
         self._reads_only = reads_only
         #: For the longest claim of another process, the time for claiming included.
-        self._patience = timing.patience + CLAIMING * (store.write_bound or 0.0)
-        self._timing = timing
+        self._patience = settings.timing.patience + CLAIMING * (store.write_bound or 0.0)
+        self._timing = settings.timing
         self._learned = learned
         self._now = now
         self._clock = clock

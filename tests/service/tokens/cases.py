@@ -10,7 +10,7 @@ import msgspec
 
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
-from airflow_provider_webcollect.service.settings import Credentials, digest
+from airflow_provider_webcollect.service.settings import Credentials, Settings, digest
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, RenewalNote
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 CALL = endpoints.get_running_counts()
 STATS = CALL.endpoint.path
+#: For tokens without a client.
+SETTINGS = Settings(base_url="https://service.example")
 #: By which the service refuses a refresh token.
 GRANT_REFUSED = {"status": 400, "code": "Invalid.Grant", "message": "no"}
 TOKEN_REFUSED = {"status": 401, "code": "Invalid.Token", "message": "no"}

@@ -105,7 +105,7 @@ def test_a_token_whose_renewal_another_process_began_and_never_ended_is_used_to_
     account: Account, clock: Clock
 ) -> None:
     account.process().send(CALL)
-    account.store.save_note(note(account.store_with(age=1e6, rest=6000), RenewalState.CLAIMED))
+    account.store.save(note(account.store_with(age=1e6, rest=6000), RenewalState.CLAIMED))
     client = account.process()
     assert client.send(CALL)
     clock.sleep(100)  # the claim expires
@@ -170,7 +170,7 @@ def test_a_refusal_is_tested_again_after_an_hour(account: Account) -> None:
         account.process().send(CALL)
     hour_old = account.store.load_note()
     assert hour_old is not None
-    account.store.save_note(msgspec.structs.replace(hour_old, at=time.time() - 3601))
+    account.store.save(msgspec.structs.replace(hour_old, at=time.time() - 3601))
     assert account.process().send(CALL)
     assert account.refreshes == [400, 200]
 
@@ -208,7 +208,7 @@ def test_a_process_remembers_a_refusal_when_the_note_is_on_another_refresh_token
     for _ in range(2):
         with pytest.raises(GrantRejected):
             client.send(CALL)
-        account.store.save_note(note(changed(OF_ANOTHER, refresh_token=None), RenewalState.RELEASED))
+        account.store.save(note(changed(OF_ANOTHER, refresh_token=None), RenewalState.RELEASED))
     assert account.refreshes == [400]
 
 
@@ -216,7 +216,7 @@ def test_a_renewal_that_sent_nothing_leaves_the_note_on_another_refresh_token_as
     account: Account,
 ) -> None:
     doubtful = note(OF_ANOTHER, RenewalState.DOUBTFUL)
-    account.store.save_note(doubtful)
+    account.store.save(doubtful)
     account.fail("/token", times=None, status=429, code="TooManyRequests", message="later")
     with pytest.raises(WebCollectError):
         account.process().send(CALL)

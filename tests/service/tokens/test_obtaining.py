@@ -13,7 +13,7 @@ from airflow_provider_webcollect.service.settings import Credentials, Settings
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, RenewalState, StoredToken
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from tests.interruption import PATIENCE, Pauses
-from tests.service.tokens.cases import CALL, STATS, Account, note
+from tests.service.tokens.cases import CALL, SETTINGS, STATS, Account, note
 from tests.service.tokens.fleet import SlowFileTokenStore
 
 if TYPE_CHECKING:
@@ -101,7 +101,9 @@ def test_a_token_rejected_in_the_middle_is_renewed_and_the_request_repeated_once
 def test_a_token_is_renewed_before_it_ends_and_each_process_draws_its_own_moment() -> None:
     moments = set()
     for _ in range(20):
-        held = Tokens(Credentials(refresh_token="x"), "early", MemoryTokenStore("early"), now=lambda: 0.0)
+        held = Tokens(
+            Credentials(refresh_token="x"), SETTINGS, "early", MemoryTokenStore("early"), now=lambda: 0.0
+        )
         held._hold(StoredToken(access_token="a", lineage="f", obtained_at=0.0, expires_at=1000.0))
         held._now = lambda: 939.0
         assert held.current() == "a"
@@ -236,7 +238,7 @@ def test_a_lost_answer_to_the_keepers_renewal_does_not_end_the_token_that_all_us
 def test_a_renewal_whose_answer_was_lost_is_repeated_when_little_can_be_lost_by_it(account: Account) -> None:
     first = account.process().renew_token()
     account.store_with(age=91_000, rest=9_000)
-    account.store.save_note(note(first, RenewalState.DOUBTFUL))
+    account.store.save(note(first, RenewalState.DOUBTFUL))
     assert account.process().renew_token(0.5).access_token != first.access_token
 
 

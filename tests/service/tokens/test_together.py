@@ -21,7 +21,7 @@ from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Registe
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from tests.conftest import ALL_HISTORIES
 from tests.interruption import PATIENCE, Pauses, Signalled, signalled_when, until
-from tests.service.tokens.cases import CALL, Account, Unreachable
+from tests.service.tokens.cases import CALL, SETTINGS, Account, Unreachable
 from tests.service.tokens.fleet import SlowFileTokenStore, store_expired
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ class Alone:
                 super().write(register, text)
 
         self.store = Shared(name)
-        self._tokens = Tokens(Credentials(refresh_token="x"), name, self.store, clock=lambda: self.now)
+        self._tokens = Tokens(
+            Credentials(refresh_token="x"), SETTINGS, name, self.store, clock=lambda: self.now
+        )
 
     def run(
         self, until: float, stands_still: float = 0.0, read_takes: float = 0.0, write_takes: float = 0.0
@@ -104,7 +106,7 @@ def noted(state: RenewalState, claimant: str = "another", newest: int = 0) -> Re
 
 def test_the_longer_another_process_renews_the_less_often_the_store_is_read() -> None:
     world = Alone("slow renewal")
-    world.store.save_note(noted(RenewalState.CLAIMED))
+    world.store.save(noted(RenewalState.CLAIMED))
     world.run(until=60)
     # the token and the claim are read each time
     assert len([at for at in world.read_at if at < 1]) >= 2 * 3
@@ -169,7 +171,7 @@ def test_a_store_that_loses_what_is_written_is_named_at_once_and_not_written_to_
 
 def test_a_token_that_the_note_says_was_replaced_is_not_spent_again_however_late_the_store_shows_it() -> None:
     world = Alone("late")
-    world.store.save_note(noted(RenewalState.RELEASED, newest=1))
+    world.store.save(noted(RenewalState.RELEASED, newest=1))
     world.run(until=25)
     assert world.sent_at == []
     # nobody reads that late; it was deleted
@@ -179,7 +181,7 @@ def test_a_token_that_the_note_says_was_replaced_is_not_spent_again_however_late
 
 def test_a_store_that_was_late_long_ago_is_waited_for_again() -> None:
     world = Alone("late again")
-    world.store.save_note(noted(RenewalState.RELEASED, newest=1))
+    world.store.save(noted(RenewalState.RELEASED, newest=1))
     world.run(until=5)
     world.now = 1000
     world.run(until=1025)
@@ -190,7 +192,7 @@ def test_a_store_that_was_late_long_ago_is_waited_for_again() -> None:
 
 def test_a_process_that_stood_still_while_the_store_was_late_waits_for_it_again() -> None:
     world = Alone("stood still while it was late")
-    world.store.save_note(noted(RenewalState.RELEASED, newest=1))
+    world.store.save(noted(RenewalState.RELEASED, newest=1))
     world.run(until=70, stands_still=50)
     assert world.sent_at == []
 

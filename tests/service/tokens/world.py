@@ -28,6 +28,7 @@ from airflow_provider_webcollect.service.models import TokenRecord
 from airflow_provider_webcollect.service.settings import Credentials
 from airflow_provider_webcollect.service.tokens import Register, StoredToken, TokenStore, renewal
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
+from tests.service.tokens.cases import SETTINGS
 
 T = TypeVar("T")
 
@@ -164,6 +165,7 @@ class Process:
         """Begin with what the connection holds now."""
         self.tokens = Tokens(
             Credentials(refresh_token=self.world.credential),
+            SETTINGS,
             "connection",
             SharedStore(self),
             now=lambda: self.world.now + self.skew,
