@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.waiting.poll import Judge, Poll
 
 log = logging.getLogger(__name__)
-#: Further attempts to read a connection for the first time, in a minute or two.
-READ_RETRIES = 5
+#: Further attempts to read something from Airflow for the first time, in two to four minutes. Airflow waits
+#: five for a trigger to process what was polled (``[triggerer] shared_stream_ack_timeout``).
+READ_RETRIES = 6
 #: Attempts of a status query: one retry, for example after a lost connection.
 TRIES = 2
 _GOES_ON = "The status query failed; the wait goes on. %s"
@@ -189,7 +190,7 @@ class SharedFeed:
     """The feed of a connection, as an async context manager; the first user opens it, the last one closes it.
 
     Entering raises :class:`WebCollectError` if the connection is invalid, and Airflow's error if it cannot be
-    read for a minute.
+    read for two minutes.
 
     :param conn_id: the Airflow connection of the service.
     :param interval: seconds between two polls of this user.
@@ -257,7 +258,6 @@ class StatusFeed:
             "The connection",
             lambda: _read(conn_id),
             interval,
-            retries=READ_RETRIES,
             is_certain=lambda error: isinstance(error, WebCollectError),  # the connection was read
         )
         self._clients.append(self._hook.async_client())
@@ -321,7 +321,6 @@ async def read_with_retries(
     read: Callable[[], Awaitable[T]],
     interval: float,
     *,
-    retries: int,
     is_certain: Callable[[Exception], bool],
 ) -> T:
     """Read something from Airflow, and repeat that after growing pauses if it fails.
@@ -332,10 +331,10 @@ async def read_with_retries(
     :param what: name of what is read, for the log.
     :param read: reads it.
     :param interval: seconds between two polls of the wait.
-    :param retries: number of further attempts; the error of the last attempt is raised.
     :param is_certain: returns whether another attempt would fail as well.
+    :raises Exception: that of the last attempt, after :data:`READ_RETRIES` of them.
     """
-    for failures in range(1, retries + 1):
+    for failures in range(1, READ_RETRIES + 1):
         try:
             return await read()
         except Exception as error:

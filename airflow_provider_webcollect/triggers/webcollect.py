@@ -138,9 +138,6 @@ _Seen: TypeAlias = "tuple[str, TaskStatus | None, float]"
 
 #: After a refusal, which usually needs a person to fix it, the next poll follows in this many poke intervals.
 PATIENCE = 10
-#: Further attempts to read the last known run of a task, in two to four minutes. Airflow waits five for a
-#: trigger to process what was polled (``[triggerer] shared_stream_ack_timeout``).
-RECALL_RETRIES = 6
 
 
 class WebCollectTaskFinishedTrigger(BaseEventTrigger):
@@ -245,7 +242,6 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
                 f"What was last seen of {task_id}",
                 lambda: store.aget(self._key(task_id)),
                 self.poke_interval,
-                retries=RECALL_RETRIES,
                 is_certain=_means_several_assets,
             )
         except ValueError as error:
