@@ -74,12 +74,12 @@ class WaitTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and yield an event when the wait has ended."""
-        yield TriggerEvent((await self._end()).as_event())
+        yield TriggerEvent(msgspec.to_builtins(await self._end()))
 
     async def _end(self) -> Ended:
         """Wait on the connection's shared poll, and return how the wait ended."""
         # the class's logger: a logger per instance would make each of ten thousand waits a quarter larger
-        wait = Wait(self._kind.from_json(self.condition), self.began, self.logger())
+        wait = Wait(msgspec.convert(self.condition, self._kind), self.began, self.logger())
         left = None if self.timeout is None else self.began + self.timeout - time.time()
         query, keys = wait.condition.query, wait.condition.keys
         try:
@@ -180,7 +180,9 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no annotations
         self.collection_task_ids = sorted(one_or_many(collection_task_id, collection_task_ids))
-        self.states = sorted({_final_state(state) for state in validation.texts("states", states)})
+        self.states = sorted(set(validation.texts("states", states)))
+        for state in self.states:
+            validation.one_of("states", state, FINAL_STATES)
         self.poke_interval = validation.seconds("poke_interval", poke_interval)
         self.webcollect_conn_id = validation.text("webcollect_conn_id", webcollect_conn_id)
         self._last_runs: dict[str, LastRun | None] = {}
@@ -225,7 +227,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
                     self._last_runs[task_id] = changed[task_id] = last_run
                 if ended:
                     log.info("Ended: %s", ended)
-                    yield TriggerEvent(ended.as_dict())
+                    yield TriggerEvent(msgspec.to_builtins(ended))
             statuses.when_stored = functools.partial(self._remember, changed)
 
     async def _last_run(self, task_id: str) -> LastRun | None:
@@ -380,9 +382,3 @@ def one_or_many(collection_task_id: Any, collection_task_ids: Any) -> tuple[str,
 def _means_several_assets(error: Exception) -> bool:
     # unreadable stored values raise a subclass instead
     return type(error) is ValueError
-
-
-def _final_state(state: str) -> str:
-    if state not in FINAL_STATES:
-        raise InvalidArgument("states", state, f"it must be one of {', '.join(FINAL_STATES)}")
-    return str(state)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
@@ -98,10 +98,6 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     records: Records | None = None
     permanent: bool = False
 
-    def as_event(self) -> dict[str, Any]:
-        """Return the payload of a trigger's event."""
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
-
 
 #: The only key of the account's running counts.
 ACCOUNT = "account"
@@ -179,9 +175,6 @@ SUBTASKS = Query(_subtasks)
 RUNNING_COUNTS = Query(_running_counts)
 
 
-C = TypeVar("C", bound="Condition")
-
-
 class Verdict(NamedTuple):
     """The outcome of a wait, None while it continues; and one line that explains it."""
 
@@ -238,11 +231,6 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return {name: value for name, value in plain.items() if getattr(self, name) != defaults[name]}
 
-    @classmethod
-    def from_json(cls: type[C], plain: Mapping[str, Any]) -> C:
-        """Return the condition that :meth:`as_json` gave."""
-        return msgspec.convert(plain, cls)
-
 
 class _Absence(NamedTuple):
     since: float
@@ -293,6 +281,18 @@ class History:
         if absence is None or absence.answers < 2 or self._now is None:
             return None
         return self._now - absence.since
+
+    def judge_absent(self, names: Collection[str], reason: str, timeout: float, advice: str) -> Verdict:
+        """Return the verdict while something is absent: a failure once it has been so for long.
+
+        :param names: what is missing from the latest response.
+        :param timeout: seconds after which it is a failure.
+        :param advice: what a person should do then.
+        """
+        known = [seconds for name in names if (seconds := self.seconds_absent(name)) is not None]
+        if not known or (longest := max(known)) < timeout:
+            return Verdict(None, reason)
+        return Verdict(Outcome.FAILED, f"{reason} since {longest:.0f} s: {advice}")
 
     def is_new_run(
         self, status: TaskStatus, baseline: Baseline, *, status_delay: float, was_started: bool
@@ -357,6 +357,9 @@ class Wait:
 
 #: Seconds that something may be missing from the responses before the wait fails.
 MISSING_TIMEOUT = 600.0
+#: What to do about tasks and sub-tasks that stay missing.
+ABSENT_TASK = "check the id and that something starts the task, or raise `missing_timeout`"
+ABSENT_SUBTASKS = "check the ids, or raise `missing_timeout`"
 
 
 class TaskStates(Condition, frozen=True, kw_only=True):
@@ -391,7 +394,8 @@ class TaskStates(Condition, frozen=True, kw_only=True):
 
     def judge(self, key: str, state: TaskStatus | None, history: History) -> Verdict:
         if state is None:
-            return self._judge_absent("is missing from the service's answers", history.seconds_absent(key))
+            missing = "is missing from the service's answers"
+            return history.judge_absent((key,), missing, self.missing_timeout, ABSENT_TASK)
         shown = f"is {state.status}"
         baseline = self.after.get(key)
         is_ours = baseline is None or history.is_new_run(
@@ -402,7 +406,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
                 return Verdict(None, f"still shows the run before ({state.status})")
             return Verdict(Outcome.DONE if state.status in self.target_states else Outcome.FAILED, shown)
         if state.status == TaskState.UNEXECUTED:
-            return self._judge_absent(shown, history.seconds_absent(key))
+            return history.judge_absent((key,), shown, self.missing_timeout, ABSENT_TASK)
         rows = state.current_total_extract_count
         return Verdict(None, shown if rows is None else f"{shown}, {rows} rows")
 
@@ -424,15 +428,6 @@ class TaskStates(Condition, frozen=True, kw_only=True):
 
     def _is_wanted(self, status: TaskStatus) -> bool:
         return status.status in self.target_states or status.status in self.failure_states
-
-    def _judge_absent(self, shown: str, seconds: float | None) -> Verdict:
-        if seconds is None or seconds < self.missing_timeout:
-            return Verdict(None, shown)
-        return Verdict(
-            Outcome.FAILED,
-            f"{shown} since {seconds:.0f} s: check the id and that something starts the task, or raise "
-            "`missing_timeout`",
-        )
 
 
 _NOT_POLLED = Verdict(None, "was not polled yet")
@@ -471,7 +466,10 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
 
     def judge(self, key: str, state: list[SubTask] | None, history: History) -> Verdict:
         """Return the verdict on the wait; a failure ends it even if sub-tasks are missing."""
-        states = Counter(subtask.status for subtask in self._wanted(state or ()))
+        wanted = self.subtask_ids and {each.lower() for each in self.subtask_ids}
+        states = Counter(
+            each.status for each in state or () if wanted is None or each.sub_task_id.lower() in wanted
+        )
         failures = set(self.failure_states).difference(self.target_states)
         done = sum(states[state] for state in self.target_states)
         absent = self.absent(key, state)
@@ -483,29 +481,14 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
         if not failures.isdisjoint(states):
             return Verdict(Outcome.FAILED, reason)
         if absent:
-            return self._judge_absent(absent, history)
+            named = self.subtask_ids and f"not in the latest batch: {', '.join(list(absent)[:5])}"
+            shown = named or "the latest batch is empty"
+            return history.judge_absent(absent, shown, self.missing_timeout, ABSENT_SUBTASKS)
         return Verdict(Outcome.DONE if done == count else None, reason)
 
     def records(self, seen: Mapping[str, list[SubTask] | None]) -> Iterable[SubTask]:
         """Return all sub-tasks of the batch."""
         return seen[self.task_id] or ()
-
-    def _wanted(self, batch: Iterable[SubTask]) -> Iterator[SubTask]:
-        wanted = None if self.subtask_ids is None else {each.lower() for each in self.subtask_ids}
-        for subtask in batch:
-            if wanted is None or subtask.sub_task_id.lower() in wanted:
-                yield subtask
-
-    def _judge_absent(self, absent: Collection[str], history: History) -> Verdict:
-        named = self.subtask_ids and f"not in the latest batch: {', '.join(list(absent)[:5])}"
-        shown = named or "the latest batch is empty"
-        confirmed = [seconds for each in absent if (seconds := history.seconds_absent(each)) is not None]
-        longest = max(confirmed, default=None)
-        if longest is None or longest < self.missing_timeout:
-            return Verdict(None, shown)
-        return Verdict(
-            Outcome.FAILED, f"{shown} since {longest:.0f} s: check the ids, or raise `missing_timeout`"
-        )
 
 
 class Capacity(Condition, frozen=True, kw_only=True):
@@ -549,11 +532,8 @@ class Capacity(Condition, frozen=True, kw_only=True):
 
     def _judge_one(self, what: str, active: int | None, limit: int, history: History) -> Verdict:
         if active is None:
-            seconds = history.seconds_absent(what)
-            is_lasting = seconds is not None and seconds >= MISSING_TIMEOUT
-            return Verdict(
-                Outcome.FAILED if is_lasting else None, f"the service does not say how many {what} are active"
-            )
+            unknown = f"the service does not say how many {what} are active"
+            return history.judge_absent((what,), unknown, MISSING_TIMEOUT, "ask its support")
         reason = f"{active} {what} are active, there is capacity below {limit}"
         return Verdict(Outcome.DONE if active < limit else None, reason)
 

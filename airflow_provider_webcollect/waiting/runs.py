@@ -271,10 +271,6 @@ class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str | None = None
     finished_at: str | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields as plain JSON."""
-        return msgspec.structs.asdict(self)
-
 
 def follow(
     last: LastRun | None,

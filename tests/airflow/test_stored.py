@@ -67,7 +67,7 @@ def test_the_arguments_of_triggers(path: str, arguments: dict[str, Any]) -> None
     trigger = getattr(importlib.import_module(module), name)(**arguments)
     assert json.loads(json.dumps(trigger.serialize())) == [path, arguments]
     if condition := CONDITIONS.get(name):
-        stored = condition.from_json(arguments["condition"]).as_json()
+        stored = msgspec.convert(arguments["condition"], condition).as_json()
         assert json.loads(json.dumps(stored)) == arguments["condition"]
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from airflow_provider_webcollect.service.models import RunningCounts, SubTask, TaskStatus
@@ -294,5 +295,5 @@ def test_a_poll_of_one_task_does_not_confirm_that_another_is_missing(clock: Cloc
 def test_a_condition_survives_the_way_through_json() -> None:
     condition = TaskStates(task_ids=("a",), after={"a": Baseline(executed_times=1)}, how_many="any")
     plain = json.loads(json.dumps(condition.as_json()))
-    assert TaskStates.from_json(plain) == condition
+    assert msgspec.convert(plain, TaskStates) == condition
     assert set(plain) == {"task_ids", "after", "how_many"}
