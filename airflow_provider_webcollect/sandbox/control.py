@@ -1,37 +1,60 @@
 """Controlling a sandbox from a test, over HTTP, so that the sandbox may run in another process.
 
-:class:`Control` sends commands, which :func:`run_command` carries out in the sandbox, under ``/_sandbox/``.
+A command is a method of :class:`Control`: a call sends its arguments under ``/_sandbox/``, and its body is
+what :func:`run_command` runs in the sandbox.
 """
 
 from __future__ import annotations
 
 import http.client
+import inspect
 import ipaddress
 import os
-from collections.abc import Callable
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from functools import lru_cache, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
-from airflow_provider_webcollect.sandbox.data import segments
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox.data import CHANGES, Change, segments
 from airflow_provider_webcollect.sandbox.operations import OPERATIONS, Parameters, time_text, visible_rows
-from airflow_provider_webcollect.sandbox.state import Fault, RequestLog, ServiceError, State, Tokens
-from airflow_provider_webcollect.sandbox.world import LOOP_ACTION, Action, Clock, Task, World
+from airflow_provider_webcollect.sandbox.settings import Count, NotNegativeInt
+from airflow_provider_webcollect.sandbox.state import Fault, ServiceError, State
+from airflow_provider_webcollect.sandbox.world import LOOP_ACTION, Action, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from starlette.requests import Request
 
 PREFIX = "/_sandbox/"
 
+P = ParamSpec("P")
 R = TypeVar("R")
+
+#: What the sandbox runs for each command.
+_COMMANDS: dict[str, Callable[..., object]] = {}
+_parameters = lru_cache(Parameters)
 
 
 class SandboxError(ValueError):
     """The sandbox refused a command; the message gives the reason."""
+
+
+def _command(method: Callable[Concatenate[Control, P], R]) -> Callable[Concatenate[Control, P], R]:
+    """Make a method a command: a call sends its arguments, and the sandbox runs the method with them."""
+    name = method.__name__
+    signature = inspect.signature(method, eval_str=True)
+    _COMMANDS[name] = method
+
+    @wraps(method)
+    def send(control: Control, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        arguments = signature.bind(control, *args, **kwargs).arguments
+        answer = control._send(name, {key: value for key, value in arguments.items() if key != "self"})
+        result: R = msgspec.json.decode(answer, type=signature.return_annotation)
+        return result
+
+    return send
 
 
 class Control:
@@ -41,18 +64,22 @@ class Control:
     :param url: the sandbox's address, ``http://host:port``.
     """
 
+    #: In the sandbox, where the commands run: its state.
+    _state: State
+
     def __init__(self, url: str) -> None:
         self._address = urlsplit(url).netloc
 
+    @_command
     def add_task(
         self,
         task_id: str | None = None,
         name: str | None = None,
-        rows: int | Sequence[dict[str, Any]] | None = None,
-        subtasks: int | None = None,
+        rows: NotNegativeInt | Sequence[dict[str, Any]] | None = None,
+        subtasks: Count | None = None,
         group_id: int | None = None,
         state: str | None = None,
-        lots: int | Sequence[int] | None = None,
+        lots: NotNegativeInt | Sequence[NotNegativeInt] | None = None,
         fields: Sequence[str] | None = None,
         loop_items: Sequence[str] | None = None,
     ) -> dict[str, Any]:
@@ -75,20 +102,13 @@ class Control:
         :param loop_items: values of its loop step.
         :return: the same as :meth:`task`.
         """
-        return self._ask(
-            dict[str, Any],
-            "add_task",
-            task_id=task_id,
-            name=name,
-            rows=rows,
-            subtasks=subtasks,
-            group_id=group_id,
-            state=state,
-            lots=lots,
-            fields=fields,
-            loop_items=loop_items,
+        world = self._state.world
+        task = world.add_task(
+            demo.USERNAME, task_id, name, rows, subtasks, group_id, state, lots, fields, loop_items
         )
+        return _task_record(task, world.clock.now())
 
+    @_command
     def task(self, task_id: str) -> dict[str, Any]:
         """
         Return everything about a task.
@@ -100,61 +120,72 @@ class Control:
             ``start``; ``subtasks``: ``subtask_id``, ``status``; ``actions``: ``action_id``, ``action_type``,
             ``name``, and ``loop_type`` and ``loop_items``, or ``properties``.
         """
-        return self._ask(dict[str, Any], "task", task_id=task_id)
+        return _task_record(self._state.world.task(task_id), self._state.clock.now())
 
+    @_command
     def tasks(self) -> list[dict[str, Any]]:
         """Return all tasks, each as :meth:`task` does, including those of other users."""
-        return self._ask(list[dict[str, Any]], "tasks")
+        now = self._state.clock.now()
+        return [_task_record(task, now) for task in self._state.world.tasks.values()]
 
+    @_command
     def groups(self) -> dict[int, str]:
         """Return the names of the task groups by id."""
-        return self._ask(dict[int, str], "groups")
+        return self._state.world.groups
 
+    @_command
     def true_rows(self, task_id: str, lotno: str | None = None) -> list[dict[str, Any]]:
         """Return what a complete read of a task, or of one batch, returns now, in order.
 
         :param task_id: the task.
         :param lotno: the batch; None for all batches.
         """
-        return self._ask(list[dict[str, Any]], "true_rows", task_id=task_id, lotno=lotno)
+        task = self._state.world.task(task_id)
+        rows = segments(visible_rows(self._state, task, lotno), 0, self._state.blocks)
+        text = b"[%b]" % b",".join(block.cut(first, end) for block, first, end in rows)
+        # sent as it is
+        return cast("list[dict[str, Any]]", msgspec.Raw(text))
 
+    @_command
     def stop_task(self, task_id: str) -> None:
         """Stop a task's run, as a user can in the service's own client.
 
         :param task_id: the task.
         """
-        self._send("stop_task", task_id=task_id)
+        self._state.world.task(task_id).stop(self._state.clock.now())
 
+    @_command
     def start_task(self, task_id: str) -> None:
         """Start all sub-tasks of a task, as a user can in the service's own client.
 
         :param task_id: the task.
         """
-        self._send("start_task", task_id=task_id)
+        task = self._state.world.task(task_id)
+        self._state.world.start(task, task.subtask_ids)
 
+    @_command
     def grow(self, task_id: str, rows: int) -> None:
-        """Add rows to a task's latest batch now.
+        """Add rows to a task's latest batch now, or remove its last ones.
 
         :param task_id: the task.
-        :param rows: how many.
+        :param rows: how many; a negative number removes them.
         """
-        self._send("grow", task_id=task_id, rows=rows)
+        task = self._state.world.task(task_id)
+        if not task.runs:
+            raise ValueError("the task never ran")
+        task.runs[-1].more_rows += rows
 
-    def shrink(self, task_id: str, rows: int) -> None:
-        """Remove the last rows of a task's latest batch now.
-
-        :param task_id: the task.
-        :param rows: how many.
-        """
-        self._send("grow", task_id=task_id, rows=-rows)
-
+    @_command
     def reset_data(self, task_id: str) -> None:
         """Remove all of a task's rows; its batches remain, empty.
 
         :param task_id: the task.
         """
-        self._send("reset_data", task_id=task_id)
+        for run in self._state.world.task(task_id).runs:
+            run.more_rows -= run.row_count(self._state.clock.now())
+            run.exported_rows = 0
 
+    @_command
     def change_rows(
         self,
         task_id: str,
@@ -162,7 +193,7 @@ class Control:
         to: str | None = None,
         *,
         renamed: str | None = None,
-        from_row: int | None = None,
+        from_row: NotNegativeInt | None = None,
     ) -> None:
         """
         Change a column of a task's rows from one row on, as after a change of the web site.
@@ -177,19 +208,32 @@ class Control:
             ``list`` (made-up values, the same in all rows), or ``missing`` (rows do not have it).
         :param renamed: instead of ``to``: the column's new name, which no other column has.
         :param from_row: index in ``true_rows(task_id)`` of the first changed row; there may be no such row
-            yet. Default: the number of rows that are there now, so that they stay as they are. After
-            :meth:`shrink` and :meth:`reset_data`, new rows take the indexes of the removed ones.
+            yet. Default: the number of rows that are there now, so that they stay as they are. New rows
+            take the indexes of those that :meth:`grow` or :meth:`reset_data` removed.
         :raises SandboxError: an argument is invalid; the message names it.
         """
-        self._send("change_rows", task_id=task_id, column=column, to=to, renamed=renamed, from_row=from_row)
+        task = self._state.world.task(task_id)
+        if (to is None) == (renamed is None):
+            raise ValueError(f"give one of to and renamed, not to={to!r} and renamed={renamed!r}")
+        if to is not None and to not in CHANGES:
+            raise ValueError(f"to must be one of {', '.join(CHANGES)}, not {to!r}")
+        columns = self._state.world.columns(task)
+        if column not in columns:
+            raise ValueError(f"column must be one of {', '.join(sorted(columns))}, not {column!r}")
+        if renamed in columns:
+            raise ValueError(f"renamed must be a new name: there is a column {renamed!r} already")
+        if from_row is None:
+            from_row = sum(run.row_count(self._state.clock.now()) for run in task.runs)
+        task.changes += (Change(column, from_row, to, renamed),)
 
+    @_command
     def mark_state(self, task_id: str, state: str) -> None:
         """Show any status word for a task until its next start, whatever its true state is.
 
         :param task_id: the task.
         :param state: the word, such as ``Extracting`` or one that is not in the contract.
         """
-        self._send("mark_state", task_id=task_id, state=state)
+        self._state.world.task(task_id).marked = state
 
     def fail(
         self,
@@ -225,29 +269,40 @@ class Control:
             operation was done.
         """
         planned = {"path": path, "times": times, "kind": kind, "after": after, "probability": probability}
-        self._send("fail", fault=planned | details)
+        self._fail(planned | details)
 
+    @_command
+    def _fail(self, fault: dict[str, Any]) -> None:
+        planned = msgspec.convert(fault, Fault)
+        if planned.path not in {"*", *(operation.path for operation in OPERATIONS)}:
+            raise ValueError(f"{planned.path} is not a path of the contract, nor *")
+        self._state.faults.append(planned)
+
+    @_command
     def clear_faults(self) -> None:
         """Remove all planned failures."""
-        self._send("clear_faults")
+        self._state.faults.clear()
 
+    @_command
     def expire_tokens(self, refresh_tokens: bool = False) -> None:
         """Expire all access tokens now.
 
         :param refresh_tokens: expire the refresh tokens too.
         """
-        self._send("expire_tokens", refresh_tokens=refresh_tokens)
+        self._state.tokens.expire(refresh_tokens)
 
+    @_command
     def advance(self, seconds: float) -> float:
         """Move the clock ahead (tasks, tokens, the calendar), and return :meth:`now`.
 
         :param seconds: number of seconds.
         """
-        return self._ask(float, "advance", seconds=seconds)
+        return self._state.clock.advance(seconds)
 
+    @_command
     def now(self) -> float:
         """Return the sandbox time, seconds since 1970."""
-        return self._ask(float, "now")
+        return self._state.clock.now()
 
     def configure(self, **changes: Any) -> dict[str, Any]:
         """
@@ -255,12 +310,18 @@ class Control:
 
         Existing objects do not change: a run keeps the durations that it began with.
         """
-        return self._ask(dict[str, Any], "configure", changes=changes)
+        return self._configure(changes)
 
+    @_command
+    def _configure(self, changes: dict[str, Any]) -> dict[str, Any]:
+        return self._state.configure(changes)
+
+    @_command
     def reset(self) -> None:
         """Restore the state in which the sandbox started."""
-        self._send("reset")
+        self._state.reset()
 
+    @_command
     def requests(self, path: str | None = None) -> list[dict[str, Any]]:
         """
         Return the logged requests, oldest first, without secrets.
@@ -273,20 +334,19 @@ class Control:
             ``body_cut`` (whether there was more), ``status`` (0: connection dropped without an answer),
             ``client_port``.
         """
-        return self._ask(list[dict[str, Any]], "requests", path=path)
+        return self._state.log.entries(path)
 
+    @_command
     def clear_requests(self) -> None:
         """Clear the request log and the counters."""
-        self._send("clear_requests")
+        self._state.log.clear()
 
+    @_command
     def counters(self) -> dict[str, dict[int, int]]:
         """Return the number of requests of each contract path, by status; faster than :meth:`requests`."""
-        return self._ask(dict[str, dict[int, int]], "counters")
+        return {path: dict(counts) for path, counts in self._state.log.counters().items()}
 
-    def _ask(self, kind: type[R], command: str, **arguments: Any) -> R:
-        return msgspec.json.decode(self._send(command, **arguments), type=kind)
-
-    def _send(self, command: str, **arguments: Any) -> bytes:
+    def _send(self, command: str, arguments: dict[str, object]) -> bytes:
         # unlike urllib, http.client never reads a proxy from the environment
         connection = http.client.HTTPConnection(self._address, timeout=60)
         try:
@@ -301,6 +361,13 @@ class Control:
         return answer
 
 
+class _Commands(Control):
+    """The commands in the sandbox."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+
 def run_command(state: State, name: str, request: Request, body: bytes, any_host: bool) -> tuple[int, bytes]:
     """
     Run a command.
@@ -312,16 +379,15 @@ def run_command(state: State, name: str, request: Request, body: bytes, any_host
     """
     try:
         _refuse_web_pages(request, any_host)
-        if name not in COMMANDS:
+        if name not in _COMMANDS:
             raise ServiceError("NotFound", f"There is no command {name}.", 404)
-        part, function = COMMANDS[name]
-        arguments = msgspec.json.decode(body or b"{}", type=_parameters(function).struct)
-        result = function(getattr(state, part) if part else state, **msgspec.structs.asdict(arguments))
+        arguments = msgspec.json.decode(body or b"{}", type=_parameters(_COMMANDS[name]).struct)
+        result = _COMMANDS[name](_Commands(state), **msgspec.structs.asdict(arguments))
     except ServiceError as error:
         return error.status, msgspec.json.encode({"error": error.message})
     except (ValueError, OSError) as error:
         return 400, msgspec.json.encode({"error": str(error)})
-    return 200, msgspec.json.encode(_plain(result, state.clock.now()))
+    return 200, msgspec.json.encode(result)
 
 
 def is_loopback(host: str) -> bool:
@@ -353,78 +419,6 @@ def _is_own_host(host: str, port: int) -> bool:
         return is_loopback(address.hostname or "") and (address.port or 80) == port
     except ValueError:
         return False
-
-
-def _fail(faults: list[Fault], *, fault: Fault) -> None:
-    if fault.path not in {"*", *(operation.path for operation in OPERATIONS)}:
-        raise ValueError(f"{fault.path} is not a path of the contract, nor *")
-    faults.append(fault)
-
-
-def _true_rows(state: State, *, task_id: str, lotno: str | None = None) -> msgspec.Raw:
-    rows = segments(visible_rows(state, state.world.task(task_id=task_id), lotno), 0, state.blocks)
-    return msgspec.Raw(b"[%b]" % b",".join(block.cut(first, end) for block, first, end in rows))
-
-
-def _start_task(world: World, *, task_id: str) -> None:
-    task = world.task(task_id=task_id)
-    world.start(task, task.subtask_ids)
-
-
-def _stop_task(world: World, *, task_id: str) -> None:
-    world.task(task_id=task_id).stop(world.clock.now())
-
-
-def _grow(world: World, *, task_id: str, rows: int) -> None:
-    task = world.task(task_id=task_id)
-    if not task.runs:
-        raise ValueError("the task never ran")
-    task.runs[-1].more_rows += rows
-
-
-def _reset_data(world: World, *, task_id: str) -> None:
-    for run in world.task(task_id=task_id).runs:
-        run.more_rows -= run.row_count(world.clock.now())
-        run.exported_rows = 0
-
-
-def _mark_state(world: World, *, task_id: str, state: str) -> None:
-    world.task(task_id=task_id).marked = state
-
-
-#: For each command, the part of the state that it is about, and what carries it out: a function that takes
-#: the part, and the command's arguments as keyword-only parameters.
-COMMANDS: dict[str, tuple[str, Callable[..., object]]] = {
-    "add_task": ("world", World.add_task),
-    "advance": ("clock", Clock.advance),
-    "change_rows": ("world", World.change_rows),
-    "clear_faults": ("faults", list.clear),
-    "clear_requests": ("log", RequestLog.clear),
-    "configure": ("", State.configure),
-    "counters": ("log", RequestLog.counters),
-    "expire_tokens": ("tokens", Tokens.expire),
-    "fail": ("faults", _fail),
-    "groups": ("world", lambda world: world.groups),
-    "grow": ("world", _grow),
-    "mark_state": ("world", _mark_state),
-    "now": ("clock", Clock.now),
-    "requests": ("log", RequestLog.entries),
-    "reset": ("", State.reset),
-    "reset_data": ("world", _reset_data),
-    "start_task": ("world", _start_task),
-    "stop_task": ("world", _stop_task),
-    "task": ("world", World.task),
-    "tasks": ("world", lambda world: list(world.tasks.values())),
-    "true_rows": ("", _true_rows),
-}
-_parameters = lru_cache(Parameters)
-
-
-def _plain(result: object, now: float) -> object:
-    """Replace tasks by what :meth:`Control.task` tells of them."""
-    if isinstance(result, Task):
-        return _task_record(result, now)
-    return [_plain(item, now) for item in result] if isinstance(result, list) else result
 
 
 def _task_record(task: Task, now: float) -> dict[str, Any]:

@@ -77,17 +77,17 @@ class ActionParameters(Record):
 
 class Parameters:
     """
-    The keyword-only parameters of a function; their annotations say which values are valid.
+    The parameters of a function but its first; their annotations say which values are valid.
 
     :param function: the function.
     :param names: how the request names them: in ``camel`` case, or ``None``: as they are.
     """
 
     def __init__(self, function: Callable[..., object], names: Names = None) -> None:
-        parameters = inspect.signature(function, eval_str=True).parameters.values()
+        _, *parameters = inspect.signature(function, eval_str=True).parameters.values()
         self.struct = msgspec.defstruct(
             function.__name__,
-            [_field(parameter) for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY],
+            [_field(parameter) for parameter in parameters],
             kw_only=True,
             forbid_unknown_fields=True,
             rename=names,

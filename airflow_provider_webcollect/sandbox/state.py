@@ -89,7 +89,7 @@ class Tokens:
         self._used.add(refresh_token)
         return self._issue(settings, first)
 
-    def expire(self, *, refresh_tokens: bool = False) -> None:
+    def expire(self, refresh_tokens: bool = False) -> None:
         """Expire all access tokens, and optionally all refresh tokens."""
         self._access.clear()
         if refresh_tokens:
@@ -252,7 +252,7 @@ class RequestLog:
         self._entries.append(entry)
         self._counts[entry.endpoint][entry.status] += 1
 
-    def entries(self, *, path: str | None = None) -> list[dict[str, Any]]:
+    def entries(self, path: str | None = None) -> list[dict[str, Any]]:
         """Return the requests to a path, or all, oldest first, as :meth:`Control.requests` describes."""
         return [_shown(entry) for entry in self._entries if path in (None, entry.path, entry.endpoint)]
 
@@ -322,7 +322,7 @@ class State:
         self.blocks = BlockCache(self.settings.cache_mb * 1_000_000)
         self._chance = random.Random(self.settings.seed)
 
-    def configure(self, *, changes: dict[str, object]) -> dict[str, object]:
+    def configure(self, changes: dict[str, Any]) -> dict[str, Any]:
         """
         Change settings, and return all of them; existing objects do not change.
 

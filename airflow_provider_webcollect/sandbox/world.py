@@ -11,7 +11,6 @@ import msgspec
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.data import (
-    CHANGES,
     DEFAULT_FIELDS,
     Change,
     ChangedRows,
@@ -20,7 +19,6 @@ from airflow_provider_webcollect.sandbox.data import (
     Span,
     read_table,
 )
-from airflow_provider_webcollect.sandbox.settings import Count, NotNegativeInt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,7 +47,7 @@ class Clock:
         """Real time plus all advances, seconds since 1970."""
         return time.time() + self._advanced
 
-    def advance(self, *, seconds: float) -> float:
+    def advance(self, seconds: float) -> float:
         """Move both clocks ahead, and return :meth:`now`."""
         self._base_sandbox += seconds
         self._advanced += seconds
@@ -274,7 +272,7 @@ class World:
         exact = self.settings.echo_ids == "as_sent"
         return None if task and exact and task.task_id != task_id else task
 
-    def task(self, *, task_id: str) -> Task:
+    def task(self, task_id: str) -> Task:
         """
         Return a task of any user.
 
@@ -288,16 +286,15 @@ class World:
     def add_task(
         self,
         owner: str = demo.USERNAME,
-        *,
         task_id: str | None = None,
         name: str | None = None,
-        rows: NotNegativeInt | list[dict[str, Any]] | None = None,
-        subtasks: Count | None = None,
+        rows: int | Sequence[dict[str, Any]] | None = None,
+        subtasks: int | None = None,
         group_id: int | None = None,
         state: str | None = None,
-        lots: NotNegativeInt | list[NotNegativeInt] | None = None,
-        fields: list[str] | None = None,
-        loop_items: list[str] | None = None,
+        lots: int | Sequence[int] | None = None,
+        fields: Sequence[str] | None = None,
+        loop_items: Sequence[str] | None = None,
     ) -> Task:
         """
         Create a task; see :meth:`Control.add_task` for the parameters.
@@ -321,10 +318,10 @@ class World:
             owner=owner,
             group_id=group_id,
             subtask_ids=_ids(task_id, "sub-task", subtasks or self.settings.subtasks),
-            actions=_actions(task_id, list(demo.LOOP_ITEMS) if loop_items is None else loop_items),
+            actions=_actions(task_id, demo.LOOP_ITEMS if loop_items is None else loop_items),
             fields=tuple(fields or DEFAULT_FIELDS),
-            rows_per_run=len(rows) if isinstance(rows, list) else rows,
-            given_rows=[msgspec.json.encode(row) for row in rows] if isinstance(rows, list) else (),
+            rows_per_run=rows if isinstance(rows, int | None) else len(rows),
+            given_rows=() if isinstance(rows, int | None) else [msgspec.json.encode(row) for row in rows],
         )
         self.tasks[task_id.lower()] = task
         for number, count in enumerate(lots or ()):
@@ -352,34 +349,6 @@ class World:
         )
         self.tasks[task_id] = copy
         return copy
-
-    def change_rows(
-        self,
-        *,
-        task_id: str,
-        column: str,
-        to: str | None = None,
-        renamed: str | None = None,
-        from_row: NotNegativeInt | None = None,
-    ) -> None:
-        """
-        Change a column of a task's rows; see :meth:`Control.change_rows` for the parameters.
-
-        :raises ValueError: there is no such task or column, or an argument is invalid.
-        """
-        task = self.task(task_id=task_id)
-        if (to is None) == (renamed is None):
-            raise ValueError(f"give one of to and renamed, not to={to!r} and renamed={renamed!r}")
-        if to is not None and to not in CHANGES:
-            raise ValueError(f"to must be one of {', '.join(CHANGES)}, not {to!r}")
-        columns = self._columns(task)
-        if column not in columns:
-            raise ValueError(f"column must be one of {', '.join(sorted(columns))}, not {column!r}")
-        if renamed in columns:
-            raise ValueError(f"renamed must be a new name: there is a column {renamed!r} already")
-        if from_row is None:
-            from_row = sum(run.row_count(self.clock.now()) for run in task.runs)
-        task.changes += (Change(column, from_row, to, renamed),)
 
     def start(self, task: Task, subtask_ids: Iterable[str]) -> None:
         """Start sub-tasks: they join the active run, or begin a new one."""
@@ -428,7 +397,7 @@ class World:
         wait, duration = settings.wait_seconds, settings.run_seconds
         return Execution(number, lotno, rows, planned, len(task.subtask_ids), wait, duration)
 
-    def _columns(self, task: Task) -> set[str]:
+    def columns(self, task: Task) -> set[str]:
         """Return the names of a run's columns, and those that changes gave to them."""
         renamed = {change.renamed for change in task.changes if change.renamed is not None}
         return self._new_run(task).rows.columns() | renamed
@@ -467,10 +436,10 @@ def _ids(task_id: str, kind: str, count: int) -> list[str]:
     return [str(uuid.uuid5(uuid.NAMESPACE_OID, f"{task_id}/{kind}/{number}")) for number in range(count)]
 
 
-def _actions(task_id: str, loop_items: list[str]) -> list[Action]:
+def _actions(task_id: str, loop_items: Iterable[str]) -> list[Action]:
     loop, page, text = _ids(task_id, "action", 3)
     return [
-        Action(loop, LOOP_ACTION, "Loop", loop_items=loop_items),
+        Action(loop, LOOP_ACTION, "Loop", loop_items=list(loop_items)),
         Action(page, NAVIGATE_ACTION, "Open page", properties={"Url": "https://shop.example/search"}),
         Action(text, ENTER_TEXT_ACTION, "Enter text", properties={"TextToSet": ""}),
     ]

@@ -306,7 +306,7 @@ class TestReset:
         with pytest.raises(Crash):
             task.land(run=OTHER_RUN, read=crashing_at(9), max_part_bytes=1)
         assert folder.progress().rows > 900
-        task.control.shrink(task.id, 500)
+        task.control.grow(task.id, -500)
         manifest = task.land(run=OTHER_RUN)
         assert manifest.rows == 700
         assert folder.rows() == task.rows()

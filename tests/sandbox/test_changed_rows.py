@@ -87,7 +87,7 @@ def test_without_a_border_only_rows_that_come_later_change(client: Client) -> No
 def test_rows_after_a_removal_take_the_numbers_of_the_removed(client: Client) -> None:
     client.control.change_rows(TASK, "price", "empty", from_row=100)
 
-    client.control.shrink(TASK, 10)
+    client.control.grow(TASK, -10)
     client.control.grow(TASK, 10)
     assert empty_prices(client.rows(TASK)) == list(range(100, 240))
 

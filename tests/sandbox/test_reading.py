@@ -102,7 +102,7 @@ def test_rows_can_come_some_time_after_the_end(client: Client) -> None:
 
 def test_rows_can_disappear(client: Client) -> None:
     task_id = add(client, 30, 20)
-    client.control.shrink(task_id, 5)
+    client.control.grow(task_id, -5)
     assert client.page(task_id)["total"] == 45
 
     client.control.reset_data(task_id)
