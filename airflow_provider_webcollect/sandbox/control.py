@@ -254,18 +254,15 @@ class Control:
         :param kind: one of these; the request has no effect, except where it says "done":
 
             - ``status``: error envelope; ``status`` (default 500), ``code``, ``message``, ``headers``
-            - ``error_200``: the same under HTTP 200
             - ``html``: a gateway's page; ``status`` (default 502), ``headers``
-            - ``redirect``: to the URL ``to``; ``status`` (default 307)
             - ``raw``: the bytes ``body`` (default: none); ``status`` (default 200), ``headers``: apart from
               the content length, no others are sent
             - ``drop``: the connection is closed without a response
-            - ``no_answer``: the same, but done
             - ``broken_json``: done, but the response is an incomplete piece of JSON
             - ``cut_body``: done, but the connection is closed before all of the announced body is sent
             - ``slow``: done, with a response after ``seconds`` (default 1)
             - ``drip``: done, with a response that pauses ``seconds`` (default 1) after each byte of the body
-        :param details: the arguments named above; with ``done=True``, the first five kinds respond after the
+        :param details: the arguments named above; with ``done=True``, the first four kinds come after the
             operation was done.
         """
         planned = {"path": path, "times": times, "kind": kind, "after": after, "probability": probability}

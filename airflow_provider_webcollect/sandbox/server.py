@@ -26,6 +26,7 @@ from airflow_provider_webcollect.sandbox.control import PREFIX, Control, is_loop
 from airflow_provider_webcollect.sandbox.operations import DATAHUB_PREFIX, Operation, find_operation
 from airflow_provider_webcollect.sandbox.settings import Settings
 from airflow_provider_webcollect.sandbox.state import (
+    REPLACEMENTS,
     Entry,
     Fault,
     ServiceError,
@@ -133,25 +134,18 @@ class App:
         self, request: Request, body: bytes, operation: Operation | None, path_id: str, fault: Fault | None
     ) -> Response | None:
         """The response, or ``None`` if the connection is to be closed without one."""
-        if fault is None:
-            return await self._true_answer(request, body, operation, path_id)
-        if fault.kind == "drop":
-            return None
-        if fault.kind in _PLANNED_STATUSES and not fault.done:
-            return _planned_answer(request, fault)
-        if fault.kind == "slow":
+        replaced = fault is not None and fault.kind in REPLACEMENTS
+        if fault and replaced and not fault.done:
+            return _replacement(request, fault)
+        if fault and fault.kind == "slow":
             await asyncio.sleep(fault.seconds)
         answer = await self._true_answer(request, body, operation, path_id)
-        match fault.kind:
-            case "no_answer":
-                return None
-            case "broken_json":
-                answer.body = answer.body[: len(answer.body) * 2 // 3]
-                answer.headers["Content-Length"] = str(len(answer.body))
-                return answer
-            case "slow" | "drip" | "cut_body":
-                return answer
-        return _planned_answer(request, fault)
+        if fault and replaced:
+            return _replacement(request, fault)
+        if fault and fault.kind == "broken_json":
+            answer.body = answer.body[: len(answer.body) * 2 // 3]
+            answer.headers["Content-Length"] = str(len(answer.body))
+        return answer
 
     async def _true_answer(
         self, request: Request, body: bytes, operation: Operation | None, path_id: str
@@ -182,20 +176,17 @@ class App:
         return user
 
 
-#: Of the failures with a response of their own.
-_PLANNED_STATUSES = {"status": 500, "error_200": 200, "html": 502, "redirect": 307, "raw": 200}
-
-
-def _planned_answer(request: Request, fault: Fault) -> Response:
-    status = fault.status or _PLANNED_STATUSES[fault.kind]
+def _replacement(request: Request, fault: Fault) -> Response | None:
     match fault.kind:
+        case "drop":
+            return None
         case "raw":
-            return Response(fault.body, status, fault.headers)
+            return Response(fault.body, fault.status or 200, fault.headers)
         case "html":
+            status = fault.status or 502
             page = f"<html><body><h1>{status} {responses.get(status, '')}</h1></body></html>"
             return Response(page, status, {"Content-Type": "text/html", **fault.headers})
-        case "redirect":
-            return Response(b"", status, {"Location": fault.to, **fault.headers})
+    status = fault.status or 500
     code = fault.code or _CODES.get(status, "ServerError")
     return error_response(ServiceError(code, fault.message, status, fault.headers), _of_data_app(request))
 

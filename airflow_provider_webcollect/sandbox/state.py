@@ -194,9 +194,9 @@ class Limits:
             self._times[caller, name].append(now)
 
 
-#: Failures with a response of their own.
-PlannedKind = Literal["status", "error_200", "html", "redirect", "raw"]
-Kind = Literal[PlannedKind, "drop", "no_answer", "broken_json", "cut_body", "slow", "drip"]
+Kind = Literal["status", "html", "raw", "drop", "broken_json", "cut_body", "slow", "drip"]
+#: Those that the client gets instead of the answer; the operation is not done, unless the failure says so.
+REPLACEMENTS: tuple[Kind, ...] = ("status", "html", "raw", "drop")
 
 
 class Fault(msgspec.Struct, forbid_unknown_fields=True):
@@ -214,7 +214,6 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
     body: bytes = b""
     done: bool = False
     seconds: Annotated[float, Meta(ge=0)] = 1.0
-    to: str = "/"
 
 
 MAX_ENTRIES = 20_000

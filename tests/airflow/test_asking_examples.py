@@ -94,16 +94,16 @@ class TestStart:
         return dag
 
     @pytest.mark.parametrize(
-        ("fault", "option", "after", "sent"),
+        ("done", "option", "after", "sent"),
         [
-            ("no_answer", "It runs", "wait", 1),
-            pytest.param("drop", "Start again", "start_again", 2, marks=NIGHT),
+            (True, "It runs", "wait", 1),
+            pytest.param(False, "Start again", "start_again", 2, marks=NIGHT),
         ],
     )
     def test_the_run_is_waited_for_or_started_again_and_landed(
-        self, sandbox: Sandbox, dag: Any, conf: dict[str, Any], fault: str, option: str, after: str, sent: int
+        self, sandbox: Sandbox, dag: Any, conf: dict[str, Any], done: bool, option: str, after: str, sent: int
     ) -> None:
-        sandbox.control.fail(START, kind=fault)
+        sandbox.control.fail(START, kind="drop", done=done)
         person = Person(option)
         run = run_dag(dag, conf, when_idle=person)
 

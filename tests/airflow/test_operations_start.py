@@ -215,7 +215,7 @@ class TestARunThatIsGoingOn:
 
 
 @pytest.mark.parametrize(
-    ("fault", "tries"), [({"kind": "slow", "seconds": 0.1}, 1), ({"kind": "no_answer"}, 2)]
+    ("fault", "tries"), [({"kind": "slow", "seconds": 0.1}, 1), ({"kind": "drop", "done": True}, 2)]
 )
 def test_the_time_that_the_start_took_does_not_make_the_run_before_count(
     sandbox: Sandbox, task: dict[str, Any], fault: dict[str, Any], tries: int
@@ -265,11 +265,11 @@ class TestCrashes:
         assert len(run.xcoms["start"]["started"]) == 3
         assert remembered(run) == 0
 
-    @pytest.mark.parametrize(("fault", "sent"), [("no_answer", 1), ("drop", 2)])
+    @pytest.mark.parametrize(("done", "sent"), [(True, 1), (False, 2)])
     def test_a_start_without_an_answer_is_sent_again_by_a_retry_only_if_it_was_lost_on_the_way(
-        self, sandbox: Sandbox, task: dict[str, Any], fault: str, sent: int
+        self, sandbox: Sandbox, task: dict[str, Any], done: bool, sent: int
     ) -> None:
-        sandbox.control.fail(START, kind=fault)
+        sandbox.control.fail(START, kind="drop", done=done)
         start(task, tries=2, retry_unknown_outcome=True, clock=quick_clock())
 
         assert starts(sandbox) == sent
@@ -388,7 +388,7 @@ class TestCrashes:
     def test_after_an_unknown_outcome_nothing_is_remembered(
         self, sandbox: Sandbox, task: dict[str, Any]
     ) -> None:
-        sandbox.control.fail(START, kind="no_answer")
+        sandbox.control.fail(START, kind="drop", done=True)
         store = Store()
         with pytest.raises(
             AirflowFailException,
@@ -474,7 +474,7 @@ class TestAnApiKeyAlone:
     ) -> None:
         store, tries = Store(), 1
         if lost == "the answer":
-            sandbox.control.fail(START, kind="no_answer")
+            sandbox.control.fail(START, kind="drop", done=True)
             tries += again
         else:
             store = killed_during({"started": given["sub_task_ids"], "after": None})

@@ -169,14 +169,14 @@ class TestErrors:
                     execute(MAKE[name](task, task_id=name))
                 sandbox.control.clear_faults()
 
-    @pytest.mark.parametrize("kind", ["drop", "no_answer"])
+    @pytest.mark.parametrize("done", [False, True])
     def test_a_lost_answer_is_asked_for_again_only_where_that_is_safe(
-        self, sandbox: Sandbox, task: dict[str, Any], kind: str
+        self, sandbox: Sandbox, task: dict[str, Any], done: bool
     ) -> None:
         count = in_group(sandbox)
         unknown = {}
         for name in MAKE:
-            sandbox.control.fail(PATHS[name], kind=kind)
+            sandbox.control.fail(PATHS[name], kind="drop", done=done)
             try:
                 execute(MAKE[name](task, task_id=name))
             except AirflowFailException as error:
@@ -186,10 +186,9 @@ class TestErrors:
         assert {name: sent(sandbox, name) for name in MAKE} == {
             name: 1 if name in UNSAFE else 2 for name in MAKE
         }
-        acted = kind == "no_answer"
-        assert in_group(sandbox) - count == (2 if acted else 0)
+        assert in_group(sandbox) - count == (2 if done else 0)
         loop = sandbox.control.task(task["task_id"])["actions"][0]["loop_items"]
-        assert loop == ["y", *(["x"] if acted else [])]
+        assert loop == ["y", *(["x"] if done else [])]
         assert f"A copy of task {task['task_id']} may be in its own group by now." in unknown["copy_task"]
         assert f"Copies of 1 tasks may be in the groups {GROUP} by now." in unknown["copy_tasks"]
         assert "The values may have been appended already to" in unknown["update_task_parameters"]

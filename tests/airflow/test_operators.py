@@ -115,7 +115,7 @@ class TestUpdateLoopItems:
     def test_an_append_whose_answer_is_lost_is_not_repeated(
         self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any]
     ) -> None:
-        sandbox.control.fail("/task/updateLoopItems", kind="no_answer")
+        sandbox.control.fail("/task/updateLoopItems", kind="drop", done=True)
         with pytest.raises(AirflowFailException):
             execute(WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"], is_append=True))
 
@@ -230,11 +230,11 @@ class TestStartSubTasks:
             "running": False,
         }
 
-    @pytest.mark.parametrize("kind", ["no_answer", "broken_json", "cut_body"])
+    @pytest.mark.parametrize("kind", ["drop", "broken_json", "cut_body"])
     def test_a_start_whose_answer_is_lost_is_not_repeated(
         self, sandbox: Sandbox, task: dict[str, Any], kind: str
     ) -> None:
-        sandbox.control.fail("/cloudextraction/subtasks:start", kind=kind)
+        sandbox.control.fail("/cloudextraction/subtasks:start", kind=kind, done=True)
         with pytest.raises(
             AirflowFailException, match=r"Check in the service whether it took effect before repeating it\."
         ):

@@ -118,7 +118,7 @@ class TestCopy:
             assert sandbox.control.task(row["copy"])["group_id"] == int(row["group"])
 
     def test_what_is_copied_before_an_error_is_shown(self, run: Run, sandbox: Sandbox, idle: str) -> None:
-        sandbox.control.fail("/task/copy", kind="no_answer", after=1)
+        sandbox.control.fail("/task/copy", kind="drop", done=True, after=1)
 
         ended = run("task", "copy", idle, demo.TASK_ID, demo.FINISHED_TASK_ID, "--group", 2, "-o", "json")
 
@@ -484,7 +484,7 @@ def test_a_dry_run_shows_what_would_be_sent_and_changes_nothing(
 def test_a_lost_response_leaves_the_outcome_open(
     run: Run, sandbox: Sandbox, fill: Callable[[str], str], command: tuple[object, ...], path: str
 ) -> None:
-    sandbox.control.fail(path, kind="no_answer")
+    sandbox.control.fail(path, kind="drop", done=True)
 
     ended = run(*(fill(str(each)) for each in command))
 

@@ -120,12 +120,12 @@ def test_rows_that_have_failed_their_checks_become_what_is_decided(
 
 
 @pytest.mark.parametrize(
-    ("fault", "option", "succeeds", "starts"),
+    ("done", "option", "succeeds", "starts"),
     [
-        ("no_answer", "It runs", "wait", 1),
-        ("drop", "Start again", "start_again", 2),
-        ("drop", "Give up", None, 1),
-        ("drop", None, None, 1),
+        (True, "It runs", "wait", 1),
+        (False, "Start again", "start_again", 2),
+        (False, "Give up", None, 1),
+        (False, None, None, 1),
     ],
     ids=["accepted", "sent again", "refused", "timed out"],
 )
@@ -133,13 +133,13 @@ def test_a_start_of_unknown_outcome_goes_on_as_is_decided(
     airflow: RealAirflow,
     sandbox: Sandbox,
     tmp_path: Path,
-    fault: str,
+    done: bool,
     option: str | None,
     succeeds: str | None,
     starts: int,
 ) -> None:
     task = sandbox.control.add_task(lots=[10])["task_id"]
-    sandbox.control.fail(START, kind=fault)
+    sandbox.control.fail(START, kind="drop", done=done)
     before = len(sandbox.control.requests(START))
     conf = {"collection_task_id": task, "destination": f"file://{tmp_path}/landed"}
     run = Run(airflow, "webcollect_ask_about_start", option, conf)

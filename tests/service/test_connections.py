@@ -142,6 +142,11 @@ class TestCredentials:
         assert b"cookie" not in b"".join(server.received).lower()
 
 
+def redirect(to: str, status: int = 307) -> dict[str, Any]:
+    """Return the sandbox's failure that is a redirect."""
+    return {"kind": "raw", "status": status, "headers": {"Location": to}}
+
+
 class TestRedirects:
     def test_the_body_of_one_is_bounded_too(self, on_clock: Connect) -> None:
         said = answer(b" " * 60_000, status=307, Location="https://service.example/")
@@ -154,7 +159,7 @@ class TestRedirects:
         with Sandbox() as other:
             for status in (301, 302, 303, 307, 308):
                 for to in (other.url + STATS, other.url.replace("http:", "") + STATS):
-                    sandbox.control.fail("*", kind="redirect", status=status, to=to, times=2)
+                    sandbox.control.fail("*", **redirect(to, status), times=2)
                     with pytest.raises(errors.RedirectRefused, match=other.url) as refusal:
                         client.send(CALL)
                     assert refusal.value.status == status
@@ -180,7 +185,7 @@ class TestRedirects:
         self, client: Client, sandbox: Sandbox, to: str
     ) -> None:
         port = sandbox.url.rpartition(":")[2]
-        sandbox.control.fail(STATS, kind="redirect", to=to.format(port=port))
+        sandbox.control.fail(STATS, **redirect(to.format(port=port)))
         with pytest.raises(errors.RedirectRefused):
             client.send(CALL)
         assert len(sandbox.control.requests()) == 1

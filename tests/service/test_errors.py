@@ -120,7 +120,7 @@ FAULTS: list[dict[str, Any]] = [
     {"kind": "broken_json"},
     {"kind": "cut_body"},
     {"kind": "drop"},
-    {"kind": "redirect", "to": "http://other.example/x"},
+    {"kind": "raw", "status": 307, "headers": {"Location": "http://other.example/x"}},
 ]
 
 

@@ -41,7 +41,7 @@ FAULTS: list[dict[str, Any]] = [
     {"kind": "cut_body"},
     {"kind": "broken_json"},
     {"kind": "drop"},
-    {"kind": "no_answer"},
+    {"kind": "drop", "done": True},
     {"kind": "html", "status": 502},
     {"kind": "html", "status": 413},
     {"status": 429, "code": "TooManyRequests"},

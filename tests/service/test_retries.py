@@ -51,7 +51,9 @@ def unsafe_calls(sandbox: Sandbox) -> list[Call[Any]]:
 
 
 class TestSafeCalls:
-    @pytest.mark.parametrize("fault", [{"status": 503}, {"kind": "no_answer"}], ids=["503", "no answer"])
+    @pytest.mark.parametrize(
+        "fault", [{"status": 503}, {"kind": "drop", "done": True}], ids=["503", "no answer"]
+    )
     def test_every_call_that_is_safe_to_repeat_is_repeated(
         self, client: Client, sandbox: Sandbox, fault: dict[str, Any]
     ) -> None:
@@ -135,7 +137,7 @@ class TestRetryAfter:
 class TestUnsafeCalls:
     def test_a_copy_whose_answer_got_lost_is_there_once(self, client: Client, sandbox: Sandbox) -> None:
         before = len(sandbox.control.tasks())
-        sandbox.control.fail(COPY, kind="no_answer")
+        sandbox.control.fail(COPY, kind="drop", done=True)
         with pytest.raises(errors.OutcomeUnknown):
             client.send(endpoints.copy_task(demo.TASK_ID))
         assert len(sandbox.control.tasks()) == before + 1

@@ -226,7 +226,7 @@ def test_a_lost_answer_to_the_keepers_renewal_does_not_end_the_token_that_all_us
 ) -> None:
     first = account.process().renew_token(0.5)
     account.store_with(age=50_000, rest=36_000)
-    account.fail("/token", kind="no_answer")
+    account.fail("/token", kind="drop", done=True)
     with pytest.raises(TokenUnavailable):
         account.process().renew_token(0.5)
     assert account.process().renew_token(0.5).access_token == first.access_token
