@@ -64,11 +64,6 @@ class Block:
     body: bytes
     starts: Sequence[int]
 
-    @property
-    def count(self) -> int:
-        """Return the number of rows."""
-        return len(self.starts) - 1
-
     def cut(self, first: int, end: int) -> bytes:
         """Return the rows ``first`` up to ``end`` (not included), joined by commas."""
         return self.body[self.starts[first] : self.starts[end] - 1]
@@ -78,25 +73,15 @@ class Block:
         return self.starts[end] - self.starts[first] - 1
 
 
-def make_block(rows: Sequence[bytes]) -> Block:
-    """Return a block of encoded rows."""
-    return Block(b",".join(rows), array("Q", itertools.accumulate((len(row) + 1 for row in rows), initial=0)))
-
-
 @dataclass(frozen=True, eq=False)
 class GivenRows:
     """The user's own rows, repeated endlessly."""
 
     rows: Sequence[bytes]
 
-    def block(self, number: int, count: int) -> Block:
-        """Return ``count`` rows from ``number * BLOCK_ROWS`` on; no more, since they may be large."""
-        first = number * BLOCK_ROWS
-        return make_block([self.rows[i % len(self.rows)] for i in range(first, first + count)])
-
-    def columns(self) -> set[str]:
-        """Return the names of all fields that a row has."""
-        return {name for row in self.rows for name in msgspec.json.decode(row, type=dict[str, object])}
+    def make(self, numbers: range) -> list[bytes]:
+        """Return the rows with these numbers."""
+        return [self.rows[i % len(self.rows)] for i in numbers]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,23 +104,16 @@ class MadeUpRows:
     rows_per_item: int
     row_bytes: int
 
-    def block(self, number: int, count: int) -> Block:
-        """Return :data:`BLOCK_ROWS` rows from ``number * BLOCK_ROWS`` on, whatever ``count`` is."""
+    def make(self, numbers: range) -> list[bytes]:
+        """Return the rows with these numbers."""
         names = [msgspec.json.encode(name) for name in self.fields]
         head = b"{" + names[0] + b':"' + self.lotno.encode() + b"-"
         middles = self._middles(names)
         tails = _tails(self.seed, self.fields, self.row_bytes)
-        first, per_item, of_items = number * BLOCK_ROWS, self.rows_per_item, len(middles)
-        return make_block(
-            [
-                b"%b%d%b%b" % (head, i, middles[i // per_item % of_items], tails[i % _VARIANTS])
-                for i in range(first, first + BLOCK_ROWS)
-            ]
-        )
-
-    def columns(self) -> set[str]:
-        """Return the names of the rows' fields."""
-        return set(self.fields)
+        per_item, of_items = self.rows_per_item, len(middles)
+        return [
+            b"%b%d%b%b" % (head, i, middles[i // per_item % of_items], tails[i % _VARIANTS]) for i in numbers
+        ]
 
     def _middles(self, names: Sequence[bytes]) -> list[bytes]:
         if len(names) == 1:
@@ -183,23 +161,27 @@ class Change:
 
 
 @dataclass(frozen=True)
-class ChangedRows:
+class Span:
     """
-    Rows with changes, which are applied in order.
+    The first ``count`` rows of a batch.
 
-    Equal ones share their blocks in the cache, so that each read may make its own.
+    :param changes: changes of these rows, which are made in order.
     """
 
     rows: GivenRows | MadeUpRows
-    changes: tuple[Change, ...]
+    count: int
+    changes: tuple[Change, ...] = ()
 
     def block(self, number: int, count: int) -> Block:
-        """Return the block of this number of the unchanged rows, with the changes made."""
-        block = self.rows.block(number, count)
+        """Return ``count`` rows from ``number * BLOCK_ROWS`` on."""
         first = number * BLOCK_ROWS
-        return make_block([self._row(first + i, block.cut(i, i + 1)) for i in range(block.count)])
+        rows = self.rows.make(range(first, first + count))
+        if self.changes:
+            rows = [self._changed(first + i, row) for i, row in enumerate(rows)]
+        starts = itertools.accumulate((len(row) + 1 for row in rows), initial=0)
+        return Block(b",".join(rows), array("Q", starts))
 
-    def _row(self, number: int, encoded: bytes) -> bytes:
+    def _changed(self, number: int, encoded: bytes) -> bytes:
         changes = [change for change in self.changes if change.from_row <= number]
         if not changes:
             return encoded
@@ -207,10 +189,6 @@ class ChangedRows:
         for change in changes:
             row = change.apply(row)
         return msgspec.json.encode(row)
-
-
-#: An endless supply of rows.
-Rows = GivenRows | MadeUpRows | ChangedRows
 
 
 @lru_cache(maxsize=64)
@@ -261,36 +239,29 @@ def read_table(path: Path | None) -> list[bytes]:
     return [msgspec.json.encode(row) for row in rows]
 
 
+CACHE_BYTES = 128_000_000
+
+
 class BlockCache:
     """Recently used blocks, up to a number of bytes."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._blocks: OrderedDict[tuple[Rows, int], Block] = OrderedDict()
+        self._blocks: OrderedDict[tuple[object, ...], Block] = OrderedDict()
 
-    def get(self, rows: Rows, number: int, count: int) -> Block:
-        """Return a block of at least ``count`` rows, and create it if needed."""
-        key = (rows, number)
+    def get(self, span: Span, number: int, count: int) -> Block:
+        """Return :meth:`Span.block`, which is made if it is not there."""
+        # without the number of rows of the batch: it grows, and its blocks stay
+        key = (span.rows, span.changes, number, count)
         block = self._blocks.pop(key, None)
-        if block is not None and block.count < count:
-            self._bytes -= len(block.body)
-            block = None
         if block is None:
-            block = rows.block(number, count)
+            block = span.block(number, count)
             self._bytes += len(block.body)
         self._blocks[key] = block
         while self._bytes > self._max_bytes and len(self._blocks) > 1:
             self._bytes -= len(self._blocks.popitem(last=False)[1].body)
         return block
-
-
-@dataclass(frozen=True)
-class Span:
-    """The first ``count`` rows of a batch."""
-
-    rows: Rows
-    count: int
 
 
 def segments(spans: Iterable[Span], start: int, cache: BlockCache) -> Iterator[tuple[Block, int, int]]:
@@ -300,7 +271,7 @@ def segments(spans: Iterable[Span], start: int, cache: BlockCache) -> Iterator[t
         while row < span.count:
             number, first = divmod(row, BLOCK_ROWS)
             end = min(BLOCK_ROWS, first + span.count - row)
-            yield cache.get(span.rows, number, end), first, end
+            yield cache.get(span, number, end), first, end
             row += end - first
         start -= span.count
 

@@ -73,7 +73,6 @@ class Settings:
     hide_unexecuted_subtasks: bool = _option(False, "list and count no sub-tasks of a task that never ran")
     null_metrics: bool = _option(False, "leave all metrics of analytics open, as null")
     latency: NotNegative = _option(0.0, "real seconds added to every answer")
-    cache_mb: Count = _option(128, "memory for rows kept ready to send, MB")
 
 
 def make_settings(values: Mapping[str, Any]) -> Settings:

@@ -318,7 +318,7 @@ class State:
         self.limits = Limits()
         self.faults: list[Fault] = []
         self.log = RequestLog()
-        self.blocks = BlockCache(self.settings.cache_mb * 1_000_000)
+        self.blocks = BlockCache()
         self._chance = random.Random(self.settings.seed)
 
     def configure(self, changes: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.data import (
     DEFAULT_FIELDS,
     Change,
-    ChangedRows,
     GivenRows,
     MadeUpRows,
     Span,
@@ -227,11 +226,9 @@ class Task:
         """Return a run's rows that a data read sees; with a ``delay``, none until that long after its end."""
         hidden = delay > 0 and now < run.ends() + delay
         count = 0 if hidden else run.row_count(now)
-        if not self.changes:
-            return Span(run.rows, count)
         before = sum(earlier.row_count(now) for earlier in self.runs[: run.number - 1])
         changes = tuple(replace(change, from_row=change.from_row - before) for change in self.changes)
-        return Span(ChangedRows(run.rows, changes), count)
+        return Span(run.rows, count, changes)
 
     def stop(self, now: float) -> None:
         """Stop the active run, if there is one."""
@@ -399,8 +396,9 @@ class World:
 
     def columns(self, task: Task) -> set[str]:
         """Return the names of a run's columns, and those that changes gave to them."""
+        rows = (msgspec.json.decode(row, type=dict[str, object]) for row in task.given_rows or self.table)
         renamed = {change.renamed for change in task.changes if change.renamed is not None}
-        return self._new_run(task).rows.columns() | renamed
+        return ({name for row in rows for name in row} or set(task.fields)) | renamed
 
     def _set_state(self, task: Task, state: str) -> None:
         """Set the state of a task: through a run where possible, otherwise by only showing the word."""

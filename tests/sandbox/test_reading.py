@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.data import position, row_at
+from airflow_provider_webcollect.sandbox.data import BlockCache, position, row_at
 from tests.sandbox.plain_client import Client, data
 
 if TYPE_CHECKING:
@@ -209,8 +209,8 @@ def test_a_file_that_is_no_table_is_refused(
         start_sandbox(data=table)
 
 
-@pytest.mark.webcollect_sandbox(cache_mb=1)
 def test_memory_for_rows_is_bounded(client: Client) -> None:
+    client.sandbox._state.blocks = BlockCache(1_000_000)
     task_id = add(client, 20_000)
 
     assert len(client.rows(task_id)) == 20_000
