@@ -11,7 +11,7 @@ import itertools
 import random
 from array import array
 from bisect import bisect_right
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import lru_cache
@@ -348,36 +348,19 @@ def records(
     seed: int, tasks: Iterable[Task], start: date, end: date, granularity: str, methods: Iterable[str]
 ) -> list[dict[str, Any]]:
     """
-    Analytics rows of the contract, by bucket, then task, then collection method.
+    Made-up analytics rows of the contract, by bucket, then task, then collection method.
 
     :param granularity: ``Day``, ``Week`` or ``Month``.
     :param methods: ``Cloud``, ``Local`` or both.
     """
     days = [start + timedelta(days=offset) for offset in range((end - start).days + 1)]
-    buckets: dict[tuple[str, str, str], tuple[Task, date, Counter[str]]] = {}
-    for task, method, day in itertools.product(tasks, methods, days):
-        if volume := _volume(random.Random(f"{seed}/{task.task_id}/{day}/{method}"), method):
-            key = (_day_key(day, granularity), task.task_id, method)
-            buckets.setdefault(key, (task, day, Counter()))[2].update(volume)
+    buckets = {_day_key(day, granularity): day for day in days}
+    by_id = sorted(tasks, key=lambda task: task.task_id)
     return [
-        _record(task, day, granularity, method, volume)
-        for (_, _, method), (task, day, volume) in sorted(buckets.items(), key=lambda bucket: bucket[0])
+        _record(random.Random(f"{seed}/{task.task_id}/{key}/{method}"), task, key, method)
+        | (_week(buckets[key]) if granularity == "Week" else {})
+        for key, task, method in itertools.product(sorted(buckets), by_id, methods)
     ]
-
-
-def _volume(chance: random.Random, method: str) -> Counter[str] | None:
-    """What a task did on a day, which is nothing on some days."""
-    if chance.random() >= (0.7 if method == "Cloud" else 0.2):
-        return None
-    runs, collected = chance.randint(1, 6), chance.randint(0, 20_000)
-    return Counter(
-        collected=collected,
-        duplicates=chance.randint(0, collected // 20),
-        runs=runs,
-        failures=chance.randint(0, runs) // 3,
-        seconds=runs * chance.randint(20, 900),
-        captchas=chance.randint(0, 9),
-    )
 
 
 def _day_key(day: date, granularity: str) -> str:
@@ -390,32 +373,37 @@ def _first_of_week(day: date) -> date:
     return day - timedelta(days=(day.weekday() - 1) % 7)
 
 
-def _record(task: Task, day: date, granularity: str, method: str, volume: Counter[str]) -> dict[str, Any]:
-    first, runs = _first_of_week(day), volume["runs"]
-    week = {"weekStartDate": str(first), "weekEndDate": str(first + timedelta(days=6))}
+def _week(day: date) -> dict[str, str]:
+    first = _first_of_week(day)
+    return {"weekStartDate": str(first), "weekEndDate": str(first + timedelta(days=6))}
+
+
+def _record(chance: random.Random, task: Task, key: str, method: str) -> dict[str, Any]:
+    collected, seconds = chance.randint(0, 20_000), chance.randint(20, 5400)
+    runs = chance.randint(1, 6)
+    failures = chance.randint(0, runs) // 3
     return {
         "taskId": task.task_id,
         "userId": f"user-{task.owner}",
         "taskName": task.name,
-        "dayKey": _day_key(day, granularity),
-        **(week if granularity == "Week" else {}),
+        "dayKey": key,
         "collectionMethod": method,
         "dataVolumeMetrics": {
-            "totalCollected": volume["collected"],
-            "deduplicatedVolume": volume["collected"] - volume["duplicates"],
+            "totalCollected": collected,
+            "deduplicatedVolume": collected - collected // 20,
         },
         "executionMetrics": {
             "runCount": runs,
-            "successCount": runs - volume["failures"],
-            "failureCount": volume["failures"],
-            "durationPerRunSeconds": round(volume["seconds"] / runs, 2),
-            "totalExecutionSeconds": volume["seconds"],
-            "successRate": round(1 - volume["failures"] / runs, 4),
-            "failureRate": round(volume["failures"] / runs, 4),
+            "successCount": runs - failures,
+            "failureCount": failures,
+            "durationPerRunSeconds": round(seconds / runs, 2),
+            "totalExecutionSeconds": seconds,
+            "successRate": round(1 - failures / runs, 4),
+            "failureRate": round(failures / runs, 4),
         },
         "resourceUsageMetrics": {
-            "captchaCount": volume["captchas"],
-            "simpleTemplateCount": volume["collected"] // 10 if method == "Cloud" else None,
+            "captchaCount": chance.randint(0, 9),
+            "simpleTemplateCount": collected // 10 if method == "Cloud" else None,
             "proxyIpCount": runs / 2,
             "balance": runs / 10,
         },
