@@ -11,6 +11,7 @@ import inspect
 import ipaddress
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 from urllib.parse import urlsplit
@@ -22,7 +23,7 @@ from airflow_provider_webcollect.sandbox.data import CHANGES, Change, segments
 from airflow_provider_webcollect.sandbox.operations import OPERATIONS, Parameters, time_text, visible_rows
 from airflow_provider_webcollect.sandbox.settings import Count, NotNegativeInt
 from airflow_provider_webcollect.sandbox.state import Fault, ServiceError, State
-from airflow_provider_webcollect.sandbox.world import LOOP_ACTION, Action, Task
+from airflow_provider_webcollect.sandbox.world import Task
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -118,7 +119,7 @@ class Control:
             ``executed_times``, ``exported``, ``rows``, ``urls``, ``fields``;
             ``runs``: ``lotno``, ``rows``, ``exported_rows``, ``exported``, ``status``, ``started_subtasks``,
             ``start``; ``subtasks``: ``subtask_id``, ``status``; ``actions``: ``action_id``, ``action_type``,
-            ``name``, and ``loop_type`` and ``loop_items``, or ``properties``.
+            ``name``, ``loop_type``, ``loop_items``, ``properties``.
         """
         return _task_record(self._state.world.task(task_id), self._state.clock.now())
 
@@ -446,14 +447,7 @@ def _task_record(task: Task, now: float) -> dict[str, Any]:
             {"subtask_id": subtask_id, "status": task.subtask_status(i, now)}
             for i, subtask_id in enumerate(task.subtask_ids)
         ],
-        "actions": [_action_record(action) for action in task.actions],
+        "actions": [asdict(action) for action in task.actions],
         "urls": loop.loop_items if loop.loop_type == "UrlList" else [],
         "fields": task.fields,
     }
-
-
-def _action_record(action: Action) -> dict[str, Any]:
-    record = {"action_id": action.action_id, "action_type": action.action_type, "name": action.name}
-    if action.action_type == LOOP_ACTION:
-        return {**record, "loop_type": action.loop_type, "loop_items": action.loop_items}
-    return {**record, "properties": action.properties}

@@ -68,10 +68,6 @@ class Block:
         """Return the rows ``first`` up to ``end`` (not included), joined by commas."""
         return self.body[self.starts[first] : self.starts[end] - 1]
 
-    def size(self, first: int, end: int) -> int:
-        """Return the number of bytes that :meth:`cut` returns."""
-        return self.starts[end] - self.starts[first] - 1
-
 
 @dataclass(frozen=True, eq=False)
 class GivenRows:
@@ -314,7 +310,9 @@ def read_page(spans: Sequence[Span], offset: int, size: int, cache: BlockCache) 
     count = 0
     capacity = SMALL_PAGE_BYTES if size <= SMALL_PAGE_ROWS else LARGE_PAGE_BYTES
     for block, first, end in segments(spans, start, cache):
-        stop = _fitting(block, first, min(end, first + size - count), capacity, at_least=0 if pieces else 1)
+        limit = block.starts[first] + capacity + 1
+        fitting = bisect_right(block.starts, limit, first, min(end, first + size - count) + 1) - 1
+        stop = fitting if pieces else max(fitting, first + 1)
         if stop > first:
             pieces.append(block.cut(first, stop))
             count += stop - first
@@ -325,13 +323,6 @@ def read_page(spans: Sequence[Span], offset: int, size: int, cache: BlockCache) 
     rest = max(0, total - start - count)
     head = b'{"offset":%d,"total":%d,"restTotal":%d,"data":[' % (next_offset, total, rest)
     return b"".join((head, b",".join(pieces), b"]}"))
-
-
-def _fitting(block: Block, first: int, end: int, capacity: int, at_least: int) -> int:
-    if block.size(first, end) <= capacity:
-        return end
-    limit = block.starts[first] + capacity + 1
-    return max(first + at_least, bisect_right(block.starts, limit, first, end) - 1)
 
 
 METRICS = ("dataVolumeMetrics", "executionMetrics", "resourceUsageMetrics")

@@ -55,7 +55,7 @@ def error_response(error: ServiceError, data_app: bool) -> Response:
             error.status, "internal" if error.status >= 500 else "invalid_request"
         )
     else:
-        envelope["requestId"] = _request_id()
+        envelope["requestId"] = secrets.token_hex(16)
     return Response(msgspec.json.encode(envelope), error.status, error.headers, _JSON)
 
 
@@ -64,12 +64,8 @@ def success_response(data: object, data_app: bool) -> Response:
     payload = data if isinstance(data, bytes) else msgspec.json.encode(data)
     if data_app:
         return Response(b'{"data":%b}' % payload, media_type=_JSON)
-    body = b"".join((b'{"data":', payload, b',"requestId":"', _request_id().encode(), b'"}'))
+    body = b"".join((b'{"data":', payload, b',"requestId":"', secrets.token_hex(16).encode(), b'"}'))
     return Response(body, media_type=_JSON)
-
-
-def _request_id() -> str:
-    return secrets.token_hex(16)
 
 
 class App:

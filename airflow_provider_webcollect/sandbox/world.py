@@ -226,6 +226,8 @@ class Task:
         """Return a run's rows that a data read sees; with a ``delay``, none until that long after its end."""
         hidden = delay > 0 and now < run.ends() + delay
         count = 0 if hidden else run.row_count(now)
+        if not self.changes:
+            return Span(run.rows, count)
         before = sum(earlier.row_count(now) for earlier in self.runs[: run.number - 1])
         changes = tuple(replace(change, from_row=change.from_row - before) for change in self.changes)
         return Span(run.rows, count, changes)
