@@ -125,9 +125,8 @@ _CHANGED_VALUES: dict[str, object] = {
     "boolean": True,
     "list": ["first", "second"],
 }
-_MISSING = "missing"
 #: What a column may become, other than renamed.
-CHANGES = (*_CHANGED_VALUES, _MISSING)
+CHANGES = (*_CHANGED_VALUES, "missing")
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,7 @@ from msgspec import Meta
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.data import BlockCache, read_table
-from airflow_provider_webcollect.sandbox.settings import (
-    Settings,
-    as_json,
-    make_settings,
-)
+from airflow_provider_webcollect.sandbox.settings import Settings, as_json, make_settings
 from airflow_provider_webcollect.sandbox.world import Clock, World
 
 if TYPE_CHECKING:
