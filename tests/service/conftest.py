@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import heapq
+import math
 import threading
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,6 +13,7 @@ import pytest
 
 from airflow_provider_webcollect.service.client import AsyncClient, Client
 from airflow_provider_webcollect.service.pauses import STATUS_INTERVALS, RateLimit, RateLimiter, Stop
+from airflow_provider_webcollect.service.settings import ClientTiming
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,13 +88,14 @@ def clock() -> Clock:
 def on_clock(connect: Connect, sandbox: Sandbox, clock: Clock, request: pytest.FixtureRequest) -> Connect:
     """Makes clients, as ``connect`` does, whose pauses only move the clock; limits know no other time.
 
-    Each client has limits of its own.
+    Each client has limits of its own. None prefetches: how long a response takes, this clock does not say.
     """
     usual = clock
+    in_turn = ClientTiming(slow_response=math.inf)
 
-    def make(*, clock: Clock = usual, **given: Any) -> Client:
+    def make(*, clock: Clock = usual, timing: ClientTiming = in_turn, **given: Any) -> Client:
         sandbox._state.limits._now = clock.now
-        client = connect(name=request.node.name, stop=clock, clock=clock.now, **given)
+        client = connect(name=request.node.name, stop=clock, clock=clock.now, timing=timing, **given)
         rate = client.context.settings.requests_per_second
         general = RateLimiter(1 / rate if rate else 0, clock.now)
         limiters: dict[RateLimit, tuple[RateLimiter, ...]] = {RateLimit.GENERAL: (general,)}
