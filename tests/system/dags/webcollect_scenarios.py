@@ -49,6 +49,8 @@ def scenario_dag(dag_id: str, **params: Any) -> DAG:
             "webcollect_conn_id": "{{ params.conn_id }}",
             "retries": 10,
             "retry_delay": datetime.timedelta(seconds=3),
+            # what has begun goes on before more begins
+            "weight_rule": "upstream",
         },
     )
 
