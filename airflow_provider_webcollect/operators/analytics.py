@@ -88,10 +88,7 @@ class _AnalyticsOperator(WebCollectOperator):
         first, last = validation.date("start", self.start), validation.date("end", self.end)
         if last < first:
             raise InvalidArgument("end", self.end, f"it must not be before `start`, {first}")
-        if self.collection_task_ids is not None:
-            self.collection_task_ids = validation.texts(
-                "collection_task_ids", self.collection_task_ids, most=endpoints.MAX_ANALYTICS_FILTER
-            )
+        self._task_ids()
         today = pendulum.now("UTC").date()
         endpoints.query_analytics(
             today,
@@ -100,6 +97,13 @@ class _AnalyticsOperator(WebCollectOperator):
             collection_method=self.collection_method or None,
             time_granularity=granularity,
         )
+
+    def _task_ids(self) -> list[str] | None:
+        """Return the checked ids of the collection tasks; None for all of them."""
+        if self.collection_task_ids is None:
+            return None
+        most = endpoints.MAX_ANALYTICS_FILTER
+        return validation.texts("collection_task_ids", self.collection_task_ids, most=most)
 
     def _rows(
         self, hook: WebCollectHook, start: Day, end: Day, granularity: str = TimeGranularity.DAY
@@ -110,7 +114,7 @@ class _AnalyticsOperator(WebCollectOperator):
             hook.client,
             start=start,
             end=end,
-            task_ids=self.collection_task_ids,
+            task_ids=self._task_ids(),
             member_names=self.member_names,
             collection_method=self.collection_method or None,
             time_granularity=granularity,
@@ -292,7 +296,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
             self._by_task(self._rows(hook, *self._previous())) if self.max_volume_drop is not None else {}
         )
         # a task that did not run has no row
-        names = sorted({*found, *before, *(self.collection_task_ids or ())}) if self.per_task else [""]
+        names = sorted({*found, *before, *(self._task_ids() or ())}) if self.per_task else [""]
         metrics = {name: _metrics(found[name], before.get(name, [])) for name in names}
         violations = [
             f"task {name}: {violation}" if name else violation

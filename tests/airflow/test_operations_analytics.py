@@ -149,6 +149,11 @@ class TestQuery:
 
         assert (tmp_path / "none.csv").read_text().startswith('"task_id","task_name"')
 
+    def test_the_ids_stay_as_they_were_given(self) -> None:
+        """Airflow renders and stores template fields: a check leaves them alone."""
+        operator = WebCollectQueryAnalyticsOperator(task_id="query", collection_task_ids=[5, "b"], **WEEK)
+        assert operator.collection_task_ids == [5, "b"]
+
     def test_a_member_who_is_none_is_explained(self) -> None:
         with pytest.raises(AirflowFailException, match="MemberNotAllowed") as failed:
             query(member_names=["nobody"])
