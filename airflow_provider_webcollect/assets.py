@@ -85,6 +85,7 @@ class LandedSource(NamedTuple):
     :ivar filled: by column, in which share of the rows it is filled, 0 to 1; empty if it is not known.
     :ivar checks: what became of each check, as :class:`~.landing.checks.CheckOutcome` has it.
     :ivar manifest: of its landing.
+    :ivar commit: the number of the landing's last commit then; None if it is not known.
     """
 
     collection_task_id: str
@@ -92,6 +93,7 @@ class LandedSource(NamedTuple):
     filled: dict[str, float]
     checks: list[dict[str, Any]]
     manifest: str
+    commit: int | None
 
 
 class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,24 +101,26 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     :ivar webcollect_conn_id: the Airflow connection of the service.
     :ivar destination: the folder, as it was given; with several sources, of all of them.
-    :ivar rows: of the landing, or, if it is incremental, of the parts that this run reports; ``bytes`` and
+    :ivar rows: of the landing, or, if it is incremental, those that this run has landed; ``bytes`` and
         ``parts`` likewise; with several sources, the sums.
     :ivar bytes: of the parts.
     :ivar parts: their number.
     :ivar duration: seconds.
-    :ivar quarantined_rows: rows of this run that were set apart, since they have failed their checks.
+    :ivar quarantined_rows: rows of this run that are set apart, since they have failed their checks.
     :ivar total_rows: all rows of an incremental landing; unset for others.
-    :ivar collection_task_id: the source, with ``lotno``; this and the next five are unset if there are
+    :ivar collection_task_id: the source, with ``lotno``; this and the next six are unset if there are
         several sources, as are ``filled`` and ``checks``.
     :ivar lotno: the batch; None for the whole history.
     :ivar manifest: the landing's manifest.
-    :ivar uris: the parts that this run reports; None if there are more than 1,000.
+    :ivar commit: the number of the landing's last commit: what this run has landed, and all before it, is
+        in that.
+    :ivar uris: the parts that this run has landed; None if there are more than 1,000.
     :ivar objects: the same without scheme and bucket.
     :ivar redshift_manifest: for Redshift's COPY; None if none was written.
     :ivar collection_task_ids: several sources; unset for one, as is ``manifests``.
     :ivar manifests: those of their landings.
-    :ivar source_rows: the rows of each of them; ``source_filled`` and ``source_checks`` likewise, but
-        only if there are no more than 1,000 columns, or checks, in all.
+    :ivar source_rows: the rows of each of them; ``source_commits`` likewise, and, if there are no more than
+        1,000 columns, or checks, in all, ``source_filled`` and ``source_checks``.
     :ivar filled: by column, in which share of the rows it is filled, 0 to 1.
     :ivar checks: what became of each check, as :class:`~.landing.checks.CheckOutcome` has it.
     """
@@ -132,12 +136,14 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     collection_task_id: str | UnsetType = UNSET
     lotno: str | UnsetType | None = UNSET
     manifest: str | UnsetType = UNSET
+    commit: int | UnsetType = UNSET
     uris: list[str] | UnsetType | None = UNSET
     objects: list[str] | UnsetType | None = UNSET
     redshift_manifest: str | UnsetType | None = UNSET
     collection_task_ids: list[str] | UnsetType = UNSET
     manifests: list[str] | UnsetType = UNSET
     source_rows: list[int] | UnsetType = UNSET
+    source_commits: list[int] | UnsetType = UNSET
     filled: dict[str, float] | UnsetType = UNSET
     checks: list[dict[str, Any]] | UnsetType = UNSET
     source_filled: list[dict[str, float]] | UnsetType = UNSET
@@ -180,6 +186,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
                 of_each(self.source_filled, self.filled, {}),
                 of_each(self.source_checks, self.checks, []),
                 of_each(self.manifests, self.manifest, ""),
+                of_each(self.source_commits, self.commit, None),
                 strict=True,
             )
         ]

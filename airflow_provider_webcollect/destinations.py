@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_provider_webcollect.landing.commits import Source
 from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.landing.formats import require
-from airflow_provider_webcollect.landing.manifest import Source
 from airflow_provider_webcollect.landing.options import STORAGE_EXTRAS, check_location, connection_of
 from airflow_provider_webcollect.landing.tables import check_table_name, is_iceberg_name, is_iceberg_table
 from airflow_provider_webcollect.service import validation
@@ -246,9 +246,13 @@ def landing_path(value: str | ObjectStoragePath, conn_id: str | None) -> ObjectS
 
 
 def read_landing(
-    path: Any, storage_options: Mapping[str, Any] | None = None, storage_conn_id: str | None = None
+    path: Any,
+    storage_options: Mapping[str, Any] | None = None,
+    storage_conn_id: str | None = None,
+    *,
+    quarantined: int | None = None,
 ) -> LandedData:
-    """Read a landing's manifest.
+    """Read what has landed: the manifest, and the commits after it.
 
     :param path: the landing's folder or its ``_manifest.json``: an absolute local path, a URL that fsspec
         supports (``s3://bucket/prices``), also with an Airflow connection (``s3://conn_id@bucket/prices``),
@@ -257,6 +261,7 @@ def read_landing(
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
     :param storage_conn_id: the Airflow connection of the storage, instead of options; None for the one in
         ``path``, if any. Without a connection, Airflow is not needed.
+    :param quarantined: the number of a commit whose rows are quarantined, to read these alone.
     :raises InvalidArgument: if ``path`` cannot be one, or Airflow cannot open the storage with the
         connection; other errors are those of :func:`airflow_provider_webcollect.landing.reader.read_landing`.
     """
@@ -269,10 +274,10 @@ def read_landing(
         )
     connection = None if is_open else connection_of(str(path), storage_conn_id)
     if connection is None:
-        return reader.read_landing(path, storage_options)
+        return reader.read_landing(path, storage_options, quarantined=quarantined)
     if storage_options is not None:
         raise InvalidArgument("storage_options", "{…}", "the Airflow connection gives them")
-    return reader.read_landing(connected_path(str(path), connection))
+    return reader.read_landing(connected_path(str(path), connection), quarantined=quarantined)
 
 
 def iceberg_table(name: str, conn_id: str, *, is_made: bool = False) -> Table:

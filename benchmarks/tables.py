@@ -20,25 +20,25 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
+from airflow_provider_webcollect.landing.commits import Run, Source
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.manifest import Run, Source
+from airflow_provider_webcollect.landing.names import COMMITS, MANIFEST
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.tables import landing_folder
 from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
-from airflow_provider_webcollect.landing.tables.table import FILES, WHOLE_EVERY
 from airflow_provider_webcollect.sandbox.data import DEFAULT_FIELDS
 from airflow_provider_webcollect.service.models import DataPage
 from benchmarks.formats import PAGE_ROWS, made_up
 from benchmarks.measured import measured
 from benchmarks.report import machine, table
-from tests.landing.costs import EACH, UNHURRIED, Rows, rows_of, run_of
+from tests.landing.costs import EACH, Rows, rows_of, run_of
 from tests.landing.pages import make_job, serving
 from tests.landing.tables import sql_catalog
 
@@ -58,6 +58,8 @@ WAYS = {
     "dlt": 'dlt, `filesystem` with `table_format="delta"`, given tables of Arrow',
 }
 RUNS_BEFORE = (10, 1000)
+#: Runs of which one writes a checkpoint in the log of a table of Delta Lake.
+CYCLE = 8
 
 
 class Result(NamedTuple):
@@ -193,7 +195,6 @@ def landing(bodies: Sequence[bytes], folder: Folder) -> int:
         folder=folder,
         run=Run(dag_id="d", task_id="t", run_id="r"),
         file_format=make_format("parquet"),
-        timing=UNHURRIED,
     )
     return run_job(job).manifest.rows
 
@@ -246,28 +247,28 @@ def commits() -> None:
     """Print the bytes that a commit writes, after few runs and after many."""
     rows = []
     for name, make, pattern in (
-        ("Delta Lake", delta_table, "table/_delta_log/*.json"),
+        ("Delta Lake", delta_table, "table/_delta_log/*"),
         ("Iceberg", lambda folder: IcebergFolder(iceberg_table(folder)), "warehouse/shop/prices/metadata/*"),
     ):
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
-            found = dict(written(folder, make(folder), pattern, max(RUNS_BEFORE) + WHOLE_EVERY))
+            found = dict(written(folder, make(folder), pattern, max(RUNS_BEFORE) + CYCLE))
         for before in RUNS_BEFORE:
-            log, own = zip(*(found[before + more] for more in range(WHOLE_EVERY)), strict=True)
-            sizes = (round(statistics.mean(log)), round(statistics.median(own)), max(own))
+            of_table, own = zip(*(found[before + more] for more in range(CYCLE)), strict=True)
+            sizes = (round(statistics.median(of_table)), max(of_table), round(statistics.median(own)))
             rows.append((f"{name}, {before:,}", *sizes))
     table(
-        f"Runs of {EACH} rows before | bytes of the log's entry, or of the metadata | of the landing's file, "
-        f"median of {WHOLE_EVERY} | of the one among {WHOLE_EVERY} with the whole manifest",
+        f"Runs of {EACH} rows before | bytes of the table's log or metadata, median of {CYCLE} | with a "
+        "checkpoint | of the landing's commit and manifest",
         rows,
     )
 
 
 def written(folder: Path, target: Folder, pattern: str, runs: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Land runs of one page in a table, and yield what the commit of each has written.
+    """Land runs of one page in a table, and yield what each has written besides its part.
 
-    Yields the number of runs before, and the bytes of the log's entry, or the metadata, and of the landing's
-    file.
+    Yields the number of runs before, and the bytes of the table's log or metadata, and of the landing's
+    files.
 
     :param pattern: of the files of the log, or of the metadata, in the folder.
     """
@@ -282,16 +283,17 @@ def written(folder: Path, target: Folder, pattern: str, runs: int) -> Iterator[t
             source=Source(collection_task_id="0f6a1f7e-1f3c-4f0e-9d53-0f1a2b3c4d5e"),
             file_format=make_format("parquet"),
             mode="incremental",
-            timing=UNHURRIED,
         )
         run_job(job)
-        new = {*folder.glob(pattern), *folder.glob(f"**/{FILES}/*.json")} - seen
-        seen |= new
-        sizes = [
-            sum(file.stat().st_size for file in new if (file.parent.name == FILES) is is_own)
-            for is_own in (False, True)
-        ]
-        yield number, (sizes[0], sizes[1])
+        of_table = {*folder.glob(pattern)} - seen
+        own = {*folder.glob(f"**/{COMMITS}/*.json"), *folder.glob(f"**/{MANIFEST}")} - seen
+        seen |= of_table | {file for file in own if file.name != MANIFEST}
+        yield number, (bytes_of(of_table), bytes_of(own))
+
+
+def bytes_of(files: Iterable[Path]) -> int:
+    """Return the size of files."""
+    return sum(file.stat().st_size for file in files)
 
 
 if __name__ == "__main__":

@@ -194,13 +194,14 @@ def _event(history: History, name: str, index: int, rows: int) -> dict[str, Any]
     checks = [_check(is_bad, rows)] if history.empty else []
     if len(history.tasks) == 1:
         one = {"collection_task_id": history.tasks[0], "lotno": None, "filled": filled, "checks": checks}
-        return {**facts, **one, "manifest": f"{folder}/_manifest.json", "uris": None}
+        return {**facts, **one, "manifest": f"{folder}/_manifest.json", "commit": index + 1, "uris": None}
     share = rows // len(history.tasks)
     return {
         **facts,
         "collection_task_ids": list(history.tasks),
         "manifests": [f"{folder}/{task_id}/_manifest.json" for task_id in history.tasks],
         "source_rows": [share] * (len(history.tasks) - 1) + [rows - share * (len(history.tasks) - 1)],
+        "source_commits": [index + 1] * len(history.tasks),
         "source_filled": [filled] * len(history.tasks),
         "source_checks": [checks] * len(history.tasks),
     }

@@ -1,8 +1,9 @@
 """Add a task's new rows to one landing, and then to a DuckDB table, each row once.
 
-Needs the connection ``webcollect_default``, and the package ``duckdb`` on workers. Only the parts that this
-run has landed are loaded. The table stores for each row which part it is from, and parts of JSON lines never
-change: so a retry, or clearing either task at any time, replaces rows with the same rows.
+Needs the connection ``webcollect_default``, and the package ``duckdb`` on workers. The database keeps the
+number of the landing's last commit that is loaded, and changes it in one transaction with the rows. So a load
+that is left out, fails, is retried or cleared, and a landing that fails after its commit, neither lose rows
+nor load them twice.
 """
 
 from __future__ import annotations
@@ -15,31 +16,33 @@ from airflow_provider_webcollect import WebCollectToObjectStorageOperator
 #: The fields to load, so that the table keeps its columns whatever else the service sends.
 COLUMNS = {"id": "varchar", "title": "varchar", "price": "varchar", "city": "varchar"}
 CREATE = """
-    create table if not exists prices (
-        id varchar, title varchar, price decimal(12, 2), city varchar, part varchar
-    )
+    create table if not exists prices (id varchar, title varchar, price decimal(12, 2), city varchar);
+    create table if not exists loads (last_commit integer primary key)
 """
-DELETE = "delete from prices where part in (select filename from new_rows)"
 INSERT = """
     insert into prices by name
-    select id, title, try_cast(price as decimal(12, 2)) as price, city, filename as part from new_rows
+    select id, title, try_cast(price as decimal(12, 2)) as price, city from new_rows
 """
 
 
 @task
-def load(uris: list[str], database: str) -> int:
-    """Load parts in one transaction, replacing rows loaded from them before; return the table's row count."""
+def load(landing: str, database: str) -> int:
+    """Load what has landed since the last load, in one transaction; return the table's row count."""
     import duckdb
 
+    from airflow_provider_webcollect import read_landing
+
+    landed = read_landing(landing)
     with duckdb.connect(database) as db:
-        # for parts on S3 or Google Cloud Storage, add `load httpfs` and `create secret` here
+        db.register_filesystem(landed.fs)
         db.begin()
         db.execute(CREATE)
-        rows = db.read_json(uris, format="newline_delimited", columns=COLUMNS, filename=True)
-        rows.create_view("new_rows")
-        db.execute(DELETE)
-        db.execute(INSERT)
-        db.execute("drop view new_rows")
+        ((last,),) = db.execute("select max(last_commit) from loads").fetchall()
+        if uris := landed.uris(since=last or 0):
+            db.read_json(uris, format="newline_delimited", columns=COLUMNS).create_view("new_rows")
+            db.execute(INSERT)
+            db.execute("drop view new_rows")
+            db.execute("insert into loads values (?)", [landed.manifest.commit])
         db.commit()
         ((rows,),) = db.execute("select count(*) from prices").fetchall()
     return rows
@@ -52,7 +55,6 @@ with DAG(
     catchup=False,
     # one run at a time: runs share the landing and the database
     max_active_runs=1,
-    render_template_as_native_obj=True,
     default_args={"retries": 2},
     params={
         "collection_task_id": Param("", type="string", description="The service's task"),
@@ -69,8 +71,5 @@ with DAG(
         collection_task_id="{{ params.collection_task_id }}",
         destination="{{ params.destination }}",
         mode="incremental",
-        # also skips the load
-        skip_if_nothing_new=True,
-        multiple_outputs=True,
     )
-    load(land.output["uris"], "{{ params.database }}")
+    land >> load("{{ params.destination }}", "{{ params.database }}")

@@ -137,7 +137,7 @@ MUTANTS = (
     # Loads.
     Mutant("landing/loading.py", "range(first_row, first_row + count)", "range(count)",
            "a load gives the latest row of each key", "landing/loading/test_loads.py"),
-    Mutant("landing/loading.py", "replaced = in_table.difference(parts.names())", "replaced = set[str]()",
+    Mutant("landing/loading.py", "LANDING if is_whole else (LANDING, PART)", "(LANDING, PART)",
            "rows that a landing has no more leave the table", "landing/loading/test_loads.py"),
     Mutant("landing/loading.py", 'empty = pc.or_kleene(empty, pc.equal(pc.utf8_trim_whitespace(column), ""))',
            'empty = pc.or_kleene(empty, pc.equal(column, ""))',

@@ -8,7 +8,7 @@ import re
 import runpy
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 import msgspec
@@ -17,7 +17,7 @@ import pytest
 from airflow_provider_webcollect.cli.main import webcollect
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing import errors as landing_errors
-from airflow_provider_webcollect.landing.manifest import Manifest, Part, Progress
+from airflow_provider_webcollect.landing.commits import Commit, Kind, Manifest, Part
 from airflow_provider_webcollect.operators import webcollect as operators
 from airflow_provider_webcollect.sensors import webcollect as sensors
 from airflow_provider_webcollect.service import errors
@@ -160,21 +160,20 @@ def test_the_assumptions_name_modules_that_exist() -> None:
             assert (ROOT / "airflow_provider_webcollect" / name.strip("`")).exists(), name
 
 
-def test_the_landing_protocol_names_files_and_fields_that_exist() -> None:
+def test_the_landing_protocol_names_files_that_exist_and_every_kind_of_commit() -> None:
     page = PROTOCOL.read_text()
     names = re.findall(r"`([\w/]+(?:\.py|/))`", page)
     assert "plan.py" in names
     for name in names:
         assert (ROOT / name).exists() or (ROOT / "airflow_provider_webcollect/landing" / name).exists(), name
-    fields = set(re.findall(r"`([a-z]+_[a-z]+)`", page))
-    assert "new_parts" in fields
-    assert fields <= {*Progress.__struct_fields__, *Manifest.__struct_fields__}
+    assert [kind for kind in get_args(Kind) if f"`{kind}`" not in page] == []
 
 
-def test_the_reference_explains_every_key_of_the_manifest() -> None:
-    _, _, tables = (REFERENCE / "manifest.md").read_text().partition("\n## `_manifest.json`, version 1\n")
-    manifest, _, part = tables.partition("\n## ")[0].partition("| Key of a part |")
-    for table, kind in ((manifest, Manifest), (part, Part)):
+def test_the_reference_explains_every_key_of_manifest_and_commits() -> None:
+    _, manifests, commits = re.split(r"\n## `_\S+`, version 1\n", (REFERENCE / "manifest.md").read_text())
+    manifest, _, part = manifests.partition("| Key of a part |")
+    commit = commits.partition("\n### ")[0]
+    for table, kind in ((manifest, Manifest), (part, Part), (commit, Commit)):
         assert names_in_first_column(table) == {field.encode_name for field in msgspec.structs.fields(kind)}
 
 

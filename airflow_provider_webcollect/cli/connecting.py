@@ -16,7 +16,6 @@ from click.core import ParameterSource
 from airflow_provider_webcollect.cli.output import log_to_stderr
 from airflow_provider_webcollect.hooks.connection import WebCollectConnection, read_connection
 from airflow_provider_webcollect.hooks.connection_fields import FIELDS
-from airflow_provider_webcollect.landing.job import Observer
 from airflow_provider_webcollect.landing.options import check_location, connection_of, locate
 from airflow_provider_webcollect.landing.tables import is_iceberg_name, is_iceberg_table
 from airflow_provider_webcollect.service.call import ClientContext, make_context
@@ -123,20 +122,6 @@ def storage_location(path: str, storage_conn_id: str | None) -> Any:
     from airflow_provider_webcollect.destinations import connected_path
 
     return connected_path(path, connection)
-
-
-class WatchShown(Observer):
-    """Says on standard error that it is waited for another landing.
-
-    :param location: what :func:`storage_location` has returned.
-    """
-
-    def __init__(self, location: Any) -> None:
-        self._place = shown_place(location)
-
-    def on_watch(self, owner: str, seconds: float) -> None:
-        at_work = f"Another landing is at work in {self._place} ({owner})"
-        click.echo(f"{at_work}; watching it for {seconds:.0f} s", err=True)
 
 
 def shown_place(location: Any) -> str:

@@ -14,7 +14,6 @@ import click
 import msgspec
 
 from airflow_provider_webcollect.cli.connecting import (
-    WatchShown,
     at_landing,
     connect,
     connection_options,
@@ -25,14 +24,14 @@ from airflow_provider_webcollect.cli.connecting import (
 )
 from airflow_provider_webcollect.cli.output import ask, console, interrupt_put_off, output_option, show, write
 from airflow_provider_webcollect.landing import cleaning, review
+from airflow_provider_webcollect.landing.commits import Run, Source, counted
 from airflow_provider_webcollect.landing.errors import NothingLanded
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Job, Landed, job_of
-from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, Run, Source, counted
+from airflow_provider_webcollect.landing.job import Job, Landed, Observer, job_of
+from airflow_provider_webcollect.landing.log import CommitLog
 from airflow_provider_webcollect.landing.options import MAX_PART_BYTES, landing_at, locate, make_options
 from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, percent
-from airflow_provider_webcollect.landing.reader import LandedData, RunProfile, read_landing
-from airflow_provider_webcollect.landing.review import in_review
+from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.tables import (
     check_table_format,
@@ -50,12 +49,23 @@ if TYPE_CHECKING:
 
     from duckdb import DuckDBPyRelation
 
+    from airflow_provider_webcollect.landing.contents import LandedData, RunProfile
+    from airflow_provider_webcollect.landing.storage.folder import Folder
+
 COLUMNS = ("column", "rows", "filled", "numbers", "booleans", "lists", "shortest", "longest")
 RUNS = ("run", "finished_at", "rows")
+WAITING = ("quarantined", "staged")
 LEFTOVERS = ("name", "bytes", "modified")
-REPLACED = ("name", "rows", "parts", "finished_at")
+REPLACED = ("rows", "parts", "finished_at")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+#: What the commands that read rows can be restricted to; both are arguments of the reader's methods.
 _new_only_option = click.option("--new-only", is_flag=True, help="Only the rows that the last run has added.")
+_since_option = click.option(
+    "--since",
+    type=click.IntRange(min=0),
+    metavar="COMMIT",
+    help="Only the rows of later commits than the one of this number, which `land` and `verify` show.",
+)
 
 
 def _decoded_json(context: click.Context, option: click.Parameter, value: str | None) -> Any:
@@ -136,8 +146,8 @@ def land(task_id: str, path: str, conn_id: str | None, url: str | None, output: 
 
     DESTINATION is a folder on disk, such as /data/prices or ./prices, or on object storage, such as
     s3://bucket/prices; or the name of a table of Iceberg, catalog.namespace.table. Interrupt it, and the same
-    command goes on after the last finished part. The rows count once _manifest.json is there, which is
-    written last, or once the table has them.
+    command goes on after the last finished part. The rows count once they are committed; --since of the other
+    commands takes the number of the commit.
     """
     stop = Stop()
     location = _location(path, options["table_format"], options.pop("storage_conn_id"))
@@ -150,8 +160,9 @@ def land(task_id: str, path: str, conn_id: str | None, url: str | None, output: 
         "new_rows": sum(part.rows for part in landed.new),
         "new_parts": len(landed.new),
         "rows": manifest.rows,
-        "parts": len(manifest.parts),
+        "parts": manifest.part_count,
         "bytes": manifest.bytes,
+        "commit": manifest.commit,
         "finished_at": manifest.finished_at,
         "exported_at": manifest.exported_at,
     }
@@ -186,28 +197,53 @@ def _job(
 ) -> Job:
     """Return the landing; it says on standard error what it waits for."""
 
-    class Shown(WatchShown):
+    class Shown(Observer):
         def on_progress(self, rows: int, total: int) -> None:
             on_progress(rows, total)
 
         def on_late_rows_wait(self, seconds: float) -> None:
             click.echo(f"Waiting {seconds:.0f} s for late rows (--late-rows-delay)", err=True)
 
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return job_of(
-        client,
-        Source(collection_task_id=validation.text("task_id", task_id), lotno=lotno or None),
+    source = Source(collection_task_id=validation.text("task_id", task_id), lotno=lotno or None)
+    folder = (
         landing_at(location)
         if is_iceberg_table(location)
-        else landing_folder(*locate(location), table_format=table_format),
-        Run(dag_id="webcollect", task_id="land", run_id=run_id or f"{now} {secrets.token_hex(4)}"),
+        else landing_folder(*locate(location), table_format=table_format)
+    )
+    return job_of(
+        client,
+        source,
+        folder,
+        _run(run_id) if run_id else _unfinished_run(folder) or _run(_new_run_id()),
         make_options(
             make_format(check_table_format(table_format, file_format), compression, columns or None),
             max_part_bytes=max_part_bytes or MAX_PART_BYTES,
             **options,
         ),
-        observer=Shown(location),
+        observer=Shown(),
     )
+
+
+def _run(run_id: str) -> Run:
+    return Run(dag_id="webcollect", task_id="land", run_id=run_id)
+
+
+def _new_run_id() -> str:
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return f"{now} {secrets.token_hex(4)}"
+
+
+def _unfinished_run(folder: Folder) -> Run | None:
+    """Return the run of the last command that has not ended here, so that this one goes on from its rows."""
+    commits = CommitLog(folder)
+    state = commits.read()
+    number = 0 if state is None else state.commit
+    unfinished = [
+        each
+        for each in commits.staged().values()
+        if each.base == number and each.run == _run(each.run.run_id)
+    ]
+    return max(unfinished, key=lambda each: each.started_at).run if unfinished else None
 
 
 def _until_interrupted(job: Job, stop: Stop) -> Landed:
@@ -267,8 +303,9 @@ def verify(location: Any, output: str) -> None:
     row = {
         "folder": shown_place(location),
         "rows": manifest.rows,
-        "parts": len(manifest.parts),
+        "parts": manifest.part_count,
         "bytes": manifest.bytes,
+        "commit": manifest.commit,
         "source": str(manifest.source),
         "run": f"{run.dag_id}.{run.task_id} {run.run_id}",
         "finished_at": manifest.finished_at,
@@ -278,36 +315,39 @@ def verify(location: Any, output: str) -> None:
     show([row], output)
 
 
-def _apart(location: Any, landed: LandedData) -> dict[str, int | None]:
-    """Return how many rows wait for a decision or were discarded; None instead of 0."""
-    waiting = in_review(location)
-    counts = {
-        f"{state}_rows": sum(each.rows for each in waiting if each.state == state)
-        for state in ("quarantined", "staged")
-    }
+def _apart(location: Any, landed: LandedData) -> dict[str, Any]:
+    """Return how many rows wait for a decision, and in which commits, or were discarded; None for none."""
+    waiting = review.in_review(location)
+    rows = {state: sum(each.rows for each in waiting if each.state == state) for state in WAITING}
     discarded = sum(each.rows for each in landed.manifest.set_apart if each.kind == "discarded")
-    return {name: count or None for name, count in {**counts, "discarded_rows": discarded}.items()}
+    apart = {
+        "quarantined_commits": ", ".join(str(each.commit) for each in waiting if each.commit is not None),
+        **{f"{state}_rows": count for state, count in rows.items()},
+        "discarded_rows": discarded,
+    }
+    return {name: value or None for name, value in apart.items()}
 
 
 @landing.command()
 @at_landing
 @click.option("--by", type=click.Choice(["column", "run"]), default="column", help="What has a line.")
-@click.option("--new-only", is_flag=True, help="By column: only the rows that the last run has added.")
+@_new_only_option
+@_since_option
 @output_option
-def profile(location: Any, by: str, new_only: bool, output: str) -> None:
+def profile(location: Any, by: str, new_only: bool, since: int | None, output: str) -> None:
     """Show what the rows hold, by column or by run.
 
-    No rows are read: the manifest has the counts. By column: the rows that have it, the share of all rows in
+    No rows are read: the commits have the counts. By column: the rows that have it, the share of all rows in
     which it is filled (not null, not blank), how many values are numbers, booleans and lists, and the
-    characters of the shortest and the longest text. By run: in what share of its rows each column is filled;
-    the names of runs are known of the last thirty.
+    characters of the shortest and the longest text. By run: in what share of its rows each column is filled.
+    --new-only and --since are for the counts by column.
     """
     landed = read_landing(location)
     if by == "run":
         _show_runs(landed.profiles(), output)
         return
-    counted_rows = sum(part.rows for part in (landed.manifest.new() if new_only else landed.manifest.parts))
-    found = landed.profile(new_only)
+    found = landed.profile(new_only, since=since)
+    counted_rows = sum(part.rows for part in landed.parts(new_only, since=since))
     rows = [
         {
             "column": name,
@@ -359,9 +399,9 @@ def accept(location: Any, run: str | None, output: str) -> None:
     """Land rows that have failed their checks, as they are.
 
     RUN is the id of the Airflow run that has read them; without it, those of the only one that there is. They
-    become a commit of their own, and the next run of the DAG reports them to what loads them.
+    become a commit of their own: what loads the commits since its last one loads them too.
     """
-    _show_reviewed(review.accept(location, run, observer=WatchShown(location)), output)
+    _show_reviewed(review.accept(location, run), output)
 
 
 @landing.command()
@@ -377,7 +417,7 @@ def discard(location: Any, run: str, yes: bool, output: str) -> None:
     """
     if not yes:
         ask(f"Delete the rows of {run} that wait for a decision at {shown_place(location)}?")
-    _show_reviewed(review.discard(location, run, observer=WatchShown(location)), output)
+    _show_reviewed(review.discard(location, run), output)
 
 
 def _show_reviewed(rows: review.InReview, output: str) -> None:
@@ -385,6 +425,7 @@ def _show_reviewed(rows: review.InReview, output: str) -> None:
         "run": rows.run.run_id,
         "rows": rows.rows,
         "was": rows.state,
+        "commit": rows.commit,
         "checks": ", ".join(outcome.check for outcome in rows.checks),
     }
     show([row], output)
@@ -393,9 +434,16 @@ def _show_reviewed(rows: review.InReview, output: str) -> None:
 @landing.command()
 @at_landing
 @_new_only_option
-def cat(location: Any, new_only: bool) -> None:
+@_since_option
+@click.option(
+    "--quarantined",
+    type=click.IntRange(min=1),
+    metavar="COMMIT",
+    help="The rows that the commit of this number has set apart; `verify` shows which there are.",
+)
+def cat(location: Any, new_only: bool, since: int | None, quarantined: int | None) -> None:
     """Write the landed rows as JSON lines, whatever their format is."""
-    for row in read_landing(location).iter_rows(new_only):
+    for row in read_landing(location, quarantined=quarantined).iter_rows(new_only, since=since):
         write(json.dumps(row, default=str, ensure_ascii=False).encode() + b"\n")
 
 
@@ -403,15 +451,16 @@ def cat(location: Any, new_only: bool) -> None:
 @at_landing
 @click.argument("query")
 @_new_only_option
+@_since_option
 @output_option
-def sql(location: Any, query: str, new_only: bool, output: str) -> None:
+def sql(location: Any, query: str, new_only: bool, since: int | None, output: str) -> None:
     """Run a query of DuckDB over the landed rows.
 
-    The table `landing` has exactly the rows of the parts in the manifest. For example "select city, count(*)
+    The table `landing` has exactly the landed rows. For example "select city, count(*)
     from landing group by city". The rows must fit into memory, but for those of a table of Delta Lake, which
     are read as they are needed.
     """
-    relation = read_landing(location).to_duckdb(new_only=new_only)
+    relation = read_landing(location).to_duckdb(new_only=new_only, since=since)
     import duckdb
 
     try:
@@ -519,11 +568,11 @@ def _age(context: click.Context, option: click.Parameter, value: str) -> float:
 def clean(location: Any, older_than: float, yes: bool, output: str) -> None:
     """List the files that no landing needs; --yes removes them.
 
-    Interrupted landings leave such files; the next landing removes most of them itself.
+    Interrupted landings leave such files, and landings that have read in vain.
     """
     found = cleaning.clean(location, older_than=older_than, dry_run=not yes)
     if not found:
-        _require_landing(location, also=PROGRESS)
+        _require_landing(location)
     if found or output != "table":
         show([file._asdict() for file in found], output, LEFTOVERS)
     files = counted(len(found), "file")
@@ -533,40 +582,29 @@ def clean(location: Any, older_than: float, yes: bool, output: str) -> None:
 
 @landing.command()
 @at_landing
-@click.option("--name", help="The replaced manifest to put back; the latest without it.")
-@click.option("--yes", is_flag=True, help="Put it back; without it what could be is only listed.")
+@click.option("--yes", is_flag=True, help="Put it back; without it what could be is only shown.")
 @output_option
-def restore(location: Any, name: str | None, yes: bool, output: str) -> None:
-    """List replaced landings; --yes puts one back.
+def restore(location: Any, yes: bool, output: str) -> None:
+    """Show what a landing has replaced; --yes puts that back.
 
-    Those that `land --on-reset full` has replaced stay until they are cleaned up. What is landed now takes
-    the place of the one that is put back.
+    It stays until the landing begins again once more, or is cleaned up. What is landed now takes its place: a
+    second `restore` puts that back.
     """
     _require_landing(location)
-    rows = [
-        {
-            "name": each.name,
-            "rows": each.manifest.rows,
-            "parts": len(each.manifest.parts),
-            "finished_at": each.manifest.finished_at,
-        }
-        for each in cleaning.replaced_landings(location)
-        if not yes or name in (None, each.name)
-    ]
+    found = cleaning.replaced_landing(location)
     if yes:
-        cleaning.restore(location, name)
-        rows = rows[:1]
+        cleaning.restore(location)
+    rows = (
+        [{"rows": found.rows, "parts": found.part_count, "finished_at": found.finished_at}] if found else []
+    )
     if rows or output != "table":
         show(rows, output, REPLACED)
-    listed = f"{counted(len(rows), 'landing')}; --yes puts back the latest, or the one of --name"
-    click.echo("Put back" if yes else listed if rows else "No landing was replaced here", err=True)
+    said = "Put back" if yes else "--yes puts it back" if rows else "No landing was replaced here"
+    click.echo(said, err=True)
 
 
-def _require_landing(location: Any, also: str = MANIFEST) -> None:
-    """Raise :class:`NothingLanded` if a folder has no manifest.
-
-    :param also: another file that will do.
-    """
-    folder = landing_at(location)
-    if folder.committed() is None and folder.read(also) is None:
+def _require_landing(location: Any) -> None:
+    """Raise :class:`NothingLanded` if nothing has landed in a folder, and nothing is staged there."""
+    commits = CommitLog(landing_at(location))
+    if commits.read() is None and not commits.staged():
         raise NothingLanded(f"nothing has landed at {shown_place(location)}, or the path is another")

@@ -11,7 +11,7 @@ import click
 
 from airflow_provider_webcollect.cli.connecting import connect, connection_options
 from airflow_provider_webcollect.cli.output import ask, output_option, printable, show
-from airflow_provider_webcollect.landing.manifest import counted
+from airflow_provider_webcollect.landing.commits import counted
 from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import NotFound, RequestRejected, TaskBusy
 from airflow_provider_webcollect.service.models import (

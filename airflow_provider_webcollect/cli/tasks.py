@@ -15,7 +15,7 @@ import click
 
 from airflow_provider_webcollect.cli.connecting import connect, connection_options
 from airflow_provider_webcollect.cli.output import interrupt_put_off, output_option, printable, show, write
-from airflow_provider_webcollect.landing.manifest import counted
+from airflow_provider_webcollect.landing.commits import counted
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE, get_running_counts
 from airflow_provider_webcollect.service.errors import WebCollectError

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_provider_webcollect.landing.checks import Checks, ValueCounter
+from airflow_provider_webcollect.landing.commits import PageFingerprint, Part, Staged
 from airflow_provider_webcollect.landing.errors import RowsMissing, SourceReset
 from airflow_provider_webcollect.landing.formats.reading import part_reader
 from airflow_provider_webcollect.landing.job import Job, intervals
-from airflow_provider_webcollect.landing.manifest import PageFingerprint, Part, Progress, part_name
+from airflow_provider_webcollect.landing.names import part_name
 from airflow_provider_webcollect.landing.profile import Profiler
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import PagingError
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from airflow_provider_webcollect.landing.formats.base import SupportsWrite
-    from airflow_provider_webcollect.landing.lease import Lease
+    from airflow_provider_webcollect.landing.staging import Staging
     from airflow_provider_webcollect.service.models import DataPage
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class SourceReader:
         self._least_left: int | None = None
         self._pages_since = 0
 
-    def go_to(self, landed: Progress) -> None:
+    def go_to(self, landed: Staged) -> None:
         """Check that the source still begins with the landed rows, and move the cursor to their end.
 
         The last landed page is read again, and its rows must have the same content: counts alone do not show
@@ -374,14 +375,14 @@ class PartsWriter:
         written.
     """
 
-    def __init__(self, job: Job, lease: Lease, reader: SourceReader) -> None:
+    def __init__(self, job: Job, staging: Staging, reader: SourceReader) -> None:
         self._job = job
-        self._lease = lease
+        self._staging = staging
         self._reader = reader
-        self._columns = job.options.file_format.columns_after(lease.progress.columns)
+        self._columns = job.options.file_format.columns_after(staging.staged.columns)
         self.values = ValueCounter(job.options.checks or Checks())
         if self.values.needs_values:
-            for part in lease.progress.parts:
+            for part in staging.staged.parts:
                 self._count_again(part)
 
     def write(self, pages: Iterator[Page]) -> None:
@@ -404,9 +405,9 @@ class PartsWriter:
 
         :return: the page that was read but belongs to the next part, if there is one.
         """
-        progress = self._lease.progress
-        number = progress.parts_before + len(progress.parts) + 1
-        name = part_name(number, progress.landing_id, self._job.options.file_format.suffix)
+        staged = self._staging.staged
+        number = staged.parts_before + len(staged.parts) + 1
+        name = part_name(number, staged.attempt_id, self._job.options.file_format.suffix)
         if self._job.options.partition:
             name = f"{self._job.options.partition}/{name}"
         last = left_over = None
@@ -423,7 +424,7 @@ class PartsWriter:
                     break
                 last = page
                 self._job.observer.on_progress(page.rows_so_far, page.total)
-                self._lease.check()
+                self._job.stop.check()
                 if behind.bytes >= self._job.options.max_part_bytes:
                     break
         # the first page of a part is always written
@@ -434,12 +435,12 @@ class PartsWriter:
             rows=rows,
             bytes=file.bytes,
             sha256=file.sha256,
-            start_offset=progress.next_offset,
+            start_offset=staged.next_offset,
             next_offset=last.next_offset,
             columns=None if self._columns.fixed else len(writer.columns) or None,
             profile=profiler.profile(rows),
         )
-        self._lease.save(
-            progress.with_part(part, self._columns.names, self._reader.first, last.fingerprint())
+        self._staging.save(
+            staged.with_part(part, self._columns.names, self._reader.first, last.fingerprint())
         )
         return left_over

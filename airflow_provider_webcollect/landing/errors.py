@@ -21,12 +21,8 @@ class DestinationTaken(LandingError):
     permanent = True
 
 
-class DestinationBusy(LandingError):
-    """Another landing is writing to the destination now; a later attempt may succeed."""
-
-
-class LeaseLost(DestinationBusy):
-    """Another landing has taken over the destination; this one has changed nothing there since."""
+class LogContended(LandingError):
+    """Other landings have committed again and again meanwhile; a later attempt may succeed."""
 
 
 class FormatChanged(LandingError):
@@ -67,13 +63,13 @@ class PartsMissing(LandingError):
 
 
 class DestinationUnreadable(LandingError):
-    """A manifest or progress file at the destination cannot be read, or has a newer version."""
+    """What the destination's files say cannot be read: torn, missing, of a newer version, contradictory."""
 
     permanent = True
 
 
 class NothingLanded(LandingError):
-    """There is no manifest at the path to read: nothing has landed there, or not yet."""
+    """There is no commit at the path to read: nothing has landed there, or not yet."""
 
 
 class NothingToReview(LandingError):
@@ -83,7 +79,7 @@ class NothingToReview(LandingError):
 
 
 class LandingReplaced(LandingError):
-    """The landing was replaced while it was read; reading the manifest again gives the new one."""
+    """Parts were deleted while the landing was read, since it has begun again; read it again."""
 
 
 class RowsRewritten(LandingError):

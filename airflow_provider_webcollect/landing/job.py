@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from airflow_provider_webcollect.landing.manifest import Manifest, Part, Run, Source
+from airflow_provider_webcollect.landing.commits import Manifest, Part, Run, Source
 from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.pages import PageReader
 
@@ -20,24 +20,6 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.models import DataPage
     from airflow_provider_webcollect.service.pauses import Stop
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseTiming:
-    """How the lease of a folder is kept and taken over, in seconds.
-
-    :param heartbeat_interval: between two heartbeats.
-    :param watch_interval: between two reads of another run's progress file.
-    :param abandoned_after: how long that progress file must stay unchanged before its landing counts as dead,
-        and is taken over; several times ``heartbeat_interval``.
-    :param progress_interval: between two writes of the progress file after a part: stores such as Google
-        Cloud Storage take one write per second of an object.
-    """
-
-    heartbeat_interval: float = 15.0
-    progress_interval: float = 1.0
-    watch_interval: float = 2.0
-    abandoned_after: float = 60.0
 
 
 class Observer:
@@ -56,13 +38,6 @@ class Observer:
         :param total: how many the service announces.
         """
 
-    def on_watch(self, owner: str, seconds: float) -> None:
-        """Another landing holds the folder; it is watched for that long, to see whether it is alive.
-
-        :param owner: its attempt and run.
-        :param seconds: how long.
-        """
-
     def on_late_rows_wait(self, seconds: float) -> None:
         """It is waited for rows that the source may not show yet.
 
@@ -78,7 +53,7 @@ class Observer:
     def on_commit(self, landed: Landed) -> None:
         """The rows are committed, and not marked yet.
 
-        :param landed: the result. A landing that begins again may commit several times.
+        :param landed: the result.
         """
 
 
@@ -99,7 +74,6 @@ class Job:
     :param source: what is read.
     :param folder: of this landing alone.
     :param run: what it is for; its rows count once, in whichever of its attempts.
-    :param attempt: Airflow's try number; of the attempts of one run, the highest may take the folder over.
     :param began: when the work began that lands several sources one after another, by ``time.monotonic()``:
         for rows that may not be shown yet, each of them waits ``late_rows_delay`` seconds from then; None for
         from its own beginning.
@@ -107,22 +81,19 @@ class Job:
     :param pages: of the source.
     :param mark: confirms the export to the service.
     :param observer: hears of the landing while it is at work.
-    :param stop: ends the landing once it is set; no manifest is written from then on. The client of ``pages``
+    :param stop: ends the landing once it is set; nothing is committed from then on. The client of ``pages``
         and ``mark`` must share it, so that it sends nothing either.
-    :param timing: of the lease.
     """
 
     source: Source
     folder: Folder
     run: Run
-    attempt: int = 1
     began: float | None = None
     options: Options
     pages: Pages
     mark: Callable[[], object]
     observer: Observer
     stop: Stop
-    timing: LeaseTiming = LeaseTiming()
 
 
 def job_of(
@@ -132,7 +103,6 @@ def job_of(
     run: Run,
     options: Options,
     *,
-    attempt: int = 1,
     began: float | None = None,
     observer: Observer | None = None,
 ) -> Job:
@@ -140,10 +110,9 @@ def job_of(
 
     :param client: of the service; once its ``stop`` is set, nothing is committed any more.
     :param source: the host of the client is added to it.
-    :param folder: see :class:`Job`, as for ``run``, ``options``, ``attempt`` and ``began``.
+    :param folder: see :class:`Job`, as for ``run``, ``options`` and ``began``.
     :param run: likewise.
     :param options: likewise.
-    :param attempt: likewise.
     :param began: likewise.
     :param observer: likewise; None for nobody.
     """
@@ -153,7 +122,6 @@ def job_of(
         source=msgspec.structs.replace(source, host=client.context.settings.host),
         folder=folder,
         run=run,
-        attempt=attempt,
         began=began,
         options=options,
         pages=PageReader(client, task, lotno, size=options.page_size, sent=observer.on_request),
@@ -170,46 +138,17 @@ def intervals(seconds: float, longest: float) -> Iterator[float]:
         seconds -= interval
 
 
-class Report(Protocol):
-    """The report of a commit: until it ends, the next run would report the parts with its own."""
-
-    def keep(self) -> object:
-        """Write heartbeats from now on, until the report ends or is given up: no other run takes it over."""
-
-    def rest(self) -> object:
-        """Write no more heartbeats."""
-
-    def renew(self) -> object:
-        """Write a heartbeat now, which proves that the report is still this run's.
-
-        :raises LeaseLost: if another run has taken it over.
-        """
-
-    def tidy(self) -> object:
-        """Delete the files that no manifest will list again: what is left to do before the end."""
-
-    def finish(self) -> object:
-        """End the report: from now on, no other run reports these parts.
-
-        :raises LeaseLost: if another run has taken it over.
-        """
-
-    def release(self, error: Exception) -> object:
-        """Give the report up after an error: the next run takes it over at once."""
-
-
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """A landing that is committed.
+    """A landing that has ended.
 
-    :ivar own: whether the landing is this run's; if not, that of another run was left as it is.
-    :ivar new: the parts whose rows this run reports: those that it has added, in whichever of its attempts,
-        and those that a run before it had committed without finishing its report. Each part belongs to one
-        run.
-    :ivar committed: the parts with the rows that this attempt has committed; empty if the commit already
-        existed.
+    :ivar manifest: what has landed.
+    :ivar own: whether the run has landed, now or in an earlier attempt; if not, what another run has landed
+        was left as it is.
+    :ivar new: the parts that the run has landed, in whichever of its attempts, with the profiles of their
+        rows; without those that were replaced since.
+    :ivar committed: those that this attempt has committed.
     :ivar checks: what became of the checks of this run's rows, in whichever of its attempts.
-    :ivar report: None if nothing was written.
     """
 
     manifest: Manifest
@@ -217,4 +156,3 @@ class Landed:
     new: tuple[Part, ...] = ()
     committed: tuple[Part, ...] = ()
     checks: tuple[CheckOutcome, ...] = ()
-    report: Report | None = field(default=None, compare=False, repr=False)

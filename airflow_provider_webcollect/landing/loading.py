@@ -1,4 +1,4 @@
-"""Loads of a landing into a warehouse by dlt: the parts that the table does not have yet, each once.
+"""Loads of a landing into a warehouse by dlt: what has landed since the last load, each part once.
 
 Rows get three more columns: ``_webcollect_landing``, the landing's folder, with the account or endpoint that
 is not in its URL; ``_webcollect_part``, their part; and ``_webcollect_row``, their position in the landing,
@@ -12,8 +12,10 @@ from 0.
   (``_dlt_valid_to``), those that it has and the table has not begin. The parts must be of one run, since the
   rows of an incremental landing are no snapshot.
 
-Which parts are loaded is kept by name in dlt's state, which is stored at the destination in the same load. A
-load that was killed before that is repeated as a whole: no disposition minds that.
+The number of the commit up to which the parts are loaded is kept in dlt's state, which is stored at the
+destination in the same load. A load that was killed before that is repeated as a whole: no disposition minds
+that. A landing that has begun again since (``on_reset="full"``, ``if_exists="overwrite"``) is loaded as a
+whole.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from dlt.destinations.job_client_impl import SqlJobClientBase
     from dlt.extract import DltResource
 
-    from airflow_provider_webcollect.landing.manifest import Manifest, Part
+    from airflow_provider_webcollect.landing.commits import Manifest, Part
 
 #: A column of a table as dlt describes it: ``data_type`` and, for some types, ``precision`` and ``scale``.
 Column = Mapping[str, Any]
@@ -56,8 +58,6 @@ LANDING, PART, ROW = "_webcollect_landing", "_webcollect_part", "_webcollect_row
 #: For ``scd2``: the digest of what a row holds.
 VERSION = "_webcollect_version"
 _ADDED = (LANDING, PART, ROW, VERSION)
-#: How many parts one statement deletes the rows of.
-_NAMES = 500
 #: Characters of an error of dlt or a warehouse that are shown; some quote whole statements.
 _LONGEST_REASON = 500
 #: The hints of an earlier load that dlt would keep with the table.
@@ -83,18 +83,24 @@ class LandingSource(Protocol):
     def identity(self) -> str:
         """What tells it from all other landings."""
 
+    def parts(self, *, since: int | None = None) -> Sequence[Part]:
+        """Return the parts of the commits after one, or all, in the order of their rows."""
+
+    def profiles(self) -> Sequence[Any]:
+        """Return what the rows of each run hold."""
+
     def tables_of(self, part: Part) -> Iterator[pa.Table]:
         """Yield the rows of a part."""
 
 
-def _hints(options: LoadOptions, by_row: bool) -> dict[str, Any]:
+def _hints(options: LoadOptions, by_row: bool, is_whole: bool) -> dict[str, Any]:
     """Return the arguments of dlt's resource."""
     match options.write_disposition:
         case "append" if by_row:
             merge = {"disposition": "merge", "deduplicated": True}
             return {"write_disposition": merge, "primary_key": (LANDING, PART, ROW)}
         case "append":
-            return {"write_disposition": "merge", "merge_key": (LANDING, PART)}
+            return {"write_disposition": "merge", "merge_key": LANDING if is_whole else (LANDING, PART)}
         case "merge":
             latest = {"name": ROW, "data_type": "bigint", "dedup_sort": "desc"}
             return {
@@ -113,24 +119,25 @@ class NewParts:
 
     :param landed: the landing.
     :param options: how they are written.
-    :param in_table: the parts of this landing that the table has rows of; None if that is not known.
+    :param since: the number of a commit: only parts of later ones are loaded; 0 for all.
     :ivar parts: those of the last load.
     """
 
-    def __init__(
-        self, landed: LandingSource, options: LoadOptions, in_table: Collection[str] | None = None
-    ) -> None:
+    def __init__(self, landed: LandingSource, options: LoadOptions, since: int = 0) -> None:
         self._landed = landed
         self._options = options
-        self._in_table = in_table
-        self.parts: list[Part] = []
+        self._since = since
+        self.parts: Sequence[Part] = ()
 
-    def resource(self, name: str, *, by_row: bool = False) -> DltResource:
-        """Return the resource of dlt that yields their rows as Arrow tables, and remembers them in its state.
+    def resource(self, name: str, *, by_row: bool = False, is_whole: bool = False) -> DltResource:
+        """Return the resource of dlt that yields their rows as Arrow tables.
+
+        Its state remembers up to which commit they are loaded.
 
         :param name: of the resource and its table.
         :param by_row: have ``append`` replace single rows rather than those of a part, for destinations that
             merge by a primary key alone, such as Delta Lake.
+        :param is_whole: have ``append`` replace all rows of the landing.
         :raises ExtraMissing: if dlt or pyarrow is not installed.
         """
         for package in ("dlt", "pyarrow"):
@@ -140,53 +147,55 @@ class NewParts:
         def tables() -> Iterator[pa.Table]:
             states = dlt.current.resource_state().setdefault("landings", {})
             state = states.get(self._landed.identity)
-            self.parts = self._missing(state)
-            names = {part.name for part in self.parts}
+            self.parts = self._missing(self.loaded(state))
             keeps_columns = state and self._options.write_disposition != "replace"
             columns = _Columns(name, state["columns"] if keeps_columns else {})
-            first_row = 0
-            for part in self._landed.manifest.parts:
-                if part.name in names:
-                    yield from self._rows(part, first_row, columns)
+            manifest = self._landed.manifest
+            # the parts of the last commits are the last ones
+            first_row = manifest.rows - sum(part.rows for part in self.parts)
+            for part in self.parts:
+                yield from self._rows(part, first_row, columns)
                 first_row += part.rows
             states[self._landed.identity] = {
                 "options": _plain(self._options),
-                "parts": self.names(),
+                "log": manifest.log_id,
+                "commit": manifest.commit,
                 "columns": columns.known,
             }
 
-        return dlt.resource(tables, name=name, **_hints(self._options, by_row))
+        return dlt.resource(tables, name=name, **_hints(self._options, by_row, is_whole))
 
-    def _missing(self, state: dict[str, Any] | None) -> list[Part]:
-        """Return the parts to load.
+    def loaded(self, state: dict[str, Any] | None) -> int:
+        """Return the number of the commit up to which the parts are loaded; 0 for none.
 
         :param state: what an earlier load has remembered.
+        """
+        if self._options.write_disposition == "replace" or not state:
+            return 0
+        manifest, number = self._landed.manifest, int(state["commit"])
+        # the landing may have begun again, or its folder was emptied, or an older version of a table put back
+        is_known = (
+            state["options"] == _plain(self._options)
+            and state["log"] == manifest.log_id
+            and manifest.first_commit <= number <= manifest.commit
+        )
+        return number if is_known else 0
+
+    def _missing(self, loaded: int) -> Sequence[Part]:
+        """Return the parts to load.
+
+        :param loaded: the number of the commit up to which they are loaded.
         :raises LoadRefused: for ``scd2``, if the parts are of several runs.
         """
-        parts = list(self._landed.manifest.parts)
-        loaded = self._loaded(state)
-        missing = [part for part in parts if part.name not in loaded]
-        if self._options.write_disposition != "scd2":
+        missing = self._landed.parts(since=max(loaded, self._since))
+        if self._options.write_disposition != "scd2" or not missing:
             return missing
-        if len({part.run for part in parts}) > 1:
+        if len(self._landed.profiles()) > 1:
             raise LoadRefused(
                 f"the rows of {self._landed.uri} are of several runs: write_disposition='scd2' needs a "
                 f"snapshot, that is a landing with mode='full'"
             )
-        return parts if missing else []
-
-    def _loaded(self, state: dict[str, Any] | None) -> Collection[str]:
-        disposition = self._options.write_disposition
-        if disposition == "replace" or not state or state["options"] != _plain(self._options):
-            return ()
-        if disposition == "append" and self._in_table is not None:
-            return set(state["parts"]) & set(self._in_table)
-        # of a part that is loaded, all rows may have been replaced by later ones
-        return set(state["parts"])
-
-    def names(self) -> list[str]:
-        """Return the names of all parts."""
-        return [part.name for part in self._landed.manifest.parts]
+        return self._landed.parts()
 
     def _rows(self, part: Part, first_row: int, columns: _Columns) -> Iterator[pa.Table]:
         """Yield the rows of a part.
@@ -288,7 +297,7 @@ def _digest(row: dict[str, Any]) -> str:
 
 def load(
     landed: LandingSource, options: LoadOptions, table: str, make_destination: Callable[..., Any]
-) -> list[Part]:
+) -> Sequence[Part]:
     """Load what is new in a landing, and return the parts that were loaded.
 
     What is loaded lies in a temporary folder before, so that must have room for it.
@@ -366,33 +375,35 @@ def _active_pipeline_kept() -> Iterator[None]:
             context.activate(before)
 
 
-def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table: str) -> list[Part]:
+def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table: str) -> Sequence[Part]:
     disposition = options.write_disposition
     with _client(pipeline) as client:
         columns = _columns(client, table)
-        if PART in columns and (VERSION in columns) != (disposition == "scd2"):
-            rule = f"{table} was loaded in a way that does not go with it: choose another table, or drop it"
-            raise InvalidArgument("write_disposition", disposition, rule)
-        can_tell = disposition == "append" and PART in columns
-        in_table = _parts_in(client, table, landed.identity) if can_tell else set()
-    parts = NewParts(landed, options, in_table)
-    resource = parts.resource(table)
+    if PART in columns and (VERSION in columns) != (disposition == "scd2"):
+        rule = f"{table} was loaded in a way that does not go with it: choose another table, or drop it"
+        raise InvalidArgument("write_disposition", disposition, rule)
+    new = NewParts(landed, options)
+    resource = new.resource(table, is_whole=not new.loaded(_state_of(pipeline, landed, table)))
     if columns:
         resource.add_map(_TypeCheck(pipeline, table, columns))
     # nothing is changed before all that is new has been read
     pipeline.extract(resource, refresh=_refresh(pipeline, table, columns))
-    replaced = in_table.difference(parts.names())
-    if not (parts.parts or replaced or disposition == "replace"):
-        return []
+    if not (new.parts or disposition == "replace"):
+        return ()
     pipeline.normalize()
-    if replaced:
-        with _client(pipeline) as client:
-            _delete(client, table, landed.identity, sorted(replaced))
     pipeline.load().raise_on_failed_jobs()
     with _client(pipeline) as client, client.with_staging_dataset():
         if client.is_storage_initialized():
             client.sql_client.drop_dataset()
-    return parts.parts
+    return new.parts
+
+
+def _state_of(pipeline: Pipeline, landed: LandingSource, table: str) -> dict[str, Any]:
+    """Return what earlier loads of a landing have remembered; empty for nothing."""
+    found: Any = pipeline.state
+    for key in ("sources", pipeline.default_schema_name, "resources", table, "landings", landed.identity):
+        found = found.get(key) or {}
+    return dict(found)
 
 
 def _client(pipeline: Pipeline) -> Any:
@@ -469,28 +480,6 @@ def _refresh(pipeline: Pipeline, table: str, columns: Collection[str]) -> Litera
         for hint in _COLUMN_HINTS:
             column.pop(hint, None)
     return None if columns else "drop_resources"
-
-
-def _parts_in(client: SqlJobClientBase, table: str, landing: str) -> set[str]:
-    """Return the parts of a landing that a table has rows of."""
-    sql, names = client.sql_client, [client.sql_client.escape_column_name(name) for name in (PART, LANDING)]
-    query = f"SELECT DISTINCT {names[0]} FROM {sql.make_qualified_table_name(table)} WHERE {names[1]} = %s"  # noqa: S608
-    return {name for (name,) in sql.execute_sql(query, landing) or ()}
-
-
-def _delete(client: SqlJobClientBase, table: str, landing: str, parts: Sequence[str]) -> None:
-    """Delete the rows of parts that a landing has no more."""
-    sql = client.sql_client
-    part, folder = (sql.escape_column_name(name) for name in (PART, LANDING))
-    for begin in range(0, len(parts), _NAMES):
-        names = parts[begin : begin + _NAMES]
-        marks = ", ".join(["%s"] * len(names))
-        where = f"{folder} = %s AND {part} IN ({marks})"
-        sql.execute_sql(
-            f"DELETE FROM {sql.make_qualified_table_name(table)} WHERE {where}",  # noqa: S608
-            landing,
-            *names,
-        )
 
 
 def _failure(error: Exception, table: str) -> BaseException:

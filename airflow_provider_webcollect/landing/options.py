@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 import msgspec
 
 from airflow_provider_webcollect.landing.checks import Checks, OnFailedChecks, make_checks
-from airflow_provider_webcollect.landing.manifest import MANIFEST, PARTITION_PATTERN, Mode
+from airflow_provider_webcollect.landing.commits import Mode
+from airflow_provider_webcollect.landing.names import MANIFEST, PARTITION_PATTERN
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -236,10 +237,15 @@ def landing_at(path: Any, storage_options: Mapping[str, Any] | None = None) -> F
     """Return the folder of a landing that is there, as a table if it is one.
 
     The arguments and errors are those of :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
+
+    :param path: also a folder, which is returned.
     """
+    from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.landing.tables import found_folder, is_iceberg_table
     from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
 
+    if isinstance(path, Folder):
+        return path
     if not is_iceberg_table(path):
         return found_folder(*locate(path, storage_options))
     if storage_options is not None:

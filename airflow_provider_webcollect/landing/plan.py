@@ -1,29 +1,20 @@
-"""Deciding what a landing does from the contents of the folder, without any reads or writes."""
+"""Deciding what a landing does from what has landed and what is staged, without any reads or writes."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_provider_webcollect.landing.errors import DestinationTaken, FormatChanged, PartsMissing
-from airflow_provider_webcollect.landing.manifest import (
-    Manifest,
-    PageFingerprint,
-    Part,
-    Progress,
-    RunRecord,
-    counted,
-    missing_part,
-    now,
-)
-from airflow_provider_webcollect.landing.storage.folder import is_marker, is_ours
+from airflow_provider_webcollect.landing.commits import Manifest, PageFingerprint, Staged, now
+from airflow_provider_webcollect.landing.errors import DestinationTaken, FormatChanged
+from airflow_provider_webcollect.landing.names import new_attempt_id
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.landing.checks import CheckOutcome
+    from airflow_provider_webcollect.landing.commits import Run
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.job import Job
 
@@ -31,51 +22,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class FolderState:
-    """The contents of the folder.
+class Keep:
+    """What has landed stays as it is."""
 
-    :ivar files: bytes by name.
-    :ivar missing: a part of the manifest whose file is not there, if there is one.
-    """
-
-    manifest: Manifest | None
-    manifest_version: str | None
-    progress: Progress | None
-    progress_version: str | None
-    files: Mapping[str, int]
-    missing: Part | None = None
-
-    @property
-    def history(self) -> tuple[RunRecord, ...]:
-        """The records of the last runs that have committed rows."""
-        return () if self.manifest is None else self.manifest.history
-
-    @property
-    def is_unreported(self) -> bool:
-        """Whether the run that has committed the manifest may not have finished its report."""
-        progress, manifest = self.progress, self.manifest
-        return progress is not None and manifest is not None and manifest.landing_id in progress.attempt_ids
-
-    @property
-    def has_unreported_parts(self) -> bool:
-        """Whether there are rows that a run before has committed and not reported."""
-        return self.is_unreported and self.manifest is not None and self.manifest.new_parts > 0
-
-    def is_given_up(self, job: Job) -> bool:
-        """Return whether the progress file is of an attempt of the job's run that Airflow has given up."""
-        progress = self.progress
-        return progress is not None and progress.run == job.run and progress.attempt <= job.attempt
-
-    def lacks_mark(self, job: Job) -> bool:
-        """Return whether the job marks and the commit is not marked."""
-        return job.options.mark_exported and self.manifest is not None and self.manifest.lacks_mark
-
-
-@dataclass(frozen=True, slots=True)
-class AlreadyCommitted:
-    """The existing commit stays unchanged."""
-
-    manifest: Manifest
+    state: Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,171 +35,142 @@ class Copy:
     :ivar starts: possible starting points; the first one that the source still matches is used.
     """
 
-    starts: tuple[Progress, ...]
+    starts: tuple[Staged, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FinishReport:
-    """An earlier attempt of the run has committed, and its report must be finished.
+def make_plan(job: Job, state: Manifest | None, staged: Iterable[Staged]) -> Keep | Copy:
+    """Return what a landing does.
 
-    :ivar start: the end of what is landed.
-    :ivar checks: what became of the checks of the run's rows.
-    """
-
-    start: Progress
-    checks: tuple[CheckOutcome, ...]
-
-
-def make_plan(job: Job, found: FolderState) -> AlreadyCommitted | FinishReport | Copy:
-    """Return what a landing does with the folder.
-
-    :raises DestinationTaken: if the folder holds something that must not be changed.
-    :raises PartsMissing: if parts that another run has landed are missing.
+    :param state: what has landed; None for nothing.
+    :param staged: what attempts of the run have written, the last one last.
+    :raises DestinationTaken: if another source, or another run's rows, must not be changed.
     :raises FormatChanged: if the data to continue has other format options.
     """
-    committed = found.manifest
-    if committed is not None and _already_committed(job, found, committed):
-        if committed.run == job.run and found.is_unreported:
-            return FinishReport(continuing(job, committed), committed.checks)
-        return AlreadyCommitted(committed)
-    _refuse_foreign_files(job, found)
-    starts = _starts(job, found, committed)
-    resumed = _resumed(job, found, starts)
-    return Copy(tuple(starts if resumed is None else (resumed, *starts)))
+    if state is not None:
+        _refuse_another_source(job, state)
+        if has_committed(job.run, state):
+            # before a mark, rows that have come since must land first
+            if state.run != job.run or not is_mark_due(job, state):
+                return Keep(state)
+        elif job.options.mode == "full" and job.options.if_exists == "fail":
+            raise DestinationTaken(
+                f"{job.folder.root} holds what {state.run} landed; land with mode='incremental', which adds "
+                "what is new, or give every run its own destination (with {{ run_id }} in it, say), or "
+                "land with if_exists='skip' or if_exists='overwrite'"
+            )
+        elif job.options.mode == "full" and job.options.if_exists == "skip":
+            return Keep(state)
+    starts = _starts(job, state)
+    resumed = [start for each in staged if (start := _resumed(job, each, starts))]
+    return Copy((*resumed[-1:], *starts))
 
 
-def _already_committed(job: Job, found: FolderState, committed: Manifest) -> bool:
-    if not (landed := committed.source).is_same_as(job.source):
-        elsewhere = (
-            f"; the first is of the service at {landed.host}, the second at {job.source.host}. If both are "
-            "one service, change `source.host` in the manifest"
-            if landed.is_same_as(msgspec.structs.replace(job.source, host=None))
-            else "; give each collection task, or batch of one, a destination of its own"
-        )
-        raise DestinationTaken(f"{job.folder.root} holds {landed}, not {job.source}{elsewhere}")
-    if committed.run == job.run:
-        return not found.lacks_mark(job) and found.missing is None
-    if job.options.mode == "full" and job.options.if_exists == "fail":
+def has_committed(run: Run, state: Manifest) -> bool:
+    """Return whether an attempt of a run has committed: its result stays, whatever has landed since."""
+    return state.record_of(run) is not None or any(each.run == run for each in state.set_apart)
+
+
+def is_mark_due(job: Job, state: Manifest | None) -> bool:
+    """Return whether the job marks, and what has landed is not marked."""
+    return job.options.mark_exported and state is not None and state.lacks_mark
+
+
+def can_be_set_apart(staged: Staged) -> bool:
+    """Return whether a landing can go on behind rows without having them; else it begins with them."""
+    return staged.mode == "incremental" and (staged.continues or not staged.base)
+
+
+def _refuse_another_source(job: Job, state: Manifest) -> None:
+    if state.table_format != job.folder.table_format:
         raise DestinationTaken(
-            f"{job.folder.root} holds what {committed.run} landed; land with mode='incremental', which adds "
-            "what is new, or give every run its own destination (with {{ run_id }} in it, say), or "
-            "land with if_exists='skip' or if_exists='overwrite'"
+            f"{job.folder.root} holds a landing that is {_kind(state.table_format)}; give the one that is "
+            f"{_kind(job.folder.table_format)} a destination of its own"
         )
-    return job.options.mode == "full" and job.options.if_exists == "skip"
+    if (landed := state.source).is_same_as(job.source):
+        return
+    elsewhere = (
+        f"; the first is of the service at {landed.host}, the second at {job.source.host}. If both are "
+        "one service, land at another destination"
+        if landed.is_same_as(msgspec.structs.replace(job.source, host=None))
+        else "; give each collection task, or batch of one, a destination of its own"
+    )
+    raise DestinationTaken(f"{job.folder.root} holds {landed}, not {job.source}{elsewhere}")
 
 
-def _refuse_foreign_files(job: Job, found: FolderState) -> None:
-    foreign = sorted(name for name in found.files if not (is_ours(name) or is_marker(name)))
-    if foreign:
-        raise DestinationTaken(
-            f"{job.folder.root} holds files that no landing wrote ({', '.join(foreign[:5])}); "
-            "give the landing a folder of its own"
-        )
-    progress = found.progress
-    if progress is not None and progress.parts and not progress.source.is_same_as(job.source):
-        raise DestinationTaken(f"{job.folder.root} holds a part of {progress.source}, not of {job.source}")
+def _kind(table_format: str | None) -> str:
+    return "no table" if table_format is None else f"a table of {table_format}"
 
 
-def _starts(job: Job, found: FolderState, committed: Manifest | None) -> list[Progress]:
-    """Return the possible starting points besides an unfinished landing, the best first.
-
-    :raises PartsMissing: if another run's rows are missing: read again, they would count as new.
-    """
-    first_row = _first_row(job, committed)
-    goes_on = committed is not None and (committed.run == job.run or job.options.mode == "incremental")
-    if committed is None or not goes_on:
+def _starts(job: Job, state: Manifest | None) -> list[Staged]:
+    """Return the possible starting points besides an unfinished landing, the best first."""
+    first_row = _first_row(job, state)
+    if state is None or (job.options.mode == "full" and state.run != job.run):
         return [first_row]
-    if missing := found.missing:
-        log.warning("%s has vanished from the destination.", missing.name)
-        if committed.new(job.run) == committed.parts or job.options.on_reset == "full":
-            return [first_row]
-        raise PartsMissing(
-            f"{missing.name} is not at {job.folder.root} any more, or is not as long as it was; a landing "
-            "needs all of its parts. Put it back; or land all rows again, with on_reset='full' (all of them "
-            "count as new then) or at another destination"
-        )
-    end = continuing(job, committed)
+    end = continuing(job, state)
     match job.options.on_reset:
         case "full":
             return [end, first_row]
         case "append":
-            return [end, _after_reset(end, committed)]
+            return [end, _after_reset(end, state)]
     return [end]
 
 
-def _first_row(job: Job, committed: Manifest | None) -> Progress:
-    """Return the progress of a landing that begins with the first row."""
-    return Progress(
+def _first_row(job: Job, state: Manifest | None) -> Staged:
+    """Return the start of a landing that begins with the first row."""
+    return Staged(
+        attempt_id=new_attempt_id(),
         source=job.source,
+        run=job.run,
         mode=job.options.mode,
         encoding=encoding_of(job.options.file_format),
         table_format=job.folder.table_format,
-        base=None if committed is None else committed.landing_id,
+        columns=job.options.file_format.columns_after(()).names,
+        base=0 if state is None else state.commit,
         started_at=now(),
     )
 
 
-def encoding_of_manifest(committed: Manifest) -> dict[str, Any]:
-    """Return the format of a landing with all its options, as :func:`encoding_of` does."""
-    return {**committed.encoding, "file_format": committed.format, "compression": committed.compression}
-
-
-def continuing(job: Job, committed: Manifest) -> Progress:
-    """Return the progress of a landing that adds to the commit.
+def continuing(job: Job, state: Manifest) -> Staged:
+    """Return the start of a landing that adds to what has landed.
 
     :raises FormatChanged: if the job has other format options.
     """
-    _refuse_another_format(job, encoding_of_manifest(committed))
+    _refuse_another_format(job, state.file_format)
     return msgspec.structs.replace(
-        _first_row(job, committed),
-        columns=committed.columns or (),
+        _first_row(job, state),
+        columns=state.columns or (),
         continues=True,
-        rows_before=committed.source_rows,
+        rows_before=state.source_rows,
         # names go on from there, so that their order is that of the rows
-        parts_before=len(committed.parts),
-        offset_before=committed.next_offset,
-        earlier_rows=committed.earlier_rows,
-        last_page=committed.last_page,
+        parts_before=state.part_count,
+        offset_before=state.next_offset,
+        earlier_rows=state.earlier_rows,
+        last_page=state.last_page,
     )
 
 
-def _after_reset(end: Progress, committed: Manifest) -> Progress:
-    """Return the progress of a landing that adds the source's rows, from the first, to the commit."""
+def _after_reset(end: Staged, state: Manifest) -> Staged:
+    """Return the start of a landing that adds the source's rows, from the first, to what has landed."""
     return msgspec.structs.replace(
-        end, rows_before=0, offset_before=0, earlier_rows=committed.rows, last_page=PageFingerprint()
+        end, rows_before=0, offset_before=0, earlier_rows=state.rows, last_page=PageFingerprint()
     )
 
 
-def _resumed(job: Job, found: FolderState, starts: Sequence[Progress]) -> Progress | None:
-    """Return the progress of the unfinished landing, if it has rows that can be used."""
-    progress = found.progress
-    if progress is None or not progress.parts or progress.source != job.source:
+def _resumed(job: Job, staged: Staged, starts: Sequence[Staged]) -> Staged | None:
+    """Return what an earlier attempt of the run has written, as a start for this one, if it can be used."""
+    if not staged.parts or staged.source != job.source:
         return None
     # a landing that restarted from the first row after a reset of the source still needs `on_reset`
-    if (start := next((start for start in starts if _begins(start) == _begins(progress)), None)) is None:
+    if (start := next((start for start in starts if _begins(start) == _begins(staged)), None)) is None:
         return None
-    if progress.encoding != start.encoding:
-        log.warning("%d rows were written with other format options; they are read again.", progress.rows)
+    if staged.encoding != start.encoding:
+        log.warning("%d rows were written with other format options; they are read again.", staged.rows)
         return None
-    if missing := missing_part(progress.parts, found.files):
-        log.warning("%s has vanished from the destination; its rows are read again.", missing.name)
-        return None
-    log.info(
-        "Going on after %d rows in %s.",
-        progress.rows,
-        counted(progress.parts_before + len(progress.parts), "part"),
-    )
-    return msgspec.structs.replace(progress, refused=())
+    return msgspec.structs.replace(staged, attempt_id=start.attempt_id, refused=())
 
 
-def _begins(progress: Progress) -> tuple[object, ...]:
-    return (
-        progress.base,
-        progress.mode,
-        progress.continues,
-        progress.rows_before,
-        progress.earlier_rows,
-    )
+def _begins(staged: Staged) -> tuple[object, ...]:
+    return (staged.base, staged.mode, staged.continues, staged.rows_before, staged.earlier_rows)
 
 
 def encoding_of(file_format: FileFormat) -> dict[str, Any]:
@@ -264,15 +185,15 @@ def _in_words(option: Any) -> str:
     return "not set" if option is None else ", ".join(option) if isinstance(option, list) else str(option)
 
 
-def _refuse_another_format(job: Job, found: dict[str, Any]) -> None:
+def _refuse_another_format(job: Job, landed: Mapping[str, Any]) -> None:
     wanted = encoding_of(job.options.file_format)
     differing = [
-        f"`{name}` is {_in_words(wanted.get(name))} and was {_in_words(found.get(name))}"
-        for name in {**wanted, **found}
-        if wanted.get(name) != found.get(name)
+        f"`{name}` is {_in_words(wanted.get(name))} and was {_in_words(landed.get(name))}"
+        for name in {**wanted, **landed}
+        if wanted.get(name) != landed.get(name)
     ]
     if differing:
-        if wanted["file_format"] != found.get("file_format"):
+        if wanted["file_format"] != landed.get("file_format"):
             # the other differences only follow from the format
             del differing[1:]
         raise FormatChanged(

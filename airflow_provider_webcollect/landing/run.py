@@ -1,93 +1,83 @@
-"""Landings from end to end: plan, lease, copy, commit, mark, report.
+"""Landings from end to end: read the log, plan, copy, check, append a commit, publish it, mark.
 
-The commit is one write of the manifest, on the condition that it still is the one that was read. A part
-becomes visible only when complete, under a unique name, and counts once the manifest lists it. Who loses the
-compare-and-swap reads the folder again and plans again.
+A part becomes visible only when complete, under a unique name, and counts once a commit lists it. A landing
+that finds that another has made the commit of its number reads the log again and plans again.
 """
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import itertools
 import logging
 import shlex
 from collections import deque
-from concurrent.futures import wait
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from airflow_provider_webcollect.landing.checks import CheckOutcome, Checks, ValueCounter, evaluate
-from airflow_provider_webcollect.landing.commit import commit, is_commit_due, read_folder
-from airflow_provider_webcollect.landing.copy import Page, PartsWriter, SourceReader, rows_missing
+from airflow_provider_webcollect.landing.checks import Checks, ValueCounter, evaluate
+from airflow_provider_webcollect.landing.commits import Kind, commit_of, counted, following, missing_part
+from airflow_provider_webcollect.landing.copy import PartsWriter, SourceReader, rows_missing
 from airflow_provider_webcollect.landing.errors import (
     ChecksFailed,
-    DestinationBusy,
     DestinationTaken,
+    LogContended,
     SomeFailed,
     SourceReset,
 )
-from airflow_provider_webcollect.landing.job import Job, Landed, Report
-from airflow_provider_webcollect.landing.lease import Lease, wait_until_free
-from airflow_provider_webcollect.landing.manifest import (
-    PROGRESS,
-    Manifest,
-    Part,
-    Progress,
-    counted,
-)
+from airflow_provider_webcollect.landing.job import Job, Landed
+from airflow_provider_webcollect.landing.log import CommitLog, Conflict
 from airflow_provider_webcollect.landing.plan import (
-    AlreadyCommitted,
-    Copy,
-    FinishReport,
-    FolderState,
+    Keep,
+    can_be_set_apart,
+    has_committed,
+    is_mark_due,
     make_plan,
 )
 from airflow_provider_webcollect.landing.profile import sum_of
-from airflow_provider_webcollect.landing.review import can_be_set_apart, quarantine
-from airflow_provider_webcollect.landing.storage import Changed
-from airflow_provider_webcollect.service.pauses import LONGEST_WAIT, first_done, in_background
+from airflow_provider_webcollect.landing.staging import Staging
+from airflow_provider_webcollect.service.pauses import first_done, in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
-    from types import TracebackType
 
+    from airflow_provider_webcollect.landing.checks import CheckOutcome
+    from airflow_provider_webcollect.landing.commits import Manifest, Part, Staged
+    from airflow_provider_webcollect.landing.copy import Page
+    from airflow_provider_webcollect.landing.plan import Copy
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-#: How often the folder is read again because another landing has changed it meanwhile.
+#: How often the log is read again because another landing has committed meanwhile.
 PLAN_TRIES = 10
 #: How many failed checks a message names.
 _SHOWN = 20
 
 
-def run_job(job: Job, *, finish: bool = True) -> Landed:
-    """Move the rows of a source to a folder, and return the manifest that commits them.
+def run_job(job: Job) -> Landed:
+    """Move the rows of a source to a folder, and return what has landed there.
 
-    A commit of the same run stays unchanged; an unfinished landing of the same source is resumed. If there is
-    nothing new, nothing is written (contract.md, endpoints 17, 18 and 19).
+    A commit of the same run stays unchanged; what an attempt of it has left unfinished is resumed. If there
+    is nothing new, nothing is written (contract.md, endpoints 17, 18 and 19).
 
     :param job: what is landed, where and for which run, see :func:`~.landing.job.job_of`.
-    :param finish: whether the result counts as reported when this returns; else the caller adds it to an
-        :class:`.Unreported`. A run that never does so leaves its parts to the next run, which reports them
-        with its own.
-    :return: ``manifest``; ``new``, the parts whose rows this run reports; ``committed``, those with the rows
-        that this call has committed; ``own``, False if another run's landing was left as it is.
+    :return: ``manifest``; ``new``, the parts that this run has landed; ``committed``, those that this call
+        has committed; ``own``, False if another run's landing was left as it is.
     :raises DestinationTaken: if the folder holds another source, foreign files, or another run's commit that
         may not be replaced.
-    :raises DestinationBusy: if another landing is writing there, or has taken over the folder.
+    :raises LogContended: if other landings have committed again and again meanwhile.
     :raises FormatChanged: if the data to continue has other format options.
     :raises SourceReset: if the source no longer begins with the data to continue.
     :raises RowsMissing: if the service returned fewer or more rows than it announced.
     :raises ChecksFailed: if a check failed, unless ``on_failed_checks`` is ``warn``.
-    :raises PartsMissing: if parts of another run are missing.
-    :raises DestinationUnreadable: if the manifest is torn, or of a newer version.
+    :raises DestinationUnreadable: if a commit is torn, missing, of a newer version, or contradicts the
+        others.
     :raises CastFailed: if a value does not fit its column's type.
     :raises UnreadableRow: if a row is no JSON object.
     :raises ExtraMissing: if the format needs a package that is not installed.
     :raises StorageError: if the storage cannot be read or written.
-    :raises Stopped: once the job's ``stop`` is set; what was committed just before, the next run reports.
+    :raises Stopped: once the job's ``stop`` is set.
     :raises WebCollectError: if the service refuses a request, or cannot be reached.
     """
     job.options.file_format.require_extras()
@@ -98,123 +88,176 @@ def run_job(job: Job, *, finish: bool = True) -> Landed:
     job.folder.check_partition(job.options.partition)
     for _ in range(PLAN_TRIES):
         try:
-            landed = _land_on(job, read_folder(job.folder))
-        except Changed:
-            log.info("Another landing has written to %s; the folder is read again.", job.folder.root)
+            return _Landing(job).run()
+        except Conflict:
+            log.warning(
+                "Another landing has committed to %s while this one read the source, which begins again; "
+                "`max_active_runs=1` spares that.",
+                job.folder.root,
+            )
             job.pages.forget()
-        else:
-            if finish:
-                with Unreported() as unreported:
-                    unreported.add(landed)
-            return landed
-    raise DestinationBusy(f"other landings keep writing to {job.folder.root}")
+    raise LogContended(f"other landings keep committing to {job.folder.root}")
 
 
-def _land_on(job: Job, found: FolderState) -> Landed:
-    plan = make_plan(job, found)
-    if isinstance(plan, AlreadyCommitted):
-        committed = plan.manifest
-        log.info("Run %s has landed %d rows already.", committed.run.run_id, committed.rows)
-        return _unwritten(job, found, committed, committed.checks if committed.run == job.run else ())
-    wait_until_free(job, found)
-    if isinstance(plan, FinishReport):
-        lease = Lease.acquire(job, plan.start, found)
-        with lease.held():
-            return commit(job, found, lease, plan.start.rows, plan.checks)
-    reader = SourceReader(job)
-    start, first, others = _first_page(job, reader, plan, found)
-    is_write_due = is_commit_due(found, start) or found.lacks_mark(job)
-    if first is None and found.manifest is not None and not is_write_due:
-        log.info("%s has nothing new for %s.", job.source, job.folder.root)
-        checked = _check(job, found, (), ValueCounter(Checks()))
-        if checked.failed:
-            raise _refusal(job, (), checked.failed)
-        return _unwritten(job, found, found.manifest, checked.outcomes)
-    lease = Lease.acquire(job, start, found)
-    with lease.held():
-        writer = PartsWriter(job, lease, reader)
-        writer.write(itertools.chain(() if first is None else (first,), others))
-        _complete(job, lease, reader, writer)
-        checked = _check(job, found, lease.progress.parts, writer.values)
-        if checked.failed:
-            return _set_apart(job, found, lease, checked)
-        return commit(job, found, lease, reader.count.total, checked.outcomes)
+class _Landing:
+    """A landing on what has landed by now.
 
-
-def _set_apart(job: Job, found: FolderState, lease: Lease, checked: _Checked) -> Landed:
-    """Do what is to be done with rows that have failed their checks.
-
-    :raises ChecksFailed: unless they are quarantined; they are staged then.
-    """
-    progress = lease.progress
-    if not progress.parts:
-        raise _refusal(job, (), checked.failed)
-    if job.options.on_failed_checks == "quarantine" and can_be_set_apart(progress):
-        return quarantine(job, found, lease, checked.outcomes)
-    lease.save(msgspec.structs.replace(progress, refused=checked.failed))
-    raise _refusal(job, progress.parts, checked.failed)
-
-
-def _unwritten(
-    job: Job, found: FolderState, manifest: Manifest, outcomes: tuple[CheckOutcome, ...]
-) -> Landed:
-    """Return the result of a landing that leaves the commit as it is.
-
-    :raises Changed: if others have worked in the folder while it was read: what the manifest says of this
-        run's parts may not hold any more. A landing that writes the progress file learns this from its
-        condition.
-    """
-    progress = job.folder.read(PROGRESS)
-    if (progress and progress.version) != found.progress_version:
-        raise Changed(PROGRESS)
-    own = manifest.run == job.run or job.options.mode == "incremental"
-    return Landed(manifest, own, manifest.new(job.run), checks=outcomes)
-
-
-class _Checked(NamedTuple):
-    """What became of the checks of a run's rows.
-
-    :ivar outcomes: of all of them.
-    :ivar failed: those for which nothing may be committed.
+    All methods raise :class:`Conflict` if another landing has committed since.
     """
 
-    outcomes: tuple[CheckOutcome, ...] = ()
-    failed: tuple[CheckOutcome, ...] = ()
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._log = CommitLog(job.folder)
+        self._state = state = self._log.read()
+        #: Of earlier attempts of the run.
+        self._own = self._log.commits_of(state, job.run) if state else ()
 
+    def run(self) -> Landed:
+        job, state = self._job, self._state
+        if state is None:
+            job.folder.refuse_foreign_files()
+        staged = self._log.staged(job.run)
+        if staged:
+            files = job.folder.files()
+            staged = {name: each for name, each in staged.items() if not missing_part(each.parts, files)}
+        plan = make_plan(job, state, staged.values())
+        if isinstance(plan, Keep):
+            return self._kept(plan.state)
+        reader = SourceReader(job)
+        start, first, others = self._first_page(reader, plan)
+        if first is None and state is not None and start.continues and not start.parts:
+            return self._nothing_new(state)
+        if start.parts:
+            count = counted(start.parts_before + len(start.parts), "part")
+            log.info("Going on after %d rows in %s.", start.rows, count)
+        with Staging(job, start, staged) as staging:
+            writer = PartsWriter(job, staging, reader)
+            writer.write(itertools.chain(() if first is None else (first,), others))
+            _complete(job, staging, reader, writer)
+            outcomes = self._check(staging.staged.parts, writer.values)
+            return self._commit(staging, reader.count.total, outcomes)
 
-def _check(job: Job, found: FolderState, parts: Sequence[Part], values: ValueCounter) -> _Checked:
-    """Check a run's rows.
+    def _kept(self, state: Manifest) -> Landed:
+        """Return the result of a landing that leaves what has landed as it is."""
+        is_own = has_committed(self._job.run, state)
+        if is_own:
+            log.info("%s has landed already.", self._job.run)
+        latest = self._log.publish(state)
+        return Landed(latest, is_own, self._earlier_parts(), checks=self._earlier_checks())
 
-    :param parts: that have the rows, besides those that an earlier attempt has committed.
-    """
-    checks, committed = job.options.checks, found.manifest
-    if checks is None:
-        return _Checked()
-    if committed is not None and not parts and (committed.run == job.run or found.has_unreported_parts):
-        # there is only a report or a mark to finish, of rows that were checked before
-        return _Checked(committed.checks if committed.run == job.run else ())
-    outcomes = evaluate(
-        checks,
-        sum(part.rows for part in parts),
-        sum_of(part.profile for part in parts),
-        values,
-        [record for record in found.history if record.run != job.run],
-        rows_before=_rows_before(job, found),
-    )
-    for outcome in outcomes:
-        if outcome.state in ("failed", "warning"):
-            log.warning("Check of %s, %s", job.source, outcome)
-    job.observer.on_checks(outcomes)
-    if job.options.on_failed_checks == "warn":
-        return _Checked(outcomes)
-    return _Checked(outcomes, tuple(outcome for outcome in outcomes if outcome.state == "failed"))
+    def _nothing_new(self, state: Manifest) -> Landed:
+        """Return the result of a landing that has found nothing new; mark what is to be marked."""
+        outcomes = self._check((), ValueCounter(Checks()))
+        # rows of its own were checked before their commit, or a person has accepted them
+        if not self._own and (failed := self._failed(outcomes)):
+            raise _refusal(self._job, (), failed)
+        log.info("%s has nothing new for %s.", self._job.source, self._job.folder.root)
+        return Landed(self._published(state), new=self._earlier_parts(), checks=outcomes)
 
+    def _commit(self, staging: Staging, total: int, outcomes: tuple[CheckOutcome, ...]) -> Landed:
+        """Commit what was read, unless its rows have failed their checks; then mark the export."""
+        job, staged = self._job, staging.staged
+        kind: Kind = "landed"
+        if failed := self._failed(outcomes):
+            if not staged.parts:
+                raise _refusal(job, (), failed)
+            if job.options.on_failed_checks != "quarantine" or not can_be_set_apart(staged):
+                staging.refuse(outcomes)
+                raise _refusal(job, staged.parts, failed)
+            kind = "quarantined"
+            staged = msgspec.structs.replace(staged, parts=job.folder.set_aside(staged.parts))
+        job.stop.check()
+        state = self._log.append(self._state, commit_of(kind, staged, total, outcomes))
+        if kind == "quarantined":
+            rows = sum(part.rows for part in staged.parts)
+            log.warning("%s of %s are quarantined.", counted(rows, "row"), job.source)
+        committed = staged.parts if kind == "landed" else ()
+        new = (*self._earlier_parts(), *committed) if staged.continues else committed
+        landed = Landed(state, new=new, committed=committed, checks=outcomes)
+        staging.end()
+        job.observer.on_commit(landed)
+        landed = dataclasses.replace(landed, manifest=self._published(state))
+        # a table's are copied when they are quarantined
+        job.folder.delete(part.name for part in staging.staged.parts if part not in staged.parts)
+        if self._state is not None and not staged.continues:
+            # one generation is kept, for those who read it, and to be put back
+            job.folder.delete(self._state.replaced)
+        return landed
 
-def _rows_before(job: Job, found: FolderState) -> int:
-    """Return how many rows an earlier attempt of an incremental run has committed."""
-    if job.options.mode == "full":
-        return 0
-    return sum(record.rows for record in found.history if record.run == job.run)
+    def _published(self, state: Manifest) -> Manifest:
+        """Show readers what has landed, and mark the export, if that is due; return what has landed then.
+
+        A mark covers all rows of the source: if another landing has committed meanwhile, the next run marks.
+        """
+        job, latest = self._job, self._log.publish(state)
+        if not is_mark_due(job, latest) or latest.commit != state.commit:
+            return latest
+        job.stop.check()
+        job.mark()
+        try:
+            return self._log.publish(self._log.append(latest, following(latest, "exported", job.run)))
+        except Conflict:
+            log.warning("Another landing has committed to %s while the export was marked.", job.folder.root)
+            return self._log.publish(latest)
+
+    def _first_page(self, reader: SourceReader, plan: Copy) -> tuple[Staged, Page | None, Iterator[Page]]:
+        """Return the starting point, the first page from it, and those after it; nothing is written yet.
+
+        The first page is None if there are no rows.
+        """
+        job, state = self._job, self._state
+        start = _confirmed_start(job, reader, plan)
+        pages = reader.pages()
+        first = next(pages, None)
+        if first is None:
+            _keep_landed(job, start, state)
+            if start.continues and start.rows and not start.parts:
+                # before a mark, which covers what has arrived by now, the wait begins now
+                pages = reader.late_pages(None if is_mark_due(job, state) else job.began)
+                first = next(pages, None)
+        return start, first, pages
+
+    def _check(self, parts: Sequence[Part], values: ValueCounter) -> tuple[CheckOutcome, ...]:
+        """Return what becomes of the checks of a run's rows.
+
+        :param parts: that have the rows, besides those that an earlier attempt has committed.
+        """
+        job, state = self._job, self._state
+        if (checks := job.options.checks) is None:
+            return ()
+        record = state and state.record_of(job.run)
+        if state is not None and record is not None and not parts:
+            # only the mark is left to do, of rows that were checked before
+            return self._earlier_checks()
+        before = [each for each in (state.history if state else ()) if each.run != job.run]
+        outcomes = evaluate(
+            checks,
+            sum(part.rows for part in parts),
+            sum_of(part.profile for part in parts),
+            values,
+            before,
+            rows_before=record.rows if record and job.options.mode == "incremental" else 0,
+        )
+        for outcome in outcomes:
+            if outcome.state in ("failed", "warning"):
+                log.warning("Check of %s, %s", job.source, outcome)
+        job.observer.on_checks(outcomes)
+        return outcomes
+
+    def _earlier_parts(self) -> tuple[Part, ...]:
+        """Return the parts that earlier attempts of the run have landed."""
+        landed = [commit for commit in self._own if commit.kind in ("landed", "accepted")]
+        return tuple(part for commit in landed for part in commit.parts)
+
+    def _earlier_checks(self) -> tuple[CheckOutcome, ...]:
+        """Return what became of the checks of the run's rows in its last commit."""
+        return self._own[-1].checks if self._own else ()
+
+    def _failed(self, outcomes: Sequence[CheckOutcome]) -> tuple[CheckOutcome, ...]:
+        """Return the checks for which nothing may be committed."""
+        if self._job.options.on_failed_checks == "warn":
+            return ()
+        return tuple(outcome for outcome in outcomes if outcome.state == "failed")
 
 
 def _refusal(job: Job, parts: Sequence[Part], failed: Sequence[CheckOutcome]) -> ChecksFailed:
@@ -239,28 +282,9 @@ def _refusal(job: Job, parts: Sequence[Part], failed: Sequence[CheckOutcome]) ->
     )
 
 
-def _first_page(
-    job: Job, reader: SourceReader, plan: Copy, found: FolderState
-) -> tuple[Progress, Page | None, Iterator[Page]]:
-    """Return the starting point, the first page from it, and those after it; nothing is written yet.
-
-    The first page is None if there are no rows.
-    """
-    start = _confirmed_start(job, reader, plan)
-    pages = reader.pages()
-    first = next(pages, None)
-    if first is None:
-        _keep_landed(job, start, found)
-        if start.continues and start.rows and not start.parts:
-            # before a mark, which covers what has arrived by now, the wait begins now
-            pages = reader.late_pages(None if found.lacks_mark(job) else job.began)
-            first = next(pages, None)
-    return start, first, pages
-
-
-def _keep_landed(job: Job, start: Progress, found: FolderState) -> None:
+def _keep_landed(job: Job, start: Staged, state: Manifest | None) -> None:
     """Raise :class:`SourceReset` if a source without rows would replace rows that are landed."""
-    landed = found.manifest.rows if found.manifest is not None else 0
+    landed = 0 if state is None else state.rows
     if landed and not start.continues and not start.rows:
         raise SourceReset(
             f"{job.source} has no rows now, and the {landed} rows at {job.folder.root} are kept: a landing "
@@ -268,7 +292,7 @@ def _keep_landed(job: Job, start: Progress, found: FolderState) -> None:
         )
 
 
-def _confirmed_start(job: Job, reader: SourceReader, plan: Copy) -> Progress:
+def _confirmed_start(job: Job, reader: SourceReader, plan: Copy) -> Staged:
     """Return the first starting point that the source still matches."""
     for start in plan.starts:
         try:
@@ -286,77 +310,16 @@ def _confirmed_start(job: Job, reader: SourceReader, plan: Copy) -> Progress:
     raise SourceReset(f"{reset}. Nothing was changed; {remedy}; another destination keeps what is there")
 
 
-def _complete(job: Job, lease: Lease, reader: SourceReader, writer: PartsWriter) -> None:
+def _complete(job: Job, staging: Staging, reader: SourceReader, writer: PartsWriter) -> None:
     """Write rows that have come late, and check that there are as many as the service has announced."""
-    if job.options.mark_exported and lease.progress.rows and not reader.no_late_rows:
+    if job.options.mark_exported and staging.staged.rows and not reader.no_late_rows:
         # the mark covers the whole task, so rows that arrived while the last part was written must land first
         writer.write(reader.pages())
         writer.write(reader.late_pages())
     reader.check_unchanged()
-    rows, total = lease.progress.rows, reader.count.total
+    rows, total = staging.staged.rows, reader.count.total
     if rows != total:
         raise rows_missing(job.source, f"the service announced {total} rows, and {rows} came")
-
-
-class Unreported:
-    """The landings of a task that are committed and not reported yet.
-
-    Until the end of the ``with`` block, heartbeats keep them from other runs. If the block ends well, the
-    result of each is reported from then on; after an error the next run reports them, and need not wait.
-    After an interruption, such as a timeout, no storage is waited for: another run watches the folder first.
-
-    :raises LeaseLost: at the end of the block, if another run has taken one of them over.
-    """
-
-    def __init__(self) -> None:
-        self._reports: list[Report] = []
-
-    def add(self, landed: Landed) -> Landed:
-        """Keep a landing whose report was not finished.
-
-        :param landed: the landing.
-        :return: the same.
-        """
-        if landed.report is not None:
-            landed.report.keep()
-            self._reports.append(landed.report)
-        return landed
-
-    def __enter__(self) -> Unreported:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            if error is None:
-                self._finish()
-            elif isinstance(error, Exception):
-                self._release(error)
-        except Exception as failure:
-            self._release(failure)
-            raise
-        finally:
-            for report in self._reports:
-                report.rest()
-
-    def _finish(self) -> None:
-        # what takes long comes first: an error of it, or a lease that is lost, ends no report
-        for report in self._reports:
-            report.tidy()
-        if len(self._reports) > 1:
-            for report in self._reports:
-                report.renew()
-        for report in self._reports:
-            report.finish()
-
-    def _release(self, error: Exception) -> None:
-        """Give all of them up, at once, since a storage that is down may take long to say so."""
-        released = [
-            in_background(functools.partial(report.release, error), "webcollect-release")
-            for report in self._reports
-        ]
-        wait(released, LONGEST_WAIT)
 
 
 def land_all(jobs: Mapping[str, Callable[[], T]], at_once: int) -> dict[str, T]:

@@ -55,8 +55,9 @@ class _LandingOperator(BaseOperator):
 class WebCollectVerifyLandingOperator(_LandingOperator):
     """Compares all parts of a landing with its manifest: presence, bytes, SHA-256 and number of rows.
 
-    Returns ``{"destination", "rows", "bytes", "parts", "new_parts", "run_id", "finished_at"}``: the verified
-    contents, the run that committed them, and when.
+    Returns ``{"destination", "commit", "rows", "bytes", "parts", "new_parts", "run_id", "finished_at"}``: the
+    number of the landing's last commit, the verified contents, the run that has landed rows last, how many of
+    the parts it has landed, and when.
 
     :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``;
         or a table of Iceberg, ``catalog.namespace.table``. (templated)
@@ -70,7 +71,7 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Verify the landing and return a summary of it."""
-        from airflow_provider_webcollect.landing.manifest import counted
+        from airflow_provider_webcollect.landing.commits import counted
         from airflow_provider_webcollect.landing.reader import read_landing
 
         with airflow_errors():
@@ -79,14 +80,15 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
             landed.verify()
         manifest = landed.manifest
         self.log.info(
-            "%s has all %d rows in %s.", landed.uri, manifest.rows, counted(len(manifest.parts), "part")
+            "%s has all %d rows in %s.", landed.uri, manifest.rows, counted(manifest.part_count, "part")
         )
         return {
             "destination": landed.uri,
+            "commit": manifest.commit,
             "rows": manifest.rows,
             "bytes": manifest.bytes,
-            "parts": len(manifest.parts),
-            "new_parts": len(manifest.new()),
+            "parts": manifest.part_count,
+            "new_parts": len(landed.parts(new_only=True)),
             "run_id": manifest.run.run_id,
             "finished_at": manifest.finished_at,
         }
@@ -95,9 +97,9 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
 class WebCollectAcceptLandingOperator(_LandingOperator):
     """Decides on rows that have failed their checks and are staged or quarantined.
 
-    Accepted rows are committed to the landing, each once, and the next run of the transfer reports them.
-    Quarantined ones are set apart under ``_quarantine/``, discarded ones are deleted, and the landing goes on
-    behind them. See :mod:`airflow_provider_webcollect.landing.review`.
+    Accepted rows are committed to the landing, each once: a consumer finds them after the last commit that it
+    has seen. Quarantined ones are set apart, discarded ones are deleted, and the landing goes on behind them.
+    See :mod:`airflow_provider_webcollect.landing.review`.
 
     Returns ``{"destination", "run_id", "rows", "state", "checks"}``: the run that has read the rows, how many
     they are, whether they were ``staged`` or ``quarantined``, and the names of the checks that have failed.
@@ -112,7 +114,8 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
     :param object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
         the storage's default credentials, or ``iceberg_default``. (templated)
     :raises AirflowFailException: if no such rows wait for this decision; and if a retry cannot help.
-    :raises LandingError: for any other error, such as a landing that is at work there; the task is retried.
+    :raises LandingError: for any other error, such as other landings that keep committing there; the task is
+        retried.
     """
 
     template_fields: Sequence[str] = (*_LandingOperator.template_fields, "run_id", "decision")
@@ -131,14 +134,11 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Decide, and return what on."""
-        from airflow_provider_webcollect.landing.options import landing_at
-        from airflow_provider_webcollect.landing.review import Review
+        from airflow_provider_webcollect.landing import review
 
         with airflow_errors():
             self._check()
-            review = Review(landing_at(self._path()), self.run_id or None)
-            getattr(review, self.decision)()
-        rows = review.chosen
+            rows: review.InReview = getattr(review, self.decision)(self._path(), self.run_id or None)
         self.log.info("%s: %s", self.decision, rows)
         return {
             "destination": str(self.destination),
@@ -152,8 +152,8 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
 class WebCollectCleanLandingOperator(_LandingOperator):
     """Removes old files that no landing needs from a folder.
 
-    These are parts, incomplete files, and the manifests for Redshift's COPY of all runs except the last one
-    that has committed. It may run while a landing writes to the folder, see
+    These are parts, incomplete files, what failed runs have staged, and the manifests for Redshift's COPY of
+    all runs except the last one that has landed rows. It may run while a landing writes to the folder, see
     :func:`~airflow_provider_webcollect.landing.cleaning.clean`. Each file is logged.
 
     Returns ``{"files", "bytes", "dry_run"}``: how much was removed, or would be removed.
@@ -166,8 +166,8 @@ class WebCollectCleanLandingOperator(_LandingOperator):
     :param object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
         the storage's default credentials, or ``iceberg_default``. (templated)
     :raises AirflowFailException: if a retry cannot help.
-    :raises LandingError: for any other error, such as parts without manifest and progress file; the task
-        is retried.
+    :raises LandingError: for any other error, such as parts in a folder where nothing has landed; the task is
+        retried.
     """
 
     def __init__(

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class WebCollectLoadOperator(BaseOperator):
     """Loads what is new in a landing into a table of a warehouse, each row once, by dlt (the extra ``dlt``).
 
-    What is new are the parts that this table does not have yet: also those of a run whose load has failed, or
-    was never tried. A retry, a cleared run and a load that was killed change nothing that is loaded. See
-    :mod:`airflow_provider_webcollect.landing.loading`.
+    What is new are the parts of the commits after the last load, whose number is stored beside the rows: also
+    those of a run whose load has failed, or was never tried. A retry, a cleared run and a load that was
+    killed change nothing that is loaded. See :mod:`airflow_provider_webcollect.landing.loading`.
 
     Rows get three more columns: ``_webcollect_landing``, ``_webcollect_part`` and ``_webcollect_row`` (the
     position in the landing, from 0). Columns that appear later are added to the table.
@@ -35,8 +35,8 @@ class WebCollectLoadOperator(BaseOperator):
     Run the loads of one landing into one table one after another (``max_active_runs=1``): two at once may
     load a part twice, or in part.
 
-    Returns ``{"landing", "table", "rows", "parts", "total_rows", "total_parts"}``: what this load has loaded,
-    and all that the landing has.
+    Returns ``{"landing", "table", "rows", "parts", "commit", "total_rows", "total_parts"}``: what this load
+    has loaded, the number of the commit up to which the table has the rows, and all that the landing has.
 
     :param landing: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``; or a
         table of Iceberg, ``catalog.namespace.table``. (templated)
@@ -97,8 +97,8 @@ class WebCollectLoadOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Load what is new and return a summary of it."""
+        from airflow_provider_webcollect.landing.commits import counted
         from airflow_provider_webcollect.landing.loading import load
-        from airflow_provider_webcollect.landing.manifest import counted
         from airflow_provider_webcollect.landing.reader import read_landing
         from airflow_provider_webcollect.transfers.warehouses import warehouse_of
 
@@ -120,6 +120,7 @@ class WebCollectLoadOperator(BaseOperator):
             "table": self.table,
             "rows": rows,
             "parts": len(parts),
+            "commit": landed.manifest.commit,
             "total_rows": landed.manifest.rows,
-            "total_parts": len(landed.manifest.parts),
+            "total_parts": landed.manifest.part_count,
         }

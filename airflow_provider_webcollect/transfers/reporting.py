@@ -6,24 +6,16 @@ import contextlib
 import json
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec import UNSET, UnsetType
 
 from airflow_provider_webcollect.assets import Address, LandingEvent, dataset_name, landing_asset
 from airflow_provider_webcollect.landing.checks import as_json
+from airflow_provider_webcollect.landing.commits import Manifest, Mode, Part, Run, Source, counted
 from airflow_provider_webcollect.landing.job import Landed, Observer
-from airflow_provider_webcollect.landing.manifest import (
-    MANIFEST,
-    Manifest,
-    Mode,
-    Part,
-    Run,
-    Source,
-    counted,
-    redshift_manifest,
-)
-from airflow_provider_webcollect.landing.profile import sum_of
+from airflow_provider_webcollect.landing.names import MANIFEST, redshift_manifest
+from airflow_provider_webcollect.landing.profile import Profile, sum_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
@@ -49,6 +41,20 @@ METRICS = "webcollect.landing"
 MAX_LISTED = 1000
 
 
+class Contents(NamedTuple):
+    """What parts hold, and how many they are."""
+
+    parts: int
+    rows: int
+    bytes: int
+    profile: Profile
+
+    @classmethod
+    def of(cls, parts: Sequence[Part]) -> Contents:
+        rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
+        return cls(len(parts), rows, size, sum_of(part.profile for part in parts))
+
+
 @dataclass
 class LandingReport(Observer):
     """The report of one landing: counts and logs while it runs, and a summary when it has ended.
@@ -58,9 +64,9 @@ class LandingReport(Observer):
     :param log: gets a line every few seconds.
     :param prefix: the beginning of each line.
     :param is_table: whether it lands in a table.
-    :ivar landed: the result of the landing; None if nothing was committed.
-    :ivar committed: the parts that this attempt has committed, also if the mark after it fails.
-    :ivar checks: what became of the checks, also if one of them fails the landing.
+    :ivar landed: the result of the landing, also if the mark after its commit fails; None if it has failed
+        before.
+    :ivar checks: what became of the checks in this attempt, also if one of them fails the landing.
     :ivar redshift_manifest: the URI of the manifest for Redshift's COPY, if one was written.
     :ivar duration: seconds.
     :ivar task: namespace and name of the source's dataset, once its lineage was reported.
@@ -78,7 +84,6 @@ class LandingReport(Observer):
     landed: Landed | None = None
     redshift_manifest: str | None = None
     duration: float = 0.0
-    committed: Sequence[Part] = ()
     checks: Sequence[CheckOutcome] = ()
     task: tuple[str, str] = ("", "")
     _first: tuple[float, int] | None = None
@@ -119,9 +124,8 @@ class LandingReport(Observer):
         self.checks = outcomes
 
     def on_commit(self, landed: Landed) -> None:
-        """Store a commit, which counts even if the mark after it fails; there may be several."""
+        """Store a commit, which counts even if the mark after it fails."""
         self.landed = landed
-        self.committed = (*self.committed, *landed.committed)
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
@@ -132,12 +136,12 @@ class LandingReport(Observer):
         finally:
             self.duration = time.monotonic() - began
             self._send_metrics()
-        new = self.new_parts()
+        new = Contents.of(self.new)
         self.log.info(
             "%s: %d new rows in %s at %s, which has %d rows now",
             self.place.source,
-            sum(part.rows for part in new),
-            counted(len(new), "part"),
+            new.rows,
+            counted(new.parts, "part"),
             self.place.folder,
             self.manifest.rows,
         )
@@ -146,8 +150,8 @@ class LandingReport(Observer):
         from airflow.providers.common.compat.sdk import Stats
 
         counts = {
-            "rows": self.committed_rows,
-            "bytes": self.committed_bytes,
+            "rows": self.committed.rows,
+            "bytes": self.committed.bytes,
             "pages": self.pages,
             "retries": max(0, self.requests - self.pages),
             "failed_checks": sum(outcome.state == "failed" for outcome in self.checks),
@@ -156,14 +160,14 @@ class LandingReport(Observer):
             Stats.incr(f"{METRICS}.{name}", number)
 
     @property
-    def committed_rows(self) -> int:
-        """The rows that this attempt has committed."""
-        return sum(part.rows for part in self.committed)
+    def committed(self) -> Contents:
+        """What this attempt has committed."""
+        return Contents.of(self.landed.committed if self.landed else ())
 
     @property
-    def committed_bytes(self) -> int:
-        """The bytes of these rows' parts."""
-        return sum(part.bytes for part in self.committed)
+    def new(self) -> Sequence[Part]:
+        """The parts that this run has landed, in whichever of its attempts."""
+        return self.landed.new if self.landed else ()
 
     def report_lineage(self, hook: WebCollectHook) -> None:
         """Report source and folder to Airflow's hook lineage; keep the name of the source for OpenLineage."""
@@ -181,44 +185,43 @@ class LandingReport(Observer):
         assert self.landed is not None
         return self.landed.manifest
 
-    def new_parts(self) -> Sequence[Part]:
-        """Return the parts whose rows this run reports."""
-        return self.landed.new if self.landed else ()
-
     def summary(self, listed: bool) -> dict[str, Any]:
         """Return the summary of the landing, for XCom.
 
         :param listed: whether to list the new parts.
         """
-        folder = str(self.place.folder)
-        new = self.new_parts()
-        parts = new if self.mode == "incremental" else self.manifest.parts
+        folder, manifest = str(self.place.folder), self.manifest
         address = Address.of(self.path)
-        files = [address.file(part.name) for part in new]
-        rows = sum(part.rows for part in parts)
-        columns = sum_of(part.profile for part in parts).columns
+        files = [address.file(part.name) for part in self.new]
+        held = Contents.of(self.new)
+        if self.mode == "full":
+            held = Contents(manifest.part_count, manifest.rows, manifest.bytes, manifest.profile)
         facts = {
             "destination": folder,
             # a table has no such file, and is read by its own name
             "manifest": folder if self.is_table else f"{folder.rstrip('/')}/{MANIFEST}",
-            "rows": rows,
-            "bytes": sum(part.bytes for part in parts),
-            "parts": len(parts),
-            "quarantined_rows": sum(each.rows for each in self.manifest.quarantined if each.run == self.run),
+            "commit": manifest.commit,
+            "rows": held.rows,
+            "bytes": held.bytes,
+            "parts": held.parts,
+            "quarantined_rows": sum(each.rows for each in manifest.quarantined if each.run == self.run),
             # cut, so that 1 is all of them
-            "filled": {name: counts.filled * 10_000 // rows / 10_000 for name, counts in columns.items()},
+            "filled": {
+                name: counts.filled * 10_000 // held.rows / 10_000
+                for name, counts in held.profile.columns.items()
+            },
             "checks": as_json(self.landed.checks if self.landed else ()),
             "uris": [file.uri for file in files] if listed else None,
             "objects": [file.key for file in files] if listed else None,
             "redshift_manifest": self.redshift_manifest,
             "duration": round(self.duration, 3),
         }
-        return facts if self.mode == "full" else {**facts, "total_rows": self.manifest.rows}
+        return facts if self.mode == "full" else {**facts, "total_rows": manifest.rows}
 
 
 def are_listed(reports: Iterable[LandingReport]) -> bool:
     """Return whether the new parts of a task are few enough to be listed."""
-    return sum(len(report.new_parts()) for report in reports) <= MAX_LISTED
+    return sum(len(report.new) for report in reports) <= MAX_LISTED
 
 
 def totals_of(destination: object, reports: Sequence[LandingReport], began: float) -> dict[str, Any]:
@@ -259,8 +262,8 @@ def report_to_outlets(
 ) -> None:
     """Add what was landed, and the facts on it, to the events of the task's outlet assets.
 
-    For several sources only the ids, the sums, the manifests and, for each of them, its rows, filled shares
-    and checks are added: events are kept long and shown in lists.
+    For several sources only the ids, the sums, the manifests and, for each of them, its rows, commit, filled
+    shares and checks are added: events are kept long and shown in lists.
 
     :param conn_id: the Airflow connection of the service.
     """
@@ -276,6 +279,7 @@ def report_to_outlets(
             collection_task_ids=tasks,
             manifests=[summary["manifest"] for summary in summaries],
             source_rows=[summary["rows"] for summary in summaries],
+            source_commits=[summary["commit"] for summary in summaries],
             source_filled=_few([summary["filled"] for summary in summaries]),
             source_checks=_few([summary["checks"] for summary in summaries]),
             **sums,
@@ -309,7 +313,7 @@ def write_redshift_manifest(
         {"url": address.file(part.name).uri, "mandatory": True, "meta": {"content_length": part.bytes}}
         for part in parts
     ]
-    name = redshift_manifest(run)
+    name = redshift_manifest(run.digest())
     stop.check()
     with folder.part(name) as file:
         file.write(json.dumps({"entries": entries}, indent=2).encode())
@@ -332,7 +336,7 @@ def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any
         columns = _columns(each.manifest)
         fields = [facet.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in columns.items()]
         written = facet.OutputStatisticsOutputDatasetFacet(
-            rowCount=each.committed_rows, size=each.committed_bytes
+            rowCount=each.committed.rows, size=each.committed.bytes
         )
         outputs.append(
             facet.OutputDataset(
@@ -352,12 +356,12 @@ def _quality(each: LandingReport) -> dict[str, Any]:
     )
 
     column = data_quality_metrics_input_dataset.ColumnMetrics
-    profile = sum_of(part.profile for part in each.committed)
-    columns = {name: column(count=counts.filled) for name, counts in profile.columns.items()}
+    committed = each.committed
+    columns = {name: column(count=counts.filled) for name, counts in committed.profile.columns.items()}
     facets: dict[str, Any] = {}
     if columns:
         facets["dataQualityMetrics"] = data_quality_metrics_input_dataset.DataQualityMetricsInputDatasetFacet(
-            rowCount=each.committed_rows, bytes=each.committed_bytes, columnMetrics=columns
+            rowCount=committed.rows, bytes=committed.bytes, columnMetrics=columns
         )
     assertions = [
         data_quality_assertions_dataset.Assertion(

@@ -27,8 +27,8 @@ from airflow_provider_webcollect.destinations import (
 )
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.checks import OnFailedChecks
+from airflow_provider_webcollect.landing.commits import Mode, Run
 from airflow_provider_webcollect.landing.formats import OnCastError, make_format
-from airflow_provider_webcollect.landing.manifest import Mode, Run
 from airflow_provider_webcollect.landing.options import (
     LATE_ROWS_DELAY,
     MAX_PART_BYTES,
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     from airflow_provider_webcollect.landing.job import Job
-    from airflow_provider_webcollect.landing.run import Unreported
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.transfers.reporting import LandingReport
@@ -69,24 +68,26 @@ MOST_AT_ONCE = 32
 class WebCollectToObjectStorageOperator(BaseOperator):
     """Moves a task's rows to a folder on object storage, exactly once (contract.md, endpoints 17, 18 and 19).
 
-    The folder gets ``part-….jsonl`` files and, written last, ``_manifest.json``, which lists them: readers
-    use only the files in the manifest. A retry continues after the last finished part; a retry after the
-    commit changes nothing. Rows are never all in memory.
+    The folder gets ``part-….jsonl`` files, a commit, which counts them in, and, written last,
+    ``_manifest.json``, which lists them: readers use only the files in the manifest. A retry continues after
+    the last finished part; a retry after the commit changes nothing. Rows are never all in memory.
 
     On a schedule, use ``mode="incremental"`` with one ``destination`` for all runs: each run adds the new
     rows. The default, ``full``, lands the whole history (or the batch ``lotno``) in a folder for this run
     alone.
 
-    Returns ``{"destination", "manifest", "rows", "bytes", "parts", "quarantined_rows", "filled", "checks",
-    "uris", "objects", "redshift_manifest", "duration"}``, the duration in seconds. ``filled`` has, for each
-    column, the share of the rows that have a value, and ``checks`` what became of each check. ``uris`` and
-    ``objects`` (paths without scheme and bucket) name the parts that this run reports: those that it has
-    added, and those of a run that has failed after its commit. They are empty if there are none, None if
-    there are more than 1,000. With ``mode="incremental"``, rows, bytes and parts count only these, and
-    ``total_rows`` counts all rows. With ``sources``, they are sums, without ``manifest``, ``filled``,
-    ``checks`` and ``redshift_manifest``, and ``sources`` lists the results of each source. The ``extra`` of
-    the events of outlet assets has the same contents, but without the lists if there are several sources, and
-    ``webcollect_conn_id``, ``collection_task_id`` and ``lotno`` (``collection_task_ids`` for several).
+    Returns ``{"destination", "manifest", "commit", "rows", "bytes", "parts", "quarantined_rows", "filled",
+    "checks", "uris", "objects", "redshift_manifest", "duration"}``, the duration in seconds. ``commit`` is
+    the number of the landing's last commit, with which a consumer can say what it has seen:
+    ``read_landing(…).uris(since=…)`` names what came after it. ``filled`` has, for each column, the share of
+    the rows that have a value, and ``checks`` what became of each check. ``uris`` and ``objects`` (paths
+    without scheme and bucket) name the parts that this run has landed. They are empty if there are none, None
+    if there are more than 1,000. With ``mode="incremental"``, rows, bytes and parts count only these, and
+    ``total_rows`` counts all rows. With ``sources``, they are sums, without ``manifest``, ``commit``,
+    ``filled``, ``checks`` and ``redshift_manifest``, and ``sources`` lists the results of each source. The
+    ``extra`` of the events of outlet assets has the same contents, but without the lists if there are several
+    sources, and ``webcollect_conn_id``, ``collection_task_id`` and ``lotno`` (``collection_task_ids`` for
+    several).
 
     Without ``outlets``, the outlet is an asset of the destination, if that is no template and the task is not
     mapped.
@@ -103,9 +104,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         (templated)
     :param table_format: ``delta`` makes the destination a table of Delta Lake (the extra ``delta``), on a
         disk, S3, Azure or Google Cloud Storage; ``iceberg`` one of Apache Iceberg (the extra ``iceberg``),
-        where its catalog says; None (default) a folder with a manifest. The commit is that of the table. New
-        columns are added to it. ``partition`` gives a Delta table its partition columns, which stay the
-        same; for Iceberg there is none. (templated)
+        where its catalog says; None (default) a folder with a manifest. Readers of the table see a commit
+        once the table has it, too. New columns are added to the table. ``partition`` gives a Delta table its
+        partition columns, which stay the same; for Iceberg there is none. (templated)
     :param iceberg_conn_id: the Airflow connection of Iceberg's catalog, which also gives the storage's
         credentials. The namespace must be there; the table is made if it is not. (templated)
     :param file_format: ``jsonl`` (default), ``csv`` or ``parquet``, the default of tables, which take no
@@ -123,7 +124,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     :param on_reset: for ``incremental``, if the source was emptied or has lost rows: ``fail`` (default);
         ``full`` to land everything again, what it replaces can be put back (``webcollect landing restore``);
         ``append`` to keep what is landed and add all rows of the source to it. (templated)
-    :param skip_if_nothing_new: for ``incremental``: skip the task if there is nothing new.
+    :param skip_if_nothing_new: for ``incremental``: skip the task if this run has landed nothing, also if a
+        run before has failed after its commit.
     :param if_exists: for ``full``, if the folder holds the commit of another run: ``fail`` (default),
         ``overwrite`` (it stays readable until the new one is complete) or ``skip``. (templated)
     :param partition: subfolders of the destination for this run's new parts, such as
@@ -132,7 +134,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     :param mark_exported: confirm the export to the service after the commit; the service confirms a whole
         task, whichever batch was landed.
     :param redshift_manifest: write ``_redshift_manifest-….json`` beside the manifest, one for each run, with
-        which Redshift's COPY loads the parts that this run reports. S3 only.
+        which Redshift's COPY loads the parts that this run has landed. S3 only.
     :param page_size: rows per request, 1 to 1000 (default); fewer are requested while pages fail because of
         their size.
     :param max_part_bytes: a part ends with the page that reaches this size; by default 128 MiB.
@@ -149,8 +151,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         :func:`~airflow_provider_webcollect.landing.checks.make_checks`. (templated)
     :param on_failed_checks: ``fail`` (default) commits nothing and fails the task without retries; what was
         read stays staged, until a person decides on it. ``warn`` commits, with a warning.
-        ``quarantine``, for ``incremental``, sets the run's rows apart under ``_quarantine/``, marks nothing,
-        and the next run goes on behind them. (templated)
+        ``quarantine``, for ``incremental``, sets the run's rows apart, marks nothing, and the next run goes
+        on behind them. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help (docs/reference/errors.md).
     :raises AirflowSkipException: with ``skip_if_nothing_new``, if there is nothing new.
@@ -316,13 +318,12 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Land the rows and return the summary."""
-        from airflow_provider_webcollect.landing.run import Unreported, land_all
+        from airflow_provider_webcollect.landing.run import land_all
         from airflow_provider_webcollect.service.client import Client
 
         began = time.monotonic()
-        # Whatever ends this task also stops its threads. The reports end last, and only if all have landed:
-        # what a failed task has landed, the next run reports.
-        with airflow_errors(), Stop() as stop, Unreported() as unreported:
+        # whatever ends this task also stops its threads
+        with airflow_errors(), Stop() as stop:
             self._check()
             hook = WebCollectHook(self.webcollect_conn_id)
             store_task_link(context, hook, self.collection_task_id)
@@ -334,15 +335,13 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             reports = [report for report, _ in landings]
             try:
                 if self.sources is None:
-                    self._land_one(*landings[0], unreported)
+                    self._land_one(*landings[0])
                 else:
-                    land_all(
-                        {
-                            report.name: functools.partial(self._land_one, report, job, unreported)
-                            for report, job in landings
-                        },
-                        int(self.max_concurrency),
-                    )
+                    jobs = {
+                        report.name: functools.partial(self._land_one, report, job)
+                        for report, job in landings
+                    }
+                    land_all(jobs, int(self.max_concurrency))
             finally:
                 # what has failed its checks says so, too
                 self._reported = [report for report in reports if report.landed or report.checks]
@@ -384,28 +383,18 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             is_table=bool(self.table_format),
             prefix="" if self.sources is None else f"{place.source}: ",
         )
-        job = job_of(
-            client,
-            place.source,
-            folder,
-            run,
-            self._options(),
-            attempt=ti.try_number,
-            began=began,
-            observer=report,
-        )
+        job = job_of(client, place.source, folder, run, self._options(), began=began, observer=report)
         return report, job
 
-    def _land_one(self, report: LandingReport, job: Job, unreported: Unreported) -> None:
+    def _land_one(self, report: LandingReport, job: Job) -> None:
         from airflow_provider_webcollect.landing.run import run_job
         from airflow_provider_webcollect.transfers.reporting import write_redshift_manifest
 
         with report.ending():
-            landed = run_job(job, finish=False)
-            report.landed = unreported.add(landed)
-            if self.redshift_manifest and landed.own:
+            report.landed = run_job(job)
+            if self.redshift_manifest and report.landed.own:
                 report.redshift_manifest = write_redshift_manifest(
-                    job.folder, report.path, job.run, report.new_parts(), job.stop
+                    job.folder, report.path, job.run, report.new, job.stop
                 )
 
     def _facts(self, context: Context, reports: Sequence[LandingReport], began: float) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select, tru
 
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.landing.checks import CheckOutcome
-from airflow_provider_webcollect.landing.manifest import MANIFEST
+from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
 
 if TYPE_CHECKING:
@@ -449,6 +449,7 @@ def _sources(runs: Sequence[PastRun], newest: LandingEvent) -> list[dict[str, An
             {
                 "collection_task_id": source.collection_task_id,
                 "rows": source.rows,
+                "commit": source.commit,
                 "usual_rows": _usual(counts),
                 "mark": mark,
                 "checks": [
@@ -497,6 +498,7 @@ def _run(run: PastRun, newest: LandingEvent) -> dict[str, Any]:
         "state": run.state,
         "rows": event and event.rows,
         "total_rows": None if event is None or event.total_rows is UNSET else event.total_rows,
+        "commit": None if event is None or event.commit is UNSET else event.commit,
         "bytes": event and event.bytes,
         "duration": event and event.duration,
         "usual_rows": run.usual_rows,

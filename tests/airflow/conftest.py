@@ -175,7 +175,7 @@ def hook(connected: None) -> Iterator[WebCollectHook]:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses take no time, such as that in which a landing watches what seems to be another's."""
+    """Pauses take no time."""
     from airflow_provider_webcollect.service.pauses import Stop
 
     monkeypatch.setattr(Stop, "sleep", lambda stop, seconds: stop.check())

@@ -60,6 +60,11 @@ def transfer(
     return summary
 
 
+def without_duration(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return a summary without what differs from attempt to attempt."""
+    return {name: value for name, value in summary.items() if name != "duration"}
+
+
 def manifest(destination: str, **storage: Any) -> dict[str, Any]:
     """Read what a landing committed.
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
+from airflow.models import Variable
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
-from tests.airflow.dag_runs import FinishedRun, run_dag
+from airflow_provider_webcollect import read_landing
+from tests.airflow.dag_runs import run_dag
 from tests.airflow.examples import load
+from tests.airflow.executions import execute
 from tests.airflow.landings import landed, table_rows
 from tests.airflow.warehouses import needs_warehouses, rendered, warehouses  # noqa: F401  # a fixture
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = [
@@ -50,53 +52,49 @@ class TestDuckDB:
 
     def table(self, conf: dict[str, Any]) -> list[tuple[str, str]]:
         with duckdb.connect(conf["database"]) as db:
-            return db.execute("select id, title from prices order by part, rowid").fetchall()
+            return db.execute("select id, title from prices order by rowid").fetchall()
 
     def expected(self, sandbox: Sandbox, conf: dict[str, Any]) -> list[tuple[str, str]]:
         rows = sandbox.control.true_rows(conf["collection_task_id"])
         return [(row["id"], row["title"]) for row in rows]
 
+    def load_again(self, dag: Any, conf: dict[str, Any]) -> int:
+        """Do what a retry does, or clearing the task."""
+        return dag.get_task("load").python_callable(conf["destination"], conf["database"])
+
     def test_each_run_adds_what_is_new_and_loading_again_changes_nothing(
         self, sandbox: Sandbox, dag: Any, conf: dict[str, Any]
     ) -> None:
-        runs, loaded = [], []
-        for grown in (0, 40, 25):
-            if grown:
-                sandbox.control.grow(conf["collection_task_id"], grown)
+        for rows, grown in ((400, 0), (440, 40), (465, 25), (465, 0)):
+            sandbox.control.grow(conf["collection_task_id"], grown)
             run = run_dag(dag, conf)
             assert run.states == {"land": "success", "load": "success"}
-            runs.append(run)
-            loaded.append((len(run.xcoms["land"]["uris"]), run.xcoms["load"]))
-            assert sorted(self.table(conf)) == sorted(self.expected(sandbox, conf))
+            assert run.xcoms["load"] == rows
+            assert self.table(conf) == self.expected(sandbox, conf)
 
-        assert loaded == [(1, 400), (1, 440), (1, 465)]
-        before = self.table(conf)
-        assert run_dag(dag, conf).states == {"land": "skipped", "load": "skipped"}
-        assert self.table(conf) == before
+        assert self.load_again(dag, conf) == 465
+        assert self.table(conf) == self.expected(sandbox, conf)
 
-        for run in (runs[1], runs[0], runs[0]):
-            assert self.load_again(dag, run, conf) == 465
-        assert sorted(self.table(conf)) == sorted(self.expected(sandbox, conf))
-
-    def load_again(self, dag: Any, run: FinishedRun, conf: dict[str, Any]) -> int:
-        """Do what a retry does, or clearing the task."""
-        return dag.get_task("load").python_callable(run.xcoms["land"]["uris"], conf["database"])
-
-    def test_a_load_that_fails_leaves_the_table_as_it_was(
-        self, sandbox: Sandbox, dag: Any, conf: dict[str, Any], tmp_path: Path
+    def test_what_a_failed_load_has_left_out_comes_with_the_next(
+        self, sandbox: Sandbox, dag: Any, conf: dict[str, Any]
     ) -> None:
-        run = run_dag(dag, conf)
+        run_dag(dag, conf)
         before = self.table(conf)
-        part = tmp_path / "prices" / run.xcoms["land"]["uris"][0].rpartition("/")[2]
+        sandbox.control.grow(conf["collection_task_id"], 40)
+        # a run that dies after its commit
+        execute(dag.get_task("land"), params=conf)
+        sandbox.control.grow(conf["collection_task_id"], 25)
+        execute(dag.get_task("land"), params=conf)
+        part = Path(read_landing(conf["destination"]).uris(since=2)[0].removeprefix("file://"))
         content = part.read_bytes()
         part.write_bytes(content[:-20])
         with pytest.raises(duckdb.Error):
-            self.load_again(dag, run, conf)
+            self.load_again(dag, conf)
         assert self.table(conf) == before
 
         part.write_bytes(content)
-        self.load_again(dag, run, conf)
-        assert self.table(conf) == before
+        assert self.load_again(dag, conf) == 465
+        assert self.table(conf) == self.expected(sandbox, conf)
 
 
 class TestDeltaTable:
@@ -159,25 +157,30 @@ class TestChecks:
 
 @needs_warehouses
 @pytest.mark.usefixtures("warehouses")
-def test_bigquery_is_given_the_new_parts_of_a_run(sandbox: Sandbox, conf: dict[str, Any]) -> None:
+def test_bigquery_is_given_what_is_not_loaded_yet(sandbox: Sandbox, conf: dict[str, Any]) -> None:
     # without a connection of Google's the load gets no further than its arguments
     dag = without_pauses("webcollect_incremental_to_warehouse")
-    conf |= {"bucket": "my-bucket", "table": "my-project.shop.prices"}
-    seen: list[str] = []
-    for rows in (400, 40):
+    conf |= {"bucket": "my-bucket", "table": "my-project.shop.prices", "variable": "loaded"}
+
+    def given() -> list[str]:
         # as a person starts it
         run = run_dag(dag, conf, **({"logical_date": None} if AIRFLOW_V_3_0_PLUS else {}))
-        given = rendered(dag.dag_id, run.run_id, "load")
-        assert run.xcoms["land"]["rows"] == rows
-        assert run.states["land"] == "success"
-        target = (given["bucket"], given["destination_project_dataset_table"])
+        assert run.states == {
+            "land": "success",
+            "new_parts": "success",
+            "load": "failed",
+            "keep": "upstream_failed",
+        }
+        fields = rendered(dag.dag_id, run.run_id, "load")
+        target = (fields["bucket"], fields["destination_project_dataset_table"])
         assert target == (conf["bucket"], conf["table"])
-        assert given["source_objects"] == run.xcoms["land"]["objects"] != []
-        assert all("/prices/dt=" in name for name in given["source_objects"])
-        assert not set(given["source_objects"]) & set(seen)
-        seen += given["source_objects"]
-        sandbox.control.grow(conf["collection_task_id"], 40)
+        assert all("/prices/dt=" in name for name in fields["source_objects"])
+        return list(fields["source_objects"])
 
-    operator = dag.get_task("load")
-    assert {"source_objects", "bucket", "destination_project_dataset_table"} <= set(operator.template_fields)
-    assert (operator.source_format, operator.write_disposition) == ("PARQUET", "WRITE_APPEND")
+    first = given()
+    sandbox.control.grow(conf["collection_task_id"], 40)
+    second = given()
+    assert (len(first), second[:1], len(second)) == (1, first, 2)
+
+    Variable.set("loaded", 1)  # as `keep` does, once a load has succeeded
+    assert given() == second[1:]

@@ -68,6 +68,7 @@ def test_each_load_adds_what_the_table_does_not_have(
         "table": "shop.prices",
         "rows": 440,
         "parts": 2,
+        "commit": 2,
         "total_rows": 440,
         "total_parts": 2,
     }

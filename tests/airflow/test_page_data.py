@@ -312,11 +312,13 @@ class TestLandings:
         events.add_run("cleared", failed_at=NOW)
         assert [run["state"] for run in events.runs()] == ["failed"]
 
-    def test_each_run_has_its_logical_date_and_manifests_that_differ(self, events: Events) -> None:
-        events.add_event(landed(manifest="s3://bucket/1/_manifest.json"), NOW - DAY, source_run_id="first")
+    def test_each_run_has_its_logical_date_its_commit_and_manifests_that_differ(self, events: Events) -> None:
+        first = landed(manifest="s3://bucket/1/_manifest.json", commit=7)
+        events.add_event(first, NOW - DAY, source_run_id="first")
         events.add_run("first", logical_date=NOW)
         events.add_event(landed(manifest="s3://bucket/2/_manifest.json"))
         first, second = events.runs()
+        assert (first["commit"], second["commit"]) == (7, None)
         assert first["logical_date"] == NOW.isoformat()
         assert first["manifests"] == ["s3://bucket/1/_manifest.json"]
         assert second["logical_date"] is None
@@ -364,14 +366,22 @@ class TestLandings:
         expected = NOW - DAY * next_day - datetime.timedelta(minutes=1)
         assert (events.one()["expected_at"], events.one()["marks"]) == (expected.isoformat(), marks)
 
-    @pytest.mark.parametrize(("known", "rows"), [({"source_rows": [10, 20]}, [10, 20]), ({}, [None, None])])
-    def test_several_sources_are_shown_with_their_tasks_and_rows(
-        self, events: Events, known: dict[str, Any], rows: list[int | None]
+    @pytest.mark.parametrize(
+        ("known", "rows", "commits"),
+        [
+            ({"source_rows": [10, 20], "source_commits": [7, 3]}, [10, 20], [7, 3]),
+            ({}, [None, None], [None, None]),
+        ],
+    )
+    def test_several_sources_are_shown_with_their_tasks_rows_and_commits(
+        self, events: Events, known: dict[str, Any], rows: list[int | None], commits: list[int | None]
     ) -> None:
         events.add_event(several(**known))
         series = events.one()
         assert [source["collection_task_id"] for source in series["sources"]] == ["a", "b"]
         assert [source["rows"] for source in series["sources"]] == rows
+        assert [source["commit"] for source in series["sources"]] == commits
+        assert series["runs"][0]["commit"] is None
         assert series["manifests"] == ["a/_manifest.json", "b/_manifest.json"]
 
     def test_one_of_many_sources_that_brings_no_rows_or_odd_ones_is_seen(self, events: Events) -> None:

@@ -1,7 +1,8 @@
 """What version 1.0.0 stores is read by every later one, and written as it was.
 
-``stored/`` has the manifest and the progress file of a landing, the asset events, the token and the note on
-its renewal, and the arguments and events of triggers. Once 1.0.0 is released, its files stay as they are.
+``stored/`` has the log of a landing, its manifest and what an attempt has staged, the asset events, the token
+and the note on its renewal, and the arguments and events of triggers. Once 1.0.0 is released, its files stay
+as they are.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.assets import LandingEvent
-from airflow_provider_webcollect.landing.manifest import Manifest, Progress, decode, encode
+from airflow_provider_webcollect.landing.commits import Commit, Manifest, Staged, decode, encode, fold
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, TokenStore
 from airflow_provider_webcollect.waiting.conditions import Capacity, Ended, SubTaskStates, TaskStates
 
 STORED = Path(__file__).parent / "stored" / "1.0.0"
+LANDING = STORED / "landing"
 #: The conditions of the triggers that are given one.
 CONDITIONS = {
     "WebCollectTaskStatusTrigger": TaskStates,
@@ -33,10 +35,25 @@ def loaded(name: str) -> Any:
     return json.loads((STORED / name).read_text())
 
 
-@pytest.mark.parametrize(("name", "kind"), [("manifest", Manifest), ("progress", Progress)])
-def test_the_files_of_a_landing(name: str, kind: type[Manifest | Progress]) -> None:
-    content = (STORED / f"{name}.json").read_bytes()
-    assert encode(decode(content, name, kind)) == content
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [("_commits/*", Commit), ("_manifest.json", Manifest), ("_staged/*", Staged)],
+)
+def test_the_files_of_a_landing(names: str, kind: type[Commit | Manifest | Staged]) -> None:
+    files = sorted(LANDING.glob(names))
+    assert files
+    for file in files:
+        content = file.read_bytes()
+        assert encode(decode(content, file.name, kind)) == content
+
+
+def test_what_the_log_of_a_landing_says() -> None:
+    """Rows that were landed, quarantined, landed after a reset, discarded, marked, replaced and put back."""
+    contents = [file.read_bytes() for file in sorted(LANDING.glob("_commits/*"))]
+    commits = [decode(content, "", Commit) for content in contents]
+    state = fold(None, commits)
+    assert state is not None
+    assert encode(state) == (LANDING / "_manifest.json").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["event", "event_of_sources"])

@@ -12,8 +12,8 @@ from airflow.providers.common.compat.sdk import AirflowTaskTimeout, ObjectStorag
 
 from airflow_provider_webcollect.hooks import connection
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.landing.commits import Run
 from airflow_provider_webcollect.landing.job import Observer
-from airflow_provider_webcollect.landing.manifest import Run
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.sandbox.state import Entry, RequestLog
 from airflow_provider_webcollect.service.errors import Stopped

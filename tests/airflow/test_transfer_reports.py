@@ -1,26 +1,18 @@
 """What the transfer reports of a landing: summaries, asset events, metrics, log lines.
 
-What a run has committed and not reported since it failed, the next run reports, once.
+A run reports what it has landed itself, in whichever of its attempts.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import pytest
-from airflow.providers.common.compat.sdk import (
-    AirflowFailException,
-    AirflowSkipException,
-    AirflowTaskTimeout,
-    Asset,
-    ObjectStoragePath,
-)
+from airflow.providers.common.compat.sdk import AirflowFailException, Asset, ObjectStoragePath
 from airflow.providers.common.compat.standard.operators import PythonOperator
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.settings import Session
@@ -28,19 +20,24 @@ from sqlalchemy import text
 
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.destinations import Place
+from airflow_provider_webcollect.landing.commits import Commit, Run, Source, fold
 from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.manifest import Manifest, Run, Source
-from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.transfers import reporting
 from airflow_provider_webcollect.transfers.reporting import LandingReport, totals_of
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.executions import execute
-from tests.airflow.landings import land, landed, make_transfer, manifest, rows_at, transfer
-from tests.interruption import signalled_when, until_no_thread
+from tests.airflow.landings import (
+    land,
+    landed,
+    make_transfer,
+    manifest,
+    rows_at,
+    table_rows,
+    transfer,
+    without_duration,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = [
@@ -49,8 +46,8 @@ pytestmark = [
 ]
 
 READ, MARK = "/data/all", "/data/markexported"
-MARKING: dict[str, Any] = {"mode": "incremental", "mark_exported": True, "max_part_bytes": 1}
-Summary = dict[str, Any]
+#: How a landing may be kept.
+each_form = pytest.mark.parametrize("form", [{}, {"table_format": "delta"}], ids=["folder", "table"])
 
 
 class TestSummary:
@@ -68,6 +65,7 @@ class TestSummary:
             "quarantined_rows": 0,
             "checks": [],
             "manifest": f"{destination}/_manifest.json",
+            "commit": 1,
             "rows": 400,
             "bytes": written["bytes"],
             "parts": 4,
@@ -89,14 +87,8 @@ class TestSummary:
         assert rows_at(first["uris"]) == rows[:400]
         assert rows_at(second["uris"]) == rows[400:]
         assert (third["uris"], third["objects"]) == ([], [])
-
-    def test_a_run_that_had_landed_names_its_parts_again(
-        self, source: dict[str, Any], destination: str
-    ) -> None:
-        # the worker was lost when the task's work was done
-        summaries = [transfer(destination, source, run_id="run") for _ in range(2)]
-
-        assert len(rows_at(summaries[1]["uris"])) == 400
+        # a run that has found nothing new has made none
+        assert [each["commit"] for each in (first, second, third)] == [1, 2, 2]
 
     def test_a_landing_of_another_run_that_is_skipped_has_no_new_parts(
         self, source: dict[str, Any], destination: str
@@ -112,6 +104,7 @@ class TestSummary:
         each = summary["sources"]
 
         assert [len(rows_at(facts["uris"])) for facts in each] == [5, 7]
+        assert [facts["commit"] for facts in each] == [1, 1]
         assert rows_at(summary["uris"]) == [row for task in tasks for row in sandbox.control.true_rows(task)]
         assert summary["objects"] == each[0]["objects"] + each[1]["objects"]
 
@@ -138,34 +131,30 @@ class Lines:
 def report_of(parts: int, task: str = "a") -> LandingReport:
     """Return the report of a run that has landed ``parts`` parts, of one row each."""
     part = {"rows": 1, "bytes": 2, "sha256": "", "start_offset": 0, "next_offset": 1}
-    source = {"collection_task_id": task}
-    committed = msgspec.convert(
+    commit = msgspec.convert(
         {
-            "landing_id": "1a2b3c4d",
-            "source": source,
-            "rows": parts,
-            "bytes": 2 * parts,
-            "format": "jsonl",
-            "parts": [{"name": f"part-{number:05d}-0badcafe.jsonl", **part} for number in range(parts)],
-            "new_parts": parts,
-            "next_offset": parts,
-            "last_page": {},
-            "total": parts,
+            "number": 1,
+            "kind": "landed",
+            "source": {"collection_task_id": task},
             "run": {"dag_id": "d", "task_id": "t", "run_id": "r"},
-            "started_at": "",
-            "finished_at": "",
-            "provider_version": "",
+            "attempt_id": "0badcafe",
+            **dict.fromkeys(["started_at", "at", "provider_version"], ""),
+            "encoding": {"file_format": "jsonl", "compression": None},
+            "parts": [{"name": f"part-{number:05d}-0badcafe.jsonl", **part} for number in range(parts)],
+            "cursor": {"total": parts},
         },
-        Manifest,
+        Commit,
     )
+    manifest = fold(None, [commit])
+    assert manifest is not None
     folder = f"file:///tmp/{task}"
     return LandingReport(
-        place=Place(committed.source, folder),
+        place=Place(commit.source, folder),
         path=ObjectStoragePath(folder),
-        run=committed.run,
+        run=commit.run,
         mode="full",
         log=Lines(),
-        landed=Landed(committed, new=committed.parts, committed=committed.parts),
+        landed=Landed(manifest, new=commit.parts, committed=commit.parts),
     )
 
 
@@ -275,6 +264,7 @@ class TestAssetEvents:
             "destination": destination,
             "manifests": [f"{destination}/{task}/_manifest.json" for task in tasks],
             "source_rows": [5, 7],
+            "source_commits": [1, 1],
             "rows": 12,
             "bytes": sum(manifest(f"{destination}/{task}")["bytes"] for task in tasks),
             "parts": 2,
@@ -304,18 +294,17 @@ class TestMetrics:
 
         assert (counted["webcollect.landing.rows"], counted["webcollect.landing.pages"]) == (400, 4)
 
-    def test_rows_are_counted_once_though_another_run_reports_them(
+    def test_rows_are_counted_once_though_the_mark_fails_and_a_retry_reports_them(
         self, sandbox: Sandbox, source: dict[str, Any], destination: str, counted: dict[str, int]
     ) -> None:
-        options: dict[str, Any] = {"mode": "incremental", "mark_exported": True}
-        sandbox.control.fail("/data/markexported", status=400, code="Odd")
+        options: dict[str, Any] = {"mode": "incremental", "mark_exported": True, "run_id": "run"}
+        sandbox.control.fail(MARK, status=400, code="Odd")
         with pytest.raises(AirflowFailException):
             transfer(destination, source, **options)
         assert counted["webcollect.landing.rows"] == 400
-        sandbox.control.grow(source["task_id"], 30)
 
-        assert transfer(destination, source, **options)["rows"] == 430
-        assert counted["webcollect.landing.rows"] == 430
+        assert transfer(destination, source, **options)["rows"] == 400
+        assert counted["webcollect.landing.rows"] == 400
         assert counted["webcollect.landing.bytes"] == manifest(destination)["bytes"]
 
     def test_of_sources_those_that_landed_are_counted_though_another_failed(
@@ -353,188 +342,96 @@ def test_no_rate_is_logged_before_there_is_one(monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
-@pytest.fixture
-def refused(sandbox: Sandbox) -> None:
-    """The first mark is refused for good."""
-    sandbox.control.fail(MARK, status=400, code="Odd")
+@each_form
+class TestRetriesOfWhatHasLanded:
+    """A run whose commit came has its result for ever, however its attempts ended."""
 
+    OPTIONS: ClassVar[dict[str, Any]] = {
+        "mode": "incremental",
+        "max_part_bytes": 1,
+        "checks": {"columns": {"price": {"filled": 0.5}}},
+        "run_id": "first",
+    }
 
-def is_reported(destination: str, run_id: str) -> list[str]:
-    """Return what a reader is told to be a run's."""
-    return read_landing(destination).uris(new_only=run_id)
+    def rows(self, destination: str, form: dict[str, str]) -> list[dict[str, Any]]:
+        return table_rows(destination) if form else landed(destination)
 
+    @pytest.mark.parametrize("options", [{}, {"mode": "full"}, {"mark_exported": True}], ids=str)
+    def test_the_result_is_the_same_and_nothing_is_read(
+        self,
+        sandbox: Sandbox,
+        source: dict[str, Any],
+        destination: str,
+        form: dict[str, str],
+        options: dict[str, Any],
+    ) -> None:
+        # the worker was lost when the task's work was done
+        first = transfer(destination, source, **{**self.OPTIONS, **options, **form})
+        sandbox.control.clear_requests()
+        again = transfer(destination, source, **{**self.OPTIONS, **options, **form})
 
-@pytest.mark.usefixtures("refused")
-class TestRefusedMark:
-    def fail(self, destination: str, source: dict[str, Any]) -> list[str]:
-        """Land, but fail since the mark is refused; return the URIs of the parts."""
+        assert without_duration(again) == without_duration(first)
+        assert (again["rows"], len(again["uris"]), [each["state"] for each in again["checks"]]) == (
+            400,
+            4,
+            ["passed"],
+        )
+        assert sandbox.control.requests() == []
+        assert self.rows(destination, form) == sandbox.control.true_rows(source["task_id"])
+
+    def test_a_mark_that_was_refused_is_made_up_for_after_the_source_was_read_once_more(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str, form: dict[str, str]
+    ) -> None:
+        options = {**self.OPTIONS, "mark_exported": True, **form}
+        sandbox.control.fail(MARK, status=400, code="Odd")
         with pytest.raises(AirflowFailException, match="Odd"):
-            transfer(destination, source, run_id="first", **MARKING)
-        parts = is_reported(destination, "first")
-        assert len(parts) == 4
-        return parts
-
-    @pytest.mark.at_night
-    def test_the_next_run_of_a_dag_names_the_parts_of_both(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        asset = Asset(f"{destination}-asset")
-        events: list[dict[str, Any]] = []
-
-        def remember(context: Any, result: Any) -> None:
-            events.append(dict(context["outlet_events"][asset].extra))
-
-        with make_dag() as dag:
-            make_transfer(destination, source, outlets=[asset], post_execute=remember, **MARKING)
-        first = run_dag(dag)
-        assert (first.states, first.xcoms) == ({"land": "failed"}, {})
+            transfer(destination, source, **options)
+        # the mark covers these rows, too
         sandbox.control.grow(source["task_id"], 30)
+        again = transfer(destination, source, **options)
 
-        second = run_dag(dag)
+        assert (again["rows"], len(again["uris"]), again["total_rows"]) == (430, 5, 430)
+        # rows, rows, mark
+        assert again["commit"] == 3
+        assert sandbox.control.task(source["task_id"])["exported"]
+        assert self.rows(destination, form) == sandbox.control.true_rows(source["task_id"])
+        assert without_duration(transfer(destination, source, **options)) == without_duration(again)
 
-        summary = second.xcoms["land"]
-        assert second.states == {"land": "success"}
-        assert (summary["rows"], summary["parts"], summary["total_rows"]) == (430, 5, 430)
-        assert rows_at(summary["uris"]) == sandbox.control.true_rows(source["task_id"])
-        assert summary["uris"] == [f"file://{name}" for name in summary["objects"]]
-        assert is_reported(destination, second.run_id) == summary["uris"]
-        assert is_reported(destination, first.run_id) == []
-        # of a run that has failed, nobody is told
-        [event] = events
-        assert event["uris"] == summary["uris"]
-
-    @pytest.mark.at_night
-    def test_a_run_that_finds_nothing_new_reports_them_and_is_not_skipped(
-        self, source: dict[str, Any], destination: str
+    def test_what_another_run_has_landed_since_is_that_run_s(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str, form: dict[str, str]
     ) -> None:
-        parts = self.fail(destination, source)
-        options = {**MARKING, "skip_if_nothing_new": True}
-
-        second = transfer(destination, source, run_id="second", **options)
-
-        assert (second["uris"], second["rows"], second["parts"]) == (parts, 400, 4)
-        assert is_reported(destination, "second") == parts
-        with pytest.raises(AirflowSkipException):
-            transfer(destination, source, run_id="third", **options)
-
-
-class Sources:
-    """Three tasks that are landed at once, of which one can be made to fail."""
-
-    def __init__(self, sandbox: Sandbox, destination: str) -> None:
-        self.tasks = [str(sandbox.control.add_task(lots=[rows])["task_id"]) for rows in (5, 7, 9)]
-        self.destination = destination
-        self._control = sandbox.control
-        self._foreign = Path(self.folder(2).removeprefix("file://")) / "notes.txt"
-
-    def folder(self, index: int) -> str:
-        """Return the folder of a task."""
-        return f"{self.destination}/{self.tasks[index]}"
-
-    def fail(self, run_id: str) -> None:
-        """Land, but the last one fails for good: its folder has another's file until then."""
-        self._foreign.parent.mkdir(parents=True)
-        self._foreign.touch()
-        with pytest.raises(AirflowFailException, match=r"1 of 3 sources did not land.*notes\.txt"):
-            self.land(run_id)
-        assert [len(is_reported(self.folder(index), run_id)) for index in (0, 1)] == [1, 1]
-        self._foreign.unlink()
-
-    def grow(self, index: int, rows: int) -> None:
-        """Add rows to a task."""
-        self._control.grow(self.tasks[index], rows)
-
-    def operator(self, **options: Any) -> Any:
-        """Return what lands all of them, one after another."""
-        usual: dict[str, Any] = {"mode": "incremental", "sources": self.tasks, "max_concurrency": 1}
-        return make_transfer(self.destination, **usual, **options)
-
-    def land(self, run_id: str, **context: Any) -> Summary:
-        """Land all of them."""
-        summary: Summary = execute(self.operator(), run_id=run_id, **context)
-        return summary
-
-    def rows(self) -> list[list[dict[str, Any]]]:
-        """Return the rows of each."""
-        return [self._control.true_rows(task) for task in self.tasks]
-
-
-@pytest.fixture
-def sources(sandbox: Sandbox, destination: str) -> Sources:
-    """Three tasks with 5, 7 and 9 rows."""
-    return Sources(sandbox, destination)
-
-
-def land_and_tell(operator: Any, meanwhile: Callable[[], None]) -> None:
-    """Land in the run ``first``; something happens when that is to be an event of an asset."""
-
-    class Extra(dict[str, Any]):
-        def update(self, *facts: Any, **more: Any) -> None:
-            meanwhile()
-            super().update(*facts, **more)
-
-    asset = Asset("s3://bucket/told")
-    operator.outlets = [asset]
-    execute(operator, run_id="first", outlet_events={asset: SimpleNamespace(extra=Extra())})
-
-
-def rows_of_each(summary: Summary) -> list[list[dict[str, Any]]]:
-    """Return the rows that a result names for each source."""
-    return [rows_at(facts["uris"]) for facts in summary["sources"]]
-
-
-@pytest.mark.usefixtures("no_pauses")
-class TestSources:
-    def test_the_next_run_reports_those_that_landed_though_one_failed_for_good(
-        self, sources: Sources
-    ) -> None:
-        sources.fail("first")
-        sources.grow(1, 3)
-
-        second = sources.land("second")
-
-        assert rows_of_each(second) == sources.rows()
-        assert (second["rows"], second["parts"], second["total_rows"]) == (24, 4, 24)
-        assert second["uris"] == [uri for facts in second["sources"] for uri in facts["uris"]]
-        for index, facts in enumerate(second["sources"]):
-            assert is_reported(sources.folder(index), "second") == facts["uris"]
-            assert is_reported(sources.folder(index), "first") == []
-
-    @pytest.mark.at_night
-    def test_the_next_run_reports_those_that_landed_before_the_task_timed_out(
-        self, sandbox: Sandbox, sources: Sources
-    ) -> None:
-        # it does not answer before the task has ended
-        sandbox.control.fail(READ, kind="slow", seconds=10, after=2)
-
-        def two_have_landed() -> bool:
-            with suppress(FileNotFoundError):
-                return bool(manifest(sources.folder(1)))
-            return False
-
-        with signalled_when(two_have_landed, AirflowTaskTimeout), pytest.raises(AirflowTaskTimeout):
-            sources.land("first")
-        until_no_thread("webcollect-land")
-
-        assert rows_of_each(sources.land("second")) == sources.rows()
-        assert sources.land("third")["uris"] == []
-
-
-@pytest.mark.usefixtures("no_pauses")
-class TestErrorsAfterTheLanding:
-    def test_the_next_run_reports_what_a_run_has_landed_that_could_not_tell_airflow(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        def be_away() -> None:
+        def be_away(*facts: Any, **more: Any) -> None:
             raise ConnectionError("the API server is down")
 
+        asset = Asset("s3://bucket/told")
+        told = {asset: SimpleNamespace(extra=SimpleNamespace(update=be_away))}
+        options = {name: value for name, value in self.OPTIONS.items() if name != "run_id"} | form
         with pytest.raises(ConnectionError):
-            land_and_tell(make_transfer(destination, source, mode="incremental"), be_away)
-        assert len(landed(destination)) == 400
+            execute(
+                make_transfer(destination, source, outlets=[asset], **options),
+                run_id="first",
+                outlet_events=told,
+            )
         sandbox.control.grow(source["task_id"], 30)
+        second = transfer(destination, source, run_id="second", **options)
+        first = transfer(destination, source, run_id="first", **options)
 
-        second = transfer(destination, source, run_id="second", mode="incremental")
+        assert [(each["rows"], len(each["uris"]), each["total_rows"]) for each in (first, second)] == [
+            (400, 4, 430),
+            (30, 1, 430),
+        ]
+        assert [each["commit"] for each in (first, second)] == [2, 2]
+        assert self.rows(destination, form) == sandbox.control.true_rows(source["task_id"])
 
-        assert rows_at(second["uris"]) == sandbox.control.true_rows(source["task_id"])
-        assert is_reported(destination, "first") == []
-        assert transfer(destination, source, run_id="first", mode="incremental")["uris"] == []
+
+def test_a_retry_of_several_sources_reports_all_that_the_run_has_landed(
+    sandbox: Sandbox, destination: str
+) -> None:
+    tasks = [str(sandbox.control.add_task(lots=[rows])["task_id"]) for rows in (5, 7, 9)]
+    sandbox.control.fail(READ, after=2, status=400, code="TaskExecuting")
+    summary = transfer(destination, tries=2, sources=tasks, mode="incremental", max_concurrency=1)
+
+    assert [rows_at(facts["uris"]) for facts in summary["sources"]] == [
+        sandbox.control.true_rows(task) for task in tasks
+    ]
+    assert [facts["commit"] for facts in summary["sources"]] == [1, 1, 1]

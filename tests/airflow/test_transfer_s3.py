@@ -133,18 +133,19 @@ class TestTables:
 
         assert (verified["rows"], cleaned["files"]) == (400, 0)
 
-    def test_a_bucket_that_refuses_the_commit_is_named_and_nothing_is_committed(
-        self, s3: Storage, source: dict[str, Any], folder: str
+    def test_a_bucket_that_refuses_the_table_s_log_is_named_and_a_retry_shows_the_rows(
+        self, sandbox: Sandbox, s3: Storage, source: dict[str, Any], folder: str
     ) -> None:
         where = f"s3://storage@{folder}"
         with (
             s3.denied(f"{folder}/_delta_log/*", "s3:PutObject"),
             pytest.raises(AirflowFailException, match=folder),
         ):
-            transfer(where, source, table_format="delta")
+            transfer(where, source, run_id="run", table_format="delta")
         assert not s3.fs.glob(f"{folder}/_delta_log/*")
 
-        assert transfer(where, source, table_format="delta")["rows"] == 400
+        assert transfer(where, source, run_id="run", table_format="delta")["rows"] == 400
+        assert self.read(s3, folder) == sandbox.control.true_rows(source["task_id"])
 
 
 class TestRedshift:

@@ -75,8 +75,9 @@ class TestProfile:
         first, second = json.loads(run("landing", "profile", folder, "--by", "run", "-o", "json").out)
         assert first["profile"]["price"][:2] == [100, 100]
         assert second["profile"]["price"][:2] == [40, 0]
-        new = json.loads(run("landing", "profile", folder, "--new-only", "-o", "json").out)
-        assert {line["column"]: line["rows"] for line in new}["price"] == 40
+        for some in (["--new-only"], ["--since", 1]):
+            new = run("landing", "profile", folder, *some, "-o", "json").json
+            assert {line["column"]: (line["rows"], line["filled"]) for line in new}["price"] == (40, 0)
 
 
 class TestDecisions:
@@ -116,16 +117,23 @@ class TestDecisions:
         facts = run("landing", "verify", folder, "-o", "json").json[0]
         assert (facts["rows"], facts["staged_rows"], facts["discarded_rows"]) == (100, None, 40)
 
-    def test_a_quarantine_is_verified(
+    def test_quarantined_rows_are_verified_and_read_by_the_number_of_their_commit(
         self, sandbox: Sandbox, run: Run, land: Callable[..., Any], task: str, folder: Path
     ) -> None:
         land("good")
         sandbox.control.grow(task, 40)
         assert land("bad", "--on-failed-checks", "quarantine").code == 0
         facts = run("landing", "verify", folder, "-o", "json").json[0]
-        assert (facts["rows"], facts["quarantined_rows"]) == (100, 40)
+        assert (facts["rows"], facts["quarantined_rows"], facts["quarantined_commits"]) == (100, 40, "2")
+        rows = sandbox.control.true_rows(task)
+        assert run("landing", "cat", folder, "--quarantined", 2).lines == rows[100:]
+        assert run("landing", "cat", folder).lines == rows[:100]
+        absent = run("landing", "cat", folder, "--quarantined", 1)
+        assert (absent.code, absent.out) == (3, "")
+        assert "no rows of commit 1 wait for a decision" in absent.err
         (line,) = json.loads(run("landing", "accept", folder, "bad", "-o", "json").out)
-        assert line == {"run": "bad", "rows": 40, "was": "quarantined", "checks": "columns.price.filled"}
+        checks = "columns.price.filled"
+        assert line == {"run": "bad", "rows": 40, "was": "quarantined", "commit": 2, "checks": checks}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_webcollect.landing.reader import read_landing
 from tests.cli.conftest import shown
-from tests.interruption import PATIENCE, until
+from tests.interruption import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Return everything in a folder, by name."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_all_rows_land_and_the_summary_says_what_the_manifest_says(
@@ -70,6 +70,7 @@ def test_all_rows_land_and_the_summary_says_what_the_manifest_says(
             "rows": "400",
             "parts": "4",
             "bytes": str(sum((folder / name).stat().st_size for name in parts(folder))),
+            "commit": "1",
             "finished_at": manifest(folder)["finished_at"],
         }
     ]
@@ -132,26 +133,6 @@ def test_late_rows_are_waited_for_as_long_as_told(
     assert sum(no_pauses) == 15
 
 
-@pytest.mark.at_night
-def test_a_landing_that_was_killed_is_watched_and_that_is_said(
-    run: Run, start: Callable[..., Started], sandbox: Sandbox, folder: Path, no_pauses: list[float]
-) -> None:
-    sandbox.control.fail("/data/all", kind="slow", seconds=2 * PATIENCE, times=None, after=3)
-    task = sandbox.control.add_task(lots=[2000])["task_id"]
-    killed = start("land", task, folder, "--page-size", 100, "--max-part-bytes", 1)
-    until(lambda: list(folder.glob("part-*3-*.jsonl")))
-    killed.kill()
-    sandbox.control.clear_faults()
-
-    ended = run("land", task, folder)
-
-    assert ended.code == 0
-    first = ended.err.splitlines()[0]
-    assert first.startswith(f"Another landing is at work in {folder} (attempt 1 of run ")
-    assert first.endswith("); watching it for 60 s")
-    assert sum(no_pauses) == 60
-
-
 @pytest.mark.parametrize(
     "typed", ["FOLDER/landed", "FOLDER/one with blanks #1", "file://FOLDER/landed", "./landed", "../here/x"]
 )
@@ -202,11 +183,8 @@ class TestInterrupted:
 
     def finished(self, folder: Path) -> list[str]:
         """Return the names of the parts that a landing has finished so far."""
-        try:
-            record = json.loads((folder / "_progress.json").read_text())
-        except FileNotFoundError:
-            return []
-        return [part["name"] for part in record["parts"]]
+        staged = [json.loads(file.read_text()) for file in folder.glob("_staged/*.json")]
+        return [part["name"] for each in staged for part in each["parts"]]
 
     @pytest.mark.parametrize("terminal", [False, True])
     def test_the_same_command_goes_on_at_once_after_the_last_finished_part(
@@ -239,11 +217,29 @@ class TestInterrupted:
         again = run(*command)
         assert again.code == 0
         assert f"Going on after {len(finished)}00 rows" in caplog.text
-        assert "watched" not in again.err + caplog.text
         assert rows(folder) == sandbox.control.true_rows(task)
         assert parts(folder)[: len(finished)] == finished
         # and the last finished part and the first one, to see whether the source is still the same
         assert len(sandbox.control.requests("/data/all")) <= 50 - len(finished) + 2
+
+
+def test_what_a_kill_after_the_commit_has_left_is_not_gone_on_with(
+    run: Run, sandbox: Sandbox, task: str, folder: Path
+) -> None:
+    incremental = ("land", task, folder, *INCREMENTAL, "--page-size", 100, "--max-part-bytes", 1)
+    sandbox.control.fail("/data/all", after=2, times=None, kind="status", status=403, code="PermissionDenied")
+    assert run(*incremental).code == 3
+    [staged] = folder.glob("_staged/*.json")
+    left = staged.read_bytes()
+    sandbox.control.clear_faults()
+    assert run(*incremental).code == 0
+    staged.write_bytes(left)
+    sandbox.control.grow(task, 5)
+
+    [landed] = run(*incremental, "-o", "json").json
+
+    assert (landed["new_rows"], landed["rows"], landed["commit"]) == (5, 405, 2)
+    assert rows(folder) == sandbox.control.true_rows(task)
 
 
 def test_on_a_terminal_a_bar_shows_the_rows_so_far_and_only_the_result_is_left(

@@ -92,6 +92,7 @@ class TestVerify:
             "rows": "300",
             "parts": "3",
             "bytes": str(sum(part.stat().st_size for part in parts(landed))),
+            "commit": "1",
             "finished_at": manifest["finished_at"],
         }
 
@@ -149,14 +150,21 @@ class TestCat:
         self, run: Run, land: Callable[..., Path], sandbox: Sandbox, task: str
     ) -> None:
         incremental = ("--mode", "incremental", "--late-rows-delay", 0)
-        land(*incremental)
-        sandbox.control.grow(task, 7)
-        folder = land(*incremental)
+        for grown in (0, 7, 5):
+            sandbox.control.grow(task, grown)
+            folder = land(*incremental)
         rows = sandbox.control.true_rows(task)
 
-        assert run("landing", "cat", folder, "--new-only").lines == rows[300:]
         count = ("landing", "sql", folder, "select count(*) n from landing", "-o", "json")
-        assert run(*count, "--new-only").json == [{"n": 7}]
+        for some, first in (
+            *((["--new-only"], 307), (["--since", 0], 0), (["--since", 1], 300)),
+            (["--since", 3], 312),
+        ):
+            assert run("landing", "cat", folder, *some).lines == rows[first:]
+            assert run(*count, *some).json == [{"n": 312 - first}]
+        ended = run("landing", "cat", folder, "--since", 4)
+        assert (ended.code, ended.out) == (2, "")
+        assert "--since is 4; the last commit of" in ended.err
 
 
 class TestSql:
@@ -236,8 +244,8 @@ class TestByKey:
     @pytest.fixture
     def times(self, folder: Path) -> list[str]:
         """When the rows of the two landings were committed, as shown."""
-        parts = json.loads((folder / "_manifest.json").read_text())["parts"]
-        return [str(datetime.datetime.fromisoformat(part["landed_at"])) for part in parts]
+        runs = json.loads((folder / "_manifest.json").read_text())["history"]
+        return [str(datetime.datetime.fromisoformat(run["finished_at"])) for run in runs]
 
     def test_latest_shows_the_newest_row_of_each_key(
         self, run: Run, folder: Path, times: list[str], output: str
@@ -407,53 +415,36 @@ class TestClean:
 class TestRestore:
     @pytest.fixture
     def replaced(self, land: Callable[..., Path], sandbox: Sandbox, task: str) -> Path:
-        """The folder of a landing of 300 rows that was replaced by 120, and they by 40."""
+        """The folder of a landing of 300 rows that was replaced by 120."""
         land()
-        for rows in (120, 40):
-            sandbox.control.reset_data(task)
-            sandbox.control.grow(task, rows)
-            folder = land("--mode", "incremental", "--late-rows-delay", 0, "--on-reset", "full")
-        return folder
+        sandbox.control.reset_data(task)
+        sandbox.control.grow(task, 120)
+        return land("--mode", "incremental", "--late-rows-delay", 0, "--on-reset", "full")
 
     def rows(self, run: Run, folder: Path) -> int:
         """Return how many rows are landed, once they are verified."""
         [row] = run("landing", "verify", folder, "-o", "json").json
         return int(row["rows"])
 
-    def test_without_yes_it_is_only_listed(self, run: Run, replaced: Path, output: str) -> None:
-        before = {path.name: path.read_bytes() for path in replaced.iterdir()}
+    def test_without_yes_it_is_only_shown(self, run: Run, replaced: Path, output: str) -> None:
+        before = {path: path.read_bytes() for path in replaced.rglob("*") if path.is_file()}
+        first = json.loads((replaced / "_commits" / "00000001.json").read_text())
 
         ended = run("landing", "restore", replaced, "-o", output)
 
-        assert ended.code == 0
-        assert "--yes" in ended.err
-        kept = {path.name: json.loads(path.read_text()) for path in replaced.glob("_manifest-*.json")}
-        assert [(row["rows"], row["parts"]) for row in shown(ended, output)] == [("120", "2"), ("300", "3")]
-        for row in shown(ended, output):
-            assert row["finished_at"] == kept[row["name"]]["finished_at"]
-        assert {path.name: path.read_bytes() for path in replaced.iterdir()} == before
+        assert (ended.code, ended.err) == (0, "--yes puts it back\n")
+        assert shown(ended, output) == [{"rows": "300", "parts": "3", "finished_at": first["at"]}]
+        assert {path: path.read_bytes() for path in replaced.rglob("*") if path.is_file()} == before
 
-    def test_with_yes_the_latest_or_the_named_one_is_put_back(self, run: Run, replaced: Path) -> None:
-        folder, first = replaced, run("landing", "restore", replaced, "-o", "json").json[-1]
-
-        for options, there, others in (([], 120, [40, 300]), (["--name", first["name"]], 300, [120, 40])):
-            ended = run("landing", "restore", folder, "--yes", *options)
+    def test_with_yes_it_is_put_back_and_a_second_time_what_was_there(self, run: Run, replaced: Path) -> None:
+        for there, other in ((300, 120), (120, 300)):
+            ended = run("landing", "restore", replaced, "--yes")
             assert (ended.code, ended.err) == (0, "Put back\n")
-            assert f" {there} " in ended.out
-            assert self.rows(run, folder) == there
-            assert [row["rows"] for row in run("landing", "restore", folder, "-o", "json").json] == others
+            assert f"{there} " in ended.out
+            assert self.rows(run, replaced) == there
+            assert [row["rows"] for row in run("landing", "restore", replaced, "-o", "json").json] == [other]
 
-    def test_a_name_that_is_not_there_is_said_and_nothing_changes(self, run: Run, replaced: Path) -> None:
-        before = names(replaced)
-
-        ended = run("landing", "restore", replaced, "--yes", "--name", "_manifest-0badcafe.json")
-
-        assert (ended.code, ended.out) == (1, "")
-        assert "_manifest-0badcafe.json" in ended.err
-        assert names(replaced) == before
-        assert self.rows(run, replaced) == 40
-
-    def test_where_nothing_was_replaced_nothing_is_listed_and_nothing_put_back(
+    def test_where_nothing_was_replaced_nothing_is_shown_and_nothing_put_back(
         self, run: Run, landed: Path
     ) -> None:
         ended = run("landing", "restore", landed, "-o", "json")
@@ -463,5 +454,5 @@ class TestRestore:
 
         ended = run("landing", "restore", landed, "--yes")
         assert ended.code == 1
-        assert "no replaced landing" in ended.err
+        assert "no landing that was replaced" in ended.err
         assert self.rows(run, landed) == 300

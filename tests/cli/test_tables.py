@@ -111,8 +111,8 @@ def test_a_table_of_others_is_no_landing(run: Run, table: Path, command: list[st
     write_deltalake(table, pa.table({"id": ["1"]}))
     ended = run("landing", command[0], table, *command[1:])
 
-    assert (ended.code, ended.out) == (3, "")
-    assert "a table with rows that no landing has written" in ended.err
+    assert (ended.code, ended.out) == (1, "")
+    assert "nothing has landed" in ended.err
 
 
 #: A table of Iceberg.

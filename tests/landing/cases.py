@@ -5,23 +5,26 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from airflow_provider_webcollect.landing.errors import DestinationBusy
+from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.job import Landed
+from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from tests.landing.conftest import Crash, Folder
 from tests.landing.interleaving import Held, Land, Outcome, outcome_of
-from tests.landing.pages import PAGE, Rows, job, true_rows
+from tests.landing.pages import Rows, job, true_rows
 from tests.landing.storages import Storage
 
 #: What a landing does. Run r1 has landed half of the rows where anything is landed.
 KINDS: dict[str, dict[str, Any]] = {
     "retry": {"run": "r1", "mode": "incremental"},
-    "retry that marks": {"run": "r1", "mode": "incremental", "mark": lambda: None},
+    "retry that marks": {"run": "r1", "mode": "incremental", "marks": True},
     "next": {"mode": "incremental"},
-    "next that marks": {"mode": "incremental", "mark": lambda: None},
+    "next in a partition": {"mode": "incremental", "partition": "dt=2026-01-01"},
+    "next that marks": {"mode": "incremental", "marks": True},
     "overwrite": {"mode": "full", "if_exists": "overwrite"},
 }
-HALF, ALL = 10, 20
+HALF, ALL = 10, 25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,19 +37,20 @@ class State:
     """
 
     landed: int
-    killed_at: int | tuple[str, str] | None = None
+    killed_at: tuple[str, str] | None = None
     kind: str = "next"
 
 
 STATES = {
     "nothing": State(0),
+    "a first landing that was killed": State(0, ("create", "00000001.json")),
+    "a first commit that nothing shows": State(0, ("write", MANIFEST)),
     "a commit": State(HALF),
-    "an unfinished landing": State(HALF, 11),
-    "an unfinished overwriting": State(HALF, 11, "overwrite"),
-    "an unwritten commit": State(HALF, ("replace", "_manifest.json")),
-    "an unwritten overwriting": State(HALF, ("replace", "_manifest.json"), "overwrite"),
-    "an unreported commit": State(HALF, ("remove", "_progress.json")),
-    "an unreported overwriting": State(HALF, ("remove", "_progress.json"), "overwrite"),
+    "a landing that was killed": State(HALF, ("create", "00000002.json")),
+    "an overwriting that was killed": State(HALF, ("create", "00000002.json"), "overwrite"),
+    "a commit that nothing shows": State(HALF, ("write", MANIFEST)),
+    "an overwriting that nothing shows": State(HALF, ("write", MANIFEST), "overwrite"),
+    "a commit that is not marked": State(HALF, ("create", "00000003.json"), "next that marks"),
 }
 
 
@@ -63,10 +67,11 @@ class Case:
         if self.state.landed:
             run_job(job(Rows(self.state.landed), folder.destination, "r1", mode="incremental"))
         if self.state.killed_at:
-            held = Held(landing_of(self.state.kind, "a", 0), folder.destination, self.state.killed_at)
+            held = Held(landing_of(self.state.kind, "a"), folder.destination, self.state.killed_at)
             assert held.met
             assert isinstance(held.end(kill=True), Crash)
         self._content = {name: folder.read(name) for name in folder.names()}
+        self._before = folder.committed_rows()
 
     def new_folder(self) -> Folder:
         folder = Folder(self.fs, self.storage.new_folder())
@@ -74,24 +79,40 @@ class Case:
             folder.write(name, content)
         return folder
 
-    def check(self, folder: Folder, outcomes: list[tuple[str, Outcome]], held: int) -> None:
-        """What a reader gets is exact; the next run brings what is missing, and leaves nothing needless.
+    def check(self, folder: Folder, *ended: tuple[str, str, Outcome]) -> None:
+        """What a reader gets is exact; the next run brings what is missing, and nothing needless is left.
 
-        :param held: how many landings were held, or did not hear what they had done: each may leave a part,
-            or what it has replaced, if it was killed before it had deleted that.
+        :param ended: what landings did, for which runs, and how they have ended.
         """
-        for _, outcome in outcomes:
-            assert isinstance(outcome, Landed | DestinationBusy | Crash), outcome
-        whole = any(isinstance(outcome, Landed) and kind != "retry" for kind, outcome in outcomes)
-        rows = folder.rows() if "_manifest.json" in folder.names() else []
-        assert rows in ([true_rows(ALL)] if whole else [true_rows(self.state.landed), true_rows(ALL)])
-        manifest = run_job(job(Rows(ALL + 5), folder.destination, "last", mode="incremental")).manifest
-        assert folder.rows() == true_rows(ALL + 5)
-        needless = folder.names() - {"_manifest.json", *(part.name for part in manifest.parts)}
-        # whoever loses the lease between writing a part and recording it deletes nothing: it cannot know
-        crashed = any(isinstance(outcome, Crash) and kind == "overwrite" for kind, outcome in outcomes)
-        assert len(needless) <= (held + HALF // PAGE if crashed else held)
-        assert all(name.startswith("part-") for name in needless)
+        whole = any(isinstance(outcome, Landed) and kind != "retry" for kind, _, outcome in ended)
+        before = [] if whole else [self._before]
+        assert folder.committed_rows() in [*before, true_rows(ALL)]
+        if all(isinstance(outcome, Landed) for *_, outcome in ended):
+            assert folder.rows() == folder.committed_rows()
+            assert folder.manifest()["commit"] == len(folder.commits())
+        elif MANIFEST in folder.names():
+            assert folder.rows() in [*before, true_rows(self.state.landed), true_rows(ALL)]
+        for kind, run, outcome in ended:
+            assert isinstance(outcome, Landed | Crash), outcome
+            self.check_retry(folder, kind, run, outcome)
+        run_job(job(Rows(ALL + 5), folder.destination, "last", mode="incremental"))
+        assert folder.rows() == folder.committed_rows() == true_rows(ALL + 5)
+        clean(folder.location, older_than=0)
+        assert folder.names() == folder.needed()
+
+    @staticmethod
+    def check_retry(folder: Folder, kind: str, run: str, outcome: Landed | Crash) -> None:
+        """However a run has ended: the result of a retry is what it has landed and nobody has replaced."""
+
+        def own() -> set[str]:
+            name = KINDS[kind].get("run", run)
+            commits = [commit for commit in folder.commits() if commit["run"]["run_id"] == name]
+            return {part["name"] for commit in commits for part in commit.get("parts", ())}
+
+        if isinstance(outcome, Landed):
+            assert {part.name for part in outcome.new} <= own()
+        landed = landing_of(kind, run)(folder.destination)
+        assert {part.name for part in landed.new} == own() & {part["name"] for part in folder.committed()}
 
     def interleave(self, first: str, second: str, operation: int, *, kill: bool) -> bool:
         """Hold the first landing before an operation, while the second runs; then let it go on, or kill it.
@@ -99,13 +120,30 @@ class Case:
         :return: False if the first has fewer operations.
         """
         folder = self.new_folder()
-        held = Held(landing_of(first, "a", 1), folder.destination, operation)
-        if held.met:
-            outcome = outcome_of(landing_of(second, "b", 2), folder.destination)
-            self.check(folder, [(first, held.end(kill=kill)), (second, outcome)], held=1)
-        return held.met
+        held = Held(landing_of(first, "a"), folder.destination, operation)
+        if held.met is None:
+            return False
+        other = outcome_of(landing_of(second, "b"), folder.destination)
+        self.check(folder, (first, "a", held.end(kill=kill)), (second, "b", other))
+        return True
 
 
-def landing_of(kind: str, run: str, attempt: int) -> Land:
-    options = {"run": run, **KINDS[kind], "attempt": attempt}
-    return lambda folder: run_job(job(Rows(ALL), folder, **options))
+def landing_of(kind: str, run: str) -> Land:
+    """Return what lands all rows.
+
+    :param kind: one of :data:`KINDS`; a retry belongs to a run of its own.
+    """
+    options = {"run": run, **KINDS[kind]}
+    marks = options.pop("marks", False)
+
+    def land(folder: Destination) -> Landed:
+        def mark() -> None:
+            step = getattr(folder._storage, "step", None)
+            if step is not None:
+                step("mark", "/mark")
+            # it covers all rows of the source
+            assert Folder(folder.fs, folder.root).committed_rows() == true_rows(ALL)
+
+        return run_job(job(Rows(ALL), folder, **options, mark=mark if marks else None))
+
+    return land

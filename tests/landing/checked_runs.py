@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.landing.checks import CheckOutcome, make_checks
+from airflow_provider_webcollect.landing.commits import Run
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.manifest import Run
 from tests.landing.pages import serving
 
 if TYPE_CHECKING:

@@ -17,16 +17,10 @@ import fsspec
 import pytest
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
-from airflow_provider_webcollect.landing import copy
+from airflow_provider_webcollect.landing import copy, staging
 from airflow_provider_webcollect.landing import job as jobs
-from airflow_provider_webcollect.landing.manifest import (
-    PROGRESS,
-    Manifest,
-    Progress,
-    Run,
-    Source,
-    decode,
-)
+from airflow_provider_webcollect.landing.commits import Manifest, Run, Source
+from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.service.models import DataPage
@@ -70,6 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def long_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every read takes long: attempts are held for a long time."""
     monkeypatch.setattr(copy, "LONG_READ", 0.0)
+
+
+@pytest.fixture
+def each_part_is_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is staged is written after each part, however quick the machine is."""
+    monkeypatch.setattr(staging, "INTERVAL", 0.0)
 
 
 class Crash(BaseException):
@@ -164,19 +164,23 @@ class Folder:
         """The folder as `read_landing`, `clean` and `restore` take it, such as an `ObjectStoragePath`."""
         return SimpleNamespace(fs=self.fs, path=self.root)
 
-    def progress(self) -> Progress:
-        """Return what an unfinished landing has left."""
-        return decode(self.read(PROGRESS), PROGRESS, Progress)
-
     def names(self) -> set[str]:
+        """Return the names of all files, also of those in folders of it."""
         self.fs.invalidate_cache()
-        try:
-            found = self.fs.ls(self.root, detail=False)
-        except FileNotFoundError:
-            return set()
-        return {
-            path.rstrip("/").rpartition("/")[2] for path in found if path.strip("/") != self.root.strip("/")
-        }
+        start = len(self.root.strip("/")) + 1
+        return {path.strip("/")[start:] for path in self.fs.find(self.root) if not path.endswith("/")}
+
+    def parts(self) -> set[str]:
+        """Return the names of the parts that are there, whether anything lists them or not."""
+        return {name for name in self.names() if name.rpartition("/")[2].startswith("part-")}
+
+    def staged(self) -> list[dict[str, Any]]:
+        """Return what attempts have written and not committed, as their files say it."""
+        return [json.loads(self.read(name)) for name in self.names() if name.startswith("_staged/")]
+
+    def commits(self) -> list[dict[str, Any]]:
+        """Return the commits in order, as their files say it."""
+        return [json.loads(self.read(name)) for name in sorted(self.names()) if name.startswith("_commits/")]
 
     def read(self, name: str) -> bytes:
         self.fs.invalidate_cache()
@@ -184,8 +188,9 @@ class Folder:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        self.fs.makedirs(self.root, exist_ok=True)
-        self.fs.pipe_file(f"{self.root}/{name}", content)
+        path = f"{self.root}/{name}"
+        self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        self.fs.pipe_file(path, content)
 
     def manifest(self) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(self.read("_manifest.json"))
@@ -193,19 +198,59 @@ class Folder:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what a reader gets who trusts the manifest, once he has checked all it says."""
-        manifest, found = self.manifest(), []
-        for part in manifest["parts"]:
-            content = self.read(part["name"])
-            assert len(content) == part["bytes"]
-            assert hashlib.sha256(content).hexdigest() == part["sha256"]
-            assert content.endswith(b"\n")
-            lines = content[:-1].split(b"\n")
-            assert len(lines) == part["rows"]
-            found += [json.loads(line) for line in lines]
+        manifest = self.manifest()
+        found = [row for part in manifest["parts"] for row in self.rows_of(part)]
         apart = sum(each["rows"] for each in manifest["set_apart"] if not each.get("is_earlier"))
         assert manifest["rows"] == manifest["earlier_rows"] + manifest["total"] - apart == len(found)
         assert manifest["bytes"] == sum(part["bytes"] for part in manifest["parts"])
         return found
+
+    def rows_of(self, part: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the rows of a part, once what is said of it is checked."""
+        content = self.read(part["name"])
+        assert len(content) == part["bytes"]
+        assert hashlib.sha256(content).hexdigest() == part["sha256"]
+        assert content.endswith(b"\n")
+        lines = content[:-1].split(b"\n")
+        assert len(lines) == part["rows"]
+        return [json.loads(line) for line in lines]
+
+    def committed(self) -> list[dict[str, Any]]:
+        """Return the parts that have landed, as the commits alone say it."""
+        parts: list[dict[str, Any]] = []
+        for commit in self.commits():
+            if commit.get("replaces"):
+                parts = []
+            if commit["kind"] in ("landed", "accepted", "restored"):
+                parts += commit.get("parts", [])
+        return parts
+
+    def committed_rows(self) -> list[dict[str, Any]]:
+        """Return the rows that have landed, as the commits alone say it."""
+        return [row for part in self.committed() for row in self.rows_of(part)]
+
+    def apart(self) -> list[dict[str, Any]]:
+        """Return the parts of rows that are quarantined, as the commits alone say it."""
+        parts: dict[int, list[dict[str, Any]]] = {}
+        commits = self.commits()
+        for commit in commits:
+            parts.pop(commit.get("about"), None)
+            if commit.get("replaces"):
+                kept = [each for each in commit.get("set_apart", ()) if each["kind"] == "quarantined"]
+                parts = {each["commit"]: commits[each["commit"] - 1]["parts"] for each in kept}
+            if commit["kind"] == "quarantined":
+                parts[commit["number"]] = commit["parts"]
+        return [part for each in parts.values() for part in each]
+
+    def rows_apart(self) -> list[dict[str, Any]]:
+        """Return the rows that are quarantined."""
+        return [row for part in self.apart() for row in self.rows_of(part)]
+
+    def needed(self) -> set[str]:
+        """Return the names of the files that a landing has once nothing needless is left."""
+        commits = {name for name in self.names() if name.startswith("_commits/")}
+        parts = (*self.manifest()["parts"], *self.apart())
+        return {MANIFEST, *commits, *(part["name"] for part in parts)}
 
 
 @pytest.fixture(params=["local", "memory", "store"])
@@ -297,6 +342,12 @@ def land_job(client: Client, folder: Folder) -> Landing:
 def landing(land_job: Landing) -> Landed:
     """The same, returning the manifest."""
     return lambda *args, **changes: land_job(*args, **changes).manifest
+
+
+def rows_of_last_run(manifest: Manifest) -> int:
+    """Return how many rows the run has landed that has landed last."""
+    record = manifest.record_of(manifest.run)
+    return sum(part.rows for part in manifest.parts if record and part.commit in record.commits)
 
 
 class Task:

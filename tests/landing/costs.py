@@ -6,29 +6,30 @@ import datetime
 import hashlib
 import json
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import msgspec
 
-from airflow_provider_webcollect.landing.copy import digest_rows
-from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Landed, LeaseTiming
-from airflow_provider_webcollect.landing.manifest import (
-    MANIFEST,
-    Manifest,
+from airflow_provider_webcollect.landing.commits import (
+    Commit,
     PageFingerprint,
     Part,
     Run,
     Source,
+    Staged,
+    commit_of,
     encode,
-    part_name,
+    fold,
 )
+from airflow_provider_webcollect.landing.copy import digest_rows
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.job import Landed
+from airflow_provider_webcollect.landing.names import MANIFEST, commit_name, part_name
 from airflow_provider_webcollect.landing.plan import encoding_of
 from airflow_provider_webcollect.landing.profile import Profile, Profiler
-from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.storage.object_stores import S3
+from tests.landing import conftest
 from tests.landing.pages import make_job, serving
 from tests.landing.relay import Relay, relayed
 from tests.landing.storages import Storage
@@ -37,9 +38,9 @@ Rows = list[dict[str, str]]
 
 #: Rows that each run has landed, as one part.
 EACH = 100
+#: Of how many runs the files are there.
+NEWEST = 100
 SOURCE = Source(collection_task_id="0f6a1f7e-1f3c-4f0e-9d53-0f1a2b3c4d5e", host="openapi.example.com")
-#: On a slow machine, too, no heartbeat comes in between, and the record is not written again for the part.
-UNHURRIED = LeaseTiming(heartbeat_interval=3600, progress_interval=3600)
 
 
 def rows_of(number: int) -> Rows:
@@ -95,12 +96,13 @@ class Bill:
 
     @property
     def bytes(self) -> int:
-        """Those that were uploaded besides parts."""
-        return sum(each.bytes for each in self.relay.requests if "/part-" not in each.path)
+        """Those that were uploaded besides the part and the manifest."""
+        others = [each for each in self.relay.requests if "/part-" not in each.path]
+        return sum(each.bytes for each in others if not each.path.endswith(MANIFEST))
 
 
 class Runs:
-    """What runs have landed, each of them a part.
+    """What runs have landed, each of them a part, by a commit of its own.
 
     :param count: how many there were.
     """
@@ -110,61 +112,56 @@ class Runs:
         self.format = make_format(file_format)
         self.rows = [row for number in range(count) for row in rows_of(number)]
 
-    def parts(self) -> dict[str, bytes]:
-        """Return the contents of the parts by name."""
-        return {self._name(number): self._content(number) for number in range(self.count)}
+    def files(self) -> dict[str, bytes]:
+        """Return the contents of the files by name: of parts and commits the newest, which suffice."""
+        parts = [self._part(number) for number in range(self.count)]
+        commits = [self._commit(number, part) for number, (part, _) in enumerate(parts)]
+        state = fold(None, commits)
+        assert state is not None
+        return {
+            MANIFEST: encode(state),
+            **{part.name: content for part, content in parts[-NEWEST:]},
+            **{commit_name(commit.number): encode(commit) for commit in commits[-NEWEST:]},
+        }
 
-    def _name(self, number: int) -> str:
-        attempt_id = hashlib.sha256(b"%d" % number).hexdigest()[:8]
-        return part_name(number + 1, attempt_id, self.format.suffix)
+    def _commit(self, number: int, part: Part) -> Commit:
+        last_page = [msgspec.Raw(json.dumps(row).encode()) for row in rows_of(number)]
+        staged = Staged(
+            attempt_id=part.name[-14:-6],
+            source=SOURCE,
+            run=run_of(number),
+            mode="incremental",
+            encoding=encoding_of(self.format),
+            columns=() if self.format.name == "jsonl" else tuple(self.rows[0]),
+            base=number,
+            continues=number > 0,
+            rows_before=number * EACH,
+            offset_before=number * EACH,
+            last_page=PageFingerprint(offset=number * EACH, rows=EACH, sha256=digest_rows(last_page)),
+            started_at="2026-01-01T00:00:00.000+00:00",
+            parts=(part,),
+        )
+        return commit_of("landed", staged, (number + 1) * EACH)
 
-    def _content(self, number: int) -> bytes:
+    def _part(self, number: int) -> tuple[Part, bytes]:
         rows = rows_of(number)
         if self.format.name == "jsonl":
             lines = [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows]
         else:
             lines = [",".join(line) for line in (rows[0], *(row.values() for row in rows))]
-        return "".join(f"{line}\n" for line in lines).encode()
-
-    def _part(self, number: int) -> Part:
-        content = self._content(number)
+        content = "".join(f"{line}\n" for line in lines).encode()
+        attempt_id = hashlib.sha256(b"%d" % number).hexdigest()[:8]
         part = Part(
-            name=self._name(number),
+            name=part_name(number + 1, attempt_id, self.format.suffix),
             rows=EACH,
             bytes=len(content),
             sha256=hashlib.sha256(content).hexdigest(),
             start_offset=number * EACH,
             next_offset=(number + 1) * EACH,
             columns=None if self.format.name == "jsonl" else len(self.rows[0]),
-            landed_at="2026-01-01T00:00:01.000+00:00",
-            profile=_profile(rows_of(number)),
+            profile=_profile(rows),
         )
-        return part.of(run_of(number))
-
-    def manifest(self) -> Manifest:
-        """Return the manifest that lists them."""
-        parts = tuple(self._part(number) for number in range(self.count))
-        last_page = [msgspec.Raw(json.dumps(row).encode()) for row in self.rows[-EACH:]]
-        encoding = encoding_of(self.format)
-        return Manifest(
-            landing_id="0badcafe",
-            source=SOURCE,
-            rows=len(self.rows),
-            bytes=sum(part.bytes for part in parts),
-            format=encoding.pop("file_format"),
-            compression=encoding.pop("compression"),
-            encoding=encoding,
-            columns=None if self.format.name == "jsonl" else tuple(self.rows[0]),
-            new_parts=1,
-            next_offset=len(self.rows),
-            last_page=PageFingerprint(offset=len(self.rows) - EACH, rows=EACH, sha256=digest_rows(last_page)),
-            total=len(self.rows),
-            run=run_of(self.count - 1),
-            started_at="2026-01-01T00:00:00.000+00:00",
-            finished_at="2026-01-01T00:00:01.000+00:00",
-            provider_version="1.0.0",
-            parts=parts,
-        )
+        return part, content
 
 
 class Landing:
@@ -176,23 +173,10 @@ class Landing:
     def __init__(self, storage: Storage, runs: Runs) -> None:
         self.runs = runs.count
         self.rows = runs.rows
+        self.folder = conftest.Folder(storage.fs, storage.new_folder())
         self._format = runs.format
         self._storage = storage
-        self._root = storage.new_folder()
-        storage.fs.pipe({f"{self._root}/{name}": content for name, content in runs.parts().items()})
-        storage.fs.pipe_file(f"{self._root}/{MANIFEST}", encode(runs.manifest()))
-
-    @property
-    def manifest(self) -> bytes:
-        """The manifest as it is stored."""
-        content: bytes = self._storage.fs.cat_file(f"{self._root}/{MANIFEST}")
-        return content
-
-    def read(self) -> Rows:
-        """Return what has landed, once it is verified."""
-        landed = read_landing(SimpleNamespace(fs=self._storage.fs, path=self._root))
-        landed.verify()
-        return list(landed.iter_rows())
+        storage.fs.pipe({f"{self.folder.root}/{name}": content for name, content in runs.files().items()})
 
     def land(self, new: Rows) -> Bill:
         """Land the source with the new rows by the next run, in a process that knows nothing of the bucket.
@@ -201,15 +185,14 @@ class Landing:
         """
         self.rows += new
         self.runs += 1
-        S3.known.clear()
+        S3.respects.clear()
         with relayed(self._storage) as (storage, relay):
             job = make_job(
                 serving(self.rows),
                 source=SOURCE,
-                folder=Folder(storage.fs, self._root),
+                folder=Folder(storage.fs, self.folder.root),
                 run=run_of(self.runs - 1),
                 file_format=self._format,
                 mode="incremental",
-                timing=UNHURRIED,
             )
             return Bill(run_job(job), relay)

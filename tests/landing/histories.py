@@ -6,20 +6,23 @@ import functools
 import itertools
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from airflow_provider_webcollect.landing.cleaning import clean
+from airflow_provider_webcollect.landing.errors import LogContended, RowsMissing, SourceReset, StorageError
 from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.manifest import MANIFEST
+from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.storage import Exists
 from airflow_provider_webcollect.service.models import DataPage
-from tests.landing.conftest import Folder
+from tests.landing.conftest import Crash, Folder
 from tests.landing.interleaving import LOST, Held, Land, Losing, Outcome, outcome_of, with_storage
-from tests.landing.pages import PAGE, finish, job
+from tests.landing.pages import PAGE, job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable
 
     from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 
@@ -60,19 +63,29 @@ class History:
     """What happens to a folder.
 
     :param on_reset: of the runs; the source is emptied unless it is ``fail``.
-    :param ignored: operations and names of files whose conditions the storage ignores.
+    :param unconditional: whether the storage creates files that are there.
     :param longest: how many things happen at most.
     :ivar reported: the names of the parts that each run has reported, in whichever attempts.
+    :ivar loaded: the names of the parts that a consumer has loaded, who remembers the commit that it has come
+        to.
     """
+
+    #: How an attempt may end, besides with its result.
+    ENDS: ClassVar[tuple[type[BaseException], ...]] = (
+        *(Crash, ConnectionError, Exists, StorageError),
+        *(LogContended, RowsMissing, SourceReset),
+    )
 
     folder: Folder
     chance: random.Random
     on_reset: str
-    ignored: Collection[tuple[str, str]] = ()
+    unconditional: bool = False
     source: Generations = field(default_factory=Generations)
     attempts: dict[str, int] = field(default_factory=dict)
     held: list[Held] = field(default_factory=list)
     reported: dict[str, set[str]] = field(default_factory=dict)
+    loaded: list[str] = field(default_factory=list)
+    loaded_commit: int = 0
     longest: int = 16
 
     def happen(self) -> None:
@@ -92,7 +105,7 @@ class History:
             self.chance.choice(self.things())()
             self.check_rows()
         while self.held:
-            self.held.pop(self.chance.randrange(len(self.held))).end(kill=self.chance.random() < 0.5)
+            self.end(self.held.pop(self.chance.randrange(len(self.held))), kill=self.chance.random() < 0.5)
         self.source.count += 1
         for attempt in itertools.count(1):
             outcome = outcome_of(self.landing("last", attempt, disturbed=False), self.folder.destination)
@@ -103,10 +116,11 @@ class History:
         self.check_rows()
         self.check_all_is_there()
         self.check_reports()
+        self.check_nothing_is_left()
 
     def things(self) -> list[Callable[[], None]]:
         """Return what can happen next."""
-        return [self.begin, self.begin, self.go_on, self.go_on, self.grow]
+        return [self.begin, self.begin, self.go_on, self.go_on, self.grow, self.load]
 
     def options(self) -> dict[str, Any]:
         """Return the options of all runs."""
@@ -130,9 +144,23 @@ class History:
 
         :param most: how many operations it comes to, about.
         """
-        held = Held(work, self.folder.destination, self.chance.randint(1, most), self.ignored)
+        held = Held(
+            work, self.folder.destination, self.chance.randint(1, most), unconditional=self.unconditional
+        )
+        self.keep(held)
+
+    def keep(self, held: Held) -> None:
+        """Keep what is held; see how it has ended otherwise."""
         if held.met:
             self.held.append(held)
+        else:
+            self.end(held)
+
+    def end(self, held: Held, *, kill: bool = False) -> None:
+        """Let an attempt go on to its end, or kill it."""
+        outcome = held.end(kill=kill)
+        if isinstance(outcome, BaseException) and not isinstance(outcome, self.ENDS):
+            raise outcome
 
     def go_on(self) -> None:
         """Let an attempt go on that is held: to another operation, to its end; or kill it."""
@@ -142,12 +170,11 @@ class History:
         match self.chance.choice(["on", "end", "kill"]):
             case "on":
                 held.go_on(self.chance.randint(1, 20))
-                if held.met:
-                    self.held.append(held)
+                self.keep(held)
             case "end":
-                held.end()
+                self.end(held)
             case "kill":
-                held.end(kill=True)
+                self.end(held, kill=True)
 
     def grow(self) -> None:
         if self.on_reset != "fail" and self.chance.random() < 0.5:
@@ -155,12 +182,21 @@ class History:
         else:
             self.source.count += self.chance.randint(1, 12)
 
+    def load(self) -> None:
+        """Load what has landed since the last time, as the manifest says it."""
+        if MANIFEST not in self.folder.names():
+            return
+        manifest = self.folder.manifest()
+        self.loaded += [part["name"] for part in manifest["parts"] if part["commit"] > self.loaded_commit]
+        self.loaded_commit = max(self.loaded_commit, manifest["commit"])
+
     def landing(self, run: str, attempt: int, *, disturbed: bool) -> Any:
         """Return an attempt that lands and reports; if it is disturbed, steps of it may fail."""
         fails = functools.partial(self.happens, disturbed)
         lost = self.chance.randint(1, 8) if fails(0.2) else 0
         marks, mark_fails, report_fails = fails(0.4), fails(0.3), fails(0.2)
         error = LOST[self.chance.choice(list(LOST))]
+        written: dict[int, int] = {}
 
         def work(place: Destination) -> Landed:
             def step(operation: str) -> None:
@@ -170,19 +206,18 @@ class History:
                 step("mark")
                 if mark_fails:
                     raise ConnectionError
+                self.check_mark(written)
 
-            options = {**self.options(), "mark": mark if marks else None}
+            options = {
+                **self.options(),
+                "mark": mark if marks else None,
+                "on_progress": lambda rows, total: written.update({self.source.generation: rows}),
+            }
             losing = Losing(place._storage, lost, lambda: None, error)
-            landed = run_job(
-                job(self.source, with_storage(place, losing), run, attempt=attempt, **options),
-                finish=False,
-            )
+            landed = run_job(job(self.source, with_storage(place, losing), run, **options))
             step("report")
-            # whoever is killed before it hears that its report has ended has ended it: Airflow does not know
-            losing.at = 0
             if report_fails:
                 raise ConnectionError
-            finish(landed)
             self.reported.setdefault(run, set()).update(part.name for part in landed.new)
             return landed
 
@@ -206,10 +241,29 @@ class History:
         assert numbers == sorted(set(numbers))
         assert self.on_reset == "append" or len(numbers) <= 1
 
+    def check_mark(self, written: dict[int, int]) -> None:
+        """Of the rows that are marked, those that the run has written are committed, or replaced by now.
+
+        :param written: how many rows of each generation.
+        """
+        landed = [(row["g"], row["n"]) for row in self.folder.committed_rows()]
+        latest = max((generation for generation, _ in landed), default=0)
+        missing = {(latest, number) for number in range(written.get(latest, 0))} - {*landed}
+        assert not missing, f"{missing} are marked, and not committed"
+
     def check_reports(self) -> None:
-        """Each part that is landed is reported by one run, and by no other; what is reported stays landed."""
+        """No two runs report the same part, and a consumer has got each by its own memory, once."""
         parts = [part["name"] for part in self.folder.manifest()["parts"]]
         reported = [name for names in self.reported.values() for name in names]
-        if self.on_reset == "full":  # what was reported may be replaced
-            reported = [name for name in reported if name in parts]
-        assert sorted(reported) == sorted(parts)
+        assert len(set(reported)) == len(reported)
+        self.load()
+        assert len(set(self.loaded)) == len(self.loaded)
+        assert {*parts} <= {*self.loaded}
+        if self.on_reset != "full":
+            assert {*reported} | {*self.loaded} <= {*parts}
+
+    def check_nothing_is_left(self) -> None:
+        """The manifest says what the commits say, and of all other files none stays."""
+        assert self.folder.rows() == self.folder.committed_rows()
+        clean(self.folder.location, older_than=0)
+        assert self.folder.names() == self.folder.needed()

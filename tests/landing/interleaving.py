@@ -6,17 +6,17 @@ import contextlib
 import copy
 import functools
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.storage import Changed
+from airflow_provider_webcollect.landing.storage import Exists
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from tests.interruption import PATIENCE
 from tests.landing.conftest import Crash
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.landing.storage import Storage, Stored
+    from airflow_provider_webcollect.landing.storage import Storage
 
 Outcome = Landed | BaseException
 Land = Callable[[Folder], Any]
@@ -27,29 +27,28 @@ Step = Callable[[str, str], object]
 class Stepping:
     """A storage that calls ``step`` before each of its operations; writing a part has two, begin and end.
 
-    :param ignored: operations and names of files whose conditions are not passed on: any writer wins.
+    :param unconditional: whether a file is created whether it is there or not.
     """
 
-    def __init__(self, storage: Storage, step: Step, ignored: Collection[tuple[str, str]] = ()) -> None:
+    def __init__(self, storage: Storage, step: Step, *, unconditional: bool = False) -> None:
         self.step = step
         self._storage = storage
-        self._ignored = ignored
+        self._is_unconditional = unconditional
 
-    def tried(self, path: str, content: bytes, version: str) -> str | None:
-        self.step("tried", path)
-        return self._storage.tried(path, content, version)
-
-    def read(self, path: str) -> Stored | None:
+    def read(self, path: str) -> bytes | None:
         self.step("read", path)
         return self._storage.read(path)
 
-    def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        self.step("replace", path)
-        return self._storage.replace(path, content, self._condition("replace", path, expected))
+    def create(self, path: str, content: bytes) -> None:
+        self.step("create", path)
+        if self._is_unconditional:
+            self._storage.write(path, content)
+        else:
+            self._storage.create(path, content)
 
-    def remove(self, path: str, expected: str) -> bool:
-        self.step("remove", path)
-        return self._storage.remove(path, self._condition("remove", path, expected) or "")
+    def write(self, path: str, content: bytes) -> None:
+        self.step("write", path)
+        self._storage.write(path, content)
 
     def files(self, folder: str) -> dict[str, int]:
         self.step("files", folder)
@@ -70,12 +69,6 @@ class Stepping:
         self.step("delete", path)
         self._storage.delete(path)
 
-    def _condition(self, operation: str, path: str, expected: str | None) -> str | None:
-        if (operation, path[path.rindex("/") + 1 :]) not in self._ignored:
-            return expected
-        there = self._storage.read(path)
-        return there and there.version
-
 
 class Losing(Stepping):
     """A storage of which the answer of one change is lost.
@@ -95,7 +88,7 @@ class Losing(Stepping):
         self._meanwhile = meanwhile
         self._error = error
 
-    def lose(self) -> None:
+    def lose(self, path: str) -> None:
         """Lose the answer of a change, if it is the one."""
         self.at -= 1
         if self.at == 0:
@@ -103,27 +96,25 @@ class Losing(Stepping):
             self._meanwhile()
             raise self._error()
 
-    def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        version = super().replace(path, content, expected)
-        self.lose()
-        return version
+    def create(self, path: str, content: bytes) -> None:
+        super().create(path, content)
+        self.lose(path)
 
-    def remove(self, path: str, expected: str) -> bool:
-        done = super().remove(path, expected)
-        self.lose()
-        return done
+    def write(self, path: str, content: bytes) -> None:
+        super().write(path, content)
+        self.lose(path)
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:
         with super().upload(path) as file:
             yield file
-        self.lose()
+        self.lose(path)
 
 
 #: What a caller hears whose answer was lost.
 LOST = {
     "failed": functools.partial(OSError, "connection reset"),
-    "refused": functools.partial(Changed, "412"),
+    "refused": functools.partial(Exists, "412"),
 }
 
 
@@ -133,7 +124,7 @@ class Held:
     :param land: what it does.
     :param folder: where.
     :param at: the number of the operation, from 1; or its name and the end of the path that it is about.
-    :param ignored: see :class:`Stepping`.
+    :param unconditional: see :class:`Stepping`.
     :ivar met: the operation that it has come to, and the path that this is about; None if it has ended.
     """
 
@@ -142,7 +133,8 @@ class Held:
         land: Land,
         folder: Folder,
         at: int | tuple[str, str] | None,
-        ignored: Collection[tuple[str, str]] = (),
+        *,
+        unconditional: bool = False,
     ) -> None:
         self._at = at
         self._count = 0
@@ -151,7 +143,7 @@ class Held:
         self._stopped = threading.Event()
         self._outcome: list[Outcome] = []
         self.met: tuple[str, str] | None = None
-        self._thread = threading.Thread(target=self._run, args=(land, folder, ignored), daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(land, folder, unconditional), daemon=True)
         self._thread.start()
         assert self._stopped.wait(PATIENCE)
 
@@ -170,13 +162,13 @@ class Held:
         self._thread.join(PATIENCE)
         return self._outcome[0]
 
-    def _run(self, land: Land, folder: Folder, ignored: Collection[tuple[str, str]]) -> None:
-        self._outcome.append(outcome_of(land, stepping(folder, self._step, ignored)))
+    def _run(self, land: Land, folder: Folder, unconditional: bool) -> None:
+        self._outcome.append(outcome_of(land, stepping(folder, self._step, unconditional=unconditional)))
         self._stopped.set()
 
     def _step(self, operation: str, path: str) -> None:
         if self._at is None or threading.current_thread() is not self._thread:
-            # a heartbeat comes from another thread
+            # several commits are read in threads of their own
             return
         self._count += 1
         if self._count == self._at or (operation, path[path.rindex("/") + 1 :]) == self._at:
@@ -189,9 +181,9 @@ class Held:
                 raise Crash
 
 
-def stepping(folder: Folder, step: Step, ignored: Collection[tuple[str, str]] = ()) -> Folder:
+def stepping(folder: Folder, step: Step, *, unconditional: bool = False) -> Folder:
     """Return the same folder, with ``step`` before each operation of its storage."""
-    return with_storage(folder, Stepping(folder._storage, step, ignored))
+    return with_storage(folder, Stepping(folder._storage, step, unconditional=unconditional))
 
 
 def with_storage(folder: Folder, storage: Stepping) -> Folder:

@@ -16,8 +16,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_webcollect.landing.commits import Run, Source
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.tables import landing_folder
@@ -31,7 +31,6 @@ from airflow_provider_webcollect.service.settings import Credentials, Retries, S
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from tests.landing.pages import make_job
 from tests.landing.storages import filesystem
-from tests.landing.tables import sql_catalog
 
 #: The files of object stores, whose uploads and commits are changes too.
 FILES = {"s3": "s3fs.core.S3File", "abfs": "adlfs.spec.AzureBlobFile", "gs": "gcsfs.core.GCSFile"}
@@ -95,6 +94,8 @@ def folder_of(order: dict[str, Any], fs: Any) -> Folder:
     """Return where to land: a folder, or a table."""
     if (table := order.get("table")) is None:
         return landing_folder(fs, order["root"], table_format=order.get("table_format"))
+    from tests.landing.tables import sql_catalog
+
     catalog, name = table
     return IcebergFolder(sql_catalog(Path(catalog)).load_table(name))
 
@@ -118,7 +119,7 @@ def kill_at(operation: int, client: Client, fs: Any) -> None:
 
     client.transmit = lethal(client.transmit)  # type: ignore[method-assign]
     if "file" in fs.protocol:
-        for name in ("open", "fsync", "rename", "unlink", "mkdir", "scandir"):
+        for name in ("open", "fsync", "link", "rename", "unlink", "mkdir", "scandir"):
             setattr(os, name, lethal(getattr(os, name)))
     TableFolder.call = lethal(TableFolder.call)  # type: ignore[method-assign]
     for owner, names in requests_of(fs):

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from airflow_provider_webcollect.landing.commits import Run, Source
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Job, Landed, LeaseTiming, Observer
-from airflow_provider_webcollect.landing.manifest import Run, Source
+from airflow_provider_webcollect.landing.job import Job, Landed, Observer
 from airflow_provider_webcollect.landing.options import Options, make_options
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service.models import DataPage
@@ -19,8 +19,6 @@ from tests.interruption import Pauses
 
 #: Rows in a page of :class:`Rows`.
 PAGE = 5
-#: Each part is recorded when it is finished.
-AT_ONCE = LeaseTiming(progress_interval=0)
 Fetch = Callable[[int], DataPage]
 
 
@@ -63,7 +61,6 @@ def make_job(fetch: Fetch, **arguments: Any) -> Job:
         mark=nothing,
         observer=Observer(),
         stop=Pauses(),
-        timing=AT_ONCE,
     )
     return changed(job, **arguments)
 
@@ -144,10 +141,3 @@ def job(rows: Rows, destination: Folder, run: str, **options: Any) -> Job:
         run=Run(dag_id="d", task_id="t", run_id=run),
         **{"max_part_bytes": 1, **options},
     )
-
-
-def finish(landed: Landed) -> None:
-    """End the report of a landing, as its task does once Airflow knows of it."""
-    if landed.report is not None:
-        landed.report.tidy()
-        landed.report.finish()

@@ -65,11 +65,11 @@ class _Relayed(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def _pass_on(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self._body()
         path = urlsplit(self.path).path.strip("/")
         self.server.requests.append(Request(self.command, path, len(body)))
         affected = self.command in self.server.affected
-        removed = {"expect", *(self.server.removed if affected else ())}
+        removed = {"expect", "transfer-encoding", *(self.server.removed if affected else ())}
         headers = {name: value for name, value in self.headers.items() if name.lower() not in removed}
         if affected and self.server.refused.intersection(map(str.lower, headers)):
             self._answer(501, {}, b"<Error><Code>NotImplemented</Code></Error>")
@@ -91,12 +91,24 @@ class _Relayed(BaseHTTPRequestHandler):
             return
         self._answer(answer.status, dict(answer.getheaders()), content)
 
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
     def _answer(self, status: int, headers: dict[str, str], content: bytes) -> None:
         self.send_response(status)
         for name, value in headers.items():
             if name.lower() not in {"connection", "content-length", "transfer-encoding"}:
                 self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
+        # that of the file, if it was asked for alone
+        length = headers.get("Content-Length") if self.command == "HEAD" else None
+        self.send_header("Content-Length", length or str(len(content)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)

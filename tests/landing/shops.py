@@ -9,8 +9,8 @@ from typing import Any
 import fsspec
 import time_machine
 
+from airflow_provider_webcollect.landing.commits import Run
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.manifest import Run
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.landing.run import run_job
 from tests.landing.conftest import Folder
@@ -57,7 +57,7 @@ class Shop:
             **{"mode": "incremental", "on_reset": "append", "max_part_bytes": 1, **options},
         )
         with time_machine.travel(day(number), tick=False):
-            run_job(job, finish=True)
+            run_job(job)
         return self.landed
 
     @property

@@ -227,8 +227,9 @@ def _with_generations(handler: Callable[..., None], lock: threading.Lock) -> Cal
     """Return a handler of the emulator that adds generations and conditions."""
 
     def handle(request: Any, response: Any, storage: Any, *args: Any, **kwargs: Any) -> None:
-        request.data  # noqa: B018  # a body that is not read breaks the connection
-        name = request.params.get("object_id") or request.query.get("name", [None])[0]
+        # a body that is not read breaks the connection
+        named = request.data["meta"]["name"] if request.query.get("uploadType") == ["multipart"] else None
+        name = request.params.get("object_id") or request.query.get("name", [named])[0]
         bucket = request.params["bucket_name"]
         with lock:
             found = storage.objects.get(bucket, {}).get(name, {"generation": "0"})["generation"]

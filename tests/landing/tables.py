@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import functools
+import io
 import itertools
+import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
+import msgspec
 import polars
 from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import TableNotFoundError
 from pyiceberg.schema import Schema
 
-from airflow_provider_webcollect.landing.errors import NothingLanded
+from airflow_provider_webcollect.landing.commits import Run
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Job, Landed
-from airflow_provider_webcollect.landing.manifest import Run
-from airflow_provider_webcollect.landing.reader import LandedData, read_landing
+from airflow_provider_webcollect.landing.log import CommitLog
 from airflow_provider_webcollect.landing.run import run_job
-from airflow_provider_webcollect.landing.tables.delta import DeltaFolder, location_of
+from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
 from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
 from airflow_provider_webcollect.landing.tables.table import TableFolder
 from tests.landing import pages as numbered
 from tests.landing.conftest import Folder
 from tests.landing.interleaving import Losing, Stepping
 from tests.landing.pages import job, make_job, serving
+from tests.landing.storages import local
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyiceberg.catalog import Catalog
 
+    from airflow_provider_webcollect.landing.reader import LandedData
     from airflow_provider_webcollect.landing.storage import Storage as Operations
     from tests.landing.storages import Storage
 
@@ -82,7 +87,8 @@ class _Stepping(TableFolder):
         storage: Operations | Stepping = self._storage
         if isinstance(storage, Stepping):
             storage.step(what, f"{self.root}/table")
-        if what != "commit" or not isinstance(storage, Losing):
+        if what != "commit" or not isinstance(storage, Losing) or self.table_format == "delta":
+            # a table of Delta Lake is written by its storage
             return super().call(what, work)
 
         def and_lose() -> T:
@@ -112,26 +118,39 @@ class Table(Folder):
         return self.kind(self.fs, self.root)
 
     def landed(self) -> LandedData:
+        from airflow_provider_webcollect.landing.reader import read_landing
+
         return read_landing(self.location)
 
     def table(self) -> Any:
-        uri, options = location_of(self.fs, self.root)
+        uri, options = _of_library(self.fs, self.root)
         return DeltaTable(uri, storage_options=options)
 
-    def manifest(self) -> Any:
-        import msgspec
+    def log(self) -> CommitLog:
+        """Return the log of its commits."""
+        return CommitLog(self.destination)
 
-        return msgspec.to_builtins(self.landed().manifest)
+    def manifest(self) -> Any:
+        log = self.log()
+        state = log.read()
+        assert state is not None
+        return msgspec.to_builtins(msgspec.structs.replace(state, parts=log.parts_after(state, 0)))
+
+    def committed_rows(self) -> Rows:
+        """Return the rows of the parts that the commits list."""
+        import pyarrow.parquet as pq
+
+        if self.log().read() is None:
+            return []
+        files = (io.BytesIO(self.read(part["name"])) for part in self.manifest()["parts"])
+        return [row for file in files for row in pq.read_table(file, partitioning=None).to_pylist()]
 
     def rows(self) -> Rows:
-        """Return the rows in their order, once the table's own reader has found the same."""
+        """Return the rows that the table's own library finds; none if there is no table."""
         try:
-            landed = self.landed()
-        except NothingLanded:
+            return self.found()
+        except TableNotFoundError:
             return []
-        rows = list(landed.iter_rows())
-        assert same(rows, self.found(names_in(rows)))
-        return rows
 
     def version(self) -> Any:
         """Return the version that the table has now."""
@@ -217,15 +236,30 @@ class IcebergTable(Table):
         }
 
 
-def sql_catalog(folder: Path) -> Catalog:
+def tables_in(folder: Path, kind: str) -> Callable[[], Table]:
+    """Return what makes tables on the disk, each of which is not there yet, or has no columns.
+
+    :param kind: ``delta`` or ``iceberg``.
+    """
+    if kind == "delta":
+        disk = local(folder)
+        return lambda: Table(disk.fs, disk.new_folder())
+    catalog = sql_catalog(folder)
+    return lambda: IcebergTable(catalog, f"shop.t{uuid.uuid4().hex}")
+
+
+def sql_catalog(folder: Path, storage: Storage | None = None) -> Catalog:
     """Return a catalog in a file of SQLite, with the namespace ``shop``.
 
     :param folder: for it and its tables.
+    :param storage: S3, where its tables are to be.
     """
     from pyiceberg.catalog import load_catalog
 
+    warehouse = f"file://{folder}/warehouse" if storage is None else f"s3://{storage.new_folder()}"
+    access = {} if storage is None else _access(storage, "s3")
     catalog = load_catalog(
-        "lake", type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse"
+        "lake", type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=warehouse, **access
     )
     catalog.create_namespace_if_not_exists("shop")
     return catalog
@@ -238,6 +272,13 @@ def glue_catalog(storage: Storage) -> Catalog:
     """
     from pyiceberg.catalog import load_catalog
 
+    warehouse = f"s3://{storage.new_folder()}"
+    catalog = load_catalog("lake", type="glue", warehouse=warehouse, **_access(storage, "glue", "s3"))
+    catalog.create_namespace_if_not_exists("shop")
+    return catalog
+
+
+def _access(storage: Storage, *services: str) -> dict[str, str]:
     options = storage.options
     access = {
         "endpoint": options["endpoint_url"],
@@ -245,10 +286,23 @@ def glue_catalog(storage: Storage) -> Catalog:
         "access-key-id": options["key"],
         "secret-access-key": options["secret"],
     }
-    properties = {f"{service}.{name}": value for service in ("glue", "s3") for name, value in access.items()}
-    catalog = load_catalog("lake", type="glue", warehouse=f"s3://{storage.new_folder()}", **properties)
-    catalog.create_namespace_if_not_exists("shop")
-    return catalog
+    return {f"{service}.{name}": value for service in services for name, value in access.items()}
+
+
+def _of_library(fs: Any, root: str) -> tuple[str, dict[str, str]]:
+    """Return the address of a table of Delta Lake, and with what its library reaches it."""
+    if "s3" in fs.protocol:
+        access = {"aws_access_key_id": fs.key, "aws_secret_access_key": fs.secret, "aws_region": "us-east-1"}
+        return f"s3://{root}", {**access, "aws_endpoint_url": fs.endpoint_url, "aws_allow_http": "true"}
+    if "abfs" in fs.protocol:
+        parts = dict(each.split("=", 1) for each in fs.connection_string.split(";") if each)
+        access = {
+            "azure_storage_account_name": parts["AccountName"],
+            "azure_storage_account_key": parts["AccountKey"],
+            "azure_endpoint": parts["BlobEndpoint"],
+        }
+        return f"az://{root}", {**access, "azure_allow_http": "true"}
+    return f"file://{root}", {}
 
 
 def _queried(table: DeltaTable) -> Rows:

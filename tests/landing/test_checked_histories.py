@@ -1,8 +1,8 @@
 """Random histories of runs whose rows are checked, and of decisions about rows that have failed.
 
-Runs, accepting and discarding are stopped before any operation of the storage, go on while others are at
-work, or are killed there. Whatever happens, each row of the source is landed, quarantined or discarded, once,
-and every part of the landing is reported by one run.
+Runs, decisions and restoring are stopped before any operation of the storage, go on while others are at work,
+or are killed there; leftovers are removed. Whatever happens, each row of the source is landed, quarantined or
+discarded, once, and every part of the landing is reported by one run.
 """
 
 from __future__ import annotations
@@ -15,26 +15,32 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.landing.checks import make_checks
-from airflow_provider_webcollect.landing.errors import ChecksFailed
+from airflow_provider_webcollect.landing.cleaning import clean, restore
+from airflow_provider_webcollect.landing.commits import Manifest
+from airflow_provider_webcollect.landing.errors import (
+    ChecksFailed,
+    NothingLanded,
+    NothingToReview,
+    PartsMissing,
+)
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.manifest import MANIFEST, Manifest, decode
-from airflow_provider_webcollect.landing.review import Review, in_review
+from airflow_provider_webcollect.landing.names import MANIFEST
+from airflow_provider_webcollect.landing.review import accept, discard, in_review, quarantine
 from airflow_provider_webcollect.service.models import DataPage
 from tests.conftest import ALL_HISTORIES, SEED
-from tests.interruption import Pauses
 from tests.landing.conftest import Folder
-from tests.landing.histories import Generations, History
-from tests.landing.pages import AT_ONCE, PAGE
+from tests.landing.histories import Generations, History, does_harm
+from tests.landing.pages import PAGE
 from tests.landing.storages import local
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
     from tests.landing.interleaving import Outcome
 
-pytestmark = pytest.mark.usefixtures("long_reads")
+pytestmark = pytest.mark.usefixtures("long_reads", "each_part_is_staged")
 EVERY = range(3000)
 HISTORIES = EVERY if ALL_HISTORIES else random.Random(SEED).sample(EVERY, 40)
 #: The number of histories in which a harm must be found once a safeguard is left out.
@@ -69,11 +75,13 @@ class Site(Generations):
 class CheckedHistory(History):
     """What happens to a folder whose runs check their rows."""
 
+    ENDS = (*History.ENDS, ChecksFailed, NothingToReview, NothingLanded, PartsMissing)
+
     source: Site = field(default_factory=Site)
     on_failed_checks: str = "fail"
 
     def things(self) -> list[Callable[[], None]]:
-        return [*super().things(), self.decide, self.decide]
+        return [*super().things(), self.decide, self.decide, self.put_back, self.tidy]
 
     def options(self) -> dict[str, Any]:
         return {**super().options(), "checks": CHECKS, "on_failed_checks": self.on_failed_checks}
@@ -86,70 +94,78 @@ class CheckedHistory(History):
 
     def decide(self) -> None:
         """Begin to accept rows, to set them apart or to discard them."""
-        kind = self.chance.choice(["accept", "quarantine", "discard"])
+        decision = self.chance.choice([accept, quarantine, discard])
         number = self.chance.random()
 
         def work(place: Destination) -> Any:
-            there = in_review(self.folder.location)
-            run = there[int(number * len(there))].run.run_id if there else None
-            return getattr(Review(place, run, stop=Pauses(), timing=AT_ONCE), kind)()
+            waiting = in_review(place)
+            return decision(place, waiting[int(number * len(waiting))].run.run_id if waiting else "none")
 
-        self.hold(work)
+        self.hold(work, 16)
+
+    def put_back(self) -> None:
+        """Begin to put back what was replaced, if anything was."""
+        self.hold(restore, 16)
+
+    def tidy(self) -> None:
+        """Remove all leftovers while nobody is at work, as :func:`clean` asks for."""
+        if not self.held:
+            clean(self.folder.location, older_than=0)
 
     def after_failure(self, outcome: Outcome) -> None:
         if isinstance(outcome, ChecksFailed):
-            Review(self.folder.destination, "last", stop=Pauses(), timing=AT_ONCE).accept()
+            accept(self.folder.location, "last")
 
     def check_rows(self) -> None:
         """No row is there twice, landed or quarantined."""
         rows = [*self.rows(), *self.quarantined()]
         assert len(rows) == len(set(rows)), rows
 
+    def check_mark(self, written: dict[int, int]) -> None:
+        """Nothing is marked while rows of the source are quarantined."""
+        if not self.discarded():
+            super().check_mark(written)
+        apart = self.folder.manifest()["set_apart"]
+        assert all(each.get("is_earlier") for each in apart if each["kind"] == "quarantined")
+
     def check_all_is_there(self) -> None:
         """Each row of the source is landed, quarantined or discarded."""
         generation = self.source.generation
         numbers = [n for g, n in [*self.rows(), *self.quarantined()] if g == generation]
-        for apart in self.manifest().set_apart:
-            if apart.kind == "discarded" and not apart.is_earlier:
-                numbers += range(apart.start_offset, apart.next_offset)
-        assert sorted(numbers) == list(range(self.source.count))
-        assert self.manifest().total == self.source.count == self.manifest().source_rows
+        assert sorted([*numbers, *self.discarded()]) == list(range(self.source.count))
+        assert self.folder.manifest()["total"] == self.source.count
 
-    def manifest(self) -> Manifest:
-        return decode(self.folder.read(MANIFEST), "the manifest", Manifest)
+    def discarded(self) -> list[int]:
+        """Return the numbers of the rows of the source that are discarded."""
+        apart = self.folder.manifest()["set_apart"]
+        gone = [each for each in apart if each["kind"] == "discarded" and not each.get("is_earlier")]
+        return [number for each in gone for number in range(each["start_offset"], each["next_offset"])]
 
     def quarantined(self) -> list[tuple[int, int]]:
         """Return the rows that are quarantined."""
         if MANIFEST not in self.folder.names():
             return []
-        inside = [
-            Folder(self.folder.fs, f"{self.folder.root}/{each.folder}")
-            for each in self.manifest().quarantined
-        ]
-        return [(row["g"], row["n"]) for folder in inside for row in folder.rows()]
+        return [(row["g"], row["n"]) for row in self.folder.rows_apart()]
 
 
-def happen(tmp_path: Path, seeds: Iterable[int]) -> None:
-    """Let histories happen, one after another."""
+def histories(tmp_path: Path, seeds: Iterable[int]) -> Iterator[CheckedHistory]:
+    """Yield histories that have not begun."""
     storage = local(tmp_path)
     for seed in seeds:
         chance = random.Random(f"{seed}")
-        on_reset = chance.choice(["fail", "fail", "append", "full"])
+        on_reset = chance.choice(["fail", "append", "full", "full"])
         on_failed_checks = chance.choice(["fail", "quarantine", "quarantine"])
         folder = Folder(storage.fs, storage.new_folder())
-        CheckedHistory(folder, chance, on_reset, on_failed_checks=on_failed_checks, longest=30).happen()
+        yield CheckedHistory(folder, chance, on_reset, on_failed_checks=on_failed_checks, longest=30)
 
 
 def test_every_row_is_landed_quarantined_or_discarded_once(tmp_path: Path) -> None:
-    happen(tmp_path, HISTORIES)
+    for history in histories(tmp_path, HISTORIES):
+        history.happen()
 
 
 def test_harm_is_found_where_leftovers_are_deleted_without_regard_to_the_quarantine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without_parts(manifest: Manifest, names: Iterable[str]) -> set[str]:
-        return {*names} - {part.name for part in manifest.parts}
-
-    monkeypatch.setattr(Manifest, "without_needed", without_parts)
-    with pytest.raises((AssertionError, FileNotFoundError)):
-        happen(tmp_path, range(HARMED))
+    monkeypatch.setattr(Manifest, "quarantined", ())
+    assert does_harm(histories(tmp_path, range(HARMED)))

@@ -261,9 +261,7 @@ class TestFailures:
             runs.land(goods(250, price=""), self.CHECKS, max_part_bytes=1)
         asked: list[int] = []
         fetch = serving(runs.rows)
-        landed = runs._land(
-            "t", fetch=lambda offset: asked.append(offset) or fetch(offset), mode="incremental"
-        )
+        landed = runs.again(fetch=lambda offset: asked.append(offset) or fetch(offset))
         assert landed.manifest.rows == 250
         assert runs.folder.rows() == runs.rows
         # the last page and the first, to see whether the source still goes on from there

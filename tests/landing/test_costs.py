@@ -6,22 +6,25 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_provider_webcollect.landing.manifest import MANIFEST, Manifest, decode, encode
+from airflow_provider_webcollect.landing import staging
+from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.storage.object_stores import S3
 from tests.conftest import ALL_HISTORIES
+from tests.interruption import PATIENCE
 from tests.landing.costs import EACH, Landing, Runs, rows_of, with_rating
 from tests.landing.storages import Storage
 
 pytestmark = pytest.mark.xdist_group("s3")
 
 #: Runs that have landed before: enough to show a cost that grows with them.
-MANY = 1000 if ALL_HISTORIES else 50
+COUNTS = (10, 1000, 10_000) if ALL_HISTORIES else (10, 50)
 
 
 @pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What other tests have found out of a bucket stays as it is."""
-    monkeypatch.setattr(S3, "known", {})
+def in_no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other tests have found out of a bucket stays; however slow the machine is, nothing is staged."""
+    monkeypatch.setattr(S3, "respects", {})
+    monkeypatch.setattr(staging, "INTERVAL", PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +41,11 @@ def grown(storage_of: Callable[[str], Storage]) -> Callable[[int, str], Landing]
     return grown
 
 
-@pytest.fixture(params=[pytest.param(10, marks=pytest.mark.at_night), MANY], ids="{} runs".format)
-def runs(request: pytest.FixtureRequest) -> int:
-    """How many runs have landed before."""
-    count: int = request.param
-    return count
-
-
 @pytest.mark.by_day(1)
 @pytest.mark.parametrize("file_format", ["jsonl", "csv"])
+@pytest.mark.parametrize("runs", COUNTS)
 class TestOneMoreRun:
-    def test_it_sends_the_part_once_and_little_more_than_the_manifest_in_eleven_requests(
+    def test_it_sends_the_part_the_manifest_and_four_kilobytes_in_ten_requests(
         self, grown: Callable[[int, str], Landing], runs: int, file_format: str
     ) -> None:
         landing = grown(runs, file_format)
@@ -57,34 +54,22 @@ class TestOneMoreRun:
         [part] = bill.landed.new
         assert part.rows == EACH
         assert bill.parts == [f"PUT {part.name}"]
-        assert len(bill.requests) <= 11, bill.requests
-        assert bill.bytes <= 1.3 * len(landing.manifest)
+        assert len(bill.requests) <= 10, bill.requests
+        assert bill.bytes <= 4096
 
-    def test_with_nothing_new_it_only_reads_in_five_requests(
+    def test_with_nothing_new_it_only_reads_in_four_requests(
         self, grown: Callable[[int, str], Landing], runs: int, file_format: str
     ) -> None:
         bill = grown(runs, file_format).land([])
 
         assert bill.landed.new == ()
         assert bill.parts == []
-        assert len(bill.requests) <= 5, bill.requests
+        assert len(bill.requests) <= 4, bill.requests
         assert bill.bytes == 0
+        assert all(request.startswith("GET ") for request in bill.requests)
 
 
-@pytest.mark.by_day(1)
-@pytest.mark.parametrize("file_format", ["jsonl", "csv"])
-def test_what_a_run_leaves_is_a_whole_landing(storage_of: Callable[[str], Storage], file_format: str) -> None:
-    """The proof that what is measured here is what landings write."""
-    landing = Landing(storage_of("s3"), Runs(10, file_format))
-    assert landing.read() == landing.rows
-    before = landing.manifest
-    landing.land(rows_of(10))
-
-    assert landing.read() == landing.rows
-    # lines of keys and of parts: one more of these
-    assert landing.manifest.count(b"\n") == before.count(b"\n") + 1
-
-
+@pytest.mark.parametrize("runs", COUNTS[:2])
 def test_a_column_that_is_new_costs_no_more_and_old_parts_are_not_touched(
     grown: Callable[[int, str], Landing], runs: int
 ) -> None:
@@ -92,25 +77,39 @@ def test_a_column_that_is_new_costs_no_more_and_old_parts_are_not_touched(
     usual = landing.land(rows_of(landing.runs))
     bill = landing.land(with_rating(rows_of(landing.runs)))
 
-    manifest = decode(landing.manifest, MANIFEST, Manifest)
     [part] = bill.landed.new
-    assert (manifest.columns or ())[-1] == "rating"
-    assert part.columns in (None, len(manifest.columns))
+    columns = landing.folder.manifest()["columns"]
+    assert columns[-1] == "rating"
+    assert part.columns in (None, len(columns))
     assert bill.parts == [f"PUT {part.name}"]
     assert len(bill.requests) == len(usual.requests)
 
 
-#: The most bytes of a part's entry, with the profile of eight columns. One of CSV also says how many columns
-#: the part has.
-ENTRY = {"jsonl": 505, "csv": 515}
-
-
 @pytest.mark.by_day(1)
-@pytest.mark.parametrize("file_format", ENTRY)
-def test_the_manifest_of_a_thousand_runs_is_small(file_format: str) -> None:
-    content = encode(Runs(1000, file_format).manifest())
-    entries = [line.strip().rstrip(b",") for line in content.splitlines() if b'"name"' in line]
+@pytest.mark.parametrize("file_format", ["jsonl", "csv"])
+def test_what_a_run_leaves_is_a_whole_landing(storage_of: Callable[[str], Storage], file_format: str) -> None:
+    """The proof that what is measured here is what landings write."""
+    landing = Landing(storage_of("s3"), Runs(10, file_format))
+    before = landing.folder.manifest()
+    landing.land(rows_of(10))
+
+    after = landing.folder.manifest()
+    assert {*before} == {*after}
+    assert {*before["parts"][0]} == {*after["parts"][-1]}
+    assert after["rows"] == len(landing.rows) == sum(part["rows"] for part in after["parts"])
+    first, *_, last = landing.folder.commits()
+    assert {*first} <= {*last}
+    assert {*first["parts"][0]} == {*last["parts"][0]}
+    assert first["parts"][0]["profile"] == last["parts"][0]["profile"]
+    if file_format == "jsonl":
+        assert landing.folder.rows() == landing.rows
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "csv"])
+def test_a_manifest_has_some_200_bytes_a_part(file_format: str) -> None:
+    content = Runs(1000, file_format).files()[MANIFEST]
+    entries = [line.strip().rstrip(b",") for line in content.splitlines() if line.startswith(b'{"name"')]
 
     assert len(entries) == 1000
-    assert max(map(len, entries)) <= ENTRY[file_format]
-    assert len(content) <= 515 * 1024
+    assert max(map(len, entries)) <= 240, max(entries, key=len)
+    assert len(content) <= 215 * 1000, len(content)

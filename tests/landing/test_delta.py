@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
-from airflow_provider_webcollect.landing.cleaning import replaced_landings, restore
+from airflow_provider_webcollect.landing.cleaning import replaced_landing, restore
 from airflow_provider_webcollect.landing.errors import (
     ChecksFailed,
     DestinationTaken,
@@ -22,6 +22,7 @@ from airflow_provider_webcollect.landing.errors import (
     LandingReplaced,
     NoColumns,
     NothingLanded,
+    PartsMissing,
     RowsRewritten,
     StorageError,
 )
@@ -30,19 +31,18 @@ from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.review import accept, discard
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.tables import landing_folder
-from airflow_provider_webcollect.landing.tables import table as table_module
 from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.checked_runs import Runs, goods
-from tests.landing.pages import Rows, job
+from tests.landing.pages import Rows, job, nothing
 from tests.landing.storages import Storage
-from tests.landing.tables import PARQUET, Table, in_table, land, numbers, same
+from tests.landing.tables import PARQUET, Table, in_table, land, landing, numbers, same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@pytest.fixture(params=["disk", "s3", "azure"])
+@pytest.fixture(params=["disk", "s3", "azure", "gcs"])
 def storage(request: pytest.FixtureRequest, storage_of: Callable[[str], Storage]) -> Storage:
     """A real storage of each kind that is tried."""
     return storage_of(request.param)
@@ -90,6 +90,16 @@ def meeting(others: Callable[[], object]) -> Any:
     return Meeting
 
 
+def remove_parts(table: Table, kept: int) -> None:
+    """Let others remove parts.
+
+    :param kept: how many of the first stay.
+    """
+    names = sorted(name for name in table.names() if name.startswith("part-"))
+    for name in names[kept:]:
+        table.fs.rm(f"{table.root}/{name}")
+
+
 def log_of(table: Table) -> dict[str, Any]:
     """Return what the table's log says of its last commit."""
     return table.table().history(1)[0]
@@ -102,7 +112,7 @@ class TestRows:
         for run, count in enumerate([12, 12, 30]):
             land(table, count, f"r{run}")
         expected = [{"n": str(number)} for number in range(30)]
-        assert table.rows() == expected
+        assert list(table.landed().iter_rows()) == expected
         for name, read in table.readers().items() if storage.fs.protocol[0] == "file" else ():
             assert same(read(), expected), name
         table.landed().verify()
@@ -138,54 +148,111 @@ class TestRows:
         land(disk, 12)
         land(disk, 5, "r2", on_reset="full")
         assert numbers(disk) == list(range(5))
-        for put_back in (replaced_landings, restore):
+        for put_back in (replaced_landing, restore):
             with pytest.raises(InvalidArgument, match="a table keeps its own versions"):
                 put_back(disk.location)
 
 
-class TestManifest:
-    @pytest.fixture
-    def often(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Every fifth commit has all of the manifest."""
-        monkeypatch.setattr(table_module, "WHOLE_EVERY", 5)
+class TestCommits:
+    def test_the_manifest_is_small_however_many_commits_there_were(self, disk: Table) -> None:
+        for run in range(45):
+            land(disk, 5 + run, f"r{run}", mark=[None, nothing][run % 2])
+        assert len(disk.read("_manifest.json")) < 8_000
+        assert disk.manifest()["part_count"] == len(disk.manifest()["parts"]) == 45
 
-    @pytest.mark.parametrize("runs", [7, pytest.param(33, marks=pytest.mark.at_night)])
-    def test_it_is_the_same_as_that_of_a_folder_whatever_many_commits_there_were(
-        self, disk: Table, runs: int
-    ) -> None:
-        for run in range(runs):
-            landed = land(disk, 5 + run, f"r{run}", mark=[None, lambda: None][run % 2])
-            assert disk.destination.committed().manifest == landed.manifest
-        assert len(landed.manifest.parts) == runs
-        assert len(landed.manifest.history) == min(runs, 30)
+    def test_a_run_that_has_landed_is_told_its_parts_again(self, disk: Table) -> None:
+        landed = [land(disk, 5 * run, f"r{run}") for run in range(1, 4)]
+        for run in range(1, 4):
+            again = land(disk, 15, f"r{run}")
+            assert [part.name for part in again.new] == [part.name for part in landed[run - 1].new]
 
-    def test_a_commit_writes_what_is_new_alone(self, disk: Table, often: None) -> None:
-        sizes: dict[str, int] = {}
-        for run in range(24):
+    def test_a_table_whose_commits_are_gone_is_not_landed_in(self, disk: Table) -> None:
+        land(disk, 5)
+        disk.fs.rm(f"{disk.root}/_commits", recursive=True)
+        disk.fs.rm(f"{disk.root}/_manifest.json")
+        with pytest.raises(DestinationUnreadable, match=r"has what has landed up to commit 1.*00000001.json"):
+            land(disk, 10, "r2")
+        assert numbers(disk) == list(range(5))
+
+    def test_a_table_that_is_gone_is_made_again_of_the_parts(self, disk: Table) -> None:
+        for run in range(3):
             land(disk, 5 * (run + 1), f"r{run}")
-            sizes |= {
-                name: size for name, size in disk.destination.all_files().items() if "_landing/" in name
-            }
-        # the last one before them has all of it
-        small = [size for name, size in sorted(sizes.items()) if "_landing/" in name][-3:]
-        assert max(small) < 3_000
-        # those before one that has all of it have gone
-        assert sum("_landing/" in name for name in disk.destination.all_files()) <= 6
+        disk.fs.rm(f"{disk.root}/_delta_log", recursive=True)
+        land(disk, 20, "r3")
+        assert numbers(disk) == list(range(20))
 
-    def test_a_reader_finds_rows_while_files_of_earlier_commits_go(self, disk: Table, often: None) -> None:
-        land(disk, 5)
-        reader = disk.destination
-        version = reader.snapshot().version
-        assert version is not None
-        for run in range(15):
-            land(disk, 6 + run, f"s{run}")
-        assert reader.committed().manifest.rows == 20
 
-    def test_one_of_its_files_that_is_gone_is_said(self, disk: Table) -> None:
+class TestLog:
+    """The table's log is written by whoever writes to it, each entry once."""
+
+    def test_a_checkpoint_comes_every_eighth_entry(self, disk: Table) -> None:
+        for run in range(1, 25):
+            land(disk, run, f"r{run}")
+        log = {name for name in disk.destination.files("_delta_log") if "checkpoint." in name}
+        assert log == {f"_delta_log/{number:020}.checkpoint.parquet" for number in (7, 15, 23)}
+        assert json.loads(disk.read("_delta_log/_last_checkpoint"))["version"] == 23
+        # entries before a checkpoint expire
+        for number in range(23):
+            disk.fs.rm(f"{disk.root}/_delta_log/{number:020}.json")
+        land(disk, 30, "r30")
+        assert numbers(disk) == list(range(30))
+
+    @pytest.mark.parametrize("hint", [None, b'{"version":13,"size":14,"parts":1}', b'{"version":3,"size":3}'])
+    def test_a_checkpoint_is_found_though_it_is_named_otherwise(
+        self, disk: Table, hint: bytes | None
+    ) -> None:
+        log = f"{disk.root}/_delta_log"
+        for run in range(1, 15):
+            land(disk, run, f"r{run}")
+        disk.table().create_checkpoint()
+        disk.fs.mv(
+            f"{log}/{13:020}.checkpoint.parquet",
+            f"{log}/{13:020}.checkpoint.{1:010}.{1:010}.parquet",
+        )
+        if hint is None:
+            disk.fs.rm(f"{log}/_last_checkpoint")
+        else:
+            disk.write("_delta_log/_last_checkpoint", hint)
+        for number in range(13):
+            disk.fs.rm(f"{log}/{number:020}.json")
+        disk.fs.rm(f"{log}/{7:020}.checkpoint.parquet")
+        land(disk, 20, "r20")
+        assert numbers(disk) == list(range(20))
+
+    @pytest.mark.parametrize("others", ["compact", "append"])
+    def test_others_that_write_first_are_written_behind(self, disk: Table, others: str) -> None:
+        for run in range(3):
+            land(disk, 5 * (run + 1), f"r{run}")
+        table = Table(disk.fs, disk.root)
+        table.kind = kind = meeting(lambda: write_beside(disk, others))
+        land(table, 20, "r3")
+        assert kind.met
+        assert numbers(disk) == sorted([*range(20), *([99] if others == "append" else [])])
+
+
+class TestPartsThatAreGone:
+    """VACUUM with a short retention removes what the table does not have yet."""
+
+    def test_before_the_commit_nothing_has_landed(self, disk: Table) -> None:
         land(disk, 5)
-        disk.fs.rm(f"{disk.root}/_landing", recursive=True)
-        with pytest.raises(DestinationUnreadable, match=r"_landing/.* is missing"):
-            read_landing(disk.location)
+        table = Table(disk.fs, disk.root)
+        job = landing(table.destination, count=12, run="r2", on_progress=lambda *_: remove_parts(disk, 1))
+        with pytest.raises(PartsMissing, match=r"part-00002-.*Nothing was committed"):
+            run_job(job)
+        assert land(disk, 12, "r2").manifest.rows == 12
+        assert numbers(disk) == list(range(12))
+
+    def test_after_the_commit_it_is_said_by_each_run_until_all_is_landed_again(self, disk: Table) -> None:
+        land(disk, 5)
+        with pytest.raises(PartsMissing, match=r"part-00002-.* which has landed.*if_exists='overwrite'"):
+            land(disk, 12, "r2", on_commit=lambda landed: remove_parts(disk, 1))
+        for run in ("r2", "r3"):
+            with pytest.raises(PartsMissing, match=r"part-00002-"):
+                land(disk, 15, run)
+        assert numbers(disk) == list(range(5))
+        land(disk, 15, "r4", mode="full", if_exists="overwrite")
+        land(disk, 17, "r5")
+        assert numbers(disk) == list(range(17))
 
 
 class TestWhatIsThereAlready:
@@ -215,7 +282,7 @@ class TestWhatIsThereAlready:
             land(disk, 5, "r2")
         other = Table(disk.fs, f"{disk.root}-2")
         land(other, 5)
-        with pytest.raises(DestinationTaken, match="files that no landing wrote"):
+        with pytest.raises(DestinationTaken, match="holds a landing that is a table of delta"):
             run_job(job(Rows(5), landing_folder(disk.fs, other.root), "r2", file_format=PARQUET))
 
     @pytest.mark.parametrize("partitions", [("dt=1", None), (None, "dt=1"), ("dt=1", "day=1")])
@@ -255,12 +322,6 @@ class TestWhatIsThereAlready:
         land(disk, 5, "r2", file_format=named, partition=partition)
         assert numbers(disk) == list(range(5))
 
-    def test_a_filesystem_that_the_library_does_not_know_is_refused(self) -> None:
-        import fsspec
-
-        with pytest.raises(InvalidArgument, match="a table can be on a disk, S3, Azure"):
-            land(Table(fsspec.filesystem("memory"), "/landing"), 5)
-
 
 class TestOthersAtWork:
     """Others compact the table, remove old files, delete rows, or write while a landing does."""
@@ -293,6 +354,13 @@ class TestOthersAtWork:
         land(table, 4, "r3", mode="full", if_exists="overwrite")
         assert kind.met
         assert numbers(disk) == list(range(4))
+
+    def test_an_older_version_that_is_put_back_is_gone_on_from(self, disk: Table) -> None:
+        for run in range(3):
+            land(disk, 5 * (run + 1), f"r{run}")
+        disk.table().restore(1)
+        land(disk, 20, "r3")
+        assert numbers(disk) == [*range(10), *range(15, 20)]
 
     def test_deleted_rows_stay_deleted(self, disk: Table) -> None:
         land(disk, 10)
@@ -345,7 +413,7 @@ class TestOthersAtWork:
 
     def test_damage_is_found(self, disk: Table) -> None:
         land(disk, 10)
-        name = disk.landed().manifest.parts[0].name
+        name = disk.manifest()["parts"][0]["name"]
         disk.write(name, disk.read(name)[:-1])
         with pytest.raises(LandingDamaged, match=f"{name} has"):
             disk.landed().verify()
@@ -386,16 +454,22 @@ class TestReview:
         assert disk.landed().to_arrow().num_rows == (30 if decide is accept else 20)
         assert disk.table().to_pyarrow_dataset().to_table().num_rows == (30 if decide is accept else 20)
 
+    def test_columns_that_only_discarded_rows_have_are_none_of_the_table(
+        self, land_checked: Callable[..., Any], disk: Table
+    ) -> None:
+        land_checked(goods(20))
+        with pytest.raises(ChecksFailed):
+            land_checked(goods(10, price="", PRICE="1"))
+        with pytest.raises(FormatChanged, match="would be one for the table"):
+            accept(disk.location, "run 2")
+        discard(disk.location, "run 2")
+        land_checked(goods(5))
+        assert len(disk.found()) == 25
 
-@pytest.mark.xdist_group("s3")
-def test_a_storage_that_is_down_is_said_without_secrets(storage_of: Callable[[str], Storage]) -> None:
-    found = storage_of("s3")
-    table = Table(found.fs, found.new_folder())
-    land(table, 5)
-    broken = DeltaFolder(
-        type(found.fs)(key="k", secret="hidden-secret", endpoint_url="http://127.0.0.1:9"), "b/t"
-    )
-    with pytest.raises(StorageError, match="cannot be read or written") as raised:
-        broken.snapshot()
-    assert "hidden-secret" not in str(raised.value)
-    assert raised.value.__cause__ is None
+    def test_rows_that_do_not_fit_the_table_are_not_quarantined(
+        self, land_checked: Callable[..., Any], disk: Table
+    ) -> None:
+        land_checked(goods(20))
+        with pytest.raises(FormatChanged, match="would be one for the table"):
+            land_checked(goods(10, price="", PRICE="1"), on_failed_checks="quarantine")
+        assert disk.log().read().commit == 1

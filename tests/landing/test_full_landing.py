@@ -61,7 +61,7 @@ def test_rows_that_change_while_they_are_read_are_not_committed(
         options |= {"mark": lambda: pytest.fail("these rows must not be marked")}
     with pytest.raises(RowsMissing, match="the first rows have changed since they were read"):
         landing("t", fetch=serving(rows), max_part_bytes=1, **options)
-    assert "_manifest.json" not in folder.names()
+    assert folder.commits() == []
     landing("t", fetch=serving(rows))
     assert folder.rows() == rows
 
@@ -71,7 +71,7 @@ class TestLanding:
         manifest = task.land()
         assert folder.rows() == task.rows()
         assert manifest.rows == 1000
-        assert folder.names() == {"_manifest.json", manifest.parts[0].name}
+        assert folder.names() == {"_manifest.json", "_commits/00000001.json", manifest.parts[0].name}
         assert len(task.control.requests()) == 10
 
     def test_one_batch_lands_alone(self, task: Task, folder: Folder) -> None:
@@ -89,21 +89,20 @@ class TestLanding:
         cursors = [part.start_offset for part in manifest.parts] + [manifest.next_offset]
         assert cursors[0] == 0
         assert [part.next_offset for part in manifest.parts] == cursors[1:]
-        assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
+        assert folder.names() == folder.needed()
 
     def test_the_manifest_says_what_where_whence_and_when(self, task: Task, folder: Folder) -> None:
         task.land()
         manifest = folder.manifest()
         assert set(manifest) == {
-            *("version", "landing_id", "source", "rows", "bytes", "format", "compression", "encoding"),
-            *("columns", "parts", "new_parts", "next_offset", "last_page", "total", "earlier_rows", "run"),
-            *("started_at", "finished_at", "exported_at", "provider_version", "checks", "history"),
-            "set_apart",
+            *("version", "commit", "first_commit", "source", "rows", "bytes", "format", "compression"),
+            *("encoding", "table_format", "columns", "next_offset", "last_page", "total", "earlier_rows"),
+            *("run", "started_at", "finished_at", "exported_at", "provider_version", "checks", "history"),
+            *("set_apart", "log_id", "profile", "replaced", "rows_commit", "part_count", "parts"),
         }
         (part,) = manifest["parts"]
-        where = {"name", "start_offset", "next_offset", "run"}
-        assert set(part) == {*where, "rows", "bytes", "sha256", "landed_at", "profile"}
-        assert part["landed_at"] == manifest["finished_at"]
+        assert set(part) == {"name", "start_offset", "next_offset", "rows", "bytes", "sha256", "commit"}
+        assert part["commit"] == manifest["commit"] == 1
         assert set(manifest["last_page"]) == {"offset", "rows", "sha256"}
         assert manifest["version"] == 1
         assert manifest["format"] == "jsonl"
@@ -124,7 +123,7 @@ class TestLanding:
         manifest = landing(empty)
         assert (manifest.rows, manifest.parts) == (0, ())
         assert folder.rows() == []
-        assert folder.names() == {"_manifest.json"}
+        assert folder.names() == {"_manifest.json", "_commits/00000001.json"}
 
     @pytest.mark.parametrize(("late_rows_delay", "waits"), [(0, []), (1, [1]), (5, [2, 2, 1])])
     def test_an_empty_source_is_not_waited_for_longer_than_asked_and_a_long_wait_is_announced(
@@ -231,7 +230,7 @@ class TestCounts:
         pages = [counted_page([{"a": 1}, {"a": 2}], 9, total, rest)]
         with pytest.raises(RowsMissing, match=f"task {task.id}: .* announced {total} rows, and 2 came"):
             task.land(fetch=listed(pages))
-        assert "_manifest.json" not in task.folder.names()
+        assert task.folder.commits() == []
 
     @pytest.mark.parametrize("grown", [40, 2000])
     def test_rows_that_were_landed_in_part_and_then_reset_are_read_anew(self, task: Task, grown: int) -> None:

@@ -2,7 +2,8 @@
 
 Their attempts are stopped before any operation of the storage, go on while others run, or are killed there;
 answers get lost; marks and reports fail after the commit; the source grows and is emptied. Whatever happens,
-a reader finds the source's rows, each once and in order, and every part is reported by one run.
+a reader finds the source's rows, each once and in order, every part is reported by one run, and a consumer
+who remembers the commit that it has come to gets each once.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS
-from airflow_provider_webcollect.landing.plan import FolderState
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.conftest import Folder
 from tests.landing.histories import History, does_harm
@@ -25,10 +24,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytestmark = pytest.mark.usefixtures("long_reads", "each_part_is_staged")
+
 EVERY = range(5000)
 HISTORIES = EVERY if ALL_HISTORIES else random.Random(SEED).sample(EVERY, 12)
 #: Histories that do harm where the condition is left out: harm is rare, so they come first.
-HARMFUL = {("replace", MANIFEST): [31, 51], ("remove", PROGRESS): [169, 185]}
+HARMFUL = [103, 123]
 #: The number of histories that are tried if these do none any more, as a landing's operations are others.
 HARMED = 2000
 
@@ -42,22 +43,11 @@ def histories(tmp_path: Path, seeds: Iterable[int], **options: Any) -> Iterator[
         yield History(Folder(storage.fs, storage.new_folder()), chance, on_reset, **options)
 
 
-pytestmark = pytest.mark.usefixtures("long_reads")
-
-
-def test_every_row_is_landed_once_and_every_part_is_reported_by_one_run(tmp_path: Path) -> None:
+def test_every_row_is_landed_once_and_every_part_is_of_one_run(tmp_path: Path) -> None:
     for history in histories(tmp_path, HISTORIES):
         history.happen()
 
 
-@pytest.mark.parametrize("ignored", [("replace", MANIFEST), ("remove", PROGRESS)], ids=" of ".join)
-def test_harm_is_found_where_a_condition_is_left_out(tmp_path: Path, ignored: tuple[str, str]) -> None:
-    seeds = itertools.chain(HARMFUL[ignored], range(HARMED))
-    assert does_harm(histories(tmp_path, seeds, ignored=[ignored]))
-
-
-def test_harm_is_found_where_no_run_takes_over_a_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FolderState, "is_unreported", False)
-    assert does_harm(histories(tmp_path, range(HARMED)))
+def test_harm_is_found_where_a_commit_is_created_though_it_is_there(tmp_path: Path) -> None:
+    seeds = itertools.chain(HARMFUL, range(HARMED))
+    assert does_harm(histories(tmp_path, seeds, unconditional=True))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 import uuid
 from typing import TYPE_CHECKING
 
@@ -17,12 +15,10 @@ from airflow_provider_webcollect.landing.errors import (
     StorageError,
 )
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.tables.iceberg import load_table
-from tests.conftest import ALL_HISTORIES, SEED
-from tests.landing.interleaving import Held, outcome_of
+from tests.landing.interleaving import Held
 from tests.landing.storages import Storage
 from tests.landing.tables import (
     IcebergTable,
@@ -50,7 +46,7 @@ def test_each_reader_finds_every_row_once(table: IcebergTable) -> None:
     for run, count in enumerate([12, 12, 30]):
         land(table, count, f"r{run}")
     expected = [{"n": str(number)} for number in range(30)]
-    assert table.rows() == expected
+    assert list(table.landed().iter_rows()) == expected
     for name, read in table.readers().items():
         assert same(read(), expected), name
     table.landed().verify()
@@ -124,36 +120,6 @@ def test_rows_that_others_have_deleted_or_added_are_as_the_table_has_them(table:
     assert numbers(table) == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 99]
 
 
-@pytest.mark.by_day(1)
-@pytest.mark.parametrize("mark", [None, lambda: None], ids=["lands", "marks"])
-def test_of_two_attempts_of_a_run_that_commit_at_once_one_counts(
-    tmp_path: Path, mark: Callable[[], None] | None
-) -> None:
-    """The library would repeat the commit of the second one by itself."""
-    catalog = sql_catalog(tmp_path)
-    stride = 1 if ALL_HISTORIES else 12
-    everywhere = itertools.count(random.Random(f"{SEED} {mark is None}").randint(1, stride), stride)
-    for operation in itertools.chain([("commit", "table")], everywhere):
-        table = IcebergTable(catalog, f"shop.t{uuid.uuid4().hex}")
-        land(table, 5, "r0", mark=mark)
-        late = Held(
-            lambda place: run_job(landing(place, count=12, run="r1", attempt=1, mark=mark)),
-            table.destination,
-            operation,
-        )
-        if not late.met:
-            break
-        outcome = outcome_of(
-            lambda place: run_job(landing(place, count=12, run="r1", attempt=2, mark=mark)),
-            table.destination,
-        )
-        assert isinstance(outcome, Landed)
-        late.end()
-        assert numbers(table) == list(range(12)), operation
-        assert table.landed().manifest.rows == 12
-    assert operation > 15
-
-
 @pytest.mark.xdist_group("s3")
 class TestGlue:
     """Another catalog, whose tables are on S3."""
@@ -173,7 +139,7 @@ class TestGlue:
         late.end()
         assert numbers(table) == list(range(17))
         land(table, 20, "r4")
-        assert table.rows() == [{"n": str(number)} for number in range(20)]
+        assert numbers(table) == list(range(20))
         table.landed().verify()
 
     @pytest.mark.at_night

@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.landing import copy
-from airflow_provider_webcollect.landing.errors import PartsMissing, RowsMissing, SourceReset
+from airflow_provider_webcollect.landing.errors import RowsMissing, SourceReset
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.manifest import Run
 from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.all_formats import read
@@ -26,6 +25,7 @@ from tests.landing.conftest import (
     Task,
     crashing_at,
     listed,
+    rows_of_last_run,
 )
 from tests.landing.interleaving import stepping
 from tests.landing.pages import rows_of, serving, widening
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.client import Client
 
-pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+pytestmark = [
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+    pytest.mark.usefixtures("each_part_is_staged"),
+]
 
 
 @pytest.fixture
@@ -53,10 +56,10 @@ class TestGrowth:
         assert task.offsets()[0] == first.last_page.offset
         assert len(task.offsets()) == 3
         assert second.parts[: len(first.parts)] == first.parts
-        assert sum(part.rows for part in second.new()) == 120
+        assert rows_of_last_run(second) == 120
         assert (second.rows, second.run) == (420, OTHER_RUN)
         assert folder.rows() == task.rows()
-        assert folder.names() == {"_manifest.json", *(part.name for part in second.parts)}
+        assert folder.names() == folder.needed()
 
     def test_with_nothing_new_nothing_is_written(self, task: Task, land_job: Landing, folder: Folder) -> None:
         first = land_job(task.id, mode="incremental")
@@ -69,23 +72,7 @@ class TestGrowth:
         second = land_job(task.id, mode="incremental", run=OTHER_RUN, folder=destination)
         assert (second.manifest, second.new, second.committed) == (first.manifest, (), ())
         assert folder.read("_manifest.json") == before
-        assert folder.names() == {"_manifest.json", first.manifest.parts[0].name}
-
-    @pytest.mark.parametrize("run", [RUN, OTHER_RUN], ids=["a retry", "the next run"])
-    def test_rows_of_earlier_runs_whose_part_has_vanished_never_pass_for_new(
-        self, task: Task, run: Run
-    ) -> None:
-        first = task.land(run=Run(dag_id="d", task_id="t", run_id="r0"))
-        task.grow(20)
-        task.land(run=RUN)
-        before = task.folder.manifest()
-        task.folder.fs.rm_file(f"{task.folder.root}/{first.parts[0].name}")
-        with pytest.raises(PartsMissing, match=rf"{first.parts[0].name} .*on_reset='full'"):
-            task.land(run=run)
-        assert task.folder.manifest() == before
-        again = task.land(run=run, on_reset="full")
-        assert again.new() == again.parts
-        assert task.folder.rows() == task.rows()
+        assert folder.names() == folder.needed()
 
     def test_a_full_landing_can_be_grown(self, task: Task, folder: Folder) -> None:
         task.land(mode="full")
@@ -107,9 +94,9 @@ class TestGrowth:
         except Crash:
             assert task.folder.rows() == old
         manifest = task.land(**options)
-        assert sum(part.rows for part in manifest.new()) == 500
+        assert rows_of_last_run(manifest) == 500
         assert task.folder.rows() == task.rows()
-        assert task.folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
+        assert task.folder.names() == task.folder.needed()
 
     @pytest.mark.parametrize("file_format", ["csv", "parquet"])
     def test_columns_that_are_new_change_no_old_part(
@@ -128,7 +115,7 @@ class TestGrowth:
 
         second = landing("t", fetch=listed(pages), read=observed, run=OTHER_RUN, **options)
         assert read(folder) == [{**dict.fromkeys(second.columns or ()), **row} for row in rows_of(pages)]
-        assert sum(part.rows for part in second.new()) == 6
+        assert rows_of_last_run(second) == 6
         assert second.parts[: len(first.parts)] == first.parts
 
 
@@ -141,8 +128,8 @@ class TestReset:
         with pytest.raises(SourceReset, match=said) as refusal:
             task.land(run=OTHER_RUN)
         assert refusal.value.permanent
-        assert task.folder.manifest()["landing_id"] == first.landing_id
-        assert task.folder.names() == {"_manifest.json", *(part.name for part in first.parts)}
+        assert task.folder.manifest()["commit"] == len(task.folder.commits()) == first.commit
+        assert task.folder.names() == task.folder.needed()
 
     @pytest.mark.parametrize("gone", ["rows", "rows and the first part"])
     def test_a_source_without_rows_never_replaces_a_landing(self, task: Task, gone: str) -> None:
@@ -153,7 +140,7 @@ class TestReset:
         with pytest.raises(SourceReset, match=r"has no rows now.*300 rows.*are kept") as refusal:
             task.land(run=OTHER_RUN, on_reset="full")
         assert refusal.value.permanent
-        assert task.folder.manifest()["landing_id"] == first.landing_id
+        assert task.folder.manifest()["commit"] == first.commit
 
     @pytest.mark.parametrize("size", [100, 1000, 30])
     @pytest.mark.parametrize("grown", [300, 310, 700])
@@ -167,7 +154,7 @@ class TestReset:
         sandbox.control.grow(task, grown)
         with pytest.raises(SourceReset, match=r"300 were landed.*on_reset='full'"):
             landing(task, mode="incremental", run=OTHER_RUN, size=size)
-        assert folder.manifest()["landing_id"] == first.landing_id
+        assert folder.manifest()["commit"] == first.commit
         landing(task, mode="incremental", run=OTHER_RUN, size=size, on_reset="full")
         assert folder.rows() == sandbox.control.true_rows(task)
 
@@ -198,7 +185,7 @@ class TestReset:
         task.land()
         task.grow(50)
         manifest = task.land(run=OTHER_RUN, read=laid_out_anew, size=size)
-        assert sum(part.rows for part in manifest.new()) == 50
+        assert rows_of_last_run(manifest) == 50
         assert task.folder.rows() == task.rows()
 
     def test_rows_that_were_marked_as_exported_are_the_same(self, task: Task, client: Client) -> None:
@@ -216,7 +203,8 @@ class TestReset:
         with pytest.raises(Crash):
             # the first page that is requested shows the reset
             task.land(read=crashing_at(9), **options)
-        assert len(task.folder.progress().parts) < len(task.folder.manifest()["parts"])
+        (staged,) = task.folder.staged()
+        assert len(staged["parts"]) < len(task.folder.manifest()["parts"])
         task.control.clear_requests()
         task.land(**options)
         assert 0 not in task.offsets()[:-1]
@@ -239,7 +227,7 @@ class TestReset:
                 yield msgspec.structs.replace(each, **counts) if next(skewed, False) else each
 
         manifest = task.land(run=OTHER_RUN, on_reset=on_reset, read=counted_twice)
-        assert sum(part.rows for part in manifest.new()) == 30
+        assert rows_of_last_run(manifest) == 30
         assert task.folder.rows() == task.rows()
 
     def test_counts_that_go_on_to_contradict_the_rows_are_believed(self, task: Task) -> None:
@@ -294,7 +282,7 @@ class TestReset:
 
         with pytest.raises(Crash):
             landing("t", mode="incremental", fetch=serving(rows, 3), read=reset, max_part_bytes=1)
-        assert folder.progress().rows == 9
+        assert sum(part["rows"] for staged in folder.staged() for part in staged["parts"]) == 9
         with pytest.raises(RowsMissing, match="the first rows have changed"):
             landing("t", mode="incremental", fetch=serving(rows, 3))
         landing("t", mode="incremental", fetch=serving(rows, 3))
@@ -305,12 +293,13 @@ class TestReset:
         task.grow(900)
         with pytest.raises(Crash):
             task.land(run=OTHER_RUN, read=crashing_at(9), max_part_bytes=1)
-        assert folder.progress().rows > 900
+        assert sum(part["rows"] for staged in folder.staged() for part in staged["parts"]) > 600
         task.control.grow(task.id, -500)
+        before = folder.parts()
         manifest = task.land(run=OTHER_RUN)
         assert manifest.rows == 700
         assert folder.rows() == task.rows()
-        assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
+        assert folder.names() - folder.needed() <= before
 
 
 class TestMark:
@@ -340,7 +329,7 @@ class TestMark:
         marked: list[int] = []
         second = task.land(mode="full", mark=lambda: marked.append(folder.manifest()["rows"]))
         assert marked == [325]
-        assert sum(part.rows for part in second.new()) == 325
+        assert rows_of_last_run(second) == 325
         assert folder.rows() == task.rows()
         task.control.clear_requests()
         assert task.land(mode="full", mark=crash) == second
@@ -356,4 +345,4 @@ class TestMark:
         manifest = task.land(mode="full", mark=lambda: None)
         assert len(task.control.requests()) == 1
         assert manifest.exported_at
-        assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
+        assert folder.names() == folder.needed()

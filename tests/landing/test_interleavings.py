@@ -1,6 +1,6 @@
 """Two landings that meet in a folder: one is held at each of its operations in turn, while the other runs.
 
-Whatever they do, the manifest lists what is there, its rows are exact, and the next run brings all.
+Whatever they do, both end well, commits and manifest have the exact rows, and the next run brings all.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ import functools
 import itertools
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.landing.errors import LeaseLost
+from airflow_provider_webcollect.landing.errors import LogContended
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS
-from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.run import PLAN_TRIES, run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import PageReader
@@ -27,8 +26,8 @@ from airflow_provider_webcollect.service.settings import ClientTiming
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.interruption import PATIENCE
 from tests.landing.cases import ALL, HALF, KINDS, STATES, Case, landing_of
-from tests.landing.conftest import SERVERS, Crash, Folder, listed
-from tests.landing.interleaving import Held, outcome_of
+from tests.landing.conftest import SERVERS, Folder, listed
+from tests.landing.interleaving import Held, outcome_of, stepping
 from tests.landing.pages import PAGE, Rows, changed, job, true_rows
 from tests.landing.storages import Storage, local
 from tests.service.servers import answer, client_of, query_number, serving
@@ -36,8 +35,9 @@ from tests.service.servers import answer, client_of, query_number, serving
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: All conditions.
-EVERY = [(operation, name) for operation in ("replace", "remove") for name in (MANIFEST, PROGRESS)]
+    from airflow_provider_webcollect.landing.commits import Part
+pytestmark = pytest.mark.usefixtures("each_part_is_staged")
+
 #: Of this many operations a landing is held at one.
 STRIDE = 1 if ALL_HISTORIES else 20
 
@@ -90,35 +90,37 @@ def test_landings_that_meet_anywhere_do_each_other_no_harm(storage: Storage, num
     case = Case(storage, STATES[chance.choice(list(STATES))])
     case.interleave(*chance.choice(PAIRS), chance.randint(5, 20), kill=chance.random() < 0.5)
     folder = case.new_folder()
-    kinds = chance.choices(list(KINDS), k=3)
-    landings = [landing_of(kind, f"run {number}", number) for number, kind in enumerate(kinds)]
-    held = [Held(each, folder.destination, chance.randint(1, 30)) for each in landings[:2]]
-    outcomes = [outcome_of(landings[2], folder.destination)]
+    met = [(kind, f"run {index}") for index, kind in enumerate(chance.choices(list(KINDS), k=3))]
+    held = [Held(landing_of(*each), folder.destination, chance.randint(1, 20)) for each in met[:2]]
+    outcomes = [outcome_of(landing_of(*met[2]), folder.destination)]
     outcomes += [each.end(kill=chance.random() < 0.5) for each in reversed(held)]
-    case.check(folder, list(zip(reversed(kinds), outcomes, strict=True)), held=2)
+    case.check(folder, *((*each, outcome) for each, outcome in zip(reversed(met), outcomes, strict=True)))
 
 
-def test_harm_is_found_where_the_conditions_of_writes_are_left_off(tmp_path: Path) -> None:
-    """The proof of the proof: of two that commit, one lists parts that the other has replaced and deleted."""
+def test_harm_is_found_where_a_commit_is_created_though_it_is_there(tmp_path: Path) -> None:
+    """The proof of the proof: of two that commit the same number, one is lost to who has read it."""
     case = Case(local(tmp_path), STATES["a commit"])
-    found = 0
+    harmed = 0
     for operation in itertools.count(1):
         folder = case.new_folder()
-        held = Held(landing_of("next", "a", 1), folder.destination, operation, EVERY)
+        held = Held(landing_of("next", "a"), folder.destination, operation, unconditional=True)
         if not held.met:
             break
-        overwriting = outcome_of(landing_of("overwrite", "b", 2), folder.destination)
-        outcomes = [("next", held.end()), ("overwrite", overwriting)]
-        if {part["name"] for part in folder.manifest()["parts"]} - folder.names():
-            assert all(isinstance(outcome, Landed) for _, outcome in outcomes)
-            with pytest.raises(FileNotFoundError, match="part-00001-"):
-                case.check(folder, outcomes, held=1)
-            found += 1
-    assert found
+        other = outcome_of(landing_of("overwrite", "b"), folder.destination)
+        try:
+            case.check(folder, ("next", "a", held.end()), ("overwrite", "b", other))
+        except AssertionError:
+            harmed += 1
+    assert harmed
+
+
+def names(parts: Iterable[Part]) -> list[str]:
+    """Return the names of parts."""
+    return [part.name for part in parts]
 
 
 class TestRunsThatMeet:
-    """What runs report, whatever has landed between their attempts."""
+    """What runs say that they have landed, whatever has landed between their attempts."""
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Folder:
@@ -129,40 +131,43 @@ class TestRunsThatMeet:
     def broken() -> None:
         raise ConnectionError("the service is down")
 
-    @pytest.mark.parametrize("count", [ALL, ALL + 5], ids=["nothing new", "more rows"])
-    def test_the_next_run_reports_the_rows_of_one_that_fails_after_its_commit(
-        self, folder: Folder, count: int, caplog: pytest.LogCaptureFixture
+    def test_one_of_two_has_read_in_vain_and_the_log_says_what_spares_it(
+        self, folder: Folder, caplog: pytest.LogCaptureFixture
     ) -> None:
+        late = Held(landing_of("next", "r1"), folder.destination, ("create", "00000001.json"))
+        early = landing_of("next", "r2")(folder.destination)
+        landed = late.end()
+        assert isinstance(landed, Landed)
+        assert (landed.new, landed.committed) == ((), ())
+        assert names(early.new) == names(early.manifest.parts)
+        assert "Another landing has committed to" in caplog.text
+        assert "`max_active_runs=1` spares that" in caplog.text
+
+    def test_a_landing_that_others_overtake_again_and_again_gives_up_and_may_be_tried_again(
+        self, folder: Folder
+    ) -> None:
+        rows, others = Rows(PAGE), itertools.count(1)
+
+        def overtake(operation: str, path: str) -> None:
+            if operation == "create":
+                run_job(job(rows, folder.destination, f"other {next(others)}", mode="incremental"))
+                rows.count += PAGE
+
+        with pytest.raises(LogContended, match="other landings keep committing to") as error:
+            run_job(job(rows, stepping(folder.destination, overtake), "r1", mode="incremental"))
+        assert not error.value.permanent
+        assert folder.rows() == true_rows(rows.count - PAGE)
+        assert next(others) == PLAN_TRIES + 1
+
+    @pytest.mark.parametrize("count", [ALL, ALL + 5], ids=["nothing new", "more rows"])
+    def test_a_run_that_fails_after_its_commit_keeps_its_rows(self, folder: Folder, count: int) -> None:
         with pytest.raises(ConnectionError):
             run_job(job(Rows(ALL), folder.destination, "r1", mode="incremental", mark=self.broken))
         options: dict[str, Any] = {"mode": "incremental", "mark": lambda: None}
-        with caplog.at_level("INFO"):
-            second = run_job(job(Rows(count), folder.destination, "r2", **options))
-        assert f"run r1 of d.t has not finished its report of {ALL} rows" in caplog.text
-        assert second.new == second.manifest.parts == second.manifest.new()
-        assert sum(part.rows for part in second.committed) == count - ALL
-        retry = run_job(job(Rows(count), folder.destination, "r1", attempt=2, **options))
-        assert (retry.new, retry.committed) == ((), ())
-
-    def test_a_landing_that_was_taken_over_marks_nothing(self, tmp_path: Path) -> None:
-        storage = local(tmp_path)
-        taken_over = 0
-        for operation in itertools.count(1):
-            marked: list[str] = []
-            slow = functools.partial(
-                job, Rows(HALF), run="r1", mode="incremental", mark=functools.partial(marked.append, "r1")
-            )
-            destination = Destination(storage.fs, storage.new_folder())
-            held = Held(lambda folder, make=slow: run_job(make(folder)), destination, operation)
-            if not held.met:
-                break
-            run_job(job(Rows(ALL), destination, "r2", mode="incremental"))
-            before = list(marked)
-            if isinstance(held.end(), LeaseLost):
-                taken_over += 1
-                assert marked == before, operation
-            assert Folder(storage.fs, destination.root).rows() == true_rows(ALL)
-        assert taken_over > 5
+        second = run_job(job(Rows(count), folder.destination, "r2", **options))
+        assert sum(part.rows for part in second.new) == count - ALL
+        retry = run_job(job(Rows(count), folder.destination, "r1", **options))
+        assert (sum(part.rows for part in retry.new), retry.committed) == (ALL, ())
 
     def test_a_page_asked_ahead_is_forgotten_once_another_run_has_landed(self, folder: Folder) -> None:
         rows = Rows(HALF + 2)
@@ -185,7 +190,7 @@ class TestRunsThatMeet:
                     changed(slow(destination=place), fetch=reader.read, on_replan=reader.forget)
                 ),
                 folder.destination,
-                ("replace", "_progress.json"),
+                ("create", "00000002.json"),
             )
             assert held.met
             assert ahead.wait(PATIENCE)
@@ -212,41 +217,30 @@ class TestRunsThatMeet:
         with pytest.raises(ConnectionError):
             run_job(changed(before, fetch=listed(pages[:1])))
         again = msgspec.structs.replace(pages[0], total=2, rest_total=1)
-        after = changed(before, attempt=2, mark=lambda: None, fetch=listed([again, pages[1]]))
-        assert run_job(after).new == run_job(after).manifest.parts
+        after = changed(before, mark=lambda: None, fetch=listed([again, pages[1]]))
+        assert names(run_job(after).new) == names(run_job(after).manifest.parts)
         assert [sum(part.rows for part in landed.committed) for landed in committed] == [1, 1]
 
     @pytest.mark.by_day(1)
     @pytest.mark.parametrize("kill", [True, False], ids=["killed", "given up"])
     @pytest.mark.parametrize("options", [{}, {"mark": lambda: None}], ids=["", "marks"])
-    def test_rows_count_once_whenever_a_retry_takes_over(
+    def test_rows_count_once_whenever_a_retry_meets_its_first_attempt(
         self, tmp_path: Path, options: dict[str, Any], kill: bool
     ) -> None:
         storage = local(tmp_path)
-        counts = []
         for operation in itertools.count(1):
             committed: list[Landed] = []
-            attempts = [
-                functools.partial(
-                    job, Rows(ALL), run="r1", attempt=attempt, on_commit=committed.append, **options
-                )
-                for attempt in (1, 2)
-            ]
+            make = functools.partial(job, Rows(ALL), run="r1", on_commit=committed.append, **options)
             destination = Destination(storage.fs, storage.new_folder())
-            held = Held(lambda folder, make=attempts[0]: run_job(make(folder)), destination, operation)
+            held = Held(lambda folder, make=make: run_job(make(folder)), destination, operation)
             if not held.met:
                 break
-            run_job(attempts[1](destination))
+            landed = run_job(make(destination))
             held.end(kill=kill)
-            counts.append(sum(part.rows for landed in committed for part in landed.committed))
-        assert counts == [ALL] * (operation - 1)
-
-    def test_a_run_that_is_deleted_and_made_again_is_not_refused(self, folder: Folder) -> None:
-        """It counts its attempts from 1 again."""
-        held = Held(lambda place: run_job(job(Rows(ALL), place, "r1", attempt=3)), folder.destination, 12)
-        assert isinstance(held.end(kill=True), Crash)
-        assert folder.progress().owner
-        assert run_job(job(Rows(ALL), folder.destination, "r1", attempt=1)).manifest.rows == ALL
+            assert names(landed.new) == names(landed.manifest.parts)
+            counted = sum(part.rows for landed in committed for part in landed.committed)
+            assert counted == ALL
+        assert operation > 15
 
     @pytest.mark.parametrize("form", ["{}//landing", "{}/./landing", "{}/landing/"])
     def test_a_folder_may_be_spelt_in_any_way(self, tmp_path: Path, form: str) -> None:

@@ -1,8 +1,8 @@
-"""Several landings at once: who hears of what, what is left running when the caller is interrupted, and what
-keeps those that have landed until they are reported."""
+"""Several landings at once: who hears of what, and what is left running when the caller is interrupted."""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,18 +10,14 @@ from typing import TYPE_CHECKING
 import fsspec
 import pytest
 
-from airflow_provider_webcollect.landing import run
-from airflow_provider_webcollect.landing.errors import LeaseLost, SomeFailed, SourceReset, StorageError
-from airflow_provider_webcollect.landing.job import Landed, LeaseTiming
-from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, Manifest, decode
-from airflow_provider_webcollect.landing.run import Unreported, land_all, run_job
+from airflow_provider_webcollect.landing.errors import SomeFailed, SourceReset
+from airflow_provider_webcollect.landing.run import land_all, run_job
 from airflow_provider_webcollect.service.errors import Stopped
-from tests.interruption import PATIENCE, Signalled, ended_by, signalled_when, until, until_no_thread
+from tests.interruption import PATIENCE, Pauses, Signalled, ended_by, signalled_when, until_no_thread
 from tests.landing.conftest import Folder
-from tests.landing.pages import Rows, changed, finish, job
+from tests.landing.pages import Rows, changed, job, true_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -98,116 +94,15 @@ land_all({{"a": hang}}, 1)
     assert ended_by(script) == "KeyboardInterrupt"
 
 
-class Stub:
-    """A report that does what it is told to in one of its steps."""
-
-    def __init__(self, step: str, work: Callable[[], object]) -> None:
-        self._step, self._work = step, work
-
-    def __getattr__(self, name: str) -> Callable[..., object]:
-        return lambda *_: self._work() if name == self._step else None
-
-
-class TestUnreported:
-    """Two folders in which run r1 has landed and not reported yet."""
-
-    @pytest.fixture
-    def folders(self, tmp_path: Path) -> list[Folder]:
-        return [Folder(fsspec.filesystem("file"), str(tmp_path / name)) for name in ("a", "b")]
-
-    @staticmethod
-    def land(folder: Folder, run: str = "r1", heartbeats: float = 60) -> Landed:
-        timing = LeaseTiming(heartbeat_interval=heartbeats, progress_interval=0)
-        return run_job(
-            job(Rows(10), folder.destination, run, mode="incremental", timing=timing), finish=False
-        )
-
-    @classmethod
-    def report(
-        cls,
-        folders: list[Folder],
-        work: Callable[[], object] = lambda: None,
-        *,
-        last: Stub | None = None,
-        heartbeats: float = 60,
-    ) -> None:
-        """Land in the folders and report it.
-
-        :param work: is done before the reports end.
-        :param last: a report that ends after theirs.
-        """
-        with Unreported() as unreported:
-            for folder in folders:
-                assert len(unreported.add(cls.land(folder, heartbeats=heartbeats)).new) == 2
-            if last is not None:
-                unreported.add(Landed(decode(folders[0].read(MANIFEST), MANIFEST, Manifest), report=last))
-            work()
-
-    @classmethod
-    def takes_over(cls, folder: Folder) -> bool:
-        """Whether another run reports what r1 has landed."""
-        return cls.land(folder, "r2").new != ()
-
-    @staticmethod
-    def beats(folders: list[Folder]) -> None:
-        """Wait until each record has got two more heartbeats."""
-        before = [folder.progress().heartbeat for folder in folders]
-        until(
-            lambda: all(
-                folder.progress().heartbeat > count + 1 for folder, count in zip(folders, before, strict=True)
-            )
-        )
-
-    def test_until_then_their_heartbeats_go_on(self, folders: list[Folder]) -> None:
-        self.report(folders, partial(self.beats, folders), heartbeats=0.001)
-        until_no_thread("webcollect-lease")
-        assert not any(PROGRESS in folder.names() for folder in folders)
-
-    def test_after_an_error_the_next_run_takes_them_over_without_watching_them(
-        self, folders: list[Folder]
-    ) -> None:
-        with pytest.raises(ConnectionError):
-            self.report(folders, partial(fail, ConnectionError("the API server is down")))
-        assert [folder.progress().owner for folder in folders] == ["", ""]
-        assert all(self.takes_over(folder) for folder in folders)
-
-    def test_an_error_at_the_end_leaves_all_of_them_to_the_next_run(self, folders: list[Folder]) -> None:
-        with pytest.raises(StorageError):
-            self.report(folders, last=Stub("tidy", partial(fail, StorageError("the storage is down"))))
-        assert [folder.progress().owner for folder in folders] == ["", ""]
-        assert all(self.takes_over(folder) for folder in folders)
-
-    def test_a_storage_that_is_down_is_not_waited_for(
-        self, folders: list[Folder], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(run, "LONGEST_WAIT", 0.5)
-        hangs = threading.Event()
-        with pytest.raises(ConnectionError):
-            self.report(
-                folders, partial(fail, ConnectionError("all is down")), last=Stub("release", hangs.wait)
-            )
-        hangs.set()
-        assert all(self.takes_over(folder) for folder in folders)
-
-    def test_after_an_interruption_no_storage_is_waited_for(self, folders: list[Folder]) -> None:
-        with pytest.raises(KeyboardInterrupt):
-            self.report(folders, partial(fail, KeyboardInterrupt()), heartbeats=0.001)
-        until_no_thread("webcollect-lease")
-        assert "" not in [folder.progress().owner for folder in folders]
-        assert all(self.takes_over(folder) for folder in folders)
-
-    def test_if_one_was_taken_over_none_of_them_is_reported(self, folders: list[Folder]) -> None:
-        with pytest.raises(LeaseLost):
-            # the other takes it for dead between two heartbeats
-            self.report(folders, lambda: finish(self.land(folders[1], "other")))
-        assert self.takes_over(folders[0])
-        assert not self.takes_over(folders[1])
-
-    def test_a_landing_alone_that_is_stopped_right_after_its_commit_is_taken_over_at_once(
-        self, folders: list[Folder]
-    ) -> None:
-        stopped = job(Rows(10), folders[0].destination, "r1", mode="incremental")
-        with pytest.raises(Stopped):
-            run_job(changed(stopped, on_commit=lambda landed: stopped.stop.set()))
-        assert folders[0].progress().owner == ""
-        assert self.takes_over(folders[0])
+def test_a_landing_that_is_stopped_right_after_its_commit_is_shown_by_the_retry(tmp_path: Path) -> None:
+    folder = Folder(fsspec.filesystem("file"), str(tmp_path / "landing"))
+    marked: list[int] = []
+    stopped = job(
+        Rows(10), folder.destination, "r1", mode="incremental", mark=lambda: marked.append(len(folder.rows()))
+    )
+    with pytest.raises(Stopped):
+        run_job(changed(stopped, on_commit=lambda landed: stopped.stop.set()))
+    assert (folder.committed_rows(), marked) == (true_rows(10), [])
+    again = run_job(dataclasses.replace(stopped, stop=Pauses()))
+    assert (sum(part.rows for part in again.new), again.committed) == (10, ())
+    assert (folder.rows(), marked) == (true_rows(10), [10])

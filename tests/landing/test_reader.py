@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 import tracemalloc
@@ -13,34 +14,41 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import fsspec
 import msgspec
 import pyarrow as pa
 import pytest
 
+from airflow_provider_webcollect.landing.cleaning import restore
+from airflow_provider_webcollect.landing.commits import MOST_RECORDS
 from airflow_provider_webcollect.landing.errors import (
     DestinationUnreadable,
     ExtraMissing,
     LandingDamaged,
     LandingReplaced,
     NothingLanded,
+    NothingToReview,
     UnreadableRow,
 )
 from airflow_provider_webcollect.landing.formats import make_format, reading
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
+from airflow_provider_webcollect.landing.review import discard
+from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.tables import landing_folder
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import DataPage
 from tests.conftest import ALL_HISTORIES
 from tests.landing.all_formats import FORMATS, named
-from tests.landing.conftest import OTHER_RUN, RUN, Folder, Landed, in_order, listed
-from tests.landing.pages import page, rows_of, widening
+from tests.landing.checked_runs import Runs, goods
+from tests.landing.conftest import OTHER_RUN, RUN, Folder, Landed, Task, in_order, listed
+from tests.landing.pages import Rows, job, page, rows_of, widening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_provider_webcollect.sandbox import Sandbox
-
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
+PRICED = {"columns": {"price": {"filled": 1}}}
 ALL_FORMATS = [{"file_format": "jsonl"}, *FORMATS]
 #: Texts that trip readers up, and values that are no texts.
 ODD_ROWS: list[dict[str, Any]] = [
@@ -166,8 +174,6 @@ def test_parquet_keeps_its_types(landing: Landed, folder: Folder) -> None:
 def test_parquet_without_parts_has_its_types_too(landing: Landed, folder: Folder) -> None:
     typed = make_format("parquet", columns=["n", "text"], column_types={"n": "int64"})
     landing("t", fetch=listed([page([], 0, 0)]), file_format=typed)
-    manifest = folder.manifest() | {"parts": [], "new_parts": 0, "bytes": 0}
-    folder.write("_manifest.json", json.dumps(manifest).encode())
     assert opened(folder).to_arrow().schema == pa.schema({"n": pa.int64(), "text": pa.string()})
 
 
@@ -239,32 +245,158 @@ class TestDeepRows:
             opened(folder).to_arrow()
 
 
-class TestNewParts:
+#: What may be asked for, and the numbers of the rows that there are then.
+CHOICES: list[tuple[dict[str, Any], list[int]]] = [
+    ({"new_only": "run 1"}, [0]),
+    ({"new_only": "run 2"}, [1, 2]),
+    ({"new_only": "run 3"}, []),
+    ({"new_only": "another"}, []),
+    ({"new_only": ""}, []),
+    ({"new_only": True}, [3]),
+    ({"since": 0}, [0, 1, 2, 3]),
+    ({"since": 1}, [1, 2, 3]),
+    ({"since": "2"}, [3]),
+    ({"since": 3}, []),
+]
+
+
+class TestSomeParts:
+    """The rows of one run, and those of the commits after one."""
+
+    @pytest.fixture(params=["csv", "delta"])
+    def grown(self, request: pytest.FixtureRequest, runs: Runs, tmp_path: Path) -> LandedData:
+        """Rows of three commits: `run 3` finds nothing new, and `run 4` is cleared when there are more."""
+        options: dict[str, Any] = {"file_format": make_format("csv")}
+        location: Any = runs.folder.location
+        if request.param == "delta":
+            location = tmp_path / "table"
+            folder = landing_folder(fsspec.filesystem("file"), str(location), table_format="delta")
+            options = {"file_format": make_format("parquet"), "folder": folder}
+        for rows in ([{"n": 0, "a": "x"}], [{"n": 1}, {"n": 2}], [], [{"n": 3}]):
+            runs.land(rows, **options)
+        runs.rows.append({"n": 4})
+        runs.again(**options)
+        return read_landing(location)
+
+    def test_all_methods_give_them_alone(self, grown: LandedData) -> None:
+        uris, parts = grown.uris(), grown.parts()
+        for chosen, expected in CHOICES:
+            wanted = [index for index, part in enumerate(parts) if part.start_offset in expected]
+            assert [int(row["n"]) for row in grown.iter_rows(**chosen)] == expected
+            assert [int(row["n"]) for row in grown.to_arrow(**chosen).to_pylist()] == expected
+            assert grown.to_duckdb(**chosen).count("*").fetchall() == [(len(expected),)]
+            assert len(grown.to_pandas(**chosen)) == len(grown.to_polars(**chosen)) == len(expected)
+            assert list(grown.parts(**chosen)) == [parts[index] for index in wanted]
+            assert grown.uris(**chosen) == [uris[index] for index in wanted]
+            columns = grown.profile(**chosen).columns
+            assert columns["n"].numbers == len(expected) if expected else columns == {}
+
+    def test_of_all_rows_and_of_each_run_there_is_a_profile(self, grown: LandedData, runs: Runs) -> None:
+        assert (grown.profile().columns["n"].filled, grown.profile().columns["a"].filled) == (4, 1)
+        profiles = grown.profiles()
+        assert [(each.run_id, each.rows) for each in profiles] == [("run 1", 1), ("run 2", 2), ("run 4", 1)]
+        assert [each.profile for each in profiles] == [grown.profile(each.run_id) for each in profiles]
+        times = [record.finished_at for record in grown.manifest.history]
+        assert [each.finished_at for each in profiles] == times
+
+    def test_parts_that_were_put_back_are_those_of_their_own_commits(self, runs: Runs) -> None:
+        for number in range(2):
+            runs.land([{"n": number}], mode="full", if_exists="overwrite")
+        restore(runs.folder.location)
+        landed = opened(runs.folder)
+        assert (landed.manifest.commit, list(landed.iter_rows())) == (3, [{"n": 0}])
+        for chosen in ({"since": 0}, {"new_only": "run 1"}, {"new_only": True}):
+            assert list(landed.iter_rows(**chosen)) == [{"n": 0}]
+        assert landed.uris(since=1) == landed.uris("run 2") == []
+        assert [each.run_id for each in landed.profiles()] == ["run 1"]
+        assert landed.latest("n").count("*").fetchall() == [(1,)]
+
+    def test_a_run_and_a_commit_do_not_go_together(self, grown: LandedData) -> None:
+        for read in (grown.uris, grown.to_arrow, grown.profile):
+            with pytest.raises(InvalidArgument, match="`since` is 0; it does not go with `new_only`"):
+                read("run 1", since=0)
+
+    def test_what_is_no_number_of_a_commit_is_refused(self, grown: LandedData) -> None:
+        with pytest.raises(
+            InvalidArgument, match=r"`since` is 4; the last commit of .* is 3: .* load all of"
+        ):
+            grown.uris(since=4)
+        for wrong in (-1, True, "all", 1.5):
+            with pytest.raises(InvalidArgument, match=r"`since` is .*; it must be an integer of 0 or more"):
+                grown.uris(since=wrong)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("folder", ["memory"], indirect=True)
+    def test_runs_before_those_of_the_manifest_are_found_too(self, runs: Runs, folder: Folder) -> None:
+        for number in range(MOST_RECORDS + 3):
+            runs.land([{"n": number}])
+        landed = opened(folder)
+        assert [list(landed.iter_rows(f"run {number}")) for number in (1, 2, 40)] == [
+            [{"n": 0}],
+            [{"n": 1}],
+            [],
+        ]
+        assert len(landed.profiles()) == MOST_RECORDS + 3
+
+
+class TestTable:
+    """A landing that is a table, of which a kill has left the last commit out."""
+
+    def test_what_is_read_is_what_the_table_has(self, tmp_path: Path) -> None:
+        root = tmp_path / "table"
+
+        def land(count: int, run: str) -> None:
+            # a folder knows the table of one run
+            folder = landing_folder(fsspec.filesystem("file"), str(root), table_format="delta")
+            run_job(job(Rows(count), folder, run, mode="incremental", file_format=make_format("parquet")))
+
+        land(7, "r1")
+        shutil.copytree(root, tmp_path / "before")
+        land(9, "r2")
+        for name in ("_delta_log", "_manifest.json"):
+            (root / name).rename(tmp_path / name)
+            (tmp_path / "before" / name).rename(root / name)
+        landed = read_landing(root)
+        landed.verify()
+        assert (landed.manifest.commit, landed.manifest.rows, landed.to_arrow().num_rows) == (1, 7, 7)
+        land(9, "r3")
+        assert [row["n"] for row in read_landing(root).iter_rows(since=1)] == ["7", "8"]
+
+
+class TestQuarantined:
     @pytest.fixture
-    def grown(self, landing: Landed, folder: Folder, sandbox: Sandbox) -> list[dict[str, Any]]:
-        """Land 100 rows, then 50 more; return the latter."""
-        task = sandbox.control.add_task(rows=100, lots=1)["task_id"]
-        landing(task, mode="incremental", late_rows_delay=0)
-        before = len(sandbox.control.true_rows(task))
-        sandbox.control.grow(task, 50)
-        landing(task, mode="incremental", run=OTHER_RUN, late_rows_delay=0)
-        return list(sandbox.control.true_rows(task)[before:])
+    def landed(self, runs: Runs) -> LandedData:
+        """Five rows, of which the third and fourth have been set apart by commit 2."""
+        runs.land(goods(2), PRICED)
+        runs.land(goods(2, price=""), PRICED, on_failed_checks="quarantine", max_part_bytes=1)
+        runs.land(goods(1), PRICED)
+        return opened(runs.folder)
 
-    def test_they_can_be_read_alone(self, grown: list[dict[str, Any]], folder: Folder) -> None:
-        landed = opened(folder)
-        for new_only in (True, OTHER_RUN.run_id):
-            assert list(landed.iter_rows(new_only)) == grown
-            assert landed.to_arrow(new_only).to_pylist() == grown
-            assert landed.to_duckdb(new_only=new_only).aggregate("count(*)").fetchall() == [(50,)]
-            assert landed.uris(new_only) == landed.uris()[1:]
-        assert landed.uris(RUN.run_id) == landed.uris()[:1]
+    def test_they_are_read_alone(self, landed: LandedData, folder: Folder) -> None:
+        apart = read_landing(folder.location, quarantined=2)
+        apart.verify()
+        assert list(apart.iter_rows()) == goods(2, price="")
+        assert list(landed.iter_rows()) == [*goods(2), *goods(1)]
+        assert (apart.manifest.commit, apart.manifest.rows, apart.manifest.run.run_id) == (2, 2, "run 2")
+        assert apart.profile().columns["price"].filled == apart.profile("run 2").columns["price"].filled == 0
+        assert [each.run_id for each in apart.profiles()] == ["run 2"]
+        assert apart.latest("url").count("*").fetchall() == [(2,)]
 
-    def test_of_a_run_that_has_found_nothing_new_there_are_none(
-        self, grown: list[dict[str, Any]], folder: Folder
-    ) -> None:
-        landed = opened(folder)
-        assert (landed.uris("another"), list(landed.iter_rows("another"))) == ([], [])
-        assert landed.to_arrow("another").num_rows == 0
+    def test_only_rows_that_wait_are_read_so(self, landed: LandedData, folder: Folder) -> None:
+        apart = read_landing(folder.location, quarantined=2)
+        discard(folder.location, "run 2")
+        for number in (1, 2, 9):
+            with pytest.raises(NothingToReview, match=f"no rows of commit {number} wait .*: none"):
+                read_landing(folder.location, quarantined=number)
+        for read in (apart.verify, apart.to_arrow, landed.verify):
+            with pytest.raises(LandingReplaced, match="is missing; read it again"):
+                read()
+        opened(folder).verify()
+
+    def test_verify_finds_their_damage_too(self, landed: LandedData, folder: Folder) -> None:
+        (part,) = read_landing(folder.location, quarantined=2).parts()
+        folder.write(part.name, b"")
+        with pytest.raises(LandingDamaged, match=f"{part.name} has 0 bytes"):
+            landed.verify()
 
 
 def test_parts_may_lie_in_the_folders_of_a_partition(landing: Landed, folder: Folder) -> None:
@@ -283,8 +415,6 @@ class TestPaths:
         from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 
         root = tmp_path / "run 2026-01-01T00:00:00+00:00 [x]"
-        import fsspec
-
         landing("t", fetch=listed(widening(2)), folder=Destination(fsspec.filesystem("file"), str(root)))
         return root
 
@@ -383,18 +513,31 @@ class TestMissingPackages:
 class TestWithoutAGoodManifest:
     def test_nothing_has_landed_there_yet(self, folder: Folder) -> None:
         with pytest.raises(
-            NothingLanded, match=r"there is no .*/landing/_manifest.json: nothing has landed"
+            NothingLanded, match=r"nothing has landed at .*/landing yet, or the path is another"
         ) as e:
             opened(folder)
         assert not e.value.permanent
 
-    @pytest.mark.parametrize("left", [0, 1, 0.5, -1])
-    def test_a_torn_manifest_is_unreadable(self, landing: Landed, folder: Folder, left: float) -> None:
-        landing("t", fetch=listed(widening(2)))
+    @pytest.mark.parametrize("left", [0, 1, 0.5, -1, None])
+    def test_without_a_whole_manifest_the_commits_are_read(
+        self, landing: Landed, folder: Folder, left: float | None
+    ) -> None:
+        manifest = landing("t", fetch=listed(widening(2)))
         content = folder.read("_manifest.json")
-        folder.write("_manifest.json", content[: int(left * len(content)) if left == 0.5 else int(left)])
-        with pytest.raises(DestinationUnreadable, match=r"_manifest.json is not readable"):
-            opened(folder)
+        if left is None:
+            folder.fs.rm_file(f"{folder.root}/_manifest.json")
+        else:
+            folder.write("_manifest.json", content[: int(left * len(content)) if left == 0.5 else int(left)])
+        assert opened(folder).manifest == manifest
+        opened(folder).verify()
+
+    def test_commits_after_the_manifest_are_read_too(self, runs: Runs, folder: Folder) -> None:
+        runs.land([{"n": 0}])
+        before = folder.read("_manifest.json")
+        runs.land([{"n": 1}])
+        # as a kill between the two leaves it
+        folder.write("_manifest.json", before)
+        assert [row["n"] for row in opened(folder).iter_rows()] == [0, 1]
 
     @pytest.mark.parametrize(
         ("changed", "said"),
@@ -402,7 +545,6 @@ class TestWithoutAGoodManifest:
             ({"version": 2}, "is of version 2"),
             ({"rows": 5}, "it has 5 rows, and its parts 4"),
             ({"bytes": 5}, "it has 5 bytes, and its parts"),
-            ({"new_parts": 7}, "7 of its 1 parts are new"),
             ({"parts": "none"}, "not readable: Expected `array`"),
         ],
     )
@@ -430,7 +572,7 @@ class TestWithoutAGoodManifest:
         manifest = folder.manifest()
         doubled = {name: manifest[name] * 2 for name in ("parts", "rows", "bytes", "total")}
         folder.write("_manifest.json", json.dumps(manifest | doubled).encode())
-        with pytest.raises(DestinationUnreadable, match="it lists a part twice"):
+        with pytest.raises(DestinationUnreadable, match="has landed twice"):
             opened(folder)
 
     def test_keys_and_a_format_of_later_versions(self, landing: Landed, folder: Folder) -> None:
@@ -477,37 +619,48 @@ class TestDamage:
         assert len(error.problems) == 5000
         assert str(error).endswith("part 19 is missing; and 4980 more")
 
-    @pytest.mark.parametrize("folder", ["store"], indirect=True)
-    def test_a_landing_that_is_replaced_while_it_is_verified_is_no_damage(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox
+    def test_a_landing_that_begins_again_is_read_to_its_end_and_the_next_time_is_no_damage(
+        self, task: Task, folder: Folder
     ) -> None:
-        task = sandbox.control.add_task(rows=100, lots=1)["task_id"]
-        landing(task, size=50, max_part_bytes=1)
-        landed = opened(folder)
-        list_files = folder.fs.ls
+        task.land(max_part_bytes=1)
+        landed, rows = opened(folder), task.rows()
+        half_read = landed.iter_rows()
+        next(half_read)
+        task.land(run=OTHER_RUN, if_exists="overwrite")
+        landed.verify()
+        assert list(landed.iter_rows()) == [rows[0], *half_read] == rows
+        task.land(run=msgspec.structs.replace(RUN, run_id="r3"), if_exists="overwrite")
+        for read in (landed.verify, landed.to_arrow, lambda: list(landed.iter_rows())):
+            with pytest.raises(
+                LandingReplaced, match=r"has changed since it was read, .* is missing"
+            ) as error:
+                read()
+            assert not error.value.permanent
+        opened(folder).verify()
+
+    @pytest.mark.parametrize("folder", ["store"], indirect=True)
+    def test_nor_is_one_that_goes_while_it_is_verified(self, task: Task, folder: Folder) -> None:
+        task.land(max_part_bytes=1)
+        landed, list_files = opened(folder), folder.fs.ls
 
         def replaced_after(*arguments: Any, **options: Any) -> Any:
             files = list_files(*arguments, **options)
             folder.fs.ls = list_files
-            landing(task, run=OTHER_RUN, if_exists="overwrite")
+            for run_id in ("r2", "r3"):
+                task.land(run=msgspec.structs.replace(RUN, run_id=run_id), if_exists="overwrite")
             return files
 
         folder.fs.ls = replaced_after
-        with pytest.raises(LandingReplaced, match="was replaced since it was read"):
+        with pytest.raises(LandingReplaced, match="has changed since it was read"):
             landed.verify()
 
-    def test_a_landing_that_is_replaced_meanwhile_is_no_damage(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox
-    ) -> None:
-        task = sandbox.control.add_task(rows=100, lots=1)["task_id"]
-        landing(task)
+    def test_damage_is_damage_though_rows_have_landed_since(self, runs: Runs, folder: Folder) -> None:
+        runs.land([{"n": 0}])
         landed = opened(folder)
-        landing(task, run=OTHER_RUN, if_exists="overwrite")
-        for read in (landed.verify, landed.to_arrow, lambda: list(landed.iter_rows())):
-            with pytest.raises(LandingReplaced, match="was replaced since it was read") as error:
-                read()
-            assert not error.value.permanent
-        opened(folder).verify()
+        runs.land([{"n": 1}])
+        folder.write(landed.manifest.parts[0].name, b"")
+        with pytest.raises(LandingDamaged, match="has 0 bytes"):
+            landed.verify()
 
 
 class TestDuckDB:

@@ -1,77 +1,90 @@
-"""What a landing has left that ended before its commit: the next goes on there, and no row is lost."""
+"""What an attempt has left that ended before its commit: a retry goes on there, and no row is lost."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_webcollect.landing.lease import Lease
+from airflow_provider_webcollect.landing import staging
 from airflow_provider_webcollect.service.errors import RequestRejected
-from tests.landing.conftest import (
-    OTHER_RUN,
-    Crash,
-    Folder,
-    Task,
-)
+from tests.interruption import PATIENCE
+from tests.landing.conftest import OTHER_RUN, Crash, Folder, Task
+from tests.landing.interleaving import Held, stepping
+
+if TYPE_CHECKING:
+    from typing import Any
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 
-class TestResuming:
-    def test_it_goes_on_after_the_last_recorded_part_and_rereads_its_last_page_and_the_first(
-        self, task: Task
-    ) -> None:
-        task.control.fail("/data/all", after=6, times=1, status=400, code="Odd")
-        with pytest.raises(RequestRejected, match="Odd"):
-            task.land(max_part_bytes=40_000)
-        progress = json.loads(task.folder.read("_progress.json"))
-        recorded = progress["parts"]
-        assert recorded
-        assert "_manifest.json" not in task.folder.names()
-        task.control.clear_requests()
-        manifest = task.land(max_part_bytes=40_000)
-        # at the end the first page, since the rows may have changed between the attempts
-        *offsets, first = task.offsets()
-        assert (min(offsets), first) == (progress["last_page"]["offset"], 0)
-        assert offsets[:2] == [progress["last_page"]["offset"], recorded[-1]["next_offset"]]
-        assert [part.name for part in manifest.parts[: len(recorded)]] == [part["name"] for part in recorded]
-        assert task.folder.rows() == task.rows()
-        assert task.folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
-        assert manifest.started_at == progress["started_at"]
+def fail(task: Task, **options: Any) -> dict[str, Any]:
+    """Have the service fail after six pages, and return what is staged."""
+    task.control.fail("/data/all", after=6, times=1, status=400, code="Odd")
+    with pytest.raises(RequestRejected, match="Odd"):
+        task.land(**{"max_part_bytes": 1, **options})
+    task.control.clear_requests()
+    (staged,) = task.folder.staged()
+    assert staged["parts"]
+    return staged
 
-    def test_another_run_resumes_what_is_unfinished(self, task: Task, folder: Folder) -> None:
-        task.control.fail("/data/all", after=6, status=400, code="Odd")
-        with pytest.raises(RequestRejected, match="Odd"):
-            task.land(max_part_bytes=1)
-        task.control.clear_faults()
-        task.control.clear_requests()
-        assert task.land(max_part_bytes=1, run=OTHER_RUN).run == OTHER_RUN
-        assert len(task.offsets()) < 10
-        assert folder.rows() == task.rows()
 
-    def test_what_was_read_but_not_committed_is_committed_by_the_next_try(
-        self, task: Task, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def crash(*arguments: Any) -> None:
-            raise Crash
+def test_it_goes_on_after_the_last_part_and_rereads_its_last_page_and_the_first(task: Task) -> None:
+    staged = fail(task, max_part_bytes=40_000)
+    assert task.folder.commits() == []
+    manifest = task.land(max_part_bytes=40_000)
+    # at the end the first page, since the rows may have changed between the attempts
+    *offsets, first = task.offsets()
+    last, parts = staged["last_page"]["offset"], staged["parts"]
+    assert (min(offsets), first) == (last, 0)
+    assert offsets[:2] == [last, parts[-1]["next_offset"]]
+    assert [part.name for part in manifest.parts[: len(parts)]] == [part["name"] for part in parts]
+    assert task.folder.rows() == task.rows()
+    assert task.folder.names() == task.folder.needed()
 
-        with monkeypatch.context() as patch:
-            patch.setattr(Lease, "commit", crash)
-            with pytest.raises(Crash):
-                task.land()
-        task.control.clear_requests()
-        task.land()
-        assert len(task.control.requests()) == 2
-        assert task.folder.rows() == task.rows()
 
-    def test_a_recorded_part_that_has_vanished_is_read_again(self, task: Task, folder: Folder) -> None:
-        task.control.fail("/data/all", after=6, status=400, code="Odd")
-        with pytest.raises(RequestRejected, match="Odd"):
-            task.land(max_part_bytes=1)
-        names = [part["name"] for part in json.loads(folder.read("_progress.json"))["parts"]]
-        folder.fs.rm_file(f"{folder.root}/{names[1]}")
-        folder.write(names[3], b"cut")
-        task.land(max_part_bytes=1)
-        assert folder.rows() == task.rows()
+def test_another_run_reads_all_of_it_and_what_is_staged_is_no_obstacle(task: Task, folder: Folder) -> None:
+    fail(task)
+    assert task.land(max_part_bytes=1, run=OTHER_RUN).run == OTHER_RUN
+    assert task.offsets()[0] == 0
+    assert folder.rows() == task.rows()
+
+
+@pytest.mark.usefixtures("each_part_is_staged")
+def test_what_was_read_but_not_committed_is_committed_by_the_next_try(task: Task) -> None:
+    killed = Held(
+        lambda place: task.land(folder=place, max_part_bytes=1),
+        task.folder.destination,
+        ("create", "00000001.json"),
+    )
+    assert isinstance(killed.end(kill=True), Crash)
+    task.control.clear_requests()
+    task.land()
+    assert len(task.control.requests()) == 2
+    assert task.folder.rows() == task.rows()
+
+
+@pytest.mark.parametrize("content", [None, b"cut"], ids=["vanished", "cut"])
+def test_of_what_is_staged_with_a_part_that_is_not_whole_all_is_read_again(
+    task: Task, folder: Folder, content: bytes | None
+) -> None:
+    name = fail(task)["parts"][1]["name"]
+    if content is None:
+        folder.fs.rm_file(f"{folder.root}/{name}")
+    else:
+        folder.write(name, content)
+    task.land(max_part_bytes=1)
+    assert task.offsets()[0] == 0
+    assert folder.rows() == task.rows()
+
+
+def test_it_is_written_once_a_second_at_most_and_after_an_error(
+    task: Task, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert staging.INTERVAL == 1.0
+    # as long as that takes on the slowest machine
+    monkeypatch.setattr(staging, "INTERVAL", PATIENCE)
+    operations: list[str] = []
+    destination = stepping(folder.destination, lambda operation, path: operations.append(operation))
+    fail(task, folder=destination)
+    assert operations.count("write") == 1

@@ -10,17 +10,29 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_webcollect.landing.commits import Manifest
 from airflow_provider_webcollect.landing.errors import StorageError
-from airflow_provider_webcollect.landing.storage import Changed, Unconditional
+from airflow_provider_webcollect.landing.log import CommitLog, Conflict
+from airflow_provider_webcollect.landing.names import commit_name
+from airflow_provider_webcollect.landing.storage import Exists, Remote
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.storage.object_stores import S3, SMALL_BYTES
+from tests.landing.logs import commit_after
 from tests.landing.relay import Relay, relayed
 from tests.landing.storages import Storage
 
 pytestmark = pytest.mark.xdist_group("s3")
 
-MANIFEST = "_manifest.json"
+COMMIT = commit_name(1)
 PART = "part-00001-0123abcd.jsonl"
+
+
+def commit(folder: Folder, number: int) -> Manifest:
+    """Add a commit of that number, which is like no other."""
+    log = CommitLog(folder)
+    state = log.read()
+    assert number == (1 if state is None else state.commit + 1)
+    return log.append(state, commit_after(state, 1, run=f"run {number}"))
 
 
 @pytest.fixture
@@ -33,8 +45,8 @@ class TestS3:
     @pytest.fixture(autouse=True)
     def forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What other tests have found out and said is forgotten: a relay may be given the port of another."""
-        monkeypatch.setattr(S3, "known", {})
-        monkeypatch.setattr(Unconditional, "warned", set())
+        monkeypatch.setattr(S3, "respects", {})
+        monkeypatch.setattr(Remote, "warned", set())
 
     @pytest.fixture
     def through(self, s3: Storage) -> Iterator[tuple[Storage, Relay]]:
@@ -52,104 +64,79 @@ class TestS3:
         storage, _ = through
         return Folder(storage.fs, storage.new_folder())
 
-    def test_a_write_whose_answer_gets_lost_counts(self, folder: Folder, relay: Relay) -> None:
+    def test_a_commit_whose_answer_gets_lost_counts(self, folder: Folder, relay: Relay) -> None:
+        commit(folder, 1)
         relay.lose = ["PUT"]
-        first = folder.replace(MANIFEST, b"one", None)
-        relay.lose = ["PUT"]
-        second = folder.replace(MANIFEST, b"two", first)
+        state = commit(folder, 2)
         assert relay.lose == []
-        assert folder.read(MANIFEST) == (b"two", second)
+        assert CommitLog(folder).read() == state
 
-    def test_a_write_that_meets_one_that_fails_is_repeated(self, folder: Folder, relay: Relay) -> None:
-        version = folder.replace(MANIFEST, b"one", None)
-        relay.conflicts = 2
-        other = folder.replace(MANIFEST, b"two", version)
-        assert relay.conflicts == 0
-        assert folder.read(MANIFEST) == (b"two", other)
-
-    def test_a_claim_whose_answers_get_lost_counts(self, folder: Folder, relay: Relay) -> None:
-        relay.lose = ["PUT", "PUT", "DELETE"]
-        version = folder.claim(MANIFEST, b"one", None)
-        assert relay.lose == []
-        assert folder.read(MANIFEST) == (b"one", version)
-
-    def test_after_a_removal_whose_answer_gets_lost_the_file_is_absent(
-        self, folder: Folder, relay: Relay
-    ) -> None:
-        version = folder.claim(MANIFEST, b"one", None)
-        relay.lose = ["DELETE"] * 3
-        with pytest.raises(Changed):
-            folder.remove(MANIFEST, version)
-        assert relay.lose == []
-        assert folder.files() == {}
-
-    @pytest.mark.by_day(3)
-    @pytest.mark.parametrize("so", ["removed", "refused"])
-    @pytest.mark.parametrize(
-        "headers", [["if-match", "if-none-match"], ["if-match"], ["if-none-match"]], ids="+".join
-    )
-    def test_a_store_that_knows_no_conditions_is_found_out(
-        self, folder: Folder, relay: Relay, caplog: pytest.LogCaptureFixture, headers: list[str], so: str
-    ) -> None:
-        getattr(relay, so).update(headers)
-        with pytest.raises(Changed):
-            folder.claim(MANIFEST, b"one", None)
-        found = folder.read(MANIFEST)
-        # a request that was refused has written nothing
-        assert (found.content if found else None) in ((b"one",) if so == "removed" else (b"one", None))
-        before = found.version if found else None
-        version = folder.claim(MANIFEST, b"two", before)
-        with pytest.raises(Changed):
-            folder.replace(MANIFEST, b"three", before)
-        with pytest.raises(Changed):
-            folder.remove(MANIFEST, "another")
-        assert folder.read(MANIFEST) == (b"two", version)
-        assert folder.files() == {MANIFEST: 3}
-        assert folder.remove(MANIFEST, version)
-        assert folder.files() == {}
-        (warning,) = [each for each in caplog.messages if "on a condition" in each]
-        assert warning.startswith("S3FileSystem cannot replace a file on a condition")
-
-    @pytest.mark.parametrize("so", ["removed", "refused"])
-    def test_where_deletes_know_no_conditions_a_claimed_file_stays(
-        self, folder: Folder, relay: Relay, so: str
-    ) -> None:
-        relay.affected = {"DELETE"}
-        getattr(relay, so).add("if-match")
-        version = folder.claim(MANIFEST, b"one", None)
-        assert not folder.remove(MANIFEST, version)
-        with pytest.raises(Changed):
-            folder.replace(MANIFEST, b"two", None)
-        assert folder.read(MANIFEST) == (b"one", version)
-        assert folder.files() == {MANIFEST: 3}
-
-    def test_before_the_first_claim_no_file_is_removed(self, s3: Storage) -> None:
-        folder = Folder(s3.fs, s3.new_folder())
-        version = folder.replace(MANIFEST, b"one", None)
-        assert not folder.remove(MANIFEST, version)
-        assert folder.read(MANIFEST) == (b"one", version)
-
-    def test_what_a_store_can_do_is_found_out_once(self, s3: Storage, folder: Folder, relay: Relay) -> None:
-        folder.claim(MANIFEST, b"one", None)
-        assert relay.methods == ["PUT", "PUT", "PUT", "DELETE"]
-        relay.requests.clear()
-        folder = Folder(folder.fs, s3.new_folder())
-        version = folder.claim(MANIFEST, b"one", None)
-        assert relay.methods == ["PUT"]
-        assert folder.remove(MANIFEST, version)
-        assert relay.methods == ["PUT", "DELETE"]
-
-    def test_what_another_writes_during_a_claim_stays(
+    def test_of_a_commit_that_is_repeated_since_its_answer_was_lost_another_may_be_there(
         self, s3: Storage, folder: Folder, relay: Relay
     ) -> None:
-        path = f"{folder.root}/{MANIFEST}"
-        # after the write, before the first request that must be refused
-        relay.others = [lambda: None, partial(s3.fs.pipe_file, path, b"of another")]
-        version = folder.claim(MANIFEST, b"one", None)
+        commit(folder, 1)
+        relay.lose = ["PUT"]
+        relay.others = [partial(commit, Folder(s3.fs, folder.root), 2)]
+        with pytest.raises(Conflict):
+            commit(folder, 2)
         assert relay.others == []
-        with pytest.raises(Changed):
-            folder.replace(MANIFEST, b"two", version)
-        assert s3.fs.cat_file(path) == b"of another"
+
+    def test_a_commit_that_meets_a_request_that_fails_can_be_made_again(
+        self, folder: Folder, relay: Relay
+    ) -> None:
+        commit(folder, 1)
+        relay.conflicts = 1
+        with pytest.raises(Conflict):
+            commit(folder, 2)
+        commit(folder, 2)
+
+    @pytest.mark.parametrize("lost", [1, 2])
+    def test_a_first_create_whose_answers_get_lost_counts(
+        self, folder: Folder, relay: Relay, lost: int
+    ) -> None:
+        relay.lose = ["PUT"] * lost
+        state = commit(folder, 1)
+        assert relay.lose == []
+        assert CommitLog(folder).read() == state
+
+    @pytest.mark.parametrize("so", ["removed", "refused"])
+    def test_a_store_that_knows_no_conditions_is_found_out_and_works(
+        self, folder: Folder, relay: Relay, caplog: pytest.LogCaptureFixture, so: str
+    ) -> None:
+        getattr(relay, so).add("if-none-match")
+        for number in (1, 2):
+            folder.create(commit_name(number), b"one")
+            for again in (folder, Folder(folder.fs, folder.root)):
+                with pytest.raises(Exists):
+                    again.create(commit_name(number), b"two")
+            assert folder.read(commit_name(number)) == b"one"
+        (warning,) = [each for each in caplog.messages if "only if it is absent" in each]
+        assert warning.startswith("S3FileSystem cannot create a file only if it is absent")
+
+    @pytest.mark.parametrize("so", ["removed", "refused"])
+    def test_such_a_store_does_not_overwrite_the_commit_of_another_when_it_is_tried(
+        self, s3: Storage, folder: Folder, relay: Relay, so: str
+    ) -> None:
+        getattr(relay, so).add("if-none-match")
+        Folder(s3.fs, folder.root).write(COMMIT, b"of another")
+        with pytest.raises(Exists):
+            folder.create(COMMIT, b"one")
+        assert folder.read(COMMIT) == b"of another"
+
+    def test_what_a_store_can_do_is_found_out_once(self, s3: Storage, folder: Folder, relay: Relay) -> None:
+        folder.create(COMMIT, b"one")
+        assert relay.methods == ["GET", "PUT", "PUT"]
+        relay.requests.clear()
+        Folder(folder.fs, s3.new_folder()).create(COMMIT, b"one")
+        assert relay.methods == ["PUT"]
+
+    def test_what_another_creates_between_the_tries_stays(
+        self, s3: Storage, folder: Folder, relay: Relay
+    ) -> None:
+        relay.others = [partial(s3.fs.pipe_file, f"{folder.root}/{COMMIT}", b"of another")]
+        with pytest.raises(Exists):
+            folder.create(COMMIT, b"one")
+        assert folder.read(COMMIT) == b"of another"
 
     def test_a_small_part_is_sent_in_one_request(self, s3: Storage, folder: Folder, relay: Relay) -> None:
         with folder.part(PART) as part:
@@ -189,17 +176,17 @@ class TestS3:
     def test_what_the_filesystem_adds_to_all_requests_is_sent(self, s3: Storage) -> None:
         options = {**s3.options, "s3_additional_kwargs": {"ServerSideEncryption": "AES256"}}
         folder = Folder(replace(s3, options=options).fs, s3.new_folder())
-        folder.replace(MANIFEST, b"one", None)
+        folder.create(COMMIT, b"one")
         with folder.part(PART) as part:
             part.write(b"{}\n")
-        for name in (MANIFEST, PART):
+        for name in (COMMIT, PART):
             bucket, _, key = f"{folder.root}/{name}".partition("/")
             assert s3.fs.call_s3("head_object", Bucket=bucket, Key=key)["ServerSideEncryption"] == "AES256"
 
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({}, "Access to s3://landings/closed/_manifest.json is denied"),
+            ({}, "Access to s3://landings/closed/_commits/00000001.json is denied"),
             (
                 {"anon": True, "key": None, "secret": None},
                 "There are no credentials for s3://landings/closed/",
@@ -212,7 +199,7 @@ class TestS3:
     ) -> None:
         folder = Folder(replace(s3, options={**s3.options, **options}).fs, "landings/closed")
         with s3.denied("landings/closed/*"), pytest.raises(StorageError, match=message) as caught:
-            folder.claim(MANIFEST, b"one", None)
+            folder.create(COMMIT, b"one")
         assert caught.value.permanent
 
     def test_without_any_credentials_it_is_told_what_to_do(
@@ -225,7 +212,7 @@ class TestS3:
         options = {"endpoint_url": s3.options["endpoint_url"], "skip_instance_cache": True}
         folder = Folder(replace(s3, options=options).fs, s3.new_folder())
         with pytest.raises(StorageError, match=r"no credentials for s3://.*object_storage_conn_id") as caught:
-            folder.claim(MANIFEST, b"one", None)
+            folder.create(COMMIT, b"one")
         assert caught.value.permanent
 
     def test_a_server_that_is_away_may_come_back(self) -> None:
@@ -234,8 +221,6 @@ class TestS3:
             "s3fs.S3FileSystem", "", {**options, "config_kwargs": {"retries": {"max_attempts": 0}}}
         ).fs
         fs.retries = 1
-        with pytest.raises(
-            StorageError, match=r"has failed at s3://landings/prices/_manifest.json"
-        ) as caught:
-            Folder(fs, "landings/prices").read(MANIFEST)
+        with pytest.raises(StorageError, match=f"has failed at s3://landings/prices/{COMMIT}") as caught:
+            Folder(fs, "landings/prices").read(COMMIT)
         assert not caught.value.permanent

@@ -7,11 +7,11 @@ import math
 from typing import TYPE_CHECKING
 
 import fsspec
-import msgspec
 import pytest
 
+from airflow_provider_webcollect.landing.commits import Source
 from airflow_provider_webcollect.landing.job import Job, Landed
-from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, Progress, Source
+from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import mark_exported
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
     from airflow_provider_webcollect.sandbox import Sandbox
 
-pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+pytestmark = [
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+    pytest.mark.usefixtures("each_part_is_staged"),
+]
 
 
 @pytest.fixture
@@ -40,7 +43,7 @@ def job(connect: Callable[..., Client], sandbox: Sandbox) -> Callable[..., Job]:
     client = connect(timing=ClientTiming(slow_response=math.inf))
     task = sandbox.control.add_task(lots=[300])["task_id"]
 
-    def make(folder: Destination, stop: Stop | None = None, attempt: int = 1) -> Job:
+    def make(folder: Destination, stop: Stop | None = None) -> Job:
         stop = stop or Stop()
         stoppable = Client(client.context, stop=stop)
         return make_job(
@@ -48,7 +51,6 @@ def job(connect: Callable[..., Client], sandbox: Sandbox) -> Callable[..., Job]:
             source=Source(collection_task_id=task),
             folder=folder,
             run=RUN,
-            attempt=attempt,
             mark=lambda: stoppable.send(mark_exported(task)),
             max_part_bytes=1,
             mode="incremental",
@@ -69,29 +71,24 @@ def a_commit(job: Callable[..., Job], folder: Folder) -> None:
 
 def a_landing_that_was_killed(job: Callable[..., Job], folder: Folder) -> None:
     """An attempt was killed before it has committed."""
-    killed = Held(lambda place: run_job(job(place)), folder.destination, ("replace", MANIFEST))
+    kill(job, folder, ("create", "00000001.json"))
+    (staged,) = folder.staged()
+    assert len(staged["parts"]) == 3
+
+
+def a_commit_that_nothing_shows(job: Callable[..., Job], folder: Folder) -> None:
+    """An attempt was killed right after its commit."""
+    kill(job, folder, ("write", MANIFEST))
+
+
+def kill(job: Callable[..., Job], folder: Folder, at: tuple[str, str]) -> None:
+    """Kill an attempt before an operation."""
+    killed = Held(lambda place: run_job(job(place)), folder.destination, at)
     assert isinstance(killed.end(kill=True), Crash)
-    assert len(folder.progress().parts) == 3
-
-
-def a_commit_that_is_not_reported(job: Callable[..., Job], folder: Folder) -> None:
-    """An attempt was killed before its report has ended."""
-    killed = Held(lambda place: run_job(job(place)), folder.destination, ("remove", PROGRESS))
-    assert isinstance(killed.end(kill=True), Crash)
-
-
-def committed_and_recorded(folder: Folder) -> tuple[bytes | None, Progress | None]:
-    """Return the manifest, and the record but for its owner and heartbeat."""
-    names = folder.names()
-    record = folder.progress() if PROGRESS in names else None
-    return (
-        folder.read(MANIFEST) if MANIFEST in names else None,
-        record and msgspec.structs.replace(record, owner="", heartbeat=0),
-    )
 
 
 @pytest.mark.parametrize(
-    "before", [nothing, a_commit, a_landing_that_was_killed, a_commit_that_is_not_reported]
+    "before", [nothing, a_commit, a_landing_that_was_killed, a_commit_that_nothing_shows]
 )
 def test_a_landing_that_is_stopped_commits_and_marks_nothing_and_the_next_attempt_does(
     job: Callable[..., Job],
@@ -104,25 +101,20 @@ def test_a_landing_that_is_stopped_commits_and_marks_nothing_and_the_next_attemp
         folder = Folder(fsspec.filesystem("file"), f"{tmp_path}/{operation}/landing")
         before(job, folder)
         stop = Stop()
-        held = Held(
-            lambda place, stop=stop: run_job(job(place, stop, attempt=2)), folder.destination, operation
-        )
+        held = Held(lambda place, stop=stop: run_job(job(place, stop)), folder.destination, operation)
         if held.met is None:
             break
-        found, sent = committed_and_recorded(folder), len(sandbox.control.requests())
+        committed, sent = folder.commits(), len(sandbox.control.requests())
         stop.set()
         ends.append(held.end())
 
         assert len(sandbox.control.requests()) == sent
         # a write that is under way is not recalled
-        if held.met[0] != "replace":
-            manifest, record = committed_and_recorded(folder)
-            assert manifest == found[0]
-            # a record may be removed, but says nothing new
-            assert record in (None, found[1])
-        assert run_job(job(folder.destination, attempt=3)).manifest.exported_at
+        if held.met[0] != "create":
+            assert folder.commits() == committed
+        assert run_job(job(folder.destination)).manifest.exported_at
         assert len(folder.rows()) == 300
 
-    # after the last commit, there is only what is to be deleted
+    # after the last commit, there is only what is to be shown and deleted
     kinds = [kind for kind, _ in itertools.groupby(ends, type)]
     assert kinds == [Stopped, Landed]

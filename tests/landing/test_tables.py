@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import itertools
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +13,13 @@ import pytest
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import RowsRewritten
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.review import accept, discard
+from airflow_provider_webcollect.landing.run import run_job
+from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.checked_runs import Runs, goods
+from tests.landing.interleaving import Held, outcome_of
+from tests.landing.pages import nothing
 from tests.landing.tables import (
     PARQUET,
     IcebergTable,
@@ -21,9 +27,11 @@ from tests.landing.tables import (
     as_texts,
     in_table,
     land,
+    landing,
     numbers,
     same,
     sql_catalog,
+    tables_in,
 )
 from tests.landing.victim import Victim, running_lander
 
@@ -47,12 +55,15 @@ TYPED_ROW = {
 
 
 @pytest.fixture(params=["delta", "iceberg"])
-def table(request: pytest.FixtureRequest, storage_of: Callable[[str], Storage], tmp_path: Path) -> Table:
-    """A table on a disk without columns, or that is not there yet."""
-    if request.param == "iceberg":
-        return IcebergTable(sql_catalog(tmp_path), "shop.prices")
-    disk = storage_of("disk")
-    return Table(disk.fs, disk.new_folder())
+def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Table]:
+    """Make a table on a disk without columns, or that is not there yet."""
+    return tables_in(tmp_path, request.param)
+
+
+@pytest.fixture
+def table(tables: Callable[[], Table]) -> Table:
+    """Such a table."""
+    return tables()
 
 
 @pytest.fixture
@@ -154,13 +165,43 @@ def test_quarantined_rows_are_no_rows_of_the_table_until_accepted(
         checked(goods(20))
     checked(goods(10, price=""), on_failed_checks="quarantine")
     before = 0 if first else 20
-    assert len(table.found()) == before
+    assert len(table.rows()) == before
     decide(table.location, "run 1" if first else "run 2")
     after = before + (10 if decide is accept else 0)
-    assert len(table.found()) == after
+    assert len(table.rows()) == after
     checked(goods(5))
-    assert len(table.found()) == after + 5
+    assert len(table.rows()) == after + 5
+    assert not [name for name in table.destination.files() if name.startswith("_quarantine/")]
+    assert clean(table.location, older_than=0) == ()
     table.landed().verify()
+
+
+@pytest.mark.by_day(2)
+@pytest.mark.parametrize(("run", "count"), [("r1", 12), ("r2", 17)], ids=["of one run", "of two runs"])
+@pytest.mark.parametrize("mark", [None, nothing], ids=["lands", "marks"])
+def test_of_two_landings_at_once_each_row_counts_once(
+    tables: Callable[[], Table], run: str, count: int, mark: Callable[[], None] | None
+) -> None:
+    """One is held at each of its operations while the other lands, and goes on then."""
+    stride = 1 if ALL_HISTORIES else 12
+    everywhere = itertools.count(random.Random(f"{SEED} {run} {mark is None}").randint(1, stride), stride)
+    for operation in itertools.chain([("commit", "table")], everywhere):
+        table = tables()
+        land(table, 5, "r0", mark=mark)
+        late = Held(
+            lambda place: run_job(landing(place, count=12, run="r1", mark=mark)), table.destination, operation
+        )
+        if not late.met:
+            break
+        outcome = outcome_of(
+            lambda place: run_job(landing(place, count=count, run=run, mark=mark)), table.destination
+        )
+        assert isinstance(outcome, Landed)
+        late.end()
+        assert numbers(table) == list(range(count)), operation
+        assert table.manifest()["rows"] == count
+    assert isinstance(operation, int)
+    assert operation > 12
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +232,7 @@ def test_every_row_is_in_the_table_once_after_a_kill_at_each_single_operation(
             victim.order["table"] = [str(tmp_path), table.name]
         if victim.land(kill_at=operation):
             break
-        assert len(table.rows()) in (0, len(rows))
+        assert same(table.rows(), rows) or table.rows() == []
         assert victim.land()
         assert same(table.rows(), rows)
     assert operation > 40

@@ -1,62 +1,171 @@
-"""Storages that do not replace a file whole: a process that is killed leaves the beginning of it."""
+"""Commits and manifests that a kill, a person or a newer version has left as no landing reads them."""
 
 from __future__ import annotations
 
-import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_webcollect.landing.cleaning import clean, restore
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable
-from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS
+from airflow_provider_webcollect.landing.names import MANIFEST, commit_name
+from airflow_provider_webcollect.landing.review import in_review
 from airflow_provider_webcollect.landing.run import run_job
-from tests.interruption import Pauses
-from tests.landing.cases import ALL, HALF
+from tests.landing.cases import ALL, landing_of
 from tests.landing.conftest import Crash, Folder, Store
-from tests.landing.pages import Rows, job, true_rows
+from tests.landing.interleaving import Held
+from tests.landing.pages import PAGE, Rows, job, true_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.usefixtures("each_part_is_staged")
+
+#: How many runs have landed.
+COMMITS = 3
 
 
 @pytest.fixture
 def folder() -> Folder:
-    """A folder on a storage without conditions."""
-    return Folder(Store(), "bucket/landing")
+    """Three runs that have landed, one page each; on a storage that does not replace a file whole."""
+    folder = Folder(Store(), "bucket/landing")
+    for number in range(1, COMMITS + 1):
+        run_job(job(Rows(PAGE * number), folder.destination, f"r{number}", mode="incremental"))
+    return folder
 
 
-def killed_landing(folder: Folder) -> bytes:
-    """Kill a landing that has written a part, and return its record."""
-
-    def die(rows: int, total: int) -> None:
-        if rows > HALF:
-            raise Crash
-
-    with pytest.raises(Crash):
-        run_job(job(Rows(ALL), folder.destination, "a", on_progress=die))
-    return folder.read(PROGRESS)
+def land(folder: Folder, **options: Any) -> None:
+    """Land more rows by another run."""
+    run_job(job(Rows(ALL), folder.destination, "last", **{"mode": "incremental", **options}))
 
 
-def test_a_torn_manifest_is_an_error_that_says_how_to_mend_it(folder: Folder) -> None:
-    run_job(job(Rows(HALF), folder.destination, "a", mode="incremental"))
-    torn = folder.read(MANIFEST)[:-1]
-    folder.write(MANIFEST, torn)
-    with pytest.raises(DestinationUnreadable, match="put back an older version of the file") as refusal:
-        run_job(job(Rows(ALL), folder.destination, "b", mode="incremental"))
+def changed(content: bytes, **fields: Any) -> bytes:
+    """Return a file with other values of some keys."""
+    return json.dumps({**json.loads(content), **fields}).encode()
+
+
+@pytest.mark.parametrize("left", [b"", b"{", b"\xff", None], ids=["empty", "cut", "no text", "absent"])
+def test_a_manifest_is_healed_from_the_commits(folder: Folder, left: bytes | None) -> None:
+    before = folder.manifest()
+    if left is None:
+        folder.fs.rm_file(f"{folder.root}/{MANIFEST}")
+    else:
+        folder.write(MANIFEST, left)
+    run_job(job(Rows(PAGE * COMMITS), folder.destination, "r3", mode="incremental"))
+    assert folder.manifest() == before
+    land(folder)
+    assert folder.rows() == true_rows(ALL)
+
+
+@pytest.mark.parametrize("behind", range(COMMITS))
+def test_a_manifest_of_an_earlier_commit_is_gone_on_from(folder: Folder, behind: int) -> None:
+    earlier = Folder(folder.fs, "bucket/earlier")
+    for number in range(1, COMMITS + 1 - behind):
+        earlier.write(commit_name(number), folder.read(commit_name(number)))
+    run_job(job(Rows(PAGE * COMMITS), earlier.destination, f"r{COMMITS - behind}", mode="incremental"))
+    folder.write(MANIFEST, earlier.read(MANIFEST))
+    land(folder)
+    assert folder.rows() == true_rows(ALL)
+
+
+def test_a_last_commit_that_was_deleted_by_hand_lands_again(folder: Folder) -> None:
+    """Nothing tells of it any more."""
+    for name in (MANIFEST, commit_name(COMMITS)):
+        folder.fs.rm_file(f"{folder.root}/{name}")
+    land(folder)
+    assert folder.rows() == folder.committed_rows() == true_rows(ALL)
+
+
+def of_newer_version(content: bytes) -> bytes:
+    return changed(content, version=2, parts={"of": "another kind"})
+
+
+def overwrite(folder: Folder) -> None:
+    land(folder, mode="full", if_exists="overwrite")
+
+
+def in_location(work: Callable[..., object], **options: Any) -> Callable[[Folder], object]:
+    """Return what does something with the folder as users name it."""
+    return lambda folder: work(folder.location, **options)
+
+
+WORK: dict[str, Callable[[Folder], object]] = {
+    "land": land,
+    "overwrite": overwrite,
+    "in_review": in_location(in_review),
+    "restore": in_location(restore),
+    "clean": in_location(clean, older_than=0),
+}
+FIRST, SECOND, LAST = map(commit_name, (1, 2, COMMITS))
+NEWER = "is of version 2, this provider knows version 1: upgrade it"
+#: Files, what becomes of them, and what is said of it; None for one that vanishes.
+DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes] | None, str]] = {
+    "a commit that is cut": (LAST, lambda content: content[:-20], "is not readable"),
+    "a commit that is empty": (SECOND, lambda content: b"", "is not readable"),
+    "a commit that is no object": (FIRST, lambda content: b"[]", "is not readable"),
+    "a commit of a newer version": (LAST, of_newer_version, NEWER),
+    "the first commit missing": (FIRST, None, "is missing"),
+    "a commit missing": (SECOND, None, "is missing"),
+    "a commit in another's place": (
+        SECOND,
+        lambda content: changed(content, number=5),
+        "does not follow .*: it is commit 5 in the place of 2",
+    ),
+    "a part that leads out": (
+        LAST,
+        lambda content: content.replace(b'"name":"part-', b'"name":"../part-'),
+        "is not readable: .* is not the name of a part",
+    ),
+    "a manifest that is no object": (MANIFEST, lambda content: b"[]", "is not readable"),
+    "a manifest without its keys": (MANIFEST, lambda content: b'{"version": 1}', "is not readable"),
+    "a manifest of a newer version": (MANIFEST, of_newer_version, NEWER),
+    "a manifest that leads out": (
+        MANIFEST,
+        lambda content: content.replace(b'"name":"part-', b'"name":"/part-'),
+        "is not readable: .* is not the name of a part",
+    ),
+}
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_cannot_be_read_is_named_with_what_to_do_and_nothing_is_changed(
+    folder: Folder, damage: str, work: str
+) -> None:
+    name, change, said = DAMAGES[damage]
+    content = folder.read(name)
+    if name != MANIFEST:
+        folder.fs.rm_file(f"{folder.root}/{MANIFEST}")
+    if change is None:
+        folder.fs.rm_file(f"{folder.root}/{name}")
+    else:
+        folder.write(name, change(content))
+    before = dict(folder.fs.objects)
+    with pytest.raises(DestinationUnreadable, match=f"{name} {said}") as refusal:
+        WORK[work](folder)
     assert refusal.value.permanent
-    assert folder.read(MANIFEST) == torn
-    folder.fs.rm_file(f"{folder.root}/{MANIFEST}")
-    assert run_job(job(Rows(ALL), folder.destination, "b", mode="incremental")).manifest.rows == ALL
+    assert "upgrade it" in str(refusal.value) or "put it back as it was" in str(refusal.value)
+    assert folder.fs.objects == before
+
+
+@pytest.mark.parametrize(
+    "left", [b"", b'{"version": 1, "parts": [', b"\xff"], ids=["empty", "cut", "no text"]
+)
+def test_what_an_attempt_has_staged_and_is_torn_is_read_again(folder: Folder, left: bytes) -> None:
+    killed = Held(landing_of("next", "a"), folder.destination, ("create", "00000004.json"))
+    assert isinstance(killed.end(kill=True), Crash)
+    (name,) = [name for name in folder.names() if name.startswith("_staged/")]
+    folder.write(name, left)
+    landing_of("next", "a")(folder.destination)
     assert folder.rows() == true_rows(ALL)
 
 
-def test_a_torn_record_is_watched_before_it_is_taken_over(folder: Folder) -> None:
-    folder.write(PROGRESS, killed_landing(folder)[:100])
-    waits: list[float] = []
-    run_job(dataclasses.replace(job(Rows(ALL), folder.destination, "b"), stop=Pauses(waits.append)))
-    assert sum(waits) == 60
-    assert folder.rows() == true_rows(ALL)
-
-
-def test_rows_whose_report_a_torn_record_may_not_have_ended_are_reported_again(folder: Folder) -> None:
-    run_job(job(Rows(HALF), folder.destination, "a", mode="incremental"), finish=False)
-    folder.write(PROGRESS, folder.read(PROGRESS)[:100])
-    landed = run_job(job(Rows(ALL), folder.destination, "b", mode="incremental"))
-    assert landed.new == landed.manifest.parts
-    assert PROGRESS not in folder.names()
+def test_a_staged_file_that_leads_out_is_refused(folder: Folder) -> None:
+    killed = Held(landing_of("next", "a"), folder.destination, ("create", "00000004.json"))
+    assert isinstance(killed.end(kill=True), Crash)
+    (name,) = [name for name in folder.names() if name.startswith("_staged/")]
+    folder.write(name, folder.read(name).replace(b'"name":"part-', b'"name":"../part-'))
+    with pytest.raises(DestinationUnreadable, match=r"'\.\./part-.*' is not the name of a part"):
+        landing_of("next", "a")(folder.destination)
+    assert len(folder.commits()) == COMMITS

@@ -216,6 +216,7 @@ class TestPage:
 
         assert (run["run_id"], run["ended_at"]) == (landed[1], as_told(event["timestamp"]))
         assert run["rows"] == event["extra"]["rows"] == 600
+        assert run["commit"] == event["extra"]["commit"]
         assert series["manifests"] == [event["extra"]["manifest"]]
         assert (run["state"], run["bytes"], series["marks"]) == ("landed", event["extra"]["bytes"], [])
         assert (series["webcollect_conn_id"], series["lotno"]) == ("webcollect_default", None)

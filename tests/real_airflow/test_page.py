@@ -265,6 +265,8 @@ class TestDetails:
         assert shown.locator("[data-source]").count() == 12
         ids = [each.get_attribute("data-source") or "" for each in shown.locator("[data-source]").all()]
         assert all(len(each) == 36 and each in shown.inner_text() for each in ids)
+        commits = shown.locator("[data-source] [data-head=Commit]").all_inner_texts()
+        assert commits == ["30"] * 12
 
     def test_the_strip_tells_failed_empty_odd_and_cut_runs_by_their_shapes(
         self, page: Page, url: str
@@ -439,7 +441,8 @@ class TestDetails:
         }
         for name, line in lines.items():
             assert copied(page, shown.get_by_role("button", name=f"Copy {name}", exact=True)) == line
-        assert shown.locator("[data-run]").count() == 30
+        commits = shown.locator("[data-run] [data-head=Commit]").all_inner_texts()
+        assert commits == [str(number) for number in range(30, 0, -1)]
 
     def test_waits_tell_how_far_their_collection_tasks_are(self, page: Page, url: str) -> None:
         wait = {

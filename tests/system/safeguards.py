@@ -71,14 +71,16 @@ SAFEGUARDS = {
         (
             Edit(
                 "landing/storage/object_stores.py",
-                '{"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}',
-                "{}",
+                'content, mode="create")',
+                "content)",
             ),
-            # without conditions a landing looks before it writes
+            # a landing that has not committed before looks before it writes
+            Edit("landing/storage/object_stores.py", "if self.read(path) is not None:", "if False:"),
+            # and where conditions are not respected, each landing does
             Edit(
                 "landing/storage/object_stores.py",
-                "            respected = self._tried(path)\n",
-                "            return version\n",
+                "            self._warn()\n            return False\n",
+                "            return True\n",
             ),
         ),
     ),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.landing.cleaning import clean
-from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS
+from airflow_provider_webcollect.landing.names import MANIFEST, commit_name
 from airflow_provider_webcollect.landing.reader import read_landing
 from demo.airflow_api import FINAL_RUN_STATES
 from tests.interruption import PATIENCE
@@ -60,10 +60,17 @@ class Landings:
     def folder(self, task_id: str) -> Folder:
         return Folder(self.s3.storage.fs, f"{self.root}/{task_id}")
 
+    def committed(self, task_id: str) -> tuple[str | None, ...]:
+        """Return the manifest and the only commit of a landing."""
+        folder = self.folder(task_id)
+        assert folder.read(commit_name(2)) is None
+        return folder.read(MANIFEST), folder.read(commit_name(1))
+
     def check(self) -> dict[str, set[str]]:
         """Each landing must have each of the task's rows once and in order.
 
-        :return: the files that its manifest does not list, by task; without tasks that have none.
+        :return: the files that its manifest does not list and that are no commits, by task; without
+            tasks that have none.
         """
         unlisted = {}
         for task_id in self.ids:
@@ -73,7 +80,9 @@ class Landings:
             exact = rows == wanted
             # not `assert rows == wanted`: pytest would look for the differences for many minutes
             assert exact, f"{len(rows)} rows of task {task_id} landed, which are not its {len(wanted)}"
-            names = self.folder(task_id).names() - {MANIFEST, *(part.name for part in landed.manifest.parts)}
+            commits = map(commit_name, range(1, landed.manifest.commit + 1))
+            parts = (part.name for part in landed.manifest.parts)
+            names = self.folder(task_id).names() - {MANIFEST, *commits, *parts}
             if names:
                 unlisted[task_id] = names
         return unlisted
@@ -216,35 +225,32 @@ def test_a_worker_that_stood_still_changes_nothing_once_its_landings_were_taken_
         assert sources
         run.wait_for_retries(sources, other_than(worker))
         run.wait()
-        manifests = {source: landings.folder(source).read(MANIFEST) for source in sources}
+        landed = {source: landings.committed(source) for source in sources}
         assert landings.check() == {}
 
         before = len(s3.writes)
-        records = {f"{landings.root}/{source}/{PROGRESS}" for source in sources}
+        commits = {f"{landings.root}/{source}/{commit_name(1)}" for source in sources}
 
-        def saved() -> set[tuple[str, int]]:
-            """Return the records that were to be replaced, with S3's answers."""
-            return {(write.path, write.status) for write in s3.writes[before:] if write.path in records}
+        def committed() -> set[str]:
+            """Return the commits that were to be created once more."""
+            return commits.intersection(write.path for write in s3.writes[before:])
 
         # before Airflow learns that they run: it would end them
         cluster.resume_tasks(worker)
-        cluster.wait_for(lambda: {path for path, _ in saved()} == records, PATIENCE, "the landings to go on")
-        # the records of which they have a version are not there any more
-        assert saved() == {(path, 404) for path in records}
+        cluster.wait_for(lambda: committed() == commits, PATIENCE, "the landings to commit")
     finally:
         cluster.resume(worker)
     cluster.wait_for(lambda: not cluster.runs_tasks(worker), PATIENCE, f"the tasks on {worker} to end")
 
-    assert {source: landings.folder(source).read(MANIFEST) for source in sources} == manifests
-    # a landing that has lost its folder may leave the part that it was writing, which is for `clean`
-    parts = landings.check()
-    assert all(len(names) == 1 for names in parts.values())
-    for source in parts:
+    assert {source: landings.committed(source) for source in sources} == landed
+    # a landing that finds its rows committed leaves what it has written since, which is for `clean`
+    left = landings.check()
+    for source in left:
         clean(landings.folder(source).location, older_than=0)
     assert landings.check() == {}
     seen(
         f"seed {SEED}; {len(sources)} landings on {worker} taken over, then refused; "
-        f"{len(parts)} parts were left for clean"
+        f"{len(left)} left files for clean"
     )
 
 

@@ -1,10 +1,9 @@
-"""Files of a landing on any fsspec filesystem: visible only when complete, and replaced conditionally."""
+"""Files of a landing on any filesystem: visible only when complete, and created only if they are absent."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import io
 import logging
 import threading
@@ -19,15 +18,7 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
-_REFUSED = {
-    "412",
-    "BlobAlreadyExists",
-    "BlobNotFound",
-    "ConditionNotMet",
-    "ConditionalRequestConflict",
-    "NoSuchKey",
-    "PreconditionFailed",
-}
+_EXISTS = {"412", "BlobAlreadyExists", "ConditionNotMet", "ConditionalRequestConflict", "PreconditionFailed"}
 _KNOWS_NO_CONDITIONS = {"501", "NotImplemented"}
 _NO_BUCKET = {"ContainerNotFound", "NoSuchBucket"}
 _NO_CREDENTIALS = {
@@ -40,8 +31,8 @@ _NO_SPACE = {errno.EDQUOT, errno.ENOSPC}
 _NO_ACCESS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
-class Changed(Exception):
-    """The file does not have the expected version: another process has written or removed it."""
+class Exists(Exception):
+    """The file that was to be created is there: another process has created it."""
 
 
 class ErrorResponse(NamedTuple):
@@ -79,12 +70,12 @@ def knows_no_conditions(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def refusals(path: str) -> Iterator[None]:
-    """Raise :class:`Changed` in the block if the condition of a request fails."""
+    """Raise :class:`Exists` in the block if a file is not created because it is there."""
     try:
         yield
     except Exception as error:
-        if isinstance(error, FileExistsError) or response_in(error).code in _REFUSED:
-            raise Changed(path) from error
+        if isinstance(error, FileExistsError) or response_in(error).code in _EXISTS:
+            raise Exists(path) from error
         raise
 
 
@@ -96,7 +87,7 @@ def storage_errors(fs: AbstractFileSystem, path: str) -> Iterator[None]:
     """
     try:
         yield
-    except (Changed, LandingError):
+    except (Exists, LandingError):
         raise
     except Exception as error:
         raise _explained(fs, path, error) from error
@@ -170,41 +161,20 @@ log = logging.getLogger(__name__)
 BLOCK_BYTES = 8 * 1024 * 1024
 
 
-class Stored(NamedTuple):
-    """A small file as it was read.
-
-    :param content: the whole content.
-    :param version: identifies this content when it is replaced or removed; its form depends on the storage.
-    """
-
-    content: bytes
-    version: str
-
-
 class Storage(Protocol):
     """The operations on files by their full path; they raise the filesystem's errors."""
 
-    def read(self, path: str) -> Stored | None:
-        """Return a small file, or None if it is absent."""
+    def read(self, path: str) -> bytes | None:
+        """Return the content of a small file, or None if it is absent."""
 
-    def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        """Write the file if it has the expected version (None: if it is absent), and return the new version.
+    def create(self, path: str, content: bytes) -> None:
+        """Write a small file that is absent.
 
-        :raises Changed: if it has another version.
+        :raises Exists: if it is there; nothing was written then.
         """
 
-    def tried(self, path: str, content: bytes, version: str) -> str | None:
-        """Try out on a file that was just written whether the storage respects conditions.
-
-        :return: the file's version; None if it does not, the content may be another then.
-        """
-
-    def remove(self, path: str, expected: str) -> bool:
-        """Remove the file if it has the expected version.
-
-        :return: False if the storage has no conditional removal; the file is then unchanged.
-        :raises Changed: if it has another version, or is absent.
-        """
+    def write(self, path: str, content: bytes) -> None:
+        """Write a small file, whether it is there or not; readers see the whole old or new content."""
 
     def files(self, folder: str) -> dict[str, int]:
         """Return the sizes of all files in the folder and its subfolders by path; empty if it is absent."""
@@ -216,31 +186,53 @@ class Storage(Protocol):
         """Open a file for reading."""
 
     def delete(self, path: str) -> None:
-        """Remove a file, whatever its version; an absent file is no error."""
+        """Remove a file; an absent file is no error."""
 
 
-def compare(storage: Storage, path: str, expected: str | None) -> None:
-    """Raise :class:`Changed` unless a file has the expected version."""
-    found = storage.read(path)
-    if (found.version if found else None) != expected:
-        raise Changed(path)
+class Remote:
+    """Any filesystem of fsspec: it looks whether a file is there, and then creates it.
 
-
-def version_of(content: bytes) -> str:
-    """Return the version of a file where the storage gives it none."""
-    return hashlib.sha256(content).hexdigest()
-
-
-class Remote(Storage):
-    """The common base: listing, reading, uploading and deleting.
+    A write by another process in between is not noticed, which the log says once.
 
     :param fs: the filesystem.
     """
 
+    #: Filesystems for which this was logged.
+    warned: ClassVar[set[str]] = set()
+
     def __init__(self, fs: AbstractFileSystem) -> None:
         self.fs = fs
 
+    def read(self, path: str) -> bytes | None:
+        """Return the content of a small file, or None if it is absent."""
+        # the cache could hide what other processes have written
+        self.fs.invalidate_cache()
+        try:
+            content: bytes = self._content(path)
+        except FileNotFoundError as error:
+            if response_in(error).code in _NO_BUCKET:
+                raise
+            return None
+        return content
+
+    def _content(self, path: str) -> Any:
+        return self.fs.cat_file(path)
+
+    def create(self, path: str, content: bytes) -> None:
+        """Write the file if there is none."""
+        self._warn()
+        if self.read(path) is not None:
+            raise Exists(path)
+        self.write(path, content)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write the file; its folder is created if needed."""
+        # on some filesystems, writing a file does not create its folder
+        self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        self.fs.pipe_file(path, content)
+
     def files(self, folder: str) -> dict[str, int]:
+        """Return the sizes of all files by path."""
         self.fs.invalidate_cache()
         found = self._found(folder)
         # some stores list the folder itself, or list folders as files
@@ -251,116 +243,71 @@ class Remote(Storage):
         }
 
     def _found(self, folder: str) -> dict[str, dict[str, Any]]:
-        try:
-            found: dict[str, dict[str, Any]] = self.fs.find(folder, detail=True)
-        except FileNotFoundError:
-            return {}
-        return found
+        # the usual `find` omits what it fails to list
+        walked = self.fs.walk(folder, detail=True, on_error=raise_unless_absent)
+        return {f"{parent}/{name}": entry for parent, _, files in walked for name, entry in files.items()}
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:
         """Provide an upload that is published at the end, or aborted on an error."""
-        file = self.fs.open(path, "wb", autocommit=False, block_size=BLOCK_BYTES)
-        try:
+        self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        with uploading(self.fs, path) as file:
             yield file
-            file.close()
-            file.commit()
-        except BaseException as error:
-            # otherwise the file object would publish its content when it is garbage-collected; in some stores
-            # (adlfs) closing always publishes, so it is never closed
-            file.closed = True
-            drop(error, file.discard)
-            raise
 
     def open(self, path: str) -> BinaryIO:
+        """Open a file for reading."""
         # the listing cache could hide what other processes have written
         self.fs.invalidate_cache()
         file: BinaryIO = self.fs.open(path, "rb")
         return file
 
     def delete(self, path: str) -> None:
+        """Remove a file if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(path)
-
-
-class Unconditional(Remote):
-    """Compares and then writes; does not notice a write by another process in between."""
-
-    #: Filesystems for which this was logged.
-    warned: ClassVar[set[str]] = set()
-
-    def read(self, path: str) -> Stored | None:
-        """Return a small file, or None if it is absent; its version is the digest of its content."""
-        # the cache could hide what other processes have written
-        self.fs.invalidate_cache()
-        try:
-            content: bytes = self.fs.cat_file(path)
-        except FileNotFoundError:
-            return None
-        return Stored(content, version_of(content))
-
-    def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        self._warn()
-        compare(self, path, expected)
-        self._make_folder(path)
-        self.fs.pipe_file(path, content)
-        return version_of(content)
-
-    def tried(self, path: str, content: bytes, version: str) -> str:
-        """Return ``version``: nothing more can be done."""
-        return version
-
-    def remove(self, path: str, expected: str) -> bool:
-        compare(self, path, expected)
-        self.fs.rm_file(path)
-        return True
-
-    @contextlib.contextmanager
-    def upload(self, path: str) -> Iterator[Any]:
-        """Provide an upload; its folder is created if needed."""
-        self._make_folder(path)
-        with super().upload(path) as file:
-            yield file
-
-    def _found(self, folder: str) -> dict[str, dict[str, Any]]:
-        # the usual `find` omits what it fails to list
-        walked = self.fs.walk(folder, detail=True, on_error=raise_unless_absent)
-        return {f"{parent}/{name}": entry for parent, _, files in walked for name, entry in files.items()}
 
     def _warn(self) -> None:
         kind = type(self.fs).__name__
         if kind not in self.warned:
             self.warned.add(kind)
             log.warning(
-                "%s cannot replace a file on a condition: two landings that meet may both commit", kind
+                "%s cannot create a file only if it is absent: two landings that meet may both commit", kind
             )
 
-    def _make_folder(self, path: str) -> None:
-        # on some filesystems, writing a file does not create its folder
-        self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+
+@contextlib.contextmanager
+def uploading(fs: AbstractFileSystem, path: str) -> Iterator[Any]:
+    """Provide an upload that is published at the end, or aborted on an error."""
+    file = fs.open(path, "wb", autocommit=False, block_size=BLOCK_BYTES)
+    try:
+        yield file
+        file.close()
+        file.commit()
+    except BaseException as error:
+        # otherwise the file object would publish its content when it is garbage-collected; in some stores
+        # (adlfs) closing always publishes, so it is never closed
+        file.closed = True
+        drop(error, file.discard)
+        raise
 
 
-class Memory(Unconditional):
-    """The files of this process; a lock makes comparing and writing atomic."""
+class Memory(Remote):
+    """The files of this process; a lock makes looking and writing atomic."""
 
-    # reentrant, since comparing reads under the same lock
+    # reentrant, since creating reads under the same lock
     _lock = threading.RLock()
 
     def _warn(self) -> None:
         pass
 
-    def read(self, path: str) -> Stored | None:
+    def read(self, path: str) -> bytes | None:
         # in this filesystem, two threads that read the same file share its position
         with self._lock:
             return super().read(path)
 
-    def replace(self, path: str, content: bytes, expected: str | None) -> str:
+    def create(self, path: str, content: bytes) -> None:
         with self._lock:
-            return super().replace(path, content, expected)
-
-    def remove(self, path: str, expected: str) -> bool:
-        with self._lock:
-            return super().remove(path, expected)
+            super().create(path, content)
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:

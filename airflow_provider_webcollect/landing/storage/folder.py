@@ -9,56 +9,34 @@ import posixpath
 import re
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from airflow_provider_webcollect.landing.errors import PartsMissing, StorageError
-from airflow_provider_webcollect.landing.manifest import (
+from airflow_provider_webcollect.landing.errors import DestinationTaken, PartsMissing, StorageError
+from airflow_provider_webcollect.landing.names import (
     MANIFEST,
-    PART_PATTERN,
     PARTITION_PATTERN,
-    PROGRESS,
-    QUARANTINE_PATTERN,
-    REDSHIFT_MANIFEST_PATTERN,
-    Manifest,
-    Part,
-    decode,
-    encode,
-    is_replaced_manifest,
-    missing_part,
-    replaced_manifest,
+    STAGED,
+    commit_name,
+    is_marker,
+    is_ours,
 )
-from airflow_provider_webcollect.landing.storage import (
-    Changed,
-    Memory,
-    Storage,
-    Stored,
-    Unconditional,
-    knows_no_conditions,
-    storage_errors,
-    url,
-)
+from airflow_provider_webcollect.landing.storage import Exists, Memory, Remote, Storage, storage_errors, url
 from airflow_provider_webcollect.landing.storage.disk import Disk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
     from fsspec import AbstractFileSystem
 
+    from airflow_provider_webcollect.landing.commits import Manifest, Part
 
-#: A part or an incomplete file, in the folder, in partition folders or among quarantined rows; or a manifest
-#: for Redshift, or of quarantined rows.
-_OURS = re.compile(
-    rf"(?:{QUARANTINE_PATTERN}/)?(?:{PARTITION_PATTERN}/)*(?:{PART_PATTERN}|\.tmp-[^/]+)"
-    rf"|{REDSHIFT_MANIFEST_PATTERN}|{QUARANTINE_PATTERN}/{MANIFEST}"
-)
-#: What file systems, Spark, Hadoop and macOS leave in folders.
-_MARKER = re.compile(r"(?:[^/]+/)*(?:\.nfs[^/]*|_SUCCESS|[^/]*_\$folder\$|\.[^/]*\.crc|\.DS_Store)")
+    PartsAfter = Callable[[int], tuple[Part, ...]]
+
+
 #: Where a table of Delta Lake has its log.
 DELTA_LOG = "_delta_log"
 _PARTITION = re.compile(PARTITION_PATTERN)
-#: Attempts of a write that is refused although the file has the expected version.
-CONFLICTS = 5
 #: Bytes after which the disk starts to write them, so that the final sync takes little time.
 WRITE_OUT_BYTES = 4 * 1024 * 1024
 
@@ -90,16 +68,6 @@ class PartFile:
     def sha256(self) -> str:
         """Hex digest of what has been written so far."""
         return self._digest.hexdigest()
-
-
-class Committed(NamedTuple):
-    """A manifest as it was read.
-
-    :ivar version: of it; a commit is made on the condition that it still is the current one.
-    """
-
-    manifest: Manifest
-    version: str
 
 
 class Folder:
@@ -151,8 +119,8 @@ class Folder:
         try:
             is_landing = (
                 folder.read(MANIFEST) is not None
-                or folder.read(PROGRESS) is not None
-                or bool(folder.inside(DELTA_LOG).files())
+                or folder.read(commit_name(1)) is not None
+                or bool(folder.files(STAGED) or folder.files(DELTA_LOG))
             )
         except StorageError as error:
             # who may not read above this folder cannot land there either
@@ -161,25 +129,6 @@ class Folder:
             return None
         return folder if is_landing else folder.enclosing()
 
-    def committed(self) -> Committed | None:
-        """Return the manifest, or None if nothing was committed.
-
-        :raises DestinationUnreadable: if it is not complete, or of a newer version.
-        """
-        stored = self.read(MANIFEST)
-        return stored and Committed(
-            decode(stored.content, f"{self.root}/{MANIFEST}", Manifest), stored.version
-        )
-
-    def commit(self, manifest: Manifest, expected: str | None) -> str:
-        """Replace the manifest, if it still has the version that was read.
-
-        :param expected: that version; None if there was none.
-        :return: the new version.
-        :raises Changed: if another landing has committed meanwhile; nothing was written then.
-        """
-        return self.replace(MANIFEST, encode(manifest), expected)
-
     def check_partition(self, partition: str | None) -> None:
         """Check that new parts may be in such folders.
 
@@ -187,85 +136,84 @@ class Folder:
         :raises FormatChanged: if it is a table that is partitioned by other columns.
         """
 
-    def missing(self, manifest: Manifest, files: Mapping[str, int]) -> Part | None:
-        """Return the first part of the landing without its file; None if all are there.
+    def refuse_foreign_files(self) -> None:
+        """Raise :class:`DestinationTaken` if files of others are where nothing has landed."""
+        foreign = sorted(name for name in self.files() if not (is_ours(name) or is_marker(name)))
+        if foreign:
+            raise DestinationTaken(
+                f"{self.root} holds files that no landing wrote ({', '.join(foreign[:5])}); "
+                "give the landing a folder of its own"
+            )
 
-        :param files: bytes by name.
+    def refuse(self, state: Manifest, parts_after: PartsAfter) -> None:
+        """Refuse rows that a table would not take, before they are committed; a folder takes all.
+
+        :param state: what has landed with them.
+        :param parts_after: returns the parts that were landed after a commit of a number.
         """
-        return missing_part(manifest.parts, files)
 
-    def read(self, name: str) -> Stored | None:
-        """Return a small file with the version of this content, or None if it is absent."""
+    def show(self, state: Manifest, parts_after: PartsAfter) -> None:
+        """Give a table the rows that have landed; in a folder they are where they are.
+
+        :param parts_after: returns the parts that were landed after a commit of a number.
+        """
+
+    def set_aside(self, parts: Iterable[Part]) -> tuple[Part, ...]:
+        """Return parts that are quarantined from now on, where nobody takes them for rows or leftovers."""
+        return tuple(parts)
+
+    def brought_back(self, parts: Iterable[Part]) -> tuple[Part, ...]:
+        """Return quarantined parts that are to be rows again."""
+        return tuple(parts)
+
+    def unreferenced(self, names: set[str]) -> set[str]:
+        """Return the names of files that no older version of a table needs which can still be read.
+
+        :param names: of files that the landing does not need.
+        """
+        return names
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a small file, or None if it is absent."""
         with self._at(name) as path:
             return self._storage.read(path)
 
-    def replace(self, name: str, content: bytes, expected: str | None) -> str:
-        """Write a file if it still has the version that was read.
+    def create(self, name: str, content: bytes) -> None:
+        """Write a small file if it is absent.
 
-        :param expected: the version that was read; None if the file was absent.
-        :return: the new version.
-        :raises Changed: if another process has written or removed the file; nothing was written then.
+        :raises Exists: if it is there; nothing was written then.
         """
-        for _ in range(CONFLICTS):
-            try:
-                return self._replace(name, content, expected)
-            except Changed:
-                found = self.read(name)
-                # if it is unchanged, this write collided with another one that has failed since
-                if (found.version if found else None) != expected:
-                    raise
-        raise StorageError(f"{self._url(name)} is not replaced, although nobody has changed it")
-
-    def claim(self, name: str, content: bytes, expected: str | None) -> str:
-        """Write a file as :meth:`replace` does, and find out whether the storage respects the condition.
-
-        If it does not, later writes are made without conditions.
-
-        :raises Changed: also if it does not: what was read with conditions must be read again.
-        """
-        try:
-            version = self.replace(name, content, expected)
-        except StorageError as error:
-            if error.__cause__ is None or not knows_no_conditions(error.__cause__):
-                raise
-            # the store refuses requests that have conditions
-            self._storage = Unconditional(self.fs)
-            raise Changed(name) from error
         with self._at(name) as path:
-            respected = self._storage.tried(path, content, version)
-            if respected is None:
-                self._storage = Unconditional(self.fs)
-                self.fs.pipe_file(path, content)
-                raise Changed(name)
-        return respected
+            self._storage.create(path, content)
 
-    def _replace(self, name: str, content: bytes, expected: str | None) -> str:
+    def created(self, name: str, content: bytes) -> bool:
+        """Create a small file, and return whether it has this content: another process may have created it.
+
+        If the answer is lost, reading the file tells whose it is.
+        """
         try:
-            with self._at(name) as path:
-                return self._storage.replace(path, content, expected)
-        except (Changed, StorageError) as error:
-            if getattr(error, "permanent", False):
-                raise
-            # the write may have succeeded, and only the response been lost
+            self.create(name, content)
+        except (Exists, StorageError) as error:
             found = self.read(name)
-            if found is None or found.content != content:
+            # S3 also refuses it for another request that has failed since: then it can be tried again
+            if found is None and not isinstance(error, Exists):
                 raise
-            return found.version
+            return found == content
+        return True
 
-    def remove(self, name: str, expected: str) -> bool:
-        """Remove a file if it still has the version that was read.
-
-        :param expected: the version that was read.
-        :return: False if the storage has no conditional removal; the file is then unchanged.
-        :raises Changed: if the file is absent, or another process has written it.
-        """
+    def write(self, name: str, content: bytes) -> None:
+        """Write a small file, whether it is there or not."""
         with self._at(name) as path:
-            return self._storage.remove(path, expected)
+            self._storage.write(path, content)
 
-    def files(self) -> dict[str, int]:
-        """Return the bytes of all files in the folder and its subfolders, by name; empty if it is absent."""
-        with storage_errors(self.fs, self.root):
-            found = self._storage.files(self.root)
+    def files(self, inside: str = "") -> dict[str, int]:
+        """Return the bytes of all files in the folder and its subfolders, by name; empty if it is absent.
+
+        :param inside: only those in this folder of it.
+        """
+        path = f"{self.root}/{inside}".rstrip("/")
+        with storage_errors(self.fs, path):
+            found = self._storage.files(path)
         start = len(f"{self.root}/".lstrip("/"))
         return {path.lstrip("/")[start:]: size for path, size in found.items()}
 
@@ -282,31 +230,24 @@ class Folder:
             with self._at(name):
                 upload.close()
 
-    def unreferenced(self, names: set[str]) -> set[str]:
-        """Return the names of files that no older version needs which can still be read.
-
-        :param names: of files that the manifest does not need.
-        """
-        return names
-
-    def keep_replaced(self, manifest: Manifest) -> None:
-        """Write a manifest that is to be replaced under a name of its own, so that it can be put back."""
-        with self.part(replaced_manifest(manifest.landing_id)) as file:
-            file.write(encode(manifest))
-
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[BinaryIO]:
         """Open a part for reading.
 
         :raises PartsMissing: if it is absent.
         """
+        gone = PartsMissing(f"{self.path_of(name)} is not there any more")
         with self._at(name) as path:
             try:
                 file = self._storage.open(path)
             except FileNotFoundError as error:
-                raise PartsMissing(f"{self._url(name)} is not there any more") from error
+                raise gone from error
         with file:
-            yield file
+            try:
+                yield file
+            except FileNotFoundError as error:
+                # some storages look for it with the first read alone
+                raise gone from error
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove files, whatever their versions; absent files are no error."""
@@ -321,7 +262,8 @@ class Folder:
         with storage_errors(self.fs, path):
             yield path
 
-    def _url(self, name: str) -> str:
+    def path_of(self, name: str) -> str:
+        """Return a file as shown to users."""
         return url(self.fs, f"{self.root}/{name}")
 
 
@@ -332,26 +274,16 @@ def _storage_of(fs: AbstractFileSystem) -> Storage:
         return Disk()
     if "memory" in protocols:
         return Memory(fs)
-    from airflow_provider_webcollect.landing.storage.object_stores import S3, Azure, GoogleCloudStorage
+    from airflow_provider_webcollect.landing.storage.object_stores import S3, Conditional, GoogleCloudStorage
 
     # the methods used are checked too, since other filesystems exist for the same stores
     if "s3" in protocols and hasattr(fs, "call_s3"):
         return S3(fs)
     if "abfs" in protocols and hasattr(fs, "service_client"):
-        return Azure(fs)
+        return Conditional(fs)
     if "gs" in protocols and hasattr(fs, "_call"):
         return GoogleCloudStorage(fs)
-    return Unconditional(fs)
-
-
-def is_ours(name: str) -> bool:
-    """Return whether a landing uses such a name, at the top or in partition folders."""
-    return name in {MANIFEST, PROGRESS} or is_replaced_manifest(name) or bool(_OURS.fullmatch(name))
-
-
-def is_marker(name: str) -> bool:
-    """Return whether a file says nothing of rows: other tools leave such files in any folder."""
-    return name.endswith("/") or bool(_MARKER.fullmatch(name))
+    return Remote(fs)
 
 
 def _write_out(file: Any, start: int, end: int) -> None:

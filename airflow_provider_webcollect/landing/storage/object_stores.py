@@ -1,64 +1,56 @@
-"""The object stores with conditional writes: Amazon S3 and its like, Google Cloud Storage, Azure."""
+"""Object stores that create a file only if it is absent: S3 and its like, Google Cloud Storage, Azure."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_webcollect.landing.storage import (
     BucketNotFound,
-    Changed,
+    Exists,
     Remote,
-    Stored,
     knows_no_conditions,
     refusals,
-    response_in,
+    uploading,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
     from fsspec import AbstractFileSystem
 
 #: The most bytes that are sent in one request, without beginning an upload.
 SMALL_BYTES = 1024 * 1024
-#: The content of a write that must be refused; not empty, since some servers fail on empty files.
-PROBE_CONTENT = b"probe"
 
 
 class Conditional(Remote):
-    """A store with conditional writes.
+    """A store that creates a file only if it is absent."""
 
-    :cvar impossible: a version that no file has.
-    """
+    def create(self, path: str, content: bytes) -> None:
+        """Write the file if there is none."""
+        with refusals(path):
+            self.fs.pipe_file(path, content, mode="create")
 
-    impossible: str
+    def write(self, path: str, content: bytes) -> None:
+        """Write the file."""
+        self.fs.pipe_file(path, content)
+
+    def _found(self, folder: str) -> dict[str, dict[str, Any]]:
+        try:
+            found: dict[str, dict[str, Any]] = self.fs.find(folder, detail=True)
+        except FileNotFoundError:
+            return {}
+        return found
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:
         """Provide an upload: one request for a small file, several requests for others."""
-        with contextlib.ExitStack() as uploading:
-            file = _Growing(lambda: uploading.enter_context(super(Conditional, self).upload(path)))
+        with contextlib.ExitStack() as stack:
+            file = _Growing(lambda: stack.enter_context(uploading(self.fs, path)))
             yield file
             if file.upload is None:
-                self.fs.pipe_file(path, file.small.getvalue())
-
-    def tried(self, path: str, content: bytes, version: str) -> str | None:
-        """Send a write that must be refused; None if it is not."""
-        return version if self._refuses(lambda: self.replace(path, PROBE_CONTENT, self.impossible)) else None
-
-    def _refuses(self, request: Callable[[], object]) -> bool:
-        """Return whether the store respects the condition of a request, which is one that fails."""
-        try:
-            request()
-        except Changed:
-            return True
-        except Exception as error:
-            if not knows_no_conditions(error):
-                raise
-        return False
+                self.write(path, file.small.getvalue())
 
 
 class _Growing:
@@ -83,177 +75,63 @@ class _Growing:
             self.small.close()
 
 
-class Respected(NamedTuple):
-    """The requests whose conditions a store respects."""
-
-    by_writes: bool
-    by_deletes: bool
-
-
 class S3(Conditional):
-    """Replaces and removes with ``If-Match``, creates with ``If-None-Match``; s3fs sends the requests."""
+    """S3 and its like, of which some ignore the condition of a request, or refuse requests that have one."""
 
-    impossible = '"00000000000000000000000000000000"'
-    #: Results of the tests in this process, by filesystem and bucket; a test takes three requests.
-    known: ClassVar[dict[tuple[AbstractFileSystem, str], Respected]] = {}
+    #: Whether a store respects conditions, as far as this process knows, by filesystem and bucket.
+    respects: ClassVar[dict[tuple[AbstractFileSystem, str], bool]] = {}
 
-    def read(self, path: str) -> Stored | None:
-        from fsspec.asyn import sync
-
-        try:
-            found: Stored = sync(self.fs.loop, self._get, path)
-        except FileNotFoundError as error:
-            if response_in(error).code == "NoSuchBucket":
-                raise
-            return None
-        return found
-
-    async def _get(self, path: str) -> Stored:
-        bucket, key, _ = self.fs.split_path(path)
-        answer = await self.fs._call_s3("get_object", Bucket=bucket, Key=key)
-        async with answer["Body"] as body:
-            return Stored(await body.read(), str(answer["ETag"]))
-
-    def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
-        with refusals(path):
-            return str(self._call("put_object", path, Body=content, **condition)["ETag"])
-
-    def remove(self, path: str, expected: str) -> bool:
-        """Remove the file if it has the expected version; False if the store ignores that condition."""
+    def create(self, path: str, content: bytes) -> None:
+        """Write the file if there is none; the first time, find out whether the store respects conditions."""
         bucket, _, _ = self.fs.split_path(path)
-        if (respected := self.known.get((self.fs, bucket))) is None or not respected.by_deletes:
+        place = (self.fs, bucket)
+        if place not in self.respects:
+            # if it does not, what others have written is not overwritten at least
+            if self.read(path) is not None:
+                raise Exists(path)
+            self.respects[place] = self._try(path, content)
+        elif self.respects[place]:
+            super().create(path, content)
+        else:
+            Remote.create(self, path, content)
+
+    def _try(self, path: str, content: bytes) -> bool:
+        """Write the file if there is none, twice: the second request must be refused. Return whether it is.
+
+        :raises Exists: if the first one is.
+        """
+        try:
+            super().create(path, content)
+        except Exception as error:
+            if not knows_no_conditions(error):
+                raise
+            Remote.create(self, path, content)
             return False
-        self._delete(path, expected)
+        with contextlib.suppress(Exists):
+            super().create(path, content)
+            self._warn()
+            return False
         return True
 
-    def tried(self, path: str, content: bytes, version: str) -> str | None:
-        """Find out which conditions the store respects, once per bucket; None if not those of writes."""
-        bucket, _, _ = self.fs.split_path(path)
-        if (self.fs, bucket) not in self.known:
-            respected = self._tried(path)
-            self.known[self.fs, bucket] = respected
-            if respected.by_writes and not respected.by_deletes:
-                # the request that should have been refused may have removed the file
-                with contextlib.suppress(Changed):
-                    version = self.replace(path, content, None)
-        return version if self.known[self.fs, bucket].by_writes else None
+    def _found(self, folder: str) -> dict[str, dict[str, Any]]:
+        parent, _, name = folder.strip("/").rpartition("/")
+        if not parent:
+            return super()._found(folder)
+        # of an absent folder it would ask again, as if that was a file
+        found: dict[str, dict[str, Any]] = self.fs.find(parent, prefix=f"{name}/", detail=True)
+        return found
 
-    def _tried(self, path: str) -> Respected:
-        """Send requests that must be refused: many stores, and older clients, ignore some conditions.
-
-        :raises Changed: if the file was removed before the first of them.
-        """
-
-        def create() -> str:
-            return self.replace(path, PROBE_CONTENT, None)
-
-        there = self._refuses(create)
-        respected = Respected(
-            by_writes=(there or self._refuses(create))
-            and self._refuses(lambda: self.replace(path, PROBE_CONTENT, self.impossible)),
-            by_deletes=self._refuses(lambda: self._delete(path, self.impossible)),
-        )
-        if respected.by_writes and not there:
-            self.delete(path)
-            raise Changed(path)
-        return respected
-
-    def _delete(self, path: str, expected: str) -> None:
-        with refusals(path):
-            self._call("delete_object", path, IfMatch=expected)
-
-    def _call(self, method: str, path: str, **arguments: Any) -> Any:
-        bucket, key, _ = self.fs.split_path(path)
-        return self.fs.call_s3(method, Bucket=bucket, Key=key, **arguments)
+    def _content(self, path: str) -> Any:
+        # else it asks for the size first
+        return self.fs.cat_file(path, max_concurrency=1)
 
 
 class GoogleCloudStorage(Conditional):
-    """Replaces, creates and removes with ``ifGenerationMatch``; gcsfs sends the requests to the JSON API."""
+    """Google Cloud Storage."""
 
-    impossible = "1"
-
-    def read(self, path: str) -> Stored | None:
+    def create(self, path: str, content: bytes) -> None:
+        """Write the file if there is none."""
         try:
-            headers, content = self._call("GET", self.fs.url(path))
-        except FileNotFoundError:
-            return None
-        return Stored(content, headers["X-Goog-Generation"])
-
-    def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        bucket, key, _ = self.fs.split_path(path)
-        try:
-            with refusals(path):
-                answer = self._call(
-                    "POST",
-                    f"{self.fs._location}/upload/storage/v1/b/{quote(bucket)}/o",
-                    uploadType="media",
-                    name=key,
-                    # 0: the file must not exist
-                    ifGenerationMatch=expected or "0",
-                    headers={"Content-Type": "application/octet-stream"},
-                    data=content,
-                    json_out=True,
-                )
+            super().create(path, content)
         except FileNotFoundError as error:
-            raise BucketNotFound(bucket) from error
-        return str(answer["generation"])
-
-    def remove(self, path: str, expected: str) -> bool:
-        bucket, key, _ = self.fs.split_path(path)
-        try:
-            with refusals(path):
-                self._call("DELETE", "b/{}/o/{}", bucket, key, ifGenerationMatch=expected)
-        except FileNotFoundError as error:
-            raise Changed(path) from error
-        return True
-
-    def _call(self, method: str, path: str, *arguments: str, **options: Any) -> Any:
-        from fsspec.asyn import sync
-
-        return sync(self.fs.loop, self.fs._call, method, path, *arguments, **options)
-
-
-class Azure(Conditional):
-    """Replaces and removes with ``If-Match``, creates with ``If-None-Match``, through adlfs's client."""
-
-    impossible = '"0x0"'
-
-    def read(self, path: str) -> Stored | None:
-        async def download(blob: Any) -> Stored:
-            stream = await blob.download_blob()
-            return Stored(await stream.readall(), str(stream.properties.etag))
-
-        try:
-            found: Stored = self._run(path, download)
-        except Exception as error:
-            if response_in(error).code != "BlobNotFound":
-                raise
-            return None
-        return found
-
-    def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        condition = {"overwrite": False} if expected is None else {"overwrite": True, **_only_if(expected)}
-        with refusals(path):
-            return str(self._run(path, lambda blob: blob.upload_blob(content, **condition))["etag"])
-
-    def remove(self, path: str, expected: str) -> bool:
-        with refusals(path):
-            self._run(path, lambda blob: blob.delete_blob(**_only_if(expected)))
-        return True
-
-    def _run(self, path: str, operation: Callable[[Any], Awaitable[Any]]) -> Any:
-        from fsspec.asyn import sync
-
-        async def run() -> Any:
-            container, blob, _ = self.fs.split_path(path)
-            async with self.fs.service_client.get_blob_client(container, blob) as client:
-                return await operation(client)
-
-        return sync(self.fs.loop, run)
-
-
-def _only_if(version: str) -> dict[str, Any]:
-    from azure.core import MatchConditions
-
-    return {"etag": version, "match_condition": MatchConditions.IfNotModified}
+            raise BucketNotFound(path) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -65,7 +64,6 @@ def landing_folder(
     :param shown: how users name it, as for :class:`~.landing.storage.folder.Folder`.
     :param table_format: ``delta``, or None for a folder with a manifest; a table of Iceberg is found by its
         catalog, see :class:`~.landing.tables.iceberg.IcebergFolder`.
-    :raises InvalidArgument: if the table format does not reach such a filesystem.
     """
     if table_format is None:
         from airflow_provider_webcollect.landing.storage.folder import Folder
@@ -81,22 +79,7 @@ def found_folder(fs: AbstractFileSystem, root: str, shown: str | None = None) ->
 
     :param shown: as for :func:`landing_folder`.
     """
-    from airflow_provider_webcollect.landing.storage.folder import DELTA_LOG
+    from airflow_provider_webcollect.landing.log import CommitLog
 
     folder = landing_folder(fs, root, shown)
-    is_delta = bool(folder.inside(DELTA_LOG).files()) or _is_to_be_table(folder)
-    return landing_folder(fs, root, shown, table_format="delta") if is_delta else folder
-
-
-def _is_to_be_table(folder: Folder) -> bool:
-    """Return whether rows are staged for a table that is not there yet."""
-    from airflow_provider_webcollect.landing.errors import DestinationUnreadable
-    from airflow_provider_webcollect.landing.manifest import PROGRESS, Progress, decode
-
-    stored = folder.read(PROGRESS)
-    if stored is None:
-        return False
-    # one that is torn, or of another version, is the affair of who lands
-    with contextlib.suppress(DestinationUnreadable):
-        return decode(stored.content, PROGRESS, Progress).table_format == "delta"
-    return False
+    return landing_folder(fs, root, shown, table_format=CommitLog(folder).table_format())

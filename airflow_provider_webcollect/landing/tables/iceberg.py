@@ -15,6 +15,7 @@ from airflow_provider_webcollect.landing.errors import (
     DestinationTaken,
     FormatChanged,
     NothingLanded,
+    StorageError,
 )
 from airflow_provider_webcollect.landing.tables.table import (
     Snapshot,
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.table import FileScanTask, Table, Transaction
 
-    from airflow_provider_webcollect.landing.manifest import Manifest, Part
+    from airflow_provider_webcollect.landing.commits import Manifest, Part
 
 #: The property with the version of the last landing.
 VERSION = "webcollect.version"
@@ -95,6 +96,7 @@ class IcebergFolder(TableFolder):
             fs, str(fs._strip_protocol(location)), f"{table.catalog.name}.{'.'.join(self._name)}"
         )
         self._location = location.rstrip("/")
+        self._known, self._is_known = IcebergSnapshot(table), True
 
     @property
     def as_argument(self) -> str:
@@ -118,44 +120,68 @@ class IcebergFolder(TableFolder):
 
         return isinstance(error, PermissionError | ForbiddenError) or _DENIED in str(error)
 
-    def _write(
-        self,
-        snapshot: IcebergSnapshot | None,
-        manifest: Manifest,
-        added: Sequence[Part],
-        version: int,
-        *,
-        is_append: bool,
+    def _refuse(
+        self, snapshot: IcebergSnapshot | None, state: Manifest, parts: Sequence[Part], *, is_append: bool
     ) -> None:
-        from pyiceberg.exceptions import ValidationError
-        from pyiceberg.expressions import AlwaysTrue
-
         assert snapshot is not None
-        table, schema = snapshot.table, schema_of(manifest)
+        schema = schema_of(state)
         self._refuse_twins(schema.names)
-        uris = [f"{self._location}/{part.name}" for part in added]
-        properties = {**facts_of(manifest, added), VERSION: str(version)}
+        # of a transaction that is dropped
+        self.call("read", lambda: self._add_columns(snapshot.table.transaction(), schema))
+
+    def _write(
+        self, snapshot: IcebergSnapshot | None, state: Manifest, parts: Sequence[Part], *, is_append: bool
+    ) -> None:
+        assert snapshot is not None
+        try:
+            self.call("commit", lambda: self._commit(snapshot, state, parts, is_append=is_append))
+        except StorageError:
+            # the library reads each part, and does not say what to do without it
+            self._require(parts)
+            raise
+
+    def _commit(
+        self, snapshot: IcebergSnapshot, state: Manifest, parts: Sequence[Part], *, is_append: bool
+    ) -> None:
+        from pyiceberg.expressions import AlwaysTrue
+        from pyiceberg.io.fsspec import FsspecFileIO
+
+        table = snapshot.table
+        # as all files of the landing are written: with fewer requests for small ones
+        table.io = FsspecFileIO(table.io.properties)
+        uris = [f"{self._location}/{part.name}" for part in parts]
+        properties = {**facts_of(state, parts), VERSION: str(state.rows_commit)}
         # a retry of the library would commit beside another landing; the property is not stored
         table.metadata.properties[_RETRIES] = "0"
         transaction = table.transaction()
+        if uris:
+            self._add_columns(transaction, schema_of(state))
+        if not is_append:
+            transaction.delete(AlwaysTrue())
+        if uris:
+            transaction.add_files(uris, snapshot_properties=properties, check_duplicate_files=False)
+        else:
+            with transaction.update_snapshot(snapshot_properties=properties).fast_append():
+                pass
+        transaction.set_properties(properties)
+        transaction.commit_transaction()
+
+    def _add_columns(self, transaction: Transaction, schema: pa.Schema) -> None:
+        """Add the columns to the table that it does not have.
+
+        :raises FormatChanged: if it has one of another type.
+        """
+        from pyiceberg.exceptions import ValidationError
+
         try:
-            if schema.names and uris:
+            if schema.names:
                 with transaction.update_schema() as update:
                     update.union_by_name(schema)
-            if not is_append:
-                transaction.delete(AlwaysTrue())
-            if uris:
-                transaction.add_files(uris, snapshot_properties=properties, check_duplicate_files=False)
-            else:
-                with transaction.update_snapshot(snapshot_properties=properties).fast_append():
-                    pass
         except ValidationError as error:
             raise FormatChanged(
                 f"the rows do not fit the table {self.url}: {error}; change `column_types`, or give the "
                 "landing another destination"
             ) from error
-        transaction.set_properties(properties)
-        transaction.commit_transaction()
 
 
 def _files_of_snapshots(table: Table) -> set[str]:

@@ -1,16 +1,13 @@
-"""Landings that are tables: the table's own commit stands where the manifest's write stands in a folder.
+"""Landings that are tables: the log of commits is as in a folder, and the table follows it.
 
-Besides the parts, which are the table's data files, a folder in the table has a small file for each commit,
-the rest of the manifest: `_landing/<number>-<random id>.json`. It is written before the commit, and the
-table's commit says which one counts. Each has what its commit has added, and names those before it, so that
-a run costs what is new; every :data:`WHOLE_EVERY` commits one has all of it, and those before it go.
+After a commit its parts become files of the table, in one commit of the table's own, which has the number of
+the last commit of the log whose rows the table has. A landing that was killed between the two leaves that to
+the next one.
 """
 
 from __future__ import annotations
 
-import logging
 import re
-import secrets
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -20,19 +17,11 @@ from airflow_provider_webcollect.landing.errors import (
     DestinationUnreadable,
     FormatChanged,
     LandingError,
+    PartsMissing,
     StorageError,
 )
-from airflow_provider_webcollect.landing.manifest import (
-    MANIFEST,
-    MOST_RECORDS,
-    VERSION,
-    Manifest,
-    Part,
-    RunRecord,
-    decode,
-)
-from airflow_provider_webcollect.landing.storage import Changed
-from airflow_provider_webcollect.landing.storage.folder import Committed, Folder, is_ours
+from airflow_provider_webcollect.landing.names import QUARANTINE, commit_name
+from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.pauses import first_done, in_background
 
@@ -40,78 +29,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
-    from fsspec import AbstractFileSystem
+
+    from airflow_provider_webcollect.landing.commits import Manifest, Part
+    from airflow_provider_webcollect.landing.storage.folder import PartsAfter
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
-
-#: Where the files of commits are. Names that begin with `_` are none of the table's data for any reader.
-FILES = "_landing"
-#: Every how many commits one of the files has all of the manifest.
-WHOLE_EVERY = 20
-#: How often a manifest is read again because later commits have removed a file of it meanwhile.
-_TRIES = 5
-_FILE = re.compile(rf"{FILES}/(?:\.tmp-)?(\d+)-[0-9a-f]{{8}}\.json(?:-[0-9a-f]+)?")
 _COLORS_AND_QUERIES = re.compile(r"\x1b\[\d+m|\?\S*")
-#: Bits of a version that are random; those above count the commits.
-_ID_BITS = 32
-
-
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """What a commit has changed in the manifest.
-
-    :ivar before: the names of the files with the rest, from one that has all of it on, the oldest first.
-    :ivar kept_parts: how many of the first parts before it stay.
-    :ivar manifest: with the parts, and the records of runs, that are new.
-    """
-
-    version: int = VERSION
-    before: tuple[str, ...] = ()
-    kept_parts: int = 0
-    manifest: Manifest
-
-    @classmethod
-    def between(cls, old: Manifest, new: Manifest, before: tuple[str, ...]) -> Difference:
-        """Return what makes the new manifest of the old one.
-
-        :param before: the names of the files that have the old one.
-        """
-        kept = next(
-            (
-                index
-                for index, (one, other) in enumerate(zip(old.parts, new.parts, strict=False))
-                if one != other
-            ),
-            min(len(old.parts), len(new.parts)),
-        )
-        records = tuple(record for record in new.history if record not in old.history)
-        own = msgspec.structs.replace(new, parts=new.parts[kept:], history=records)
-        return cls(before=before, kept_parts=kept, manifest=own)
-
-
-def whole(differences: Sequence[Difference]) -> Manifest:
-    """Return the manifest that the differences make, the oldest first."""
-    parts: tuple[Part, ...] = ()
-    history: tuple[RunRecord, ...] = ()
-    for each in differences:
-        parts = parts[: each.kept_parts] + each.manifest.parts
-        runs = {record.run for record in each.manifest.history}
-        history = (*(record for record in history if record.run not in runs), *each.manifest.history)
-    return msgspec.structs.replace(differences[-1].manifest, parts=parts, history=history[-MOST_RECORDS:])
-
-
-def version_after(expected: str | None) -> int:
-    """Return the version of a commit: it grows with each one, and no two attempts at one have the same.
-
-    :param expected: the version before it.
-    """
-    number = (int(expected) >> _ID_BITS) + 1 if expected else 1
-    return (number << _ID_BITS) | secrets.randbits(_ID_BITS)
-
-
-def file_of(version: int) -> str:
-    """Return the name of the file of a commit."""
-    return f"{FILES}/{version >> _ID_BITS:08d}-{version & ((1 << _ID_BITS) - 1):08x}.json"
+#: How often a table is written again because others have changed it meanwhile.
+_TRIES = 5
+#: Bytes of a part that are copied at a time.
+_CHUNK_BYTES = 4 * 1024 * 1024
 
 
 class Snapshot(Protocol):
@@ -197,79 +124,161 @@ def table_error(table: str, error: Exception, *, is_denied: bool) -> StorageErro
     return StorageError(f"The table {table} cannot be read or written: {type(error).__name__}: {said}")
 
 
+def _version_of(snapshot: Snapshot | None) -> int:
+    """Return the number of the last commit whose rows a table has; 0 if it has none of a landing."""
+    return (snapshot and snapshot.version) or 0
+
+
+def _lacking(
+    snapshot: Snapshot | None, state: Manifest, parts_after: PartsAfter
+) -> tuple[tuple[Part, ...], bool]:
+    """Return the parts that a table lacks, and whether they are added to its rows, or take their place."""
+    version = _version_of(snapshot)
+    return parts_after(version), version == 0 or version >= state.first_commit
+
+
 class TableFolder(Folder):
     """The folder of a landing that is a table.
 
-    A table format gives :meth:`snapshot`, :meth:`_write`, :meth:`is_denied` and :meth:`unreferenced`.
+    A table format gives :meth:`snapshot`, :meth:`_refuse`, :meth:`_write` and :meth:`unreferenced`.
     """
 
-    def __init__(self, fs: AbstractFileSystem, root: str, shown: str | None = None) -> None:
-        super().__init__(fs, root, shown)
-        self._is_there = False
-        self._partition_names: Sequence[str] = ()
-        # files of commits never change
-        self._read_already: dict[str, Difference] = {}
+    _partition_names: Sequence[str] = ()
+    _known: Snapshot | None = None
+    _is_known = False
+    #: The number of the last commit whose rows this object has written to the table.
+    _written_commit = 0
 
     def snapshot(self) -> Snapshot | None:
         """Return the table as it is now; None if there is none."""
         raise NotImplementedError
 
-    def _write(
-        self, snapshot: Any, manifest: Manifest, added: Sequence[Part], version: int, *, is_append: bool
-    ) -> None:
+    def _refuse(self, snapshot: Any, state: Manifest, parts: Sequence[Part], *, is_append: bool) -> None:
+        """Refuse parts that the table would not take; for the arguments see :meth:`_write`.
+
+        :raises FormatChanged: if their columns, types or partition do not fit the table.
+        :raises NoColumns: if there is no table, and no row that names its columns.
+        """
+        raise NotImplementedError
+
+    def _write(self, snapshot: Any, state: Manifest, parts: Sequence[Part], *, is_append: bool) -> None:
         """Add parts to the table, or put them in the place of all rows, in one commit.
 
         :param snapshot: of this format: the table, through which the commit is made; None if there is none.
-        :param version: of this commit.
-        :raises Changed: if others have committed; nothing was changed then.
-        :raises FormatChanged: if the rows do not fit the table.
+        :param state: what has landed, the parts included.
+        :raises StorageError: if others have written to the table meanwhile; nothing was changed then.
+        :raises PartsMissing: if a part is not there.
         """
         raise NotImplementedError
 
     @staticmethod
     def is_denied(error: Exception) -> bool:
         """Return whether the library says so that somebody may not do something."""
-        raise NotImplementedError
+        return isinstance(error, PermissionError)
 
-    def committed(self) -> Committed | None:
-        found = self.read_table()
-        return found and found[1]
-
-    def read_table(self) -> tuple[Snapshot, Committed] | None:
-        """Return the table, and the manifest of its rows; None if nothing was committed."""
-        for _ in range(_TRIES):
-            snapshot = self.snapshot()
-            self._is_there = snapshot is not None
-            if snapshot is None or snapshot.version is None:
-                self._refuse_others(snapshot)
-                return None
-            try:
-                manifest = whole(self._differences(snapshot.version))
-            except Changed as error:
-                # the file is not needed any more, if others have committed meanwhile
-                gone = error
-                continue
-            return snapshot, Committed(manifest, str(snapshot.version))
-        raise DestinationUnreadable(
-            f"{self.url}/{gone} is missing, which has a part of the manifest: something has removed files "
-            "that the table does not know. Put them back, if the storage keeps them, or land elsewhere"
-        )
-
-    def _refuse_others(self, snapshot: Snapshot | None) -> None:
-        if snapshot is not None and snapshot.files:
+    def refuse_foreign_files(self) -> None:
+        # it was read before the log of commits
+        snapshot = self._last()
+        if snapshot is None:
+            super().refuse_foreign_files()
+        elif snapshot.version is not None:
+            raise DestinationUnreadable(
+                f"the table {self.url} has what has landed up to commit {snapshot.version}, and "
+                f"{self.path_of(commit_name(1))} is missing, and those after it: put them back, if the "
+                "storage keeps what was deleted; or give the landing another destination"
+            )
+        elif snapshot.files:
             raise DestinationTaken(
                 f"{self.url} is a table with rows that no landing has written; give the landing a table of "
                 "its own"
             )
-        if snapshot is None and self.read(MANIFEST) is not None:
-            raise DestinationTaken(
-                f"{self.url} holds a landing that is no table ({MANIFEST}); give the table a destination of "
-                "its own"
+
+    def refuse(self, state: Manifest, parts_after: PartsAfter) -> None:
+        snapshot = self._last()
+        parts, is_append = _lacking(snapshot, state, parts_after)
+        self._refuse(snapshot, state, parts, is_append=is_append)
+        if missing := self._first_missing(parts):
+            raise PartsMissing(
+                f"{missing} is not there any more: something has removed files that the table {self.url} "
+                "does not have yet, such as VACUUM with a short retention. Nothing was committed; the next "
+                "attempt reads the rows again"
             )
 
+    def show(self, state: Manifest, parts_after: PartsAfter) -> None:
+        if self._written_commit >= state.rows_commit:
+            return
+        for _ in range(_TRIES):
+            snapshot = self._last()
+            if _version_of(snapshot) >= state.rows_commit:
+                return
+            parts, is_append = _lacking(snapshot, state, parts_after)
+            self._is_known = False
+            try:
+                self._write(snapshot, state, parts, is_append=is_append)
+            except StorageError:
+                now = self._last()
+                # it may have been written by this one, whose answer was lost, or by another landing
+                if (now and now.state) == (snapshot and snapshot.state):
+                    raise
+            else:
+                self._written_commit = state.rows_commit
+                return
+        raise StorageError(
+            f"others keep writing to the table {self.url}; what has landed is there after the next try"
+        )
+
+    def _last(self) -> Snapshot | None:
+        """Return the table as it was when it was last read; nothing can be written to an older one."""
+        if not self._is_known:
+            self._known, self._is_known = self.snapshot(), True
+        return self._known
+
+    def _require(self, parts: Iterable[Part]) -> None:
+        """Raise :class:`PartsMissing` if parts that have landed are not there."""
+        if missing := self._first_missing(parts):
+            raise PartsMissing(
+                f"{missing} is not there any more, which has landed and which the table {self.url} does not "
+                "have yet: something has removed it, such as VACUUM with a short retention. Put it back, if "
+                "the storage keeps what was deleted; or land all rows again, with mode='full' and "
+                "if_exists='overwrite'"
+            )
+
+    def _first_missing(self, parts: Iterable[Part]) -> str | None:
+        """Return the first part that is not there, as shown to users."""
+        for part in parts:
+            try:
+                with self.opened(part.name):
+                    pass
+            except PartsMissing:
+                return self.path_of(part.name)
+        return None
+
+    def set_aside(self, parts: Iterable[Part]) -> tuple[Part, ...]:
+        # a table's own cleaning would take them for files that nobody needs
+        return tuple(self._copied(part, f"{QUARANTINE}/{part.name}") for part in parts)
+
+    def brought_back(self, parts: Iterable[Part]) -> tuple[Part, ...]:
+        return tuple(self._copied(part, part.name.removeprefix(f"{QUARANTINE}/")) for part in parts)
+
+    def _copied(self, part: Part, name: str) -> Part:
+        """Copy a part, and return the copy.
+
+        :raises PartsMissing: if it is not what was written.
+        """
+        with self.opened(part.name) as file, self.part(name) as copied:
+            while chunk := file.read(_CHUNK_BYTES):
+                copied.write(chunk)
+            if (copied.bytes, copied.sha256) != (part.bytes, part.sha256):
+                raise PartsMissing(
+                    f"{self.path_of(part.name)} is not what was written; nothing was committed"
+                )
+        return msgspec.structs.replace(part, name=name)
+
     def check_partition(self, partition: str | None) -> None:
+        # a landing begins: what an earlier one has written may have gone since
+        self._written_commit = 0
         self._partition_names = tuple(partition_values(partition or ""))
-        snapshot = self.snapshot()
+        snapshot = self._last()
         if snapshot is not None:
             self._compare_partition(snapshot, partition or "")
 
@@ -282,96 +291,6 @@ class TableFolder(Folder):
                 f"`partition` says {listed(names)}; use the same columns, or give the landing another "
                 "destination"
             )
-
-    def commit(self, manifest: Manifest, expected: str | None) -> str:
-        version = version_after(expected)
-        before: Sequence[Difference] = () if expected is None else self._differences(int(expected))
-        old = whole(before) if before else None
-        difference = self._difference(manifest, old, expected, before)
-        with self.part(file_of(version)) as file:
-            file.write(msgspec.json.encode(difference))
-        self._commit_to_table(manifest, old, expected, version)
-        self._read_already[file_of(version)] = difference
-        if before and not difference.before:
-            self._delete_files_before(version)
-        return str(version)
-
-    def _commit_to_table(
-        self, manifest: Manifest, before: Manifest | None, expected: str | None, version: int
-    ) -> None:
-        """Make the rows of the manifest those of the table.
-
-        :param before: the manifest that it replaces.
-        :param expected: the version of that one.
-        :param version: of this commit.
-        :raises Changed: if the table has another version; nothing was changed then.
-        :raises FormatChanged: if the rows do not fit the table.
-        """
-        snapshot = self.snapshot()
-        if (snapshot and snapshot.version) != (expected and int(expected)):
-            raise Changed(self.url)
-        known = {part.name for part in before.parts} if before else set()
-        is_append = known.issubset(part.name for part in manifest.parts)
-        added = [part for part in manifest.parts if not (is_append and part.name in known)]
-        try:
-            self.call("commit", lambda: self._write(snapshot, manifest, added, version, is_append=is_append))
-        except StorageError:
-            now = self.snapshot()
-            if now is not None and now.version == version:
-                # only the answer was lost
-                return
-            if (now and now.state) != (snapshot and snapshot.state):
-                raise Changed(self.url) from None
-            raise
-
-    def _difference(
-        self, manifest: Manifest, old: Manifest | None, expected: str | None, before: Sequence[Difference]
-    ) -> Difference:
-        if old is None or expected is None or len(before) >= WHOLE_EVERY:
-            return Difference(manifest=manifest)
-        names = (*before[-1].before, file_of(int(expected)))
-        return Difference.between(old, manifest, names)
-
-    def _delete_files_before(self, version: int) -> None:
-        """Remove the files of earlier commits: one that has all of the manifest counts now."""
-        oldest = version >> _ID_BITS
-        try:
-            self.delete(
-                name
-                for name in self.all_files()
-                if (found := _FILE.fullmatch(name)) and int(found[1]) < oldest
-            )
-        except StorageError as error:
-            # the rows are committed; the next such commit removes them
-            log.warning("Files of earlier commits stay at %s: %s", self.url, error)
-
-    def missing(self, manifest: Manifest, files: Mapping[str, int]) -> Part | None:
-        """Return None: which files have a table's rows is the table's own affair."""
-        return None
-
-    def all_files(self) -> dict[str, int]:
-        """Return the bytes of all files in the folder, by name, whoever has written them."""
-        return super().files()
-
-    def files(self) -> dict[str, int]:
-        """Return the bytes of the files that landings use, by name; without a table, of all files."""
-        return {
-            name: size
-            for name, size in self.all_files().items()
-            if not name.startswith(f"{FILES}/") and (not self._is_there or is_ours(name))
-        }
-
-    def _differences(self, version: int) -> tuple[Difference, ...]:
-        last = self._difference_in(file_of(version))
-        return (*map(self._difference_in, last.before), last)
-
-    def _difference_in(self, name: str) -> Difference:
-        if name not in self._read_already:
-            stored = self.read(name)
-            if stored is None:
-                raise Changed(name)
-            self._read_already[name] = decode(stored.content, f"{self.url}/{name}", Difference)
-        return self._read_already[name]
 
     def _refuse_twins(self, columns: Iterable[str]) -> None:
         """Raise :class:`FormatChanged` if names are the same, or differ in letter case alone."""
@@ -395,7 +314,7 @@ class TableFolder(Folder):
         first_done([done])
         try:
             return done.result()
-        except (LandingError, Changed, InvalidArgument):
+        except (LandingError, InvalidArgument):
             raise
         except Exception as error:
             raise table_error(self.url, error, is_denied=self.is_denied(error)) from None

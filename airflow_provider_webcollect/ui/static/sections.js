@@ -190,10 +190,11 @@ function sourcesTable(series, known) {
     "Id",
     "#Rows",
     "#Usually",
+    "#Commit",
     "Manifest",
     "Copy",
   ]);
-  const draw = ({ collection_task_id: id, rows, usual_rows, mark, checks }, index) => {
+  const draw = ({ collection_task_id: id, rows, usual_rows, commit, mark, checks }, index) => {
     const isBad = checks.length > 0;
     const word = isBad ? wordOf("checks", { sources: [{ checks }] }) : (mark ?? (rows === 0 ? "empty" : "landed"));
     const path = series.manifests[index] ?? "";
@@ -212,6 +213,7 @@ function sourcesTable(series, known) {
       copyable(id, "the id"),
       numeric(rows),
       numeric(usual_rows),
+      numeric(commit),
       code,
       el("span", { class: "copies" }, path && copies),
     );
@@ -228,8 +230,9 @@ function sourcesTable(series, known) {
 
 function runsTable(series) {
   const hasManifests = series.runs.some((run) => run.manifests);
-  const heads = ["State", "*DAG run", "Logical date", "Ended", "#Rows", "#Rows in all", "#Bytes", "#Duration"];
-  const table = new Table("Runs, the newest first", hasManifests ? [...heads, "Manifest"] : heads);
+  const counts = ["#Rows", "#Rows in all", "#Commit", "#Bytes", "#Duration"];
+  const heads = ["State", "*DAG run", "Logical date", "Ended", ...counts, ...(hasManifests ? ["Manifest"] : [])];
+  const table = new Table("Runs, the newest first", heads);
   const draw = (run) => {
     const state = run.is_odd ? "odd" : run.state;
     const usual = run.usual_rows == null ? null : `usually ${number(run.usual_rows, 0)}`;
@@ -241,6 +244,7 @@ function runsTable(series) {
       exactTime(run.ended_at),
       cell({ title: usual }, number(run.rows)),
       numeric(run.total_rows),
+      numeric(run.commit),
       bytes(run.bytes),
       duration(run.duration, 1),
     ];

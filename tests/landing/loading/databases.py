@@ -10,8 +10,8 @@ import duckdb
 import psycopg2
 
 from airflow_provider_webcollect.landing import loading
+from airflow_provider_webcollect.landing.commits import Run
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.manifest import Run
 from airflow_provider_webcollect.landing.options import make_load_options
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.landing.run import run_job

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import dlt
 import msgspec
@@ -16,16 +17,18 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_provider_webcollect.landing import loading
+from airflow_provider_webcollect.landing.checks import make_checks
+from airflow_provider_webcollect.landing.cleaning import restore
 from airflow_provider_webcollect.landing.errors import (
     ExtraMissing,
     LandingDamaged,
-    LandingReplaced,
     LoadFailed,
     LoadRefused,
     RowsRewritten,
 )
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.options import check_table, make_load_options
+from airflow_provider_webcollect.landing.review import accept
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.loading.databases import Database, Landing, product, products
 
@@ -106,7 +109,7 @@ def test_a_part_with_more_rows_than_it_should_have_is_refused(landing: Landing, 
     (part,) = landed.manifest.parts
     fewer = msgspec.structs.replace(part, rows=2)
     landed.manifest = msgspec.structs.replace(landed.manifest, rows=2, total=2, parts=(fewer,))
-    with pytest.raises(LandingReplaced, match="has 3 rows instead of 2"):
+    with pytest.raises(LandingDamaged, match="has 3 rows instead of 2"):
         loading.load(landed, make_load_options("append", None), in_duckdb.table, in_duckdb.destination)
 
 
@@ -236,6 +239,53 @@ class TestAppend:
         landing.load(in_duckdb)
 
         assert in_duckdb.rows("url", "n") == as_rows(landing.source)
+
+
+class TestCommits:
+    """What is loaded is known by the number of the last commit of it."""
+
+    CHECKS: ClassVar = make_checks({"columns": {"url": {"filled": 1}}}, make_format())
+
+    def test_rows_that_were_quarantined_are_loaded_once_they_are_accepted(
+        self, landing: Landing, in_duckdb: Database
+    ) -> None:
+        landing.land(*products(0, 3))
+        landing.land({"n": "3"}, checks=self.CHECKS, on_failed_checks="quarantine")
+        landing.land(product(4))
+        assert landing.load(in_duckdb) == 2
+        assert landing.load(in_duckdb) == 0
+        accept(landing.folder.root)
+        assert landing.load(in_duckdb) == 1
+        assert landing.load(in_duckdb) == 0
+        assert in_duckdb.rows("n") == [(n,) for n in "01243"]
+
+    @pytest.mark.parametrize(
+        ("disposition", "key"), [("append", None), pytest.param("merge", "url", marks=pytest.mark.at_night)]
+    )
+    def test_a_landing_in_a_folder_that_was_emptied_is_another(
+        self, landing: Landing, in_duckdb: Database, disposition: str, key: str | None
+    ) -> None:
+        landing.land(product(0))
+        landing.land(product(1))
+        landing.load(in_duckdb, disposition, key)
+        shutil.rmtree(landing.folder.root)
+        landing.source.clear()
+        landing.land(product(2))
+        landing.land(product(3))
+        assert landing.load(in_duckdb, disposition, key) == 2
+        kept = [] if disposition == "append" else products(0, 2)
+        assert sorted(in_duckdb.rows("url", "n")) == as_rows([*kept, *products(2, 2)])
+
+    def test_a_landing_that_is_put_back_is_loaded_again(self, landing: Landing, in_duckdb: Database) -> None:
+        landing.land(*products(0, 7))
+        landing.load(in_duckdb)
+        landing.source.clear()
+        landing.land(*products(50, 3), on_reset="full")
+        landing.load(in_duckdb)
+        restore(landing.folder.root)
+        assert landing.load(in_duckdb) == 2
+        assert in_duckdb.rows("url", "n") == as_rows(products(0, 7))
+        assert landing.load(in_duckdb) == 0
 
 
 class TestColumns:

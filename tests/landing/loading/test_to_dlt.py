@@ -100,6 +100,17 @@ def test_delta_lake_can_be_replaced(landing: Landing, in_delta: Pipeline, tmp_pa
     assert rows_of(tmp_path, "n") == [(row["n"],) for row in landing.source]
 
 
+def test_a_pipeline_may_begin_after_a_commit(landing: Landing, in_delta: Pipeline, tmp_path: Path) -> None:
+    for number in range(3):
+        landing.land(product(number))
+    for _ in range(2):
+        in_delta.run(landing.read().to_dlt(name="prices", since=1), table_format="delta")
+
+    assert rows_of(tmp_path, "n", ROW) == [("1", 1), ("2", 2)]
+    with pytest.raises(InvalidArgument, match="`since` is 4; the last commit of"):
+        landing.read().to_dlt(since=4)
+
+
 def test_it_checks_key_and_disposition(landing: Landing, in_delta: Pipeline) -> None:
     landing.land({"n": "0"})
     with pytest.raises(InvalidArgument, match="`primary_key`"):

@@ -1,0 +1,455 @@
+"""What has landed: which parts are of which commits, and their rows as dicts, tables and profiles.
+
+What the commits say is read once, so later commits are not visible. A landing that begins again
+(``overwrite``) keeps the parts that it replaces until it begins again once more: a reader comes to its end.
+Reading parts that are gone by then raises
+:class:`~airflow_provider_webcollect.landing.errors.LandingReplaced`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import datetime
+import itertools
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from airflow_provider_webcollect.landing.commits import MOST_RECORDS, counted
+from airflow_provider_webcollect.landing.errors import LandingDamaged, LandingReplaced
+from airflow_provider_webcollect.landing.formats import require
+from airflow_provider_webcollect.landing.keyed import KeyedRows, chosen_columns, in_duckdb, time_or_run
+from airflow_provider_webcollect.landing.log import CommitLog
+from airflow_provider_webcollect.landing.names import MANIFEST
+from airflow_provider_webcollect.landing.options import make_load_options
+from airflow_provider_webcollect.landing.parts import Parts
+from airflow_provider_webcollect.landing.profile import Profile, sum_of
+from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    import pandas
+    import polars
+    import pyarrow as pa
+    from dlt.extract import DltResource
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
+
+    from airflow_provider_webcollect.landing.commits import Commit, Manifest, Part, Run
+    from airflow_provider_webcollect.landing.formats.base import Row
+    from airflow_provider_webcollect.landing.options import WriteDisposition
+    from airflow_provider_webcollect.landing.storage.folder import Folder
+
+
+class RunProfile(NamedTuple):
+    """What the rows of one run hold.
+
+    :ivar finished_at: when it has committed them, ISO 8601 in UTC; the last time, if it has several times.
+    """
+
+    run_id: str
+    finished_at: str
+    rows: int
+    profile: Profile
+
+
+class LandedData:
+    """What has landed, as it was when it was read; created by :func:`~.landing.reader.read_landing`.
+
+    In all methods, ``new_only`` and ``since`` restrict reading to some parts, and do not go together:
+
+    * ``new_only``: given the id of a run (``new_only=run_id``), the parts that it has landed, none if it has
+      found nothing new. It means a run of the Airflow task of the manifest's ``run``. Given True, the parts
+      of the last run that has landed rows. Of a run before the last thirty, the commits say which are its
+      parts, and all of them are read for that.
+    * ``since``: the number of a commit, 0 for the beginning; the parts of later commits. A loader that keeps
+      the manifest's ``commit`` beside what it has loaded, and passes it next time, misses no part. If the
+      landing has begun again since (``first_commit`` is later), these are all of its parts.
+      :class:`.InvalidArgument` is raised for a number that the landing does not have: it is that of another
+      one, which was there before.
+
+    :ivar manifest: what the commits say, as in ``_manifest.json``.
+    :ivar uri: the folder.
+    :ivar fs: fsspec's filesystem of the storage, with which other tools can read :meth:`uris`.
+    """
+
+    def __init__(self, folder: Folder, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.fs = folder.fs
+        self.uri: str = folder.fs.unstrip_protocol(folder.root)
+        self._folder = folder
+        self._log = CommitLog(folder)
+        self._files = Parts(folder, manifest, self.uri, self._damage)
+
+    @property
+    def identity(self) -> str:
+        """What tells it from all other landings: its URI, and the account or endpoint that is not in it."""
+        place = getattr(self.fs, "account_name", None) or getattr(self.fs, "endpoint_url", None)
+        return f"{self.uri} at {place}" if place else self.uri
+
+    def __repr__(self) -> str:
+        parts = counted(self.manifest.part_count, "part")
+        return f"<LandedData {self.uri}: {self.manifest.rows} rows in {parts}>"
+
+    def parts(self, new_only: bool | str = False, *, since: int | None = None) -> Sequence[Part]:
+        """Return the parts, in the order of their rows.
+
+        :param new_only: only the parts of a run, and ``since`` those of later commits, see above.
+        """
+        numbers = self._chosen(new_only, since)
+        return self._all_parts if numbers is None else self._parts_of(numbers)
+
+    def uris(self, new_only: bool | str = False, *, since: int | None = None) -> list[str]:
+        """Return the URIs of the parts, in the order of their rows: ``s3://bucket/prices/part-….jsonl``.
+
+        The scheme is fsspec's first one for the storage: ``s3``, ``gs``, ``abfs``, ``file``.
+
+        :param new_only: only the parts of a run, and ``since`` those of later commits, see above.
+        """
+        return [f"{self.uri}/{part.name}" for part in self._readable(new_only, since)]
+
+    def verify(self) -> None:
+        """Read all parts and compare them with the manifest: presence, bytes, SHA-256 and number of rows.
+
+        Parts are read one after another, a few megabytes at a time. Parts with a wrong size are not read.
+        Quarantined rows are verified too: landed, quarantined and discarded rows are all of the source's.
+
+        :raises LandingDamaged: listing all differences.
+        :raises LandingReplaced: if another landing has deleted parts of this one meanwhile.
+        """
+        parts = (*self._all_parts, *self._quarantined_parts())
+        self._raise(self._files.problems(parts, self._folder.files()))
+
+    def profile(self, new_only: bool | str = False, *, since: int | None = None) -> Profile:
+        """Return what the rows hold, column by column, as counted when they were landed; no part is read.
+
+        That of all rows is in the manifest; for others their commits are read.
+
+        :param new_only: only the parts of a run, and ``since`` those of later commits, see above.
+        """
+        numbers = self._chosen(new_only, since)
+        if numbers is None:
+            return self.manifest.profile
+        return sum_of(part.profile for commit in self._commits(numbers) for part in commit.parts)
+
+    def profiles(self) -> list[RunProfile]:
+        """Return what the rows of each run hold, in the order in which the runs have landed.
+
+        All commits of the landing are read, and no part.
+        """
+        found: dict[Run, RunProfile] = {}
+        for commit in self._commits(self._numbers):
+            before = found.get(commit.run)
+            profile = sum_of(part.profile for part in commit.parts)
+            found[commit.run] = RunProfile(
+                commit.run.run_id,
+                commit.at,
+                commit.rows + (before.rows if before else 0),
+                sum_of((before.profile, profile)) if before else profile,
+            )
+        return list(found.values())
+
+    def iter_rows(self, new_only: bool | str = False, *, since: int | None = None) -> Iterator[Row]:
+        """Yield the rows as dicts, in order, without loading whole parts into memory.
+
+        Values of JSON lines are as the service sent them, and numbers that Python does not have (``1e400``,
+        an integer of more than 4,300 digits) are texts; those of CSV are strings or None, and those of
+        Parquet have their column's type. In JSON lines a row has only its own keys. In CSV, null is read as
+        an empty string in parts that have a single column.
+
+        :param new_only: only the parts of a run, and ``since`` those of later commits, see above.
+        :raises LandingDamaged: if a part is missing or differs from the manifest; some of its rows may
+            already have been yielded. Only :meth:`verify` shows whether a part still is what was written.
+        :raises LandingReplaced: if another landing has deleted parts of this one meanwhile.
+        :raises UnreadableRow: naming part and row, if Python cannot read a row of JSON lines: it is nested
+            too deeply (some hundred levels).
+        :raises ExtraMissing: if the format or compression needs a package that is not installed.
+        """
+        for part in self._readable(new_only, since):
+            yield from self._files.rows(part)
+
+    def to_arrow(self, new_only: bool | str = False, *, since: int | None = None) -> pa.Table:
+        """Return the rows as one Arrow table, which must fit into memory.
+
+        The columns are the manifest's, in its order, or, if it has none (JSON lines), all keys in order of
+        appearance. Parquet columns have the types they were landed with. All columns of JSON lines and CSV
+        are strings, as are those of Parquet without ``column_types``; other values (numbers, lists) become
+        their JSON text. Missing values are null. Without parts, the table has the columns and no rows.
+
+        :param new_only: only the parts of a run, and ``since`` those of later commits, see above.
+        :raises LandingDamaged: in the same cases as :meth:`iter_rows`, which also lists the other errors.
+        :raises ExtraMissing: if pyarrow (the extra ``parquet``) is not installed.
+        """
+        return self._files.table(self._readable(new_only, since))
+
+    def to_duckdb(
+        self,
+        connection: DuckDBPyConnection | None = None,
+        new_only: bool | str = False,
+        *,
+        since: int | None = None,
+    ) -> DuckDBPyRelation:
+        """Return the rows as a DuckDB relation over the table of :meth:`to_arrow`.
+
+        ``landed.to_duckdb().filter("city = 'Paris'")``, ``.query("prices", "select count(*) from prices")``.
+
+        :param connection: where the relation is created, to join it with tables there; None for a new
+            connection, which shows times in UTC.
+        :param new_only: only the parts of a run, and ``since`` those of later commits, see above.
+        :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; other errors as in
+            :meth:`iter_rows`.
+        """
+        require("duckdb", "duckdb", "a relation of DuckDB")
+        return in_duckdb(self.to_arrow(new_only, since=since), connection)
+
+    def to_pandas(self, new_only: bool | str = False, *, since: int | None = None) -> pandas.DataFrame:
+        """Return the rows as a data frame of pandas, with the columns of :meth:`to_arrow`.
+
+        :param new_only: only the parts of a run, and ``since`` those of later commits, see above.
+        :raises ExtraMissing: if pandas or pyarrow (the extra ``parquet``) is not installed; other errors as
+            in :meth:`iter_rows`.
+        """
+        require("pandas", None, "a data frame of pandas")
+        return self.to_arrow(new_only, since=since).to_pandas()
+
+    def to_polars(self, new_only: bool | str = False, *, since: int | None = None) -> polars.DataFrame:
+        """Return the rows as a data frame of polars, with the columns of :meth:`to_arrow`.
+
+        :param new_only: only the parts of a run, and ``since`` those of later commits, see above.
+        :raises ExtraMissing: if polars or pyarrow (the extra ``parquet``) is not installed; other errors as
+            in :meth:`iter_rows`.
+        """
+        require("polars", None, "a data frame of polars")
+        import polars
+
+        return polars.DataFrame(self.to_arrow(new_only, since=since))
+
+    def latest(
+        self, key: str | Sequence[str], connection: DuckDBPyConnection | None = None
+    ) -> DuckDBPyRelation:
+        """Return the newest row of each key, as a DuckDB relation in the order of the landing.
+
+        The newest row is the last one in the landing. Rows whose key is null in a column are left out. To the
+        columns of :meth:`to_duckdb`, ``landed_at`` is added: when the row was committed. In relations of
+        DuckDB, letter case does not tell columns apart: if the landing has a column of that name, the added
+        one is called ``landed_at_1``. All rows are read, and must fit into memory, as in :meth:`to_arrow`.
+
+        :param key: a column, or several that together identify what a row is about.
+        :param connection: where the relation is created; None for a new connection, which shows times in UTC.
+        :raises InvalidArgument: if ``key`` names no column, or one that the landing does not have. In JSON
+            lines without any row no column is known, and the relation has those of the key.
+        :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; other errors as in
+            :meth:`iter_rows`.
+        """
+        return in_duckdb(self._keyed(key).latest(), connection)
+
+    def changes(
+        self,
+        key: str | Sequence[str],
+        since: datetime.datetime | str,
+        connection: DuckDBPyConnection | None = None,
+        compare: str | Sequence[str] | None = None,
+    ) -> DuckDBPyRelation:
+        """Return the newest row of each key that is new, or has other values than it had at a moment.
+
+        What a key had is its last row in the parts that were committed until then. To the columns of
+        :meth:`latest`, ``change`` is added before ``landed_at``: ``new`` or ``changed``. A key whose values
+        have changed and changed back is left out. Arguments and errors that are not described here are as in
+        :meth:`latest`.
+
+        :param key: a column, or several that together identify what a row is about.
+        :param since: the moment: a time with a zone, also as ISO 8601 text; or the id of a run, for the
+            moment before its first rows, so that what the run has landed counts. If the run has found nothing
+            new, nothing is returned.
+        :param connection: where the relation is created; None for a new connection, which shows times in UTC.
+        :param compare: the columns that count as values; None for all. Leave out the ones that differ from
+            row to row, such as the time of the collection.
+        :raises InvalidArgument: also if ``since`` is a time without a zone, or ``compare`` names a column
+            that the landing does not have.
+        """
+        moment = time_or_run("since", since)
+        return in_duckdb(self._keyed(key, compare).changes(self._rows_before(moment)), connection)
+
+    def history(
+        self,
+        key: str | Sequence[str],
+        connection: DuckDBPyConnection | None = None,
+        compare: str | Sequence[str] | None = None,
+    ) -> DuckDBPyRelation:
+        """Return a row for each period in which a key had the same values.
+
+        Consecutive rows of a key with equal values are one period, for which the first of them stands. To the
+        columns of :meth:`to_duckdb`, ``valid_from`` is added, when that row was committed, and ``valid_to``,
+        when the first row of the next period was; null for the current one. If both were committed at once,
+        these times are equal. Periods are in the order of the landing. Errors are those of :meth:`latest`,
+        and of :meth:`changes` for ``compare``.
+
+        :param key: a column, or several that together identify what a row is about.
+        :param connection: where the relation is created; None for a new connection, which shows times in UTC.
+        :param compare: the columns that count as values; None for all.
+        """
+        return in_duckdb(self._keyed(key, compare).history(), connection)
+
+    def tables_of(self, part: Part) -> Iterator[pa.Table]:
+        """Yield the rows of a part as Arrow tables, some megabytes at a time, typed as in :meth:`to_arrow`.
+
+        A table has the columns that are known so far, and may have one without a value whose name begins
+        with a zero byte.
+
+        :param part: one of :meth:`parts`.
+        :raises LandingDamaged: in the same cases as :meth:`iter_rows`, which also lists the other errors.
+        """
+        yield from self._files.tables(part)
+
+    def to_dlt(
+        self,
+        primary_key: str | Sequence[str] | None = None,
+        write_disposition: WriteDisposition | None = None,
+        name: str | None = None,
+        *,
+        since: int | None = None,
+    ) -> DltResource:
+        """Return the parts that a destination does not have yet as a resource for a pipeline of dlt.
+
+        ``pipeline.run(read_landing("s3://bucket/prices").to_dlt())``. Up to which commit parts are
+        loaded is kept in dlt's state of the resource. See
+        :mod:`airflow_provider_webcollect.landing.loading` for what each write disposition does and needs.
+
+        :param primary_key: the columns of the key, for ``merge``.
+        :param write_disposition: ``append``, ``merge``, ``replace`` or ``scd2``; None for ``merge`` with a
+            key, and ``append`` without.
+        :param name: of the resource and its table; None for the last segment of the landing's path.
+        :param since: only the parts of later commits, see above.
+        :raises InvalidArgument: if key and write disposition do not go together.
+        :raises ExtraMissing: if dlt or pyarrow (the extra ``dlt``) is not installed.
+        """
+        from airflow_provider_webcollect.landing.loading import NewParts
+
+        options = make_load_options(write_disposition or ("merge" if primary_key else "append"), primary_key)
+        first = 0 if since is None else self._checked(since)
+        return NewParts(self, options, first).resource(name or self.uri.rpartition("/")[2], by_row=True)
+
+    def _chosen(self, new_only: bool | str, since: int | None) -> Collection[int] | None:
+        """Return the numbers of the commits whose parts are asked for; None for all of them."""
+        if since is None:
+            return self._of_run(new_only) if is_of_run(new_only) else None
+        if is_of_run(new_only):
+            raise InvalidArgument("since", since, "it does not go with `new_only`")
+        return range(self._checked(since) + 1, self.manifest.commit + 1)
+
+    def _checked(self, since: int) -> int:
+        """Return the number of a commit that the landing has; 0 for none."""
+        number, last = validation.integer("since", since, 0), self.manifest.commit
+        if number > last:
+            raise InvalidArgument(
+                "since",
+                number,
+                f"the last commit of {self.uri} is {last}: that number is of a landing which was there "
+                "before, so load all of this one",
+            )
+        return number
+
+    def _of_run(self, new_only: bool | str) -> Collection[int]:
+        """Return the numbers of a run's commits."""
+        last, history = self.manifest.run, self.manifest.history
+        run = msgspec.structs.replace(last, run_id=new_only) if isinstance(new_only, str) else last
+        if record := self.manifest.record_of(run):
+            return record.commits
+        if len(history) < MOST_RECORDS:
+            # all runs are in it
+            return ()
+        return {commit.number for commit in self._commits(self._numbers) if commit.run == run}
+
+    def _readable(self, new_only: bool | str, since: int | None) -> Sequence[Part]:
+        """Return the parts that are asked for, whose files are to be read."""
+        return self.parts(new_only, since=since)
+
+    @property
+    def _all_parts(self) -> tuple[Part, ...]:
+        return self.manifest.parts
+
+    def _parts_of(self, numbers: Collection[int]) -> tuple[Part, ...]:
+        """Return the parts that commits have landed."""
+        return tuple(part for part in self._all_parts if part.commit in numbers)
+
+    @property
+    def _numbers(self) -> Collection[int]:
+        """The numbers of the commits that have landed the parts."""
+        return {part.commit for part in self._all_parts if part.commit is not None}
+
+    def _commits(self, numbers: Collection[int]) -> Iterator[Commit]:
+        """Yield those of some commits that have landed parts, in order."""
+        wanted = sorted(number for number in self._numbers if number in numbers)
+        if wanted:
+            chosen = set(wanted)
+            commits = self._log.commits(wanted[0], wanted[-1])
+            yield from (commit for commit in commits if commit.number in chosen)
+
+    def _keyed(self, key: object, compare: object = None) -> KeyedRows:
+        require("duckdb", "duckdb", "a relation of DuckDB")
+        chosen_columns(key, compare, self.manifest.columns)  # before anything is read
+        return KeyedRows(self.to_arrow(), self._landed_at(), key, compare)
+
+    def _landed_at(self) -> pa.ChunkedArray:
+        """Return when each row was committed."""
+        import pyarrow as pa
+
+        kind = pa.timestamp("us", "UTC")
+        times = zip(self._all_parts, self._part_times(), strict=True)
+        return pa.chunked_array([pa.repeat(pa.scalar(time, kind), part.rows) for part, time in times], kind)
+
+    def _part_times(self) -> list[datetime.datetime]:
+        """Return when each was committed; none before an earlier one, whatever the hosts' clocks say."""
+        times = {commit.number: commit.at for commit in self._commits(self._numbers)}
+        parsed = (datetime.datetime.fromisoformat(times[part.commit or 0]) for part in self._all_parts)
+        return list(itertools.accumulate(parsed, max))
+
+    def _rows_before(self, moment: datetime.datetime | str) -> int:
+        """Return how many rows there were at a time, or before the first rows of a run."""
+        if isinstance(moment, str):
+            numbers = self._of_run(moment)
+            firsts = (index for index, part in enumerate(self._all_parts) if part.commit in numbers)
+            count = next(firsts, len(self._all_parts))
+        else:
+            count = bisect.bisect_right(self._part_times(), moment)
+        return sum(part.rows for part in self._all_parts[:count])
+
+    def _quarantined_parts(self) -> Iterator[Part]:
+        for apart in self.manifest.quarantined:
+            for commit in self._log.commits(apart.commit, apart.commit):
+                yield from commit.parts
+
+    def _raise(self, problems: Sequence[str]) -> None:
+        if problems:
+            raise self._damage(problems)
+
+    def _damage(self, problems: Sequence[str]) -> LandingDamaged | LandingReplaced:
+        if self._is_there(self._log.read()):
+            return LandingDamaged(self._where, problems)
+        return LandingReplaced(
+            f"{self._where} has changed since it was read, and {problems[0]}; read it again"
+        )
+
+    @property
+    def _where(self) -> str:
+        return f"{self.uri}/{MANIFEST}"
+
+    def _is_there(self, state: Manifest | None) -> bool:
+        """Return whether all that was to be read must still be there.
+
+        :param state: what has landed by now.
+        """
+        if state is None:
+            return False
+        waiting = {each.commit for each in state.quarantined}
+        return self._has_parts(state) and all(each.commit in waiting for each in self.manifest.quarantined)
+
+    def _has_parts(self, state: Manifest) -> bool:
+        names = {part.name for part in state.parts}
+        return all(part.name in names for part in self._all_parts)
+
+
+def is_of_run(new_only: bool | str) -> bool:
+    """Return whether the rows of a run are asked for; an empty id is that of a run without rows."""
+    return bool(new_only) or isinstance(new_only, str)

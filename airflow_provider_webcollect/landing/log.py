@@ -1,0 +1,255 @@
+"""The log of commits of a landing in its folder: read, added to, and shown to readers as a manifest."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from concurrent.futures import wait
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_provider_webcollect.landing.commits import (
+    REMEDY,
+    Commit,
+    Contradiction,
+    Manifest,
+    Staged,
+    decode,
+    encode,
+    fold,
+)
+from airflow_provider_webcollect.landing.errors import DestinationUnreadable
+from airflow_provider_webcollect.landing.names import (
+    COMMITS,
+    MANIFEST,
+    STAGED,
+    commit_name,
+    last_commit,
+    staged_name,
+)
+from airflow_provider_webcollect.service.pauses import in_background
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from airflow_provider_webcollect.landing.commits import Part, Run
+    from airflow_provider_webcollect.landing.storage.folder import Folder
+
+log = logging.getLogger(__name__)
+#: How many commits are read at a time at most.
+_AT_ONCE = 16
+
+
+class Conflict(Exception):
+    """Another landing has made a commit of this number: the log must be read again."""
+
+
+class CommitLog:
+    """The commits of a landing.
+
+    :param folder: of the landing.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        #: The number of the last commit in the manifest, as far as it is known.
+        self._shown = 0
+
+    def read(self) -> Manifest | None:
+        """Return what has landed; None if nothing has.
+
+        :raises DestinationUnreadable: if a commit cannot be read, is missing, or contradicts those before it.
+        """
+        state = self.checkpoint()
+        if state is None:
+            # only a listing says how many commits there must be
+            state = self._folded(None, self.commits(1, last_commit(self._folder.files(COMMITS))))
+        return self.newer(state)
+
+    def checkpoint(self) -> Manifest | None:
+        """Return what the manifest says that has landed, maybe not yet all; None if there is none.
+
+        :raises DestinationUnreadable: if it cannot be read.
+        """
+        content = self._folder.read(MANIFEST)
+        if content is None:
+            return None
+        if _is_torn(content):
+            # as a kill may leave it on a storage that does not replace files whole
+            log.warning("%s is not complete; the commits are read instead.", self._folder.path_of(MANIFEST))
+            return None
+        manifest = decode(content, self._folder.path_of(MANIFEST), Manifest)
+        self._shown = manifest.commit
+        return manifest
+
+    def newer(self, state: Manifest | None) -> Manifest | None:
+        """Return what has landed by now.
+
+        :param state: an earlier state.
+        """
+        after = 0 if state is None else state.commit
+        size = 1
+        while True:
+            commits = self._read(range(after + 1, after + 1 + size))
+            state = self._folded(state, commits)
+            if len(commits) < size:
+                return state
+            after += size
+            size = min(2 * size, _AT_ONCE)
+
+    def up_to(self, version: int, state: Manifest | None) -> Manifest | None:
+        """Return what had landed when a table had the rows of a commit, and none of later ones.
+
+        Commits after it count that have changed no rows.
+
+        :param version: the number of the commit; 0 for none.
+        :param state: an earlier state, as a rule.
+        """
+        if state is not None and state.rows_commit > version:
+            # others have put back an older version of the table
+            state = None
+        number = 0 if state is None else state.commit
+        if number < version:
+            state, number = self._folded(state, self.commits(number + 1, version)), version
+        while (commits := self._read(range(number + 1, number + 2))) and not commits[0].changes_rows:
+            state, number = self._folded(state, commits), number + 1
+        return state
+
+    def commits(self, first: int, last: int) -> Iterator[Commit]:
+        """Yield commits that are there, in order.
+
+        :param first: the number of the first; ``last`` is that of the last.
+        :raises DestinationUnreadable: if one cannot be read, or is missing.
+        """
+        for begin in range(first, last + 1, _AT_ONCE):
+            numbers = range(begin, min(begin + _AT_ONCE, last + 1))
+            found = self._read(numbers)
+            if len(found) < len(numbers):
+                raise self._missing(begin + len(found))
+            yield from found
+
+    def table_format(self) -> str | None:
+        """Return the format of the table that the landing is, or is to be; None for a folder."""
+        state = self.checkpoint() or self._folded(None, self._read(range(1, 2)))
+        staged = [] if state else [*self.staged().values()]
+        return state.table_format if state else staged[0].table_format if staged else None
+
+    def append(self, state: Manifest | None, commit: Commit) -> Manifest:
+        """Add a commit, and return what has landed then.
+
+        :param state: what the commit follows.
+        :raises Conflict: if there is another commit of that number; nothing was added then.
+        """
+        after = self._folded(state, [commit])
+        assert after is not None
+        if commit.changes_rows or commit.kind == "quarantined":
+            self._folder.refuse(after, functools.partial(self.parts_after, after))
+        name = commit_name(commit.number)
+        if not self._folder.created(name, encode(commit)):
+            raise Conflict(name)
+        return after
+
+    def publish(self, state: Manifest) -> Manifest:
+        """Show readers what has landed; return it, as others may have landed since.
+
+        :param state: what has landed at least.
+        """
+        while True:
+            self._folder.show(state, functools.partial(self.parts_after, state))
+            if state.commit > self._shown:
+                # a table knows its files, and what a commit costs must not grow with their number
+                listed = state if state.table_format is None else msgspec.structs.replace(state, parts=())
+                self._folder.write(MANIFEST, encode(listed))
+                self._shown = state.commit
+            # who has made the next commit may have shown it before this one was
+            latest = self.newer(state)
+            assert latest is not None
+            if latest.commit == state.commit:
+                return state
+            state = latest
+
+    def parts_after(self, state: Manifest, number: int) -> tuple[Part, ...]:
+        """Return the parts that were landed after a commit, also where the manifest does not list them.
+
+        :param state: what has landed.
+        :param number: of the commit.
+        """
+        first, last = max(number + 1, state.first_commit), min(self._shown, state.rows_commit)
+        earlier = [part for commit in self.commits(first, last) for part in commit.added]
+        later = [part for part in state.parts if (part.commit or 0) > max(number, self._shown)]
+        return (*earlier, *later)
+
+    def commits_of(self, state: Manifest, run: Run) -> tuple[Commit, ...]:
+        """Return the commits of a run whose rows are in the landing or set apart, in order.
+
+        :param run: one of the last that have landed rows, or have had them set apart.
+        """
+        record = state.record_of(run)
+        # after the landing has begun again, earlier parts are there only if they were put back
+        put_back = {part.commit for part in state.parts}
+        numbers = {
+            *(each.commit for each in state.set_apart if each.run == run),
+            *(
+                number
+                for number in (record.commits if record else ())
+                if number >= state.first_commit or number in put_back
+            ),
+        }
+        return tuple(commit for number in sorted(numbers) for commit in self.commits(number, number))
+
+    def staged(self, run: Run | None = None) -> dict[str, Staged]:
+        """Return what attempts have written that have not committed it, by the names of these files.
+
+        :param run: whose attempts; None for those of all runs.
+        """
+        beginning = f"{STAGED}/" if run is None else staged_name(run.digest(), "")[: -len(".json")]
+        names = [name for name in sorted(self._folder.files(STAGED)) if name.startswith(beginning)]
+        found = {}
+        for name in names:
+            content = self._folder.read(name)
+            if content is not None and not _is_torn(content):
+                found[name] = decode(content, self._folder.path_of(name), Staged)
+        return found
+
+    def _folded(self, state: Manifest | None, commits: Iterable[Commit]) -> Manifest | None:
+        try:
+            return fold(state, commits)
+        except Contradiction as contradiction:
+            where = self._folder.path_of(commit_name(contradiction.number))
+            raise DestinationUnreadable(
+                f"{where} does not follow from the commits before it: {contradiction}; {REMEDY}"
+            ) from contradiction
+
+    def _read(self, numbers: range) -> list[Commit]:
+        """Return the commits of these numbers up to the first that is not there."""
+        names = [commit_name(number) for number in numbers]
+        if len(names) == 1:
+            contents = [self._folder.read(names[0])]
+        else:
+            reading = [
+                in_background(functools.partial(self._folder.read, name), "webcollect-log") for name in names
+            ]
+            wait(reading)
+            contents = [each.result() for each in reading]
+        there = next((index for index, content in enumerate(contents) if content is None), len(contents))
+        if any(contents[there:]):
+            raise self._missing(numbers[there])
+        return [
+            decode(content or b"", self._folder.path_of(name), Commit)
+            for name, content in zip(names[:there], contents, strict=False)
+        ]
+
+    def _missing(self, number: int) -> DestinationUnreadable:
+        return DestinationUnreadable(
+            f"{self._folder.path_of(commit_name(number))} is missing, which says what has landed; {REMEDY}"
+        )
+
+
+def _is_torn(content: bytes) -> bool:
+    """Return whether a file is not JSON."""
+    try:
+        msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return True
+    return False

@@ -1,0 +1,141 @@
+"""The log of a table of Delta Lake: its end is copied to this machine, where the table's library works.
+
+On an object store the library would ask for each entry several times, and for a checkpoint a dozen times.
+Here each file is read once, and what the library has written becomes an entry of the table's log if there is
+none of its number, as Delta Lake demands.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_provider_webcollect.landing.errors import StorageError
+from airflow_provider_webcollect.landing.storage.folder import DELTA_LOG
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.landing.storage.folder import Folder
+
+log = logging.getLogger(__name__)
+#: Names the last checkpoint, if it is there.
+_HINT = f"{DELTA_LOG}/_last_checkpoint"
+_NUMBERED = re.compile(rf"{DELTA_LOG}/(\d{{20}})\..+")
+_SIDECAR = re.compile(rf"{DELTA_LOG}/_sidecars/[^/]+")
+
+
+class _Checkpoint(msgspec.Struct):
+    """What is said of the last checkpoint.
+
+    :ivar parts: in how many files it is, if not in one.
+    """
+
+    version: int
+    parts: int | None = None
+    v2Checkpoint: msgspec.Raw | None = None  # noqa: N815  # as it is in the file
+
+
+def _entry(number: int) -> str:
+    return f"{DELTA_LOG}/{number:020}.json"
+
+
+class DeltaLog:
+    """The end of a table's log, from its last checkpoint on, as it was when it was copied.
+
+    :param folder: of the table.
+    :param is_new: whether nothing is copied: the table is to be made.
+    :ivar is_empty: whether there is no table.
+    """
+
+    def __init__(self, folder: Folder, *, is_new: bool = False) -> None:
+        self._folder = folder
+        self._place = Path(tempfile.mkdtemp(prefix="webcollect-delta-"))
+        weakref.finalize(self, shutil.rmtree, self._place, ignore_errors=True)
+        self._contents: dict[str, bytes] = {}
+        if not is_new:
+            self._copy_log()
+        self.is_empty = not self._contents
+
+    @property
+    def uri(self) -> str:
+        """The address of the copy for the library."""
+        return self._place.as_uri()
+
+    def publish(self) -> bool:
+        """Add the entries that the library has written to the table's log, and checkpoints after them.
+
+        :return: False if others have written such an entry.
+        """
+        written = {
+            name: content for name, content in self._written().items() if content != self._contents.get(name)
+        }
+        entries = sorted(name for name in written if name.endswith(".json"))
+        if not all(self._folder.created(name, written[name]) for name in entries):
+            return False
+        # what names the checkpoint comes last
+        for name in sorted(written.keys() - entries, key=lambda name: name == _HINT):
+            self._write_checkpoint(name, written[name])
+        return True
+
+    def _write_checkpoint(self, name: str, content: bytes) -> None:
+        try:
+            self._folder.write(name, content)
+        except StorageError as error:
+            # it only spares readers the entries before it
+            log.warning("%s was not written: %s", self._folder.path_of(name), error)
+
+    def _written(self) -> dict[str, bytes]:
+        place = self._place
+        files = (file for file in place.joinpath(DELTA_LOG).glob("*") if file.is_file())
+        contents = {file.relative_to(place).as_posix(): file.read_bytes() for file in files}
+        return {
+            name: content for name, content in contents.items() if name == _HINT or _NUMBERED.fullmatch(name)
+        }
+
+    def _copy_log(self) -> None:
+        first = number = self._copy_checkpoint()
+        while self._copy(_entry(number)) is not None:
+            number += 1
+        if number == first > 0:
+            # the library also looks for the entry of the checkpoint, if there is no later one
+            self._copy(_entry(first - 1))
+        if not self._contents:
+            # it may begin with a checkpoint that nothing names
+            self._copy_listed(0)
+
+    def _copy_checkpoint(self) -> int:
+        """Copy the last checkpoint, and return the number of the first entry after it."""
+        hint = self._copy(_HINT)
+        if hint is None:
+            return 0
+        checkpoint = msgspec.json.decode(hint, type=_Checkpoint)
+        if checkpoint.parts is not None or checkpoint.v2Checkpoint is not None:
+            self._copy_listed(checkpoint.version)
+        elif self._copy(f"{DELTA_LOG}/{checkpoint.version:020}.checkpoint.parquet") is None:
+            self._copy_listed(0)
+        return checkpoint.version + 1
+
+    def _copy_listed(self, first: int) -> None:
+        """Copy all files of the log from a number on."""
+        for name in self._folder.files(DELTA_LOG):
+            numbered = _NUMBERED.fullmatch(name)
+            if (numbered and int(numbered[1]) >= first) or _SIDECAR.fullmatch(name):
+                self._copy(name)
+
+    def _copy(self, name: str) -> bytes | None:
+        """Copy a file, and return its content; None if it is absent."""
+        if name in self._contents:
+            return self._contents[name]
+        content = self._folder.read(name)
+        if content is not None:
+            copied = self._place / name
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            copied.write_bytes(content)
+            self._contents[name] = content
+        return content
