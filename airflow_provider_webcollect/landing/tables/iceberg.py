@@ -7,6 +7,7 @@ others who have committed meanwhile are noticed by every catalog.
 
 from __future__ import annotations
 
+import copy
 import functools
 import shlex
 from typing import TYPE_CHECKING
@@ -144,11 +145,8 @@ class IcebergFolder(TableFolder):
         self, snapshot: IcebergSnapshot, state: Manifest, parts: Sequence[Part], *, is_append: bool
     ) -> None:
         from pyiceberg.expressions import AlwaysTrue
-        from pyiceberg.io.fsspec import FsspecFileIO
 
-        table = snapshot.table
-        # as all files of the landing are written: with fewer requests for small ones
-        table.io = FsspecFileIO(table.io.properties)
+        table = _by_fsspec(snapshot.table)
         uris = [f"{self._location}/{part.name}" for part in parts]
         properties = {**facts_of(state, parts), VERSION: str(state.rows_commit)}
         # a retry of the library would commit beside another landing; the property is not stored
@@ -182,6 +180,22 @@ class IcebergFolder(TableFolder):
                 f"the rows do not fit the table {self.url}: {error}; change `column_types`, or give the "
                 "landing another destination"
             ) from error
+
+
+def _by_fsspec(table: Table) -> Table:
+    """Return a table whose files are written as those of a landing are: small ones in one request each."""
+    from pyiceberg.io import PY_IO_IMPL
+    from pyiceberg.io.fsspec import FsspecFileIO
+
+    # its catalog writes the metadata of the table, and stays as it is for others
+    catalog = copy.copy(table.catalog)
+    catalog.properties = {
+        **catalog.properties,
+        PY_IO_IMPL: "pyiceberg.io.fsspec.FsspecFileIO",
+    }
+    return type(table)(
+        table.name(), table.metadata, table.metadata_location, FsspecFileIO(table.io.properties), catalog
+    )
 
 
 def _files_of_snapshots(table: Table) -> set[str]:
