@@ -14,12 +14,10 @@ from airflow_provider_webcollect.landing.errors import LandingError, StorageErro
 from airflow_provider_webcollect.service.pauses import drop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from fsspec import AbstractFileSystem
 
-_EXISTS = {"412", "BlobAlreadyExists", "ConditionNotMet", "ConditionalRequestConflict", "PreconditionFailed"}
-_KNOWS_NO_CONDITIONS = {"501", "NotImplemented"}
 _NO_BUCKET = {"ContainerNotFound", "NoSuchBucket"}
 _NO_CREDENTIALS = {
     "CredentialUnavailableError",
@@ -28,7 +26,6 @@ _NO_CREDENTIALS = {
     "PartialCredentialsError",
 }
 _NO_SPACE = {errno.EDQUOT, errno.ENOSPC}
-_NO_ACCESS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class Exists(Exception):
@@ -61,22 +58,6 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
     while found is not None:
         yield found
         found = found.__cause__
-
-
-def knows_no_conditions(error: BaseException) -> bool:
-    """Return whether a storage has refused a request because it does not support conditional requests."""
-    return response_in(error).code in _KNOWS_NO_CONDITIONS
-
-
-@contextlib.contextmanager
-def refusals(path: str) -> Iterator[None]:
-    """Raise :class:`Exists` in the block if a file is not created because it is there."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, FileExistsError) or response_in(error).code in _EXISTS:
-            raise Exists(path) from error
-        raise
 
 
 @contextlib.contextmanager
@@ -116,13 +97,20 @@ def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageEr
         )
     if number in _NO_SPACE:
         return StorageError(f"No space is left to write {shown}; free some, then a retry goes on. ({said})")
-    if _without_credentials(fs, error, response):
+    # gcsfs has no error class for this
+    is_denied = (
+        isinstance(error, PermissionError)
+        or response.status in (401, 403)
+        or str(error).startswith("Forbidden:")
+    )
+    is_unknown = any(type(each).__name__ in _NO_CREDENTIALS for each in causes_of(error))
+    if is_unknown or (is_denied and _anonymous(fs)):
         return StorageError(
             f"There are no credentials for {shown}; name an Airflow connection that has them "
             f"(`object_storage_conn_id`), or give this machine some. ({said})",
             permanent=True,
         )
-    if number in _NO_ACCESS or _denied(error, response):
+    if is_denied or number == errno.EROFS:
         return StorageError(
             f"Access to {shown} is denied; a landing lists, reads, writes and deletes files there. ({said})",
             permanent=True,
@@ -132,21 +120,6 @@ def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageEr
 
 class BucketNotFound(Exception):
     """The bucket is absent, found by an operation that gets no such error from the storage."""
-
-
-def _without_credentials(fs: AbstractFileSystem, error: Exception, response: ErrorResponse) -> bool:
-    if any(type(each).__name__ in _NO_CREDENTIALS for each in causes_of(error)):
-        return True
-    return _denied(error, response) and _anonymous(fs)
-
-
-def _denied(error: Exception, response: ErrorResponse) -> bool:
-    # gcsfs has no error class for this
-    return (
-        isinstance(error, PermissionError)
-        or response.status in (401, 403)
-        or str(error).startswith("Forbidden:")
-    )
 
 
 def _anonymous(fs: Any) -> bool:
@@ -199,40 +172,35 @@ class Remote:
 
     #: Filesystems for which this was logged.
     warned: ClassVar[set[str]] = set()
+    #: With what a small file is read.
+    _reading: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, fs: AbstractFileSystem) -> None:
         self.fs = fs
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a small file, or None if it is absent."""
         # the cache could hide what other processes have written
         self.fs.invalidate_cache()
         try:
-            content: bytes = self._content(path)
+            content: bytes = self.fs.cat_file(path, **self._reading)
         except FileNotFoundError as error:
             if response_in(error).code in _NO_BUCKET:
                 raise
             return None
         return content
 
-    def _content(self, path: str) -> Any:
-        return self.fs.cat_file(path)
-
     def create(self, path: str, content: bytes) -> None:
-        """Write the file if there is none."""
         self._warn()
         if self.read(path) is not None:
             raise Exists(path)
         self.write(path, content)
 
     def write(self, path: str, content: bytes) -> None:
-        """Write the file; its folder is created if needed."""
         # on some filesystems, writing a file does not create its folder
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         self.fs.pipe_file(path, content)
 
     def files(self, folder: str) -> dict[str, int]:
-        """Return the sizes of all files by path."""
         self.fs.invalidate_cache()
         found = self._found(folder)
         # some stores list the folder itself, or list folders as files
@@ -249,20 +217,17 @@ class Remote:
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:
-        """Provide an upload that is published at the end, or aborted on an error."""
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         with uploading(self.fs, path) as file:
             yield file
 
     def open(self, path: str) -> BinaryIO:
-        """Open a file for reading."""
         # the listing cache could hide what other processes have written
         self.fs.invalidate_cache()
         file: BinaryIO = self.fs.open(path, "rb")
         return file
 
     def delete(self, path: str) -> None:
-        """Remove a file if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(path)
 
@@ -294,11 +259,7 @@ def uploading(fs: AbstractFileSystem, path: str) -> Iterator[Any]:
 class Memory(Remote):
     """The files of this process; a lock makes looking and writing atomic."""
 
-    # reentrant, since creating reads under the same lock
-    _lock = threading.RLock()
-
-    def _warn(self) -> None:
-        pass
+    _lock = threading.Lock()
 
     def read(self, path: str) -> bytes | None:
         # in this filesystem, two threads that read the same file share its position
@@ -307,11 +268,13 @@ class Memory(Remote):
 
     def create(self, path: str, content: bytes) -> None:
         with self._lock:
-            super().create(path, content)
+            if self.fs.exists(path):
+                raise Exists(path)
+            self.write(path, content)
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:
-        """Provide a buffer: in this filesystem a file is visible from its first byte."""
+        # a file is visible from its first byte
         buffer = io.BytesIO()
         yield buffer
         self.fs.pipe_file(path, buffer.getvalue())

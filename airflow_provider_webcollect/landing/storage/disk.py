@@ -14,6 +14,7 @@ from airflow_provider_webcollect.service.pauses import drop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 #: How file systems say that they have no links (FAT, some mounts of object stores).
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
@@ -23,24 +24,20 @@ class Disk:
     """The operations of :class:`~.storage.Storage` on local files."""
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a small file, or None if it is absent."""
         try:
             return Path(path).read_bytes()
         except FileNotFoundError:
             return None
 
     def create(self, path: str, content: bytes) -> None:
-        """Write the file if there is none; it is there with its whole content, or not at all."""
         with _published(Path(path), _link) as file:
             file.write(content)
 
     def write(self, path: str, content: bytes) -> None:
-        """Write the file, whether it is there or not."""
         with self.upload(path) as file:
             file.write(content)
 
     def files(self, folder: str) -> dict[str, int]:
-        """Return the sizes of all files by path."""
         found = {}
         for parent, _, names in os.walk(folder, onerror=raise_unless_absent):
             # joined as strings, so that all paths begin with the given folder, however it is written
@@ -49,19 +46,14 @@ class Disk:
                     found[file] = os.lstat(file).st_size
         return found
 
-    @contextlib.contextmanager
-    def upload(self, path: str) -> Iterator[Any]:
-        """Provide a hidden file beside ``path``, which is renamed after it is synced to the disk."""
+    def upload(self, path: str) -> AbstractContextManager[Any]:
         # a rename is atomic, and within a folder it stays on one disk
-        with _published(Path(path), Path.rename) as file:
-            yield file
+        return _published(Path(path), Path.rename)
 
     def open(self, path: str) -> BinaryIO:
-        """Open a file for reading."""
         return Path(path).open("rb")
 
     def delete(self, path: str) -> None:
-        """Remove a file if it exists."""
         Path(path).unlink(missing_ok=True)
 
 
@@ -89,18 +81,16 @@ def _link(hidden: Path, target: Path) -> None:
     :raises Exists: if it is.
     """
     try:
-        # refused, on NFS too, if the name is taken
-        os.link(hidden, target)
+        try:
+            # refused, on NFS too, if the name is taken
+            os.link(hidden, target)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with target.open("xb") as file:
+                file.write(hidden.read_bytes())
+                os.fsync(file.fileno())
     except FileExistsError as error:
-        raise Exists(str(target)) from error
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        with contextlib.suppress(FileExistsError), target.open("xb") as file:
-            file.write(hidden.read_bytes())
-            os.fsync(file.fileno())
-            hidden.unlink()
-            return
         raise Exists(str(target)) from error
     hidden.unlink()
 

@@ -101,15 +101,6 @@ class Folder:
         """The folder as a command of ``webcollect landing`` takes it in a shell."""
         return shlex.quote(self.url)
 
-    def inside(self, name: str) -> Folder:
-        """Return a folder in this one.
-
-        :param name: its name, relative to this one.
-        """
-        inside = Folder(self.fs, f"{self.root}/{name}")
-        inside._storage = self._storage
-        return inside
-
     def enclosing(self) -> Folder | None:
         """Return the folder of the landing whose partition this folder is; None if there is none."""
         outer = posixpath.dirname(self.root)
@@ -274,15 +265,15 @@ def _storage_of(fs: AbstractFileSystem) -> Storage:
         return Disk()
     if "memory" in protocols:
         return Memory(fs)
-    from airflow_provider_webcollect.landing.storage.object_stores import S3, Conditional, GoogleCloudStorage
+    from airflow_provider_webcollect.landing.storage.object_stores import S3, Conditional
 
     # the methods used are checked too, since other filesystems exist for the same stores
     if "s3" in protocols and hasattr(fs, "call_s3"):
         return S3(fs)
-    if "abfs" in protocols and hasattr(fs, "service_client"):
+    if ("abfs" in protocols and hasattr(fs, "service_client")) or (
+        "gs" in protocols and hasattr(fs, "_call")
+    ):
         return Conditional(fs)
-    if "gs" in protocols and hasattr(fs, "_call"):
-        return GoogleCloudStorage(fs)
     return Remote(fs)
 
 

@@ -10,16 +10,17 @@ from airflow_provider_webcollect.landing.storage import (
     BucketNotFound,
     Exists,
     Remote,
-    knows_no_conditions,
-    refusals,
+    response_in,
     uploading,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from fsspec import AbstractFileSystem
 
+_EXISTS = {"412", "BlobAlreadyExists", "ConditionNotMet", "ConditionalRequestConflict", "PreconditionFailed"}
+_KNOWS_NO_CONDITIONS = {"501", "NotImplemented"}
 #: The most bytes that are sent in one request, without beginning an upload.
 SMALL_BYTES = 1024 * 1024
 
@@ -28,12 +29,17 @@ class Conditional(Remote):
     """A store that creates a file only if it is absent."""
 
     def create(self, path: str, content: bytes) -> None:
-        """Write the file if there is none."""
-        with refusals(path):
+        try:
             self.fs.pipe_file(path, content, mode="create")
+        except FileNotFoundError as error:
+            # gcsfs does not show the response
+            raise BucketNotFound(path) from error
+        except Exception as error:
+            if isinstance(error, FileExistsError) or response_in(error).code in _EXISTS:
+                raise Exists(path) from error
+            raise
 
     def write(self, path: str, content: bytes) -> None:
-        """Write the file."""
         self.fs.pipe_file(path, content)
 
     def _found(self, folder: str) -> dict[str, dict[str, Any]]:
@@ -45,7 +51,7 @@ class Conditional(Remote):
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:
-        """Provide an upload: one request for a small file, several requests for others."""
+        # one request for a small file, several requests for others
         with contextlib.ExitStack() as stack:
             file = _Growing(lambda: stack.enter_context(uploading(self.fs, path)))
             yield file
@@ -81,8 +87,10 @@ class S3(Conditional):
     #: Whether a store respects conditions, as far as this process knows, by filesystem and bucket.
     respects: ClassVar[dict[tuple[AbstractFileSystem, str], bool]] = {}
 
+    # else it asks for the size first
+    _reading: ClassVar[Mapping[str, Any]] = {"max_concurrency": 1}
+
     def create(self, path: str, content: bytes) -> None:
-        """Write the file if there is none; the first time, find out whether the store respects conditions."""
         bucket, _, _ = self.fs.split_path(path)
         place = (self.fs, bucket)
         if place not in self.respects:
@@ -103,7 +111,7 @@ class S3(Conditional):
         try:
             super().create(path, content)
         except Exception as error:
-            if not knows_no_conditions(error):
+            if response_in(error).code not in _KNOWS_NO_CONDITIONS:
                 raise
             Remote.create(self, path, content)
             return False
@@ -120,18 +128,3 @@ class S3(Conditional):
         # of an absent folder it would ask again, as if that was a file
         found: dict[str, dict[str, Any]] = self.fs.find(parent, prefix=f"{name}/", detail=True)
         return found
-
-    def _content(self, path: str) -> Any:
-        # else it asks for the size first
-        return self.fs.cat_file(path, max_concurrency=1)
-
-
-class GoogleCloudStorage(Conditional):
-    """Google Cloud Storage."""
-
-    def create(self, path: str, content: bytes) -> None:
-        """Write the file if there is none."""
-        try:
-            super().create(path, content)
-        except FileNotFoundError as error:
-            raise BucketNotFound(path) from error
