@@ -17,9 +17,9 @@ from airflow_provider_webcollect.landing.errors import FormatChanged, NoColumns,
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.tables.delta_log import DeltaLog
 from airflow_provider_webcollect.landing.tables.table import (
+    Lacking,
     Snapshot,
     TableFolder,
-    facts_of,
     listed,
     partition_values,
     schema_of,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable, Field
     from deltalake.transaction import AddAction
 
-    from airflow_provider_webcollect.landing.commits import Manifest, Part
+    from airflow_provider_webcollect.landing.commits import Part
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 #: The application whose transactions are the commits of landings.
@@ -108,62 +108,52 @@ class DeltaFolder(TableFolder):
         vacuum = functools.partial(snapshot.table.vacuum, 0, dry_run=True, enforce_retention_duration=False)
         return names - set(snapshot.files) - set(self.call("list", vacuum))
 
-    def _refuse(
-        self, snapshot: DeltaSnapshot | None, state: Manifest, parts: Sequence[Part], *, is_append: bool
-    ) -> None:
-        schema = schema_of(state, self._partition_columns(parts, snapshot))
+    def _refuse(self, snapshot: DeltaSnapshot | None, lacking: Lacking) -> None:
+        state = lacking.state
+        schema = schema_of(state, self._partition_columns(lacking.parts, snapshot))
         self._refuse_twins(schema.names)
         if snapshot is None and not state.columns:
             raise NoColumns(
                 f"{state.source} has no rows yet that name the columns of the table {self.url}; name "
                 "them with `columns`, or run this again when there are rows"
             )
-        if snapshot is not None and is_append:
+        if snapshot is not None and lacking.is_append:
             self._new_columns(snapshot.table, schema)
 
-    def _write(
-        self, snapshot: DeltaSnapshot | None, state: Manifest, parts: Sequence[Part], *, is_append: bool
-    ) -> None:
-        self._require(parts)
+    def _write(self, snapshot: DeltaSnapshot | None, lacking: Lacking) -> None:
+        self._require(lacking.parts)
         log = DeltaLog(self, is_new=True) if snapshot is None else snapshot.log
-        self.call("commit", lambda: self._add(snapshot, log, state, parts, is_append=is_append))
+        self.call("commit", functools.partial(self._add, snapshot, log, lacking))
         if not log.publish():
             raise StorageError(f"others have written to the table {self.url}")
 
-    def _add(
-        self,
-        snapshot: DeltaSnapshot | None,
-        log: DeltaLog,
-        state: Manifest,
-        parts: Sequence[Part],
-        *,
-        is_append: bool,
-    ) -> None:
+    def _add(self, snapshot: DeltaSnapshot | None, log: DeltaLog, lacking: Lacking) -> None:
         """Let the library write to the copy of the log; see :meth:`_write`."""
         from deltalake import CommitProperties, Schema
         from deltalake.transaction import Transaction, create_table_with_add_actions
 
-        partition_by = self._partition_columns(parts, snapshot)
-        schema = schema_of(state, partition_by)
-        wanted, actions = Schema.from_arrow(schema), [*map(_action, parts)]
+        partition_by = self._partition_columns(lacking.parts, snapshot)
+        schema = schema_of(lacking.state, partition_by)
+        wanted, actions = Schema.from_arrow(schema), [*map(_action, lacking.parts)]
         common: dict[str, Any] = {
             "partition_by": list(partition_by),
             # the transaction, and for people whose rows these are
             "commit_properties": CommitProperties(
-                custom_metadata=facts_of(state, parts),
-                app_transactions=[Transaction(APPLICATION, state.rows_commit)],
+                custom_metadata=lacking.facts(),
+                app_transactions=[Transaction(APPLICATION, lacking.state.rows_commit)],
             ),
         }
         if snapshot is None:
             create_table_with_add_actions(log.uri, wanted, actions, configuration=_CHECKPOINTS, **common)
             return
         table = snapshot.table
-        if is_append:
+        if lacking.is_append:
             if new := self._new_columns(table, schema):
                 # in an entry of its own: rows that are there have null
                 table.alter.add_columns(new)
             wanted = table.schema()
-        table.create_write_transaction([*actions], "append" if is_append else "overwrite", wanted, **common)
+        mode: Any = "append" if lacking.is_append else "overwrite"
+        table.create_write_transaction([*actions], mode, wanted, **common)
 
     def _new_columns(self, table: DeltaTable, schema: pa.Schema) -> list[Field]:
         """Return the columns that the table does not have.

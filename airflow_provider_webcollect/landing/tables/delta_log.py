@@ -72,31 +72,24 @@ class DeltaLog:
 
         :return: False if others have written such an entry.
         """
+        files = [file for file in (self._place / DELTA_LOG).glob("*") if file.is_file()]
+        contents = {f"{DELTA_LOG}/{file.name}": file.read_bytes() for file in files}
         written = {
-            name: content for name, content in self._written().items() if content != self._contents.get(name)
+            name: content
+            for name, content in contents.items()
+            if (name == _HINT or _NUMBERED.fullmatch(name)) and content != self._contents.get(name)
         }
         entries = sorted(name for name in written if name.endswith(".json"))
         if not all(self._folder.created(name, written[name]) for name in entries):
             return False
         # what names the checkpoint comes last
         for name in sorted(written.keys() - entries, key=lambda name: name == _HINT):
-            self._write_checkpoint(name, written[name])
+            try:
+                self._folder.write(name, written[name])
+            except StorageError as error:
+                # it only spares readers the entries before it
+                log.warning("%s was not written: %s", self._folder.path_of(name), error)
         return True
-
-    def _write_checkpoint(self, name: str, content: bytes) -> None:
-        try:
-            self._folder.write(name, content)
-        except StorageError as error:
-            # it only spares readers the entries before it
-            log.warning("%s was not written: %s", self._folder.path_of(name), error)
-
-    def _written(self) -> dict[str, bytes]:
-        place = self._place
-        files = (file for file in place.joinpath(DELTA_LOG).glob("*") if file.is_file())
-        contents = {file.relative_to(place).as_posix(): file.read_bytes() for file in files}
-        return {
-            name: content for name, content in contents.items() if name == _HINT or _NUMBERED.fullmatch(name)
-        }
 
     def _copy_log(self) -> None:
         first = number = self._copy_checkpoint()

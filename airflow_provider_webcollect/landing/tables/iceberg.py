@@ -19,9 +19,9 @@ from airflow_provider_webcollect.landing.errors import (
     StorageError,
 )
 from airflow_provider_webcollect.landing.tables.table import (
+    Lacking,
     Snapshot,
     TableFolder,
-    facts_of,
     schema_of,
     table_error,
 )
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import FileScanTask, Table, Transaction
-
-    from airflow_provider_webcollect.landing.commits import Manifest, Part
 
 #: The property with the version of the last landing.
 VERSION = "webcollect.version"
@@ -104,15 +102,13 @@ class IcebergFolder(TableFolder):
         # who opens a catalog by a connection gives it the connection's id as its name
         return f"{super().as_argument} --storage-conn-id {shlex.quote(str(self._catalog.name))}"
 
-    def snapshot(self) -> IcebergSnapshot | None:
+    def snapshot(self) -> IcebergSnapshot:
         return self.call("read", lambda: IcebergSnapshot(self._catalog.load_table(self._name)))
 
     def unreferenced(self, names: set[str]) -> set[str]:
         if not names:
             return names
-        snapshot = self.snapshot()
-        assert snapshot is not None
-        found = self.call("list", functools.partial(_files_of_snapshots, snapshot.table))
+        found = self.call("list", functools.partial(_files_of_snapshots, self.snapshot().table))
         return names - {path.removeprefix(f"{self._location}/") for path in found}
 
     @staticmethod
@@ -121,40 +117,32 @@ class IcebergFolder(TableFolder):
 
         return isinstance(error, PermissionError | ForbiddenError) or _DENIED in str(error)
 
-    def _refuse(
-        self, snapshot: IcebergSnapshot | None, state: Manifest, parts: Sequence[Part], *, is_append: bool
-    ) -> None:
-        assert snapshot is not None
-        schema = schema_of(state)
+    def _refuse(self, snapshot: IcebergSnapshot, lacking: Lacking) -> None:
+        schema = schema_of(lacking.state)
         self._refuse_twins(schema.names)
         # of a transaction that is dropped
         self.call("read", lambda: self._add_columns(snapshot.table.transaction(), schema))
 
-    def _write(
-        self, snapshot: IcebergSnapshot | None, state: Manifest, parts: Sequence[Part], *, is_append: bool
-    ) -> None:
-        assert snapshot is not None
+    def _write(self, snapshot: IcebergSnapshot, lacking: Lacking) -> None:
         try:
-            self.call("commit", lambda: self._commit(snapshot, state, parts, is_append=is_append))
+            self.call("commit", functools.partial(self._commit, snapshot, lacking))
         except StorageError:
             # the library reads each part, and does not say what to do without it
-            self._require(parts)
+            self._require(lacking.parts)
             raise
 
-    def _commit(
-        self, snapshot: IcebergSnapshot, state: Manifest, parts: Sequence[Part], *, is_append: bool
-    ) -> None:
+    def _commit(self, snapshot: IcebergSnapshot, lacking: Lacking) -> None:
         from pyiceberg.expressions import AlwaysTrue
 
         table = _by_fsspec(snapshot.table)
-        uris = [f"{self._location}/{part.name}" for part in parts]
-        properties = {**facts_of(state, parts), VERSION: str(state.rows_commit)}
+        uris = [f"{self._location}/{part.name}" for part in lacking.parts]
+        properties = {**lacking.facts(), VERSION: str(lacking.state.rows_commit)}
         # a retry of the library would commit beside another landing; the property is not stored
         table.metadata.properties[_RETRIES] = "0"
         transaction = table.transaction()
         if uris:
-            self._add_columns(transaction, schema_of(state))
-        if not is_append:
+            self._add_columns(transaction, schema_of(lacking.state))
+        if not lacking.is_append:
             transaction.delete(AlwaysTrue())
         if uris:
             transaction.add_files(uris, snapshot_properties=properties, check_duplicate_files=False)

@@ -8,7 +8,7 @@ the next one.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -37,6 +37,11 @@ T = TypeVar("T")
 _COLORS_AND_QUERIES = re.compile(r"\x1b\[\d+m|\?\S*")
 #: How often a table is written again because others have changed it meanwhile.
 _TRIES = 5
+#: What to do about parts that have landed, and are gone before the table has them.
+_LAND_AGAIN = (
+    "It has landed: put it back, if the storage keeps what was deleted; or land all rows again, with "
+    "mode='full' and if_exists='overwrite'"
+)
 #: Bytes of a part that are copied at a time.
 _CHUNK_BYTES = 4 * 1024 * 1024
 
@@ -88,18 +93,27 @@ def schema_of(manifest: Manifest, partition_by: Sequence[str] = ()) -> pa.Schema
     return pa.schema([*columns, *(pa.field(name, pa.string()) for name in partition_by)])
 
 
-def facts_of(manifest: Manifest, added: Iterable[Part]) -> dict[str, str]:
-    """Return what a table's history says of a commit, for people: whose rows these are, and how many.
+class Lacking(NamedTuple):
+    """What a table lacks.
 
-    :param added: the parts that are new.
+    :ivar state: what has landed.
+    :ivar parts: those that the table lacks.
+    :ivar is_append: whether they are added to its rows, or take their place.
     """
-    run = manifest.run
-    return {
-        "webcollect.collection_task_id": manifest.source.collection_task_id,
-        "webcollect.run": f"{run.dag_id}.{run.task_id} {run.run_id}",
-        "webcollect.rows": str(sum(part.rows for part in added)),
-        "webcollect.next_offset": str(manifest.next_offset),
-    }
+
+    state: Manifest
+    parts: Sequence[Part]
+    is_append: bool
+
+    def facts(self) -> dict[str, str]:
+        """Return what a table's history says of a commit, for people: whose rows these are, and how many."""
+        run = self.state.run
+        return {
+            "webcollect.collection_task_id": self.state.source.collection_task_id,
+            "webcollect.run": f"{run.dag_id}.{run.task_id} {run.run_id}",
+            "webcollect.rows": str(sum(part.rows for part in self.parts)),
+            "webcollect.next_offset": str(self.state.next_offset),
+        }
 
 
 def listed(names: Sequence[str]) -> str:
@@ -129,12 +143,9 @@ def _version_of(snapshot: Snapshot | None) -> int:
     return (snapshot and snapshot.version) or 0
 
 
-def _lacking(
-    snapshot: Snapshot | None, state: Manifest, parts_after: PartsAfter
-) -> tuple[tuple[Part, ...], bool]:
-    """Return the parts that a table lacks, and whether they are added to its rows, or take their place."""
+def _lacking(snapshot: Snapshot | None, state: Manifest, parts_after: PartsAfter) -> Lacking:
     version = _version_of(snapshot)
-    return parts_after(version), version == 0 or version >= state.first_commit
+    return Lacking(state, parts_after(version), version == 0 or version >= state.first_commit)
 
 
 class TableFolder(Folder):
@@ -153,7 +164,7 @@ class TableFolder(Folder):
         """Return the table as it is now; None if there is none."""
         raise NotImplementedError
 
-    def _refuse(self, snapshot: Any, state: Manifest, parts: Sequence[Part], *, is_append: bool) -> None:
+    def _refuse(self, snapshot: Any, lacking: Lacking) -> None:
         """Refuse parts that the table would not take; for the arguments see :meth:`_write`.
 
         :raises FormatChanged: if their columns, types or partition do not fit the table.
@@ -161,11 +172,10 @@ class TableFolder(Folder):
         """
         raise NotImplementedError
 
-    def _write(self, snapshot: Any, state: Manifest, parts: Sequence[Part], *, is_append: bool) -> None:
-        """Add parts to the table, or put them in the place of all rows, in one commit.
+    def _write(self, snapshot: Any, lacking: Lacking) -> None:
+        """Give the table what it lacks, in one commit.
 
         :param snapshot: of this format: the table, through which the commit is made; None if there is none.
-        :param state: what has landed, the parts included.
         :raises StorageError: if others have written to the table meanwhile; nothing was changed then.
         :raises PartsMissing: if a part is not there.
         """
@@ -195,14 +205,9 @@ class TableFolder(Folder):
 
     def refuse(self, state: Manifest, parts_after: PartsAfter) -> None:
         snapshot = self._last()
-        parts, is_append = _lacking(snapshot, state, parts_after)
-        self._refuse(snapshot, state, parts, is_append=is_append)
-        if missing := self._first_missing(parts):
-            raise PartsMissing(
-                f"{missing} is not there any more: something has removed files that the table {self.url} "
-                "does not have yet, such as VACUUM with a short retention. Nothing was committed; the next "
-                "attempt reads the rows again"
-            )
+        lacking = _lacking(snapshot, state, parts_after)
+        self._refuse(snapshot, lacking)
+        self._require(lacking.parts, "Nothing was committed; the next attempt reads the rows again")
 
     def show(self, state: Manifest, parts_after: PartsAfter) -> None:
         if self._written_commit >= state.rows_commit:
@@ -211,10 +216,10 @@ class TableFolder(Folder):
             snapshot = self._last()
             if _version_of(snapshot) >= state.rows_commit:
                 return
-            parts, is_append = _lacking(snapshot, state, parts_after)
+            lacking = _lacking(snapshot, state, parts_after)
             self._is_known = False
             try:
-                self._write(snapshot, state, parts, is_append=is_append)
+                self._write(snapshot, lacking)
             except StorageError:
                 now = self._last()
                 # it may have been written by this one, whose answer was lost, or by another landing
@@ -233,25 +238,20 @@ class TableFolder(Folder):
             self._known, self._is_known = self.snapshot(), True
         return self._known
 
-    def _require(self, parts: Iterable[Part]) -> None:
-        """Raise :class:`PartsMissing` if parts that have landed are not there."""
-        if missing := self._first_missing(parts):
-            raise PartsMissing(
-                f"{missing} is not there any more, which has landed and which the table {self.url} does not "
-                "have yet: something has removed it, such as VACUUM with a short retention. Put it back, if "
-                "the storage keeps what was deleted; or land all rows again, with mode='full' and "
-                "if_exists='overwrite'"
-            )
+    def _require(self, parts: Iterable[Part], remedy: str = _LAND_AGAIN) -> None:
+        """Raise :class:`PartsMissing` if parts are not there.
 
-    def _first_missing(self, parts: Iterable[Part]) -> str | None:
-        """Return the first part that is not there, as shown to users."""
+        :param remedy: what to do then; the default is for those that have landed.
+        """
         for part in parts:
             try:
                 with self.opened(part.name):
                     pass
-            except PartsMissing:
-                return self.path_of(part.name)
-        return None
+            except PartsMissing as error:
+                raise PartsMissing(
+                    f"{error}, and the table {self.url} does not have it yet: something has removed it, such "
+                    f"as VACUUM with a short retention. {remedy}"
+                ) from error
 
     def set_aside(self, parts: Iterable[Part]) -> tuple[Part, ...]:
         # a table's own cleaning would take them for files that nobody needs
