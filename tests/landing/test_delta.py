@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import traceback
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -228,6 +231,27 @@ class TestLog:
         land(table, 20, "r3")
         assert kind.met
         assert numbers(disk) == sorted([*range(20), *([99] if others == "append" else [])])
+
+    @pytest.mark.parametrize("storage", ["s3"], indirect=True)
+    @pytest.mark.parametrize("because", ["denied", "torn"])
+    def test_what_cannot_be_written_is_said_without_the_secrets_of_the_storage(
+        self, storage: Storage, because: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        access = {"key": "AKIAOFNOBODYELSE", "secret": "of/nobody+else"}
+        options = {**storage.options, **access}
+        table = Table(replace(storage, options=options).fs, storage.new_folder())
+        land(table, 5)
+        entry = f"_delta_log/{1:020}.json"
+        with contextlib.ExitStack() as stack:
+            if because == "denied":
+                stack.enter_context(storage.denied(f"{table.root}/{entry}", "s3:PutObject"))
+            else:
+                table.write(entry, b"{")
+            said = {"denied": f"Access to .*{entry} is denied", "torn": "The table .* cannot be read"}
+            error = stack.enter_context(pytest.raises(StorageError, match=said[because]))
+            land(table, 10, "r2")
+        told = caplog.text + "".join(traceback.format_exception(error.value))
+        assert not [name for name, secret in access.items() if secret in told]
 
 
 class TestPartsThatAreGone:
