@@ -20,7 +20,6 @@ from airflow_provider_webcollect.landing.tables.table import (
     Lacking,
     Snapshot,
     TableFolder,
-    listed,
     partition_values,
     schema_of,
 )
@@ -122,7 +121,7 @@ class DeltaFolder(TableFolder):
 
     def _write(self, snapshot: DeltaSnapshot | None, lacking: Lacking) -> None:
         self._require(lacking.parts)
-        log = DeltaLog(self, is_new=True) if snapshot is None else snapshot.log
+        log = DeltaLog(self) if snapshot is None else snapshot.log
         self.call("commit", functools.partial(self._add, snapshot, log, lacking))
         if not log.publish():
             raise StorageError(f"others have written to the table {self.url}")
@@ -178,18 +177,14 @@ class DeltaFolder(TableFolder):
 
         :raises FormatChanged: if not all parts are in such folders.
         """
+        folders = [posixpath.dirname(part.name) for part in added]
         if snapshot is not None:
-            for part in added:
-                self._compare_partition(snapshot, posixpath.dirname(part.name))
-            return snapshot.partition_columns
-        names = {tuple(partition_values(posixpath.dirname(part.name))) for part in added}
-        if len(names) > 1:
-            raise FormatChanged(
-                f"the rows for the table {self.url} were written with different `partition`s: "
-                f"{' and '.join(map(listed, sorted(names)))}; discard what is staged, or give the landing "
-                "another destination"
-            )
-        return names.pop() if names else self._partition_names
+            names = snapshot.partition_columns
+        else:
+            names = tuple(partition_values(folders[0])) if folders else self._partition_names
+        for each in folders:
+            self._compare_partition(names, each)
+        return names
 
 
 def _action(part: Part) -> AddAction:

@@ -49,17 +49,15 @@ class DeltaLog:
     """The end of a table's log, from its last checkpoint on, as it was when it was copied.
 
     :param folder: of the table.
-    :param is_new: whether nothing is copied: the table is to be made.
     :ivar is_empty: whether there is no table.
     """
 
-    def __init__(self, folder: Folder, *, is_new: bool = False) -> None:
+    def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._place = Path(tempfile.mkdtemp(prefix="webcollect-delta-"))
         weakref.finalize(self, shutil.rmtree, self._place, ignore_errors=True)
         self._contents: dict[str, bytes] = {}
-        if not is_new:
-            self._copy_log()
+        self._copy_log()
         self.is_empty = not self._contents
 
     @property
@@ -92,7 +90,15 @@ class DeltaLog:
         return True
 
     def _copy_log(self) -> None:
-        first = number = self._copy_checkpoint()
+        number = 0
+        if (hint := self._copy(_HINT)) is not None:
+            checkpoint = msgspec.json.decode(hint, type=_Checkpoint)
+            number = checkpoint.version + 1
+            if checkpoint.parts is not None or checkpoint.v2Checkpoint is not None:
+                self._copy_listed(checkpoint.version)
+            elif self._copy(f"{DELTA_LOG}/{checkpoint.version:020}.checkpoint.parquet") is None:
+                self._copy_listed(0)
+        first = number
         while self._copy(_entry(number)) is not None:
             number += 1
         if number == first > 0:
@@ -101,18 +107,6 @@ class DeltaLog:
         if not self._contents:
             # it may begin with a checkpoint that nothing names
             self._copy_listed(0)
-
-    def _copy_checkpoint(self) -> int:
-        """Copy the last checkpoint, and return the number of the first entry after it."""
-        hint = self._copy(_HINT)
-        if hint is None:
-            return 0
-        checkpoint = msgspec.json.decode(hint, type=_Checkpoint)
-        if checkpoint.parts is not None or checkpoint.v2Checkpoint is not None:
-            self._copy_listed(checkpoint.version)
-        elif self._copy(f"{DELTA_LOG}/{checkpoint.version:020}.checkpoint.parquet") is None:
-            self._copy_listed(0)
-        return checkpoint.version + 1
 
     def _copy_listed(self, first: int) -> None:
         """Copy all files of the log from a number on."""

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 #: The property with the version of the last landing.
 VERSION = "webcollect.version"
 _RETRIES = "commit.retry.num-retries"
-#: How pyarrow, by which the library reads and writes, says that somebody may not do something.
-_DENIED = "ACCESS_DENIED"
 
 
 class IcebergSnapshot(Snapshot):
@@ -110,12 +108,6 @@ class IcebergFolder(TableFolder):
             return names
         found = self.call("list", functools.partial(_files_of_snapshots, self.snapshot().table))
         return names - {path.removeprefix(f"{self._location}/") for path in found}
-
-    @staticmethod
-    def is_denied(error: Exception) -> bool:
-        from pyiceberg.exceptions import ForbiddenError
-
-        return isinstance(error, PermissionError | ForbiddenError) or _DENIED in str(error)
 
     def _refuse(self, snapshot: IcebergSnapshot, lacking: Lacking) -> None:
         schema = schema_of(lacking.state)
@@ -229,4 +221,4 @@ def load_table(catalog: Catalog, name: str, *, is_made: bool = False) -> Table:
             "the name"
         ) from error
     except Exception as error:
-        raise table_error(name, error, is_denied=IcebergFolder.is_denied(error)) from None
+        raise table_error(name, error) from None

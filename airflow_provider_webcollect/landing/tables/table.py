@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _COLORS_AND_QUERIES = re.compile(r"\x1b\[\d+m|\?\S*")
+#: How pyarrow, by which pyiceberg reads, says that somebody may not do something.
+_DENIED = "ACCESS_DENIED"
 #: How often a table is written again because others have changed it meanwhile.
 _TRIES = 5
 #: What to do about parts that have landed, and are gone before the table has them.
@@ -116,20 +118,13 @@ class Lacking(NamedTuple):
         }
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return names of columns for a message."""
-    return ", ".join(names) or "nothing"
-
-
-def table_error(table: str, error: Exception, *, is_denied: bool) -> StorageError:
+def table_error(table: str, error: Exception) -> StorageError:
     """Return an error of a table's library as one that names the table.
 
     The text may have addresses with signatures, which stay out.
-
-    :param is_denied: whether it says that somebody may not do something.
     """
     said = " ".join(_COLORS_AND_QUERIES.sub("", str(error)).split())
-    if is_denied:
+    if isinstance(error, PermissionError) or type(error).__name__ == "ForbiddenError" or _DENIED in said:
         return StorageError(
             f"Access to the table {table} is denied; a landing lists, reads, writes and deletes files "
             f"there. ({said})",
@@ -180,11 +175,6 @@ class TableFolder(Folder):
         :raises PartsMissing: if a part is not there.
         """
         raise NotImplementedError
-
-    @staticmethod
-    def is_denied(error: Exception) -> bool:
-        """Return whether the library says so that somebody may not do something."""
-        return isinstance(error, PermissionError)
 
     def refuse_foreign_files(self) -> None:
         # it was read before the log of commits
@@ -280,16 +270,16 @@ class TableFolder(Folder):
         self._partition_names = tuple(partition_values(partition or ""))
         snapshot = self._last()
         if snapshot is not None:
-            self._compare_partition(snapshot, partition or "")
+            self._compare_partition(snapshot.partition_columns, partition or "")
 
-    def _compare_partition(self, snapshot: Snapshot, folders: str) -> None:
-        """Raise :class:`FormatChanged` unless parts in some folders fit the table."""
+    def _compare_partition(self, columns: Sequence[str], folders: str) -> None:
+        """Raise :class:`FormatChanged` unless parts in some folders fit a table that has such partitions."""
         names = list(partition_values(folders))
-        if names != list(snapshot.partition_columns):
+        if names != list(columns):
             raise FormatChanged(
-                f"the table {self.url} is partitioned by {listed(snapshot.partition_columns)}, and "
-                f"`partition` says {listed(names)}; use the same columns, or give the landing another "
-                "destination"
+                f"the table {self.url} is partitioned by {', '.join(columns) or 'nothing'}, and `partition` "
+                f"says {', '.join(names) or 'nothing'}; use the same columns, discard what is staged with "
+                "others, or give the landing another destination"
             )
 
     def _refuse_twins(self, columns: Iterable[str]) -> None:
@@ -317,4 +307,4 @@ class TableFolder(Folder):
         except (LandingError, InvalidArgument):
             raise
         except Exception as error:
-            raise table_error(self.url, error, is_denied=self.is_denied(error)) from None
+            raise table_error(self.url, error) from None
