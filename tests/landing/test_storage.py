@@ -147,10 +147,14 @@ class TestSmallFiles:
             Folder(fs, "elsewhere/prices").create(COMMIT, b"one")
         assert caught.value.permanent
 
-    @pytest.mark.parametrize("storage", ["s3", "azure"], indirect=True)
-    def test_an_absent_bucket_is_no_absent_file(self, storage: Storage) -> None:
-        with pytest.raises(StorageError, match="'elsewhere'"):
-            Folder(storage.fs, "elsewhere/prices").read(COMMIT)
+    @pytest.mark.parametrize(
+        ("storage", "look"),
+        [("s3", "read"), ("azure", "read"), ("s3", "files"), ("gcs", "files")],
+        indirect=["storage"],
+    )
+    def test_an_absent_bucket_is_no_absent_file(self, storage: Storage, look: str) -> None:
+        with pytest.raises(StorageError, match="no bucket or container 'elsewhere'"):
+            getattr(Folder(storage.fs, "elsewhere/prices"), look)(COMMIT)
 
 
 class TestParts:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
+log = logging.getLogger(__name__)
+#: Bytes sent to an object store at a time.
+BLOCK_BYTES = 8 * 1024 * 1024
 _NO_BUCKET = {"ContainerNotFound", "NoSuchBucket"}
 _NO_CREDENTIALS = {
     "CredentialUnavailableError",
@@ -30,6 +33,10 @@ _NO_SPACE = {errno.EDQUOT, errno.ENOSPC}
 
 class Exists(Exception):
     """The file that was to be created is there: another process has created it."""
+
+
+class BucketNotFound(Exception):
+    """The bucket is absent, found by an operation that gets no such error from the storage."""
 
 
 class ErrorResponse(NamedTuple):
@@ -118,20 +125,10 @@ def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageEr
     return StorageError(f"The storage has failed at {shown}: {said}", permanent=number == errno.ENOTDIR)
 
 
-class BucketNotFound(Exception):
-    """The bucket is absent, found by an operation that gets no such error from the storage."""
-
-
 def _anonymous(fs: Any) -> bool:
     if hasattr(fs, "call_s3"):
         return bool(fs.anon)
     return "gs" in fs.protocol and hasattr(fs, "credentials") and fs.credentials.credentials is None
-
-
-log = logging.getLogger(__name__)
-
-#: Bytes sent to an object store at a time.
-BLOCK_BYTES = 8 * 1024 * 1024
 
 
 class Storage(Protocol):

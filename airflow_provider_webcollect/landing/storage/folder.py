@@ -71,7 +71,7 @@ class PartFile:
 
 
 class Folder:
-    """The files of a landing, by their names relative to the folder; the manifest's write is the commit.
+    """The files of a landing, by their names relative to the folder.
 
     All methods raise :class:`~.landing.errors.StorageError` if the storage fails or denies access.
 

@@ -45,8 +45,8 @@ class Conditional(Remote):
     def _found(self, folder: str) -> dict[str, dict[str, Any]]:
         try:
             found: dict[str, dict[str, Any]] = self.fs.find(folder, detail=True)
-        except FileNotFoundError:
-            return {}
+        except FileNotFoundError as error:
+            raise BucketNotFound(folder) from error
         return found
 
     @contextlib.contextmanager
