@@ -116,19 +116,14 @@ class _Text(PartReader):
 
     def count(self, source: BinaryIO, sha256: str) -> int | None:
         digesting = _Digesting(source)
-        rows, failure = 0, None
         try:
             rows = self._count(self._chunks(cast("BinaryIO", digesting)))
-        except Exception as error:
-            if digesting.failed:
-                raise
+        except Exception:
             # a decoding error matters only if the bytes are those that were written
-            failure = error
-        if digesting.sha256() != sha256:
+            if digesting.failed or digesting.sha256() == sha256:
+                raise
             return None
-        if failure is not None:
-            raise failure
-        return rows
+        return rows if digesting.sha256() == sha256 else None
 
     @abstractmethod
     def _count(self, chunks: Iterator[bytes]) -> int:
