@@ -93,7 +93,7 @@ class _Stepping(TableFolder):
 
         def and_lose() -> T:
             done = work()
-            storage.lose()
+            storage.lose(f"{self.root}/table")
             return done
 
         return super().call(what, and_lose)
