@@ -240,14 +240,16 @@ def landing_at(path: Any, storage_options: Mapping[str, Any] | None = None) -> F
 
     :param path: also a folder, which is returned.
     """
+    from airflow_provider_webcollect.landing.log import CommitLog
     from airflow_provider_webcollect.landing.storage.folder import Folder
-    from airflow_provider_webcollect.landing.tables import found_folder, is_iceberg_table
+    from airflow_provider_webcollect.landing.tables import is_iceberg_table, landing_folder
     from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
 
     if isinstance(path, Folder):
         return path
     if not is_iceberg_table(path):
-        return found_folder(*locate(path, storage_options))
+        fs, root = locate(path, storage_options)
+        return landing_folder(fs, root, table_format=CommitLog(Folder(fs, root)).table_format())
     if storage_options is not None:
         raise InvalidArgument("storage_options", "{…}", "the catalog of a table of Iceberg gives them")
     return IcebergFolder(path)

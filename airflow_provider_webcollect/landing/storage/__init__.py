@@ -212,11 +212,9 @@ class Remote:
         walked = self.fs.walk(folder, detail=True, on_error=raise_unless_absent)
         return {f"{parent}/{name}": entry for parent, _, files in walked for name, entry in files.items()}
 
-    @contextlib.contextmanager
-    def upload(self, path: str) -> Iterator[Any]:
+    def upload(self, path: str) -> AbstractContextManager[Any]:
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-        with uploading(self.fs, path) as file:
-            yield file
+        return uploading(self.fs, path)
 
     def open(self, path: str) -> BinaryIO:
         # the listing cache could hide what other processes have written

@@ -72,14 +72,3 @@ def landing_folder(
     from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
 
     return DeltaFolder(fs, root, shown)
-
-
-def found_folder(fs: AbstractFileSystem, root: str, shown: str | None = None) -> Folder:
-    """Return the folder of a landing that is there, as a table if it is one.
-
-    :param shown: as for :func:`landing_folder`.
-    """
-    from airflow_provider_webcollect.landing.log import CommitLog
-
-    folder = landing_folder(fs, root, shown)
-    return landing_folder(fs, root, shown, table_format=CommitLog(folder).table_format())
