@@ -283,12 +283,9 @@ def read_landing(
 def iceberg_table(name: str, conn_id: str, *, is_made: bool = False) -> Table:
     """Return a table of Iceberg.
 
-    :param name: ``catalog.namespace.table``.
+    The other arguments and errors are those of :func:`~.landing.tables.iceberg.load_table`.
+
     :param conn_id: the Airflow connection of its catalog.
-    :param is_made: whether it is made if it is not there.
-    :raises NothingLanded: if there is no such table.
-    :raises DestinationTaken: if it is to be made, and there is no such namespace.
-    :raises StorageError: if it cannot be read or made.
     :raises InvalidArgument: if Airflow has no such connection, or cannot open the catalog with it.
     """
     from airflow_provider_webcollect.landing.tables.iceberg import load_table
