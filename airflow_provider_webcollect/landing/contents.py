@@ -9,26 +9,35 @@ Reading parts that are gone by then raises
 from __future__ import annotations
 
 import bisect
+import contextlib
 import datetime
+import functools
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from collections import deque
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 
 from airflow_provider_webcollect.landing.commits import MOST_RECORDS, counted
-from airflow_provider_webcollect.landing.errors import LandingDamaged, LandingReplaced
+from airflow_provider_webcollect.landing.errors import (
+    DestinationUnreadable,
+    LandingDamaged,
+    LandingReplaced,
+    PartsMissing,
+    UnreadableRow,
+)
 from airflow_provider_webcollect.landing.formats import require
+from airflow_provider_webcollect.landing.formats.reading import PartReader, part_reader
 from airflow_provider_webcollect.landing.keyed import KeyedRows, chosen_columns, in_duckdb, time_or_run
 from airflow_provider_webcollect.landing.log import CommitLog
 from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.options import make_load_options
-from airflow_provider_webcollect.landing.parts import Parts
 from airflow_provider_webcollect.landing.profile import Profile, sum_of
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     import pandas
     import polars
@@ -80,7 +89,7 @@ class LandedData:
         self.uri: str = folder.fs.unstrip_protocol(folder.root)
         self._folder = folder
         self._log = CommitLog(folder)
-        self._files = Parts(folder, manifest, self.uri, self._damage)
+        self._where = f"{self.uri}/{MANIFEST}"
 
     @property
     def identity(self) -> str:
@@ -119,7 +128,7 @@ class LandedData:
         :raises LandingReplaced: if another landing has deleted parts of this one meanwhile.
         """
         parts = (*self._all_parts, *self._quarantined_parts())
-        self._raise(self._files.problems(parts, self._folder.files()))
+        self._raise(self._problems(parts, self._folder.files()))
 
     def profile(self, new_only: bool | str = False, *, since: int | None = None) -> Profile:
         """Return what the rows hold, column by column, as counted when they were landed; no part is read.
@@ -138,17 +147,18 @@ class LandedData:
 
         All commits of the landing are read, and no part.
         """
-        found: dict[Run, RunProfile] = {}
+        found: dict[Run, list[Commit]] = {}
         for commit in self._commits(self._numbers):
-            before = found.get(commit.run)
-            profile = sum_of(part.profile for part in commit.parts)
-            found[commit.run] = RunProfile(
-                commit.run.run_id,
-                commit.at,
-                commit.rows + (before.rows if before else 0),
-                sum_of((before.profile, profile)) if before else profile,
+            found.setdefault(commit.run, []).append(commit)
+        return [
+            RunProfile(
+                run.run_id,
+                commits[-1].at,
+                sum(commit.rows for commit in commits),
+                sum_of(part.profile for commit in commits for part in commit.parts),
             )
-        return list(found.values())
+            for run, commits in found.items()
+        ]
 
     def iter_rows(self, new_only: bool | str = False, *, since: int | None = None) -> Iterator[Row]:
         """Yield the rows as dicts, in order, without loading whole parts into memory.
@@ -167,7 +177,7 @@ class LandedData:
         :raises ExtraMissing: if the format or compression needs a package that is not installed.
         """
         for part in self._readable(new_only, since):
-            yield from self._files.rows(part)
+            yield from self._rows(part)
 
     def to_arrow(self, new_only: bool | str = False, *, since: int | None = None) -> pa.Table:
         """Return the rows as one Arrow table, which must fit into memory.
@@ -181,7 +191,14 @@ class LandedData:
         :raises LandingDamaged: in the same cases as :meth:`iter_rows`, which also lists the other errors.
         :raises ExtraMissing: if pyarrow (the extra ``parquet``) is not installed.
         """
-        return self._files.table(self._readable(new_only, since))
+        parts = self._readable(new_only, since)
+        require("pyarrow", "parquet", "a table of Arrow")
+        import pyarrow as pa
+
+        table = self._reader.joined(table for part in parts for table in self.tables_of(part))
+        # columns of JSON lines, without any: those that others of the landing have
+        names = () if table.num_columns else self.manifest.profile.columns
+        return pa.table({name: pa.array([], pa.string()) for name in names}) if names else table
 
     def to_duckdb(
         self,
@@ -300,7 +317,18 @@ class LandedData:
         :param part: one of :meth:`parts`.
         :raises LandingDamaged: in the same cases as :meth:`iter_rows`, which also lists the other errors.
         """
-        yield from self._files.tables(part)
+        require("pyarrow", "parquet", "a table of Arrow")
+        count = 0
+        try:
+            with self._opened(part) as file:
+                for table in self._reader.tables(file):
+                    count += table.num_rows
+                    yield table
+        except (UnreadableRow, RecursionError) as error:
+            # reading row by row finds the row to name in the error
+            deque(self._rows(part), maxlen=0)
+            raise UnreadableRow(f"a row of {self.uri}/{part.name} cannot be read: {error}") from error
+        self._compare(part, count)
 
     def to_dlt(
         self,
@@ -332,9 +360,12 @@ class LandedData:
 
     def _chosen(self, new_only: bool | str, since: int | None) -> Collection[int] | None:
         """Return the numbers of the commits whose parts are asked for; None for all of them."""
+        # an empty id is that of a run without rows
+        is_of_run = bool(new_only) or isinstance(new_only, str)
         if since is None:
-            return self._of_run(new_only) if is_of_run(new_only) else None
-        if is_of_run(new_only):
+            run_id = new_only if isinstance(new_only, str) else self.manifest.run.run_id
+            return self._of_run(run_id) if is_of_run else None
+        if is_of_run:
             raise InvalidArgument("since", since, "it does not go with `new_only`")
         return range(self._checked(since) + 1, self.manifest.commit + 1)
 
@@ -350,15 +381,12 @@ class LandedData:
             )
         return number
 
-    def _of_run(self, new_only: bool | str) -> Collection[int]:
+    def _of_run(self, run_id: str) -> Collection[int]:
         """Return the numbers of a run's commits."""
-        last, history = self.manifest.run, self.manifest.history
-        run = msgspec.structs.replace(last, run_id=new_only) if isinstance(new_only, str) else last
-        if record := self.manifest.record_of(run):
-            return record.commits
-        if len(history) < MOST_RECORDS:
-            # all runs are in it
-            return ()
+        run = msgspec.structs.replace(self.manifest.run, run_id=run_id)
+        record = self.manifest.record_of(run)
+        if record or len(self.manifest.history) < MOST_RECORDS:
+            return record.commits if record else ()
         return {commit.number for commit in self._commits(self._numbers) if commit.run == run}
 
     def _readable(self, new_only: bool | str, since: int | None) -> Sequence[Part]:
@@ -420,20 +448,75 @@ class LandedData:
             for commit in self._log.commits(apart.commit, apart.commit):
                 yield from commit.parts
 
-    def _raise(self, problems: Sequence[str]) -> None:
-        if problems:
-            raise self._damage(problems)
+    @functools.cached_property
+    def _reader(self) -> PartReader:
+        manifest = self.manifest
+        types = manifest.encoding.get("column_types") or {}
+        reader = part_reader(manifest.format, manifest.compression, manifest.columns or (), types)
+        if reader is None:
+            raise DestinationUnreadable(
+                f"{self.uri} is of the format {manifest.format!r}, which this version cannot read"
+            )
+        return reader
 
-    def _damage(self, problems: Sequence[str]) -> LandingDamaged | LandingReplaced:
+    def _rows(self, part: Part) -> Iterator[Row]:
+        count = 0
+        try:
+            with self._opened(part) as file:
+                for row in self._reader.rows(file):
+                    count += 1
+                    yield row
+        except UnreadableRow as error:
+            raise UnreadableRow(f"row {count + 1} of {self.uri}/{part.name}: {error}") from error
+        self._compare(part, count)
+
+    @contextlib.contextmanager
+    def _opened(self, part: Part) -> Iterator[BinaryIO]:
+        """Open a part; an error in the block becomes that for damage if the part is not what was written."""
+        try:
+            with self._folder.opened(part.name) as file:
+                yield file
+        except Exception as error:
+            self._raise(self._problems([part], self._folder.files()), error)
+            raise
+
+    def _compare(self, part: Part, rows: int) -> None:
+        """Raise the error for damage unless a part has had all of its rows."""
+        if rows != part.rows:
+            found = self._problems([part], self._folder.files())
+            self._raise(found or [f"{part.name} has {rows} rows instead of {part.rows}"])
+
+    def _problems(self, parts: Iterable[Part], sizes: Mapping[str, int]) -> list[str]:
+        """Return how parts differ from what the commits say.
+
+        :param sizes: bytes of the files that are there, by name.
+        """
+        found = ((part.name, self._problem(part, sizes.get(part.name))) for part in parts)
+        return [f"{name} {problem}" for name, problem in found if problem]
+
+    def _problem(self, part: Part, size: int | None) -> str | None:
+        if size is None:
+            return "is missing"
+        if size != part.bytes:
+            return f"has {size} bytes instead of {part.bytes}"
+        try:
+            with self._folder.opened(part.name) as file:
+                rows = self._reader.count(file, part.sha256)
+        except PartsMissing:  # it was deleted since the files were listed
+            return "is missing"
+        if rows is None:
+            return f"does not have the SHA-256 {part.sha256}"
+        return None if rows == part.rows else f"has {rows} rows instead of {part.rows}"
+
+    def _raise(self, problems: Sequence[str], cause: Exception | None = None) -> None:
+        """Raise the error for damaged parts, if there are problems."""
+        if not problems:
+            return
         if self._is_there(self._log.read()):
-            return LandingDamaged(self._where, problems)
-        return LandingReplaced(
+            raise LandingDamaged(self._where, problems) from cause
+        raise LandingReplaced(
             f"{self._where} has changed since it was read, and {problems[0]}; read it again"
-        )
-
-    @property
-    def _where(self) -> str:
-        return f"{self.uri}/{MANIFEST}"
+        ) from cause
 
     def _is_there(self, state: Manifest | None) -> bool:
         """Return whether all that was to be read must still be there.
@@ -448,8 +531,3 @@ class LandedData:
     def _has_parts(self, state: Manifest) -> bool:
         names = {part.name for part in state.parts}
         return all(part.name in names for part in self._all_parts)
-
-
-def is_of_run(new_only: bool | str) -> bool:
-    """Return whether the rows of a run are asked for; an empty id is that of a run without rows."""
-    return bool(new_only) or isinstance(new_only, str)

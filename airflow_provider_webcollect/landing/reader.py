@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_provider_webcollect.landing.commits import alone
-from airflow_provider_webcollect.landing.contents import LandedData, RunProfile, is_of_run
+from airflow_provider_webcollect.landing.contents import LandedData, RunProfile
 from airflow_provider_webcollect.landing.errors import (
     DestinationUnreadable,
     NothingLanded,
@@ -122,6 +122,7 @@ class LandedTable(LandedData):
 
     def __init__(self, folder: TableFolder, manifest: Manifest, snapshot: Snapshot) -> None:
         super().__init__(folder, msgspec.structs.replace(manifest, parts=()))
+        self._where = self.uri
         self._snapshot = snapshot
 
     @functools.cached_property
@@ -129,12 +130,7 @@ class LandedTable(LandedData):
         return self._parts_of(self._numbers)
 
     def uris(self, new_only: bool | str = False, *, since: int | None = None) -> list[str]:
-        """Return the URIs of the table's files, or of the parts of a run or of commits.
-
-        :param new_only: as for a folder.
-        :param since: as for a folder.
-        :raises RowsRewritten: if others have rewritten these parts.
-        """
+        """Return the URIs of the table's files, or of the parts of a run or of commits."""
         if not self._is_read_by_table(new_only, since):
             return super().uris(new_only, since=since)
         # a file that is elsewhere is named by its address
@@ -160,7 +156,7 @@ class LandedTable(LandedData):
         """
         sizes, files = self._folder.files(), self._table_files()
         in_table = [part for part in self._all_parts if part.name in files]
-        problems = self._files.problems((*in_table, *self._quarantined_parts()), sizes)
+        problems = self._problems((*in_table, *self._quarantined_parts()), sizes)
         parts = {part.name for part in self._all_parts}
         problems += [
             f"{name} is missing or not {size} bytes long"
@@ -176,15 +172,8 @@ class LandedTable(LandedData):
         *,
         since: int | None = None,
     ) -> DuckDBPyRelation:
-        """Return the rows as a DuckDB relation, as for a folder.
-
-        It has the columns of the partition too, unlike the rows of one run, or of commits.
-
-        :param connection: as for a folder.
-        :param new_only: as for a folder.
-        :param since: as for a folder.
-        """
-        if since is not None or is_of_run(new_only):
+        """Return the rows as for a folder; all of them have the columns of the partition, too."""
+        if self._chosen(new_only, since) is not None:
             return super().to_duckdb(connection, new_only, since=since)
         require("duckdb", "duckdb", "a relation of DuckDB")
         # not over the dataset: for DuckDB, pyarrow's `Scanner.to_reader` waits, with Python's lock, for files
@@ -232,17 +221,13 @@ class LandedTable(LandedData):
             )
         return super()._keyed(key, compare)
 
-    @property
-    def _where(self) -> str:
-        return self.uri
-
     def _has_parts(self, state: Manifest) -> bool:
         now = self._folder.snapshot()
         return now is not None and now.files.keys() == self._snapshot.files.keys()
 
     def _is_read_by_table(self, new_only: bool | str, since: int | None) -> bool:
         """Return whether all rows are asked for, and others have rewritten some."""
-        return since is None and not is_of_run(new_only) and self._is_rewritten()
+        return self._chosen(new_only, since) is None and self._is_rewritten()
 
     def _is_rewritten(self) -> bool:
         names = {part.name for part in self._all_parts}
