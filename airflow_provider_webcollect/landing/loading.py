@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from dlt import Pipeline
-    from dlt.destinations.job_client_impl import SqlJobClientBase
     from dlt.extract import DltResource
 
     from airflow_provider_webcollect.landing.commits import Manifest, Part
@@ -157,7 +156,7 @@ class NewParts:
                 yield from self._rows(part, first_row, columns)
                 first_row += part.rows
             states[self._landed.identity] = {
-                "options": _plain(self._options),
+                "options": str(tuple(self._options)),
                 "log": manifest.log_id,
                 "commit": manifest.commit,
                 "columns": columns.known,
@@ -175,18 +174,14 @@ class NewParts:
         manifest, number = self._landed.manifest, int(state["commit"])
         # the landing may have begun again, or its folder was emptied, or an older version of a table put back
         is_known = (
-            state["options"] == _plain(self._options)
+            state["options"] == str(tuple(self._options))
             and state["log"] == manifest.log_id
             and manifest.first_commit <= number <= manifest.commit
         )
         return number if is_known else 0
 
     def _missing(self, loaded: int) -> Sequence[Part]:
-        """Return the parts to load.
-
-        :param loaded: the number of the commit up to which they are loaded.
-        :raises LoadRefused: for ``scd2``, if the parts are of several runs.
-        """
+        """Return the parts of the commits after one; for ``scd2`` all parts, if there are any of these."""
         missing = self._landed.parts(since=max(loaded, self._since))
         if self._options.write_disposition != "scd2" or not missing:
             return missing
@@ -267,11 +262,6 @@ class _Columns:
                 )
 
 
-def _plain(options: LoadOptions) -> list[Any]:
-    """Return it as it comes back from dlt's state, which is JSON."""
-    return [options.write_disposition, list(options.primary_key)]
-
-
 def _rows_without_key(table: pa.Table, key: Sequence[str]) -> int:
     """Return how many rows have null or a blank text in a column of the key."""
     import pyarrow as pa
@@ -332,17 +322,23 @@ def _pipeline(
     digest = hashlib.sha256(f"{landed.identity}\n{dataset}.{table}".encode()).hexdigest()[:16]
     with _settings(), tempfile.TemporaryDirectory(prefix="webcollect-load-") as folder:
         import dlt
+        from dlt.common.pipeline import current_pipeline
 
         # loads of several landings into one table may go on at once
         destination = make_destination(
             staging_dataset_name_layout=f"%s_staging_{digest[:8]}", replace_strategy="insert-from-staging"
         )
-        with _active_pipeline_kept():
-            pipeline = dlt.pipeline(
-                f"webcollect_{digest}", pipelines_dir=folder, destination=destination, dataset_name=dataset
-            )
+        active: Any = current_pipeline()
+        pipeline = dlt.pipeline(
+            f"webcollect_{digest}", pipelines_dir=folder, destination=destination, dataset_name=dataset
+        )
+        try:
             pipeline.sync_destination()
             yield pipeline
+        finally:
+            pipeline.deactivate()
+            if active is not None:
+                active.activate()
 
 
 @contextlib.contextmanager
@@ -360,98 +356,69 @@ def _settings() -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-@contextlib.contextmanager
-def _active_pipeline_kept() -> Iterator[None]:
-    from dlt.common.configuration.container import Container
-    from dlt.common.pipeline import PipelineContext
-
-    context = Container()[PipelineContext]
-    before = context.pipeline() if context.is_active() else None
-    try:
-        yield
-    finally:
-        context.deactivate()
-        if before is not None:
-            context.activate(before)
-
-
 def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table: str) -> Sequence[Part]:
     disposition = options.write_disposition
-    with _client(pipeline) as client:
-        columns = _columns(client, table)
+    client: Any = pipeline.destination_client()
+    with client:
+        _, found = client.get_storage_table(table)
+    columns: dict[str, Column] = {name.lower(): column for name, column in found.items()}
     if PART in columns and (VERSION in columns) != (disposition == "scd2"):
         rule = f"{table} was loaded in a way that does not go with it: choose another table, or drop it"
         raise InvalidArgument("write_disposition", disposition, rule)
+    # what earlier loads of this landing have remembered
+    state: Any = pipeline.state
+    for key in ("sources", pipeline.default_schema_name, "resources", table, "landings", landed.identity):
+        state = state.get(key) or {}
     new = NewParts(landed, options)
-    resource = new.resource(table, is_whole=not new.loaded(_state_of(pipeline, landed, table)))
+    resource = new.resource(table, is_whole=not new.loaded(state))
     if columns:
-        resource.add_map(_TypeCheck(pipeline, table, columns))
+        resource.add_map(_type_check(pipeline, table, columns))
     # nothing is changed before all that is new has been read
     pipeline.extract(resource, refresh=_refresh(pipeline, table, columns))
     if not (new.parts or disposition == "replace"):
         return ()
     pipeline.normalize()
     pipeline.load().raise_on_failed_jobs()
-    with _client(pipeline) as client, client.with_staging_dataset():
+    client = pipeline.destination_client()
+    with client, client.with_staging_dataset():
         if client.is_storage_initialized():
             client.sql_client.drop_dataset()
     return new.parts
 
 
-def _state_of(pipeline: Pipeline, landed: LandingSource, table: str) -> dict[str, Any]:
-    """Return what earlier loads of a landing have remembered; empty for nothing."""
-    found: Any = pipeline.state
-    for key in ("sources", pipeline.default_schema_name, "resources", table, "landings", landed.identity):
-        found = found.get(key) or {}
-    return dict(found)
-
-
-def _client(pipeline: Pipeline) -> Any:
-    """Return the client of the destination, which takes SQL."""
-    return pipeline.destination_client()
-
-
-def _columns(client: SqlJobClientBase, table: str) -> dict[str, Column]:
-    """Return the columns of a table by their names in small letters; none if there is no table."""
-    _, columns = client.get_storage_table(table)
-    return {name.lower(): column for name, column in columns.items()}
-
-
-class _TypeCheck:
-    """Lets rows pass whose types the columns of a table can hold: dlt would have the database convert them.
+def _type_check(
+    pipeline: Pipeline, table: str, columns: Mapping[str, Column]
+) -> Callable[[pa.Table], pa.Table]:
+    """Return what lets rows pass whose types a table can hold: dlt would have the database convert them.
 
     :param columns: those of the table, by their names in small letters.
     """
+    import dlt
+    from dlt.common.libs.pyarrow import get_column_type_from_py_arrow
 
-    def __init__(self, pipeline: Pipeline, table: str, columns: Mapping[str, Column]) -> None:
-        known: Mapping[str, Any] = pipeline.default_schema.tables if pipeline.schema_names else {}
-        own = known[table]["columns"] if table in known else {}
-        # what dlt has made of the types of earlier loads is more exact than what the database says of it
-        self._columns = {
-            **columns,
-            **{name.lower(): each for name, each in own.items() if "data_type" in each},
-        }
-        self._table = f"{pipeline.dataset_name}.{table}"
+    # what dlt has made of the types of earlier loads is more exact than what the database says of it
+    own = _known_tables(pipeline).get(table, {"columns": {}})["columns"]
+    exact = {name.lower(): column for name, column in own.items() if "data_type" in column}
 
-    def __call__(self, rows: pa.Table) -> pa.Table:
-        """Return the rows.
-
-        :raises LoadRefused: if the database would round or cut values.
-        """
-        import dlt
-        from dlt.common.libs.pyarrow import get_column_type_from_py_arrow
-
+    def check(rows: pa.Table) -> pa.Table:
         normalized = dlt.current.source_schema().naming.normalize_identifier
         for field in rows.schema:
-            held = self._columns.get(normalized(field.name).lower())
+            held = {**columns, **exact}.get(normalized(field.name).lower())
             given = get_column_type_from_py_arrow(field.type)
             if held and not _holds(held, given):
                 raise LoadRefused(
-                    f"the column `{field.name}` of {self._table} is of the type {_type_name(held)}, which "
-                    f"does not hold the values of the landing, {_type_name(given)}; drop the table, or load "
-                    f"into another"
+                    f"the column `{field.name}` of {pipeline.dataset_name}.{table} is of the type "
+                    f"{_type_name(held)}, which does not hold the values of the landing, "
+                    f"{_type_name(given)}; drop the table, or load into another"
                 )
         return rows
+
+    return check
+
+
+def _known_tables(pipeline: Pipeline) -> Mapping[str, Any]:
+    """Return the tables that dlt has loaded before, as it describes them."""
+    return pipeline.default_schema.tables if pipeline.schema_names else {}
 
 
 def _holds(held: Column, given: Column) -> bool:
@@ -473,8 +440,7 @@ def _refresh(pipeline: Pipeline, table: str, columns: Collection[str]) -> Litera
 
     It also forgets what an earlier write disposition has left in its schema, and would else follow again.
     """
-    tables: dict[str, Any] = pipeline.default_schema.tables if pipeline.schema_names else {}
-    if table not in tables:
+    if table not in (tables := _known_tables(pipeline)):
         return None
     for column in tables[table]["columns"].values():
         for hint in _COLUMN_HINTS:
