@@ -59,11 +59,9 @@ class Contents(NamedTuple):
 class LandingReport(Observer):
     """The report of one landing: counts and logs while it runs, and a summary when it has ended.
 
-    :param path: the folder.
+    :param path: where the files are.
     :param run: the Airflow run.
     :param log: gets a line every few seconds.
-    :param prefix: the beginning of each line.
-    :param is_table: whether it lands in a table.
     :ivar landed: the result of the landing, also if the mark after its commit fails; None if it has failed
         before.
     :ivar checks: what became of the checks in this attempt, also if one of them fails the landing.
@@ -77,8 +75,6 @@ class LandingReport(Observer):
     run: Run
     mode: Mode
     log: Any
-    prefix: str = ""
-    is_table: bool = False
     requests: int = 0
     pages: int = 0
     landed: Landed | None = None
@@ -88,11 +84,6 @@ class LandingReport(Observer):
     task: tuple[str, str] = ("", "")
     _first: tuple[float, int] | None = None
     _logged: float = field(default_factory=time.monotonic)
-
-    @property
-    def name(self) -> str:
-        """What names the landing among those of its task."""
-        return f"{self.place.source} to {self.place.folder}"
 
     def on_request(self) -> None:
         self.requests += 1
@@ -108,17 +99,9 @@ class LandingReport(Observer):
         if now - self._logged < PROGRESS_INTERVAL:
             return
         self._logged = now
-        self.log.info("%s%d of %d rows%s", self.prefix, rows, total, self._rate(now, rows, total))
-
-    def _rate(self, now: float, rows: int, total: int) -> str:
-        """Return the speed since the first page and the time left; empty while there is no speed."""
-        began, before = self._first or (now, rows)
-        if now - began < SHORTEST_MEASURED:
-            return ""
-        rate = (rows - before) / (now - began)
-        if rate < LEAST_RATE:
-            return ""
-        return f", {rate:.0f} rows/s, {(total - rows) / rate:.0f} s left"
+        began, before = self._first
+        rate = _rate(rows - before, now - began, total - rows)
+        self.log.info("%s: %d of %d rows%s", self.place.source, rows, total, rate)
 
     def on_checks(self, outcomes: Sequence[CheckOutcome]) -> None:
         self.checks = outcomes
@@ -191,15 +174,16 @@ class LandingReport(Observer):
         :param listed: whether to list the new parts.
         """
         folder, manifest = str(self.place.folder), self.manifest
-        address = Address.of(self.path)
-        files = [address.file(part.name) for part in self.new]
-        held = Contents.of(self.new)
-        if self.mode == "full":
-            held = Contents(manifest.part_count, manifest.rows, manifest.bytes, manifest.profile)
+        files = [Address.of(self.path).file(part.name) for part in self.new]
+        held = (
+            Contents(manifest.part_count, manifest.rows, manifest.bytes, manifest.profile)
+            if self.mode == "full"
+            else Contents.of(self.new)
+        )
         facts = {
             "destination": folder,
             # a table has no such file, and is read by its own name
-            "manifest": folder if self.is_table else f"{folder.rstrip('/')}/{MANIFEST}",
+            "manifest": folder if manifest.table_format else f"{folder.rstrip('/')}/{MANIFEST}",
             "commit": manifest.commit,
             "rows": held.rows,
             "bytes": held.bytes,
@@ -217,6 +201,13 @@ class LandingReport(Observer):
             "duration": round(self.duration, 3),
         }
         return facts if self.mode == "full" else {**facts, "total_rows": manifest.rows}
+
+
+def _rate(new: int, seconds: float, left: int) -> str:
+    """Return the speed since the first page, and the time left; empty while there is no speed."""
+    if seconds < SHORTEST_MEASURED or new / seconds < LEAST_RATE:
+        return ""
+    return f", {new / seconds:.0f} rows/s, {left * seconds / new:.0f} s left"
 
 
 def are_listed(reports: Iterable[LandingReport]) -> bool:
@@ -333,14 +324,20 @@ def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any
         inputs.append(facet.InputDataset(*each.task, inputFacets=_quality(each)))
         if each.landed is None:
             continue
-        columns = _columns(each.manifest)
-        fields = [facet.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in columns.items()]
+        fields = [
+            facet.SchemaDatasetFacetFields(name=name, type=kind)
+            for name, kind in _columns(each.manifest).items()
+        ]
         written = facet.OutputStatisticsOutputDatasetFacet(
             rowCount=each.committed.rows, size=each.committed.bytes
         )
+        # named by OpenLineage's rules for object stores and files
+        folder = Address.of(each.path)
+        namespace = f"{folder.scheme}://{folder.bucket}" if folder.bucket else folder.scheme
         outputs.append(
             facet.OutputDataset(
-                *_folder_name(Address.of(each.path)),
+                namespace,
+                folder.key or "/",
                 facets={"schema": facet.SchemaDatasetFacet(fields=fields)} if fields else {},
                 outputFacets={"outputStatistics": written},
             )
@@ -350,40 +347,26 @@ def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any
 
 def _quality(each: LandingReport) -> dict[str, Any]:
     """Return OpenLineage's facets on the rows of a task: what they hold, and the checks."""
-    from openlineage.client.facet_v2 import (
-        data_quality_assertions_dataset,
-        data_quality_metrics_input_dataset,
-    )
+    from openlineage.client.facet_v2 import data_quality_assertions_dataset as checked
+    from openlineage.client.facet_v2 import data_quality_metrics_input_dataset as measured
 
-    column = data_quality_metrics_input_dataset.ColumnMetrics
     committed = each.committed
-    columns = {name: column(count=counts.filled) for name, counts in committed.profile.columns.items()}
+    columns = {
+        name: measured.ColumnMetrics(count=counts.filled)
+        for name, counts in committed.profile.columns.items()
+    }
     facets: dict[str, Any] = {}
     if columns:
-        facets["dataQualityMetrics"] = data_quality_metrics_input_dataset.DataQualityMetricsInputDatasetFacet(
+        facets["dataQualityMetrics"] = measured.DataQualityMetricsInputDatasetFacet(
             rowCount=committed.rows, bytes=committed.bytes, columnMetrics=columns
         )
-    assertions = [
-        data_quality_assertions_dataset.Assertion(
-            assertion=outcome.check, success=outcome.state == "passed", column=outcome.column
-        )
+    if assertions := [
+        checked.Assertion(assertion=outcome.check, success=outcome.state == "passed", column=outcome.column)
         for outcome in each.checks
         if outcome.state != "skipped"
-    ]
-    if assertions:
-        facets["dataQualityAssertions"] = data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet(
-            assertions=assertions
-        )
+    ]:
+        facets["dataQualityAssertions"] = checked.DataQualityAssertionsDatasetFacet(assertions=assertions)
     return facets
-
-
-def _folder_name(folder: Address) -> tuple[str, str]:
-    """Return the namespace and name of a folder, by OpenLineage's rules for object stores and files."""
-    return (
-        (f"{folder.scheme}://{folder.bucket}", folder.key or "/")
-        if folder.bucket
-        else (folder.scheme, folder.path)
-    )
 
 
 def _columns(manifest: Manifest) -> dict[str, str | None]:

@@ -320,6 +320,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         """Land the rows and return the summary."""
         from airflow_provider_webcollect.landing.run import land_all
         from airflow_provider_webcollect.service.client import Client
+        from airflow_provider_webcollect.transfers import reporting
 
         began = time.monotonic()
         # whatever ends this task also stops its threads
@@ -338,7 +339,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                     self._land_one(*landings[0])
                 else:
                     jobs = {
-                        report.name: functools.partial(self._land_one, report, job)
+                        f"{job.source} to {report.place.folder}": functools.partial(
+                            self._land_one, report, job
+                        )
                         for report, job in landings
                     }
                     land_all(jobs, int(self.max_concurrency))
@@ -347,7 +350,13 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 self._reported = [report for report in reports if report.landed or report.checks]
                 for report in self._reported:
                     report.report_lineage(hook)
-            facts = self._facts(context, reports, began)
+            sources = [report.place.source for report in reports]
+            facts = (
+                reporting.totals_of(self.destination, reports, began)
+                if self.sources is not None
+                else reports[0].summary(reporting.are_listed(reports))
+            )
+            reporting.report_to_outlets(context, self.outlets, self.webcollect_conn_id, sources, facts)
         if self.skip_if_nothing_new and not facts["rows"] and not facts["quarantined_rows"]:
             raise AirflowSkipException(f"Nothing new for {self.destination}")
         return facts
@@ -358,16 +367,15 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
         return to_openlineage(self._reported)
 
-    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return the same for a task that has failed, as for checks that have."""
-        return self.get_openlineage_facets_on_complete(task_instance)
+    #: Those of a task that has failed, as for checks that have, are the same.
+    get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
     def _landing(self, place: Place, client: Client, ti: Any, began: float) -> tuple[LandingReport, Job]:
         """Return a landing that has not begun, and what will report it."""
         from airflow_provider_webcollect.landing.job import job_of
         from airflow_provider_webcollect.transfers.reporting import LandingReport
 
-        folder = self._folder(place)
+        folder, path = self._opened(place)
         run = Run(
             dag_id=ti.dag_id,
             task_id=ti.task_id,
@@ -376,12 +384,10 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         )
         report = LandingReport(
             place=place,
-            path=self._path(place, folder),
+            path=path,
             run=run,
             mode=self.mode,
             log=self.log,
-            is_table=bool(self.table_format),
-            prefix="" if self.sources is None else f"{place.source}: ",
         )
         job = job_of(client, place.source, folder, run, self._options(), began=began, observer=report)
         return report, job
@@ -397,27 +403,12 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                     job.folder, report.path, job.run, report.new, job.stop
                 )
 
-    def _facts(self, context: Context, reports: Sequence[LandingReport], began: float) -> dict[str, Any]:
-        """Return the summary, and tell the outlets."""
-        from airflow_provider_webcollect.transfers import reporting
-
-        if self.sources is None:
-            facts = reports[0].summary(reporting.are_listed(reports))
-        else:
-            facts = reporting.totals_of(self.destination, reports, began)
-        sources = [report.place.source for report in reports]
-        reporting.report_to_outlets(context, self.outlets, self.webcollect_conn_id, sources, facts)
-        return facts
-
-    def _path(self, place: Place, folder: Folder) -> str | ObjectStoragePath:
-        """Return where the files are: of a table of Iceberg its catalog has said that."""
-        if self.table_format == "iceberg":
-            return str(folder.fs.unstrip_protocol(folder.root))
-        return storage_path(place.folder, self.object_storage_conn_id)
-
-    def _folder(self, place: Place) -> Folder:
+    def _opened(self, place: Place) -> tuple[Folder, str | ObjectStoragePath]:
+        """Return the folder of a landing, and where its files are: a catalog says that of a table."""
         if self.table_format == "iceberg":
             from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
 
-            return IcebergFolder(iceberg_table(str(place.folder), self.iceberg_conn_id, is_made=True))
-        return folder_at(storage_path(place.folder, self.object_storage_conn_id), self.table_format or None)
+            table = IcebergFolder(iceberg_table(str(place.folder), self.iceberg_conn_id, is_made=True))
+            return table, str(table.fs.unstrip_protocol(table.root))
+        path = storage_path(place.folder, self.object_storage_conn_id)
+        return folder_at(path, self.table_format or None), path

@@ -327,7 +327,6 @@ def test_no_rate_is_logged_before_there_is_one(monkeypatch: pytest.MonkeyPatch) 
         Run(dag_id="d", task_id="t", run_id="r"),
         "full",
         log,
-        "task a: ",
     )
     # the third shows so few new rows that the rate would round to none
     for rows, seconds in ((50, 10.0), (50, 10.0), (51, 10.0), (150, 10.0)):
