@@ -6,6 +6,7 @@ import contextlib
 import operator
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -259,31 +260,19 @@ class ValueCounter:
             if name in names:
                 values.add(columns[names.index(name)], self.offset)
             elif rows:
-                values.not_filled.note(UNSET, self.offset)
-
-
-class _Objections:
-    """How many values a check objects to, and the first of them."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.examples: tuple[Example, ...] = ()
-
-    def note(self, value: Any, offset: int) -> None:
-        self.count += 1
-        if len(self.examples) < _EXAMPLES:
-            example = Example(_shown(value), offset)
-            self.examples += () if example in self.examples else (example,)
+                values.note("filled", UNSET, self.offset)
 
 
 class _Values:
-    """The values of one column."""
+    """The values of one column.
+
+    :ivar wrong: how many each check objects to, and ``examples`` the first of them.
+    """
 
     def __init__(self, checks: ColumnChecks) -> None:
         self.checks = checks
-        self.not_filled = _Objections()
-        self.not_matching = _Objections()
-        self.repeated = _Objections()
+        self.wrong: Counter[str] = Counter()
+        self.examples: dict[str, tuple[Example, ...]] = {}
         self.seen: set[int] = set()
         self._matches = re.compile(checks.pattern).fullmatch if checks.pattern else None
 
@@ -291,18 +280,25 @@ class _Values:
         for value in values:
             text = value if type(value) is str else _text(value)
             if not text or text.isspace():
-                self.not_filled.note(value, offset)
+                self.note("filled", value, offset)
                 continue
             if self._matches and not self._matches(text):
-                self.not_matching.note(value, offset)
+                self.note("pattern", value, offset)
             if self.checks.unique:
                 self._compare(text, offset)
+
+    def note(self, check: str, value: Any, offset: int) -> None:
+        """Count a value that a check objects to."""
+        self.wrong[check] += 1
+        noted = self.examples.get(check, ())
+        if len(noted) < _EXAMPLES and (example := Example(_shown(value), offset)) not in noted:
+            self.examples[check] = (*noted, example)
 
     def _compare(self, text: str, offset: int) -> None:
         # eight bytes instead of the text; two texts of a million share a number once in forty million runs
         number = hash(text)
         if number in self.seen:
-            self.repeated.note(text, offset)
+            self.note("unique", text, offset)
         elif len(self.seen) < MOST_COMPARED:
             self.seen.add(number)
 
@@ -384,33 +380,34 @@ def _of_rows(checks: RowChecks, rows: int, history: Sequence[Counts]) -> list[Ch
 
 
 def _of_column(name: str, rows: int, profile: Profile, values: _Values) -> list[CheckOutcome]:
-    checks, outcomes, check = values.checks, [], f"columns.{name[:_SHOWN_NAME]}"
-    counts = profile.columns.get(name)
+    checks, counts = values.checks, profile.columns.get(name)
     unread = f", without {profile.unread:,} that cannot be decoded" if profile.unread else ""
+    outcomes: list[CheckOutcome] = []
+
+    def add(check: str, passed: bool, expected: str, found: str) -> None:
+        examples = values.examples.get(check, ())
+        outcomes.append(_outcome(f"columns.{name[:_SHOWN_NAME]}.{check}", passed, expected, found, examples))
+
     if counts is None:
-        present, expected = f"{check}.present", "a column of this name"
+        expected = "a column of this name"
         if profile.is_cut or not rows:
             why = f"only the first {MAX_COLUMNS} columns were counted" if rows else f"no row{unread}"
-            return [CheckOutcome(present, "skipped", expected, why)]
-        return [_outcome(present, False, expected, f"no row has it{unread}")]
+            return [CheckOutcome(f"columns.{name[:_SHOWN_NAME]}.present", "skipped", expected, why)]
+        add("present", False, expected, f"no row has it{unread}")
+        return outcomes
     if checks.filled is not None:
-        expected, share = f"filled in at least {percent(checks.filled)} of the rows", counts.filled / rows
+        share = counts.filled / rows
         found = f"filled in {percent(share)} of {rows:,} rows{unread}"
-        is_filled = share >= checks.filled
-        outcomes.append(_outcome(f"{check}.filled", is_filled, expected, found, values.not_filled.examples))
+        expected = f"filled in at least {percent(checks.filled)} of the rows"
+        add("filled", share >= checks.filled, expected, found)
     if checks.pattern is not None:
-        expected, objections = f"each value matches {_cut(checks.pattern)}", values.not_matching
-        found = f"{objections.count:,} of {counts.filled:,} values do not match"
-        outcomes.append(
-            _outcome(f"{check}.pattern", not objections.count, expected, found, objections.examples)
-        )
+        wrong = values.wrong["pattern"]
+        found = f"{wrong:,} of {counts.filled:,} values do not match"
+        add("pattern", not wrong, f"each value matches {_cut(checks.pattern)}", found)
     if checks.unique:
-        objections = values.repeated
+        wrong = values.wrong["unique"]
         of = f"the first {MOST_COMPARED:,}" if len(values.seen) >= MOST_COMPARED else f"{counts.filled:,}"
-        found = f"{objections.count:,} of {of} values were there before"
-        outcomes.append(
-            _outcome(f"{check}.unique", not objections.count, "no value twice", found, objections.examples)
-        )
+        add("unique", not wrong, "no value twice", f"{wrong:,} of {of} values were there before")
     return outcomes
 
 
