@@ -116,7 +116,7 @@ class LandedData:
 
         :param new_only: only the parts of a run, and ``since`` those of later commits, see above.
         """
-        return [f"{self.uri}/{part.name}" for part in self._readable(new_only, since)]
+        return [f"{self.uri}/{part.name}" for part in self.parts(new_only, since=since)]
 
     def verify(self) -> None:
         """Read all parts and compare them with the manifest: presence, bytes, SHA-256 and number of rows.
@@ -176,7 +176,7 @@ class LandedData:
             too deeply (some hundred levels).
         :raises ExtraMissing: if the format or compression needs a package that is not installed.
         """
-        for part in self._readable(new_only, since):
+        for part in self.parts(new_only, since=since):
             yield from self._rows(part)
 
     def to_arrow(self, new_only: bool | str = False, *, since: int | None = None) -> pa.Table:
@@ -191,7 +191,7 @@ class LandedData:
         :raises LandingDamaged: in the same cases as :meth:`iter_rows`, which also lists the other errors.
         :raises ExtraMissing: if pyarrow (the extra ``parquet``) is not installed.
         """
-        parts = self._readable(new_only, since)
+        parts = self.parts(new_only, since=since)
         require("pyarrow", "parquet", "a table of Arrow")
         import pyarrow as pa
 
@@ -388,10 +388,6 @@ class LandedData:
         if record or len(self.manifest.history) < MOST_RECORDS:
             return record.commits if record else ()
         return {commit.number for commit in self._commits(self._numbers) if commit.run == run}
-
-    def _readable(self, new_only: bool | str, since: int | None) -> Sequence[Part]:
-        """Return the parts that are asked for, whose files are to be read."""
-        return self.parts(new_only, since=since)
 
     @property
     def _all_parts(self) -> tuple[Part, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
@@ -23,7 +24,7 @@ from airflow_provider_webcollect.landing.tables.table import TableFolder
 from airflow_provider_webcollect.service import validation
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     import pyarrow as pa
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
@@ -131,30 +132,31 @@ class LandedTable(LandedData):
 
     def uris(self, new_only: bool | str = False, *, since: int | None = None) -> list[str]:
         """Return the URIs of the table's files, or of the parts of a run or of commits."""
-        if not self._is_read_by_table(new_only, since):
-            return super().uris(new_only, since=since)
-        # a file that is elsewhere is named by its address
-        return [name if "://" in name else f"{self.uri}/{name}" for name in self._table_files()]
+        if self._is_read_by_table(new_only, since):
+            # a file that is elsewhere is named by its address
+            return [name if "://" in name else f"{self.uri}/{name}" for name in self._files]
+        self._refuse_rewritten(self.parts(new_only, since=since))
+        return super().uris(new_only, since=since)
 
     def iter_rows(self, new_only: bool | str = False, *, since: int | None = None) -> Iterator[Row]:
         if not self._is_read_by_table(new_only, since):
             yield from super().iter_rows(new_only, since=since)
             return
-        batches = self._snapshot.batches(self._columns())
+        batches = self._snapshot.batches(self.manifest.columns or ())
         while (batch := self._folder.call("read", lambda: next(batches, None))) is not None:
             yield from batch.to_pylist()
 
     def to_arrow(self, new_only: bool | str = False, *, since: int | None = None) -> pa.Table:
         if not self._is_read_by_table(new_only, since):
             return super().to_arrow(new_only, since=since)
-        return self._folder.call("read", lambda: self._snapshot.to_arrow(self._columns()))
+        return self._folder.call("read", lambda: self._snapshot.to_arrow(self.manifest.columns or ()))
 
     def verify(self) -> None:
         """Compare the table's parts with the commits; of files that others have written, check the size.
 
         :raises LandingDamaged: listing all differences.
         """
-        sizes, files = self._folder.files(), self._table_files()
+        sizes, files = self._folder.files(), self._files
         in_table = [part for part in self._all_parts if part.name in files]
         problems = self._problems((*in_table, *self._quarantined_parts()), sizes)
         parts = {part.name for part in self._all_parts}
@@ -180,14 +182,6 @@ class LandedTable(LandedData):
         # that a thread opens by Python, which can then wait forever
         return in_duckdb(self._folder.call("read", self._snapshot.to_arrow), connection)
 
-    def tables_of(self, part: Part) -> Iterator[pa.Table]:
-        """Yield the rows of a part as for a folder.
-
-        :raises RowsRewritten: if others have rewritten it.
-        """
-        self._refuse_rewritten([part])
-        yield from super().tables_of(part)
-
     @property
     def _numbers(self) -> Collection[int]:
         return range(self.manifest.first_commit, self.manifest.rows_commit + 1)
@@ -198,14 +192,14 @@ class LandedTable(LandedData):
     def _parts_of(self, numbers: Collection[int]) -> tuple[Part, ...]:
         return tuple(part for commit in self._commits(numbers) for part in commit.added)
 
-    def _readable(self, new_only: bool | str, since: int | None) -> Sequence[Part]:
-        parts = super()._readable(new_only, since)
-        self._refuse_rewritten(parts)
-        return parts
+    @contextlib.contextmanager
+    def _opened(self, part: Part) -> Iterator[BinaryIO]:
+        self._refuse_rewritten([part])
+        with super()._opened(part) as file:
+            yield file
 
     def _refuse_rewritten(self, parts: Iterable[Part]) -> None:
-        whole = self._folder.call("read", lambda: self._snapshot.whole_files)
-        if gone := next((part for part in parts if part.name not in whole), None):
+        if gone := next((part for part in parts if part.name not in self._whole_files), None):
             raise RowsRewritten(
                 f"others have rewritten {gone.name} of the table {self.uri}, or deleted rows of it: its rows "
                 "can be read with all others alone, and not in their order"
@@ -231,11 +225,12 @@ class LandedTable(LandedData):
 
     def _is_rewritten(self) -> bool:
         names = {part.name for part in self._all_parts}
-        whole = self._folder.call("read", lambda: self._snapshot.whole_files)
-        return names != self._table_files().keys() or not names.issubset(whole)
+        return names != self._files.keys() or not names.issubset(self._whole_files)
 
-    def _table_files(self) -> Mapping[str, int]:
+    @functools.cached_property
+    def _files(self) -> Mapping[str, int]:
         return self._folder.call("read", lambda: self._snapshot.files)
 
-    def _columns(self) -> list[str]:
-        return list(self.manifest.columns or ())
+    @functools.cached_property
+    def _whole_files(self) -> Collection[str]:
+        return self._folder.call("read", lambda: self._snapshot.whole_files)

@@ -270,16 +270,17 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             raise InvalidArgument("skip_if_nothing_new", True, "it goes with mode='incremental' alone")
 
     def _check_iceberg(self) -> None:
-        if self.partition:
-            rule = "a table of Iceberg gets no partitions by landings"
-            raise InvalidArgument("partition", self.partition, rule)
+        for name, rule in (
+            ("partition", "a table of Iceberg gets no partitions by landings"),
+            (
+                "object_storage_conn_id",
+                "a table of Iceberg is where its catalog says, with the credentials of that",
+            ),
+            ("redshift_manifest", "Redshift reads a table of Iceberg by its catalog"),
+        ):
+            if value := getattr(self, name):
+                raise InvalidArgument(name, value, rule)
         validation.text("iceberg_conn_id", self.iceberg_conn_id)
-        if self.object_storage_conn_id:
-            rule = "a table of Iceberg is where its catalog says, with the credentials of that"
-            raise InvalidArgument("object_storage_conn_id", self.object_storage_conn_id, rule)
-        if self.redshift_manifest:
-            rule = "Redshift reads a table of Iceberg by its catalog"
-            raise InvalidArgument("redshift_manifest", True, rule)
 
     def _places(self) -> list[Place]:
         """Return each source with its folder, or its table of Iceberg."""
