@@ -147,9 +147,10 @@ class NewParts:
             states = dlt.current.resource_state().setdefault("landings", {})
             state = states.get(self._landed.identity)
             self.parts = self._missing(self.loaded(state))
-            keeps_columns = state and self._options.write_disposition != "replace"
-            columns = _Columns(name, state["columns"] if keeps_columns else {})
             manifest = self._landed.manifest
+            columns = _Columns(name)
+            # those of parts that were loaded before, too
+            columns.add(manifest.columns or manifest.profile.columns)
             # the parts of the last commits are the last ones
             first_row = manifest.rows - sum(part.rows for part in self.parts)
             for part in self.parts:
@@ -159,7 +160,6 @@ class NewParts:
                 "options": str(tuple(self._options)),
                 "log": manifest.log_id,
                 "commit": manifest.commit,
-                "columns": columns.known,
             }
 
         return dlt.resource(tables, name=name, **_hints(self._options, by_row, is_whole))
@@ -231,20 +231,17 @@ class NewParts:
 
 
 class _Columns:
-    """The columns that a table has of a landing, whose parts may have different ones.
+    """The columns that a table gets of a landing, whose parts may have different ones.
 
     :param table: its name.
-    :param known: the columns of earlier loads.
-    :ivar known: their names in the landing, by those that dlt makes of them.
     """
 
-    def __init__(self, table: str, known: Mapping[str, str]) -> None:
+    def __init__(self, table: str) -> None:
         import dlt
 
-        self.known = dict(known)
         self._table = table
         self._normalized = dlt.current.source_schema().naming.normalize_identifier
-        self._added = {self._normalized(name): f"{name}, which loads add," for name in _ADDED}
+        self._names = {self._normalized(name): f"{name}, which loads add," for name in _ADDED}
 
     def add(self, names: Iterable[str]) -> None:
         """Add columns.
@@ -253,7 +250,7 @@ class _Columns:
         """
         for name in names:
             column = self._normalized(name)
-            other = self._added.get(column) or self.known.setdefault(column, name)
+            other = self._names.setdefault(column, name)
             if other != name:
                 raise LoadRefused(
                     f"two columns would get the same name in {self._table}: {other} and {name} would be "
