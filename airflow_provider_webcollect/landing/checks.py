@@ -116,11 +116,6 @@ class CheckOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.check}: {self.found}{examples}; expected: {self.expected}"
 
 
-def as_json(outcomes: Sequence[CheckOutcome]) -> list[dict[str, Any]]:
-    """Return outcomes as plain JSON."""
-    return msgspec.json.decode(_encode(outcomes), type=list[dict[str, Any]])
-
-
 def make_checks(checks: object, file_format: FileFormat) -> Checks | None:
     """Return the checked declaration; None if there are no checks. Imports nothing heavy.
 

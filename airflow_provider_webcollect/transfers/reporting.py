@@ -8,10 +8,10 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from airflow_provider_webcollect.assets import Address, LandingEvent, dataset_name, landing_asset
-from airflow_provider_webcollect.landing.checks import as_json
 from airflow_provider_webcollect.landing.commits import Manifest, Mode, Part, Run, Source, counted
 from airflow_provider_webcollect.landing.job import Landed, Observer
 from airflow_provider_webcollect.landing.names import MANIFEST, redshift_manifest
@@ -194,7 +194,8 @@ class LandingReport(Observer):
                 name: counts.filled * 10_000 // held.rows / 10_000
                 for name, counts in held.profile.columns.items()
             },
-            "checks": as_json(self.landed.checks if self.landed else ()),
+            # without tuples, which XCom would mark as such
+            "checks": msgspec.json.decode(msgspec.json.encode(self.landed.checks if self.landed else ())),
             "uris": [file.uri for file in files] if listed else None,
             "objects": [file.key for file in files] if listed else None,
             "redshift_manifest": self.redshift_manifest,
