@@ -119,14 +119,14 @@ class LandingReport(Observer):
         finally:
             self.duration = time.monotonic() - began
             self._send_metrics()
-        new = Contents.of(self.new)
+        new = Contents.of(self.result.new)
         self.log.info(
             "%s: %d new rows in %s at %s, which has %d rows now",
             self.place.source,
             new.rows,
             counted(new.parts, "part"),
             self.place.folder,
-            self.manifest.rows,
+            self.result.manifest.rows,
         )
 
     def _send_metrics(self) -> None:
@@ -147,11 +147,6 @@ class LandingReport(Observer):
         """What this attempt has committed."""
         return Contents.of(self.landed.committed if self.landed else ())
 
-    @property
-    def new(self) -> Sequence[Part]:
-        """The parts that this run has landed, in whichever of its attempts."""
-        return self.landed.new if self.landed else ()
-
     def report_lineage(self, hook: WebCollectHook) -> None:
         """Report source and folder to Airflow's hook lineage; keep the name of the source for OpenLineage."""
         from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
@@ -163,22 +158,22 @@ class LandingReport(Observer):
             get_hook_lineage_collector().add_output_asset(context=self.path, uri=asset.uri)
 
     @property
-    def manifest(self) -> Manifest:
-        """The manifest that lists what has landed, once it has."""
+    def result(self) -> Landed:
+        """What has landed, once it has."""
         assert self.landed is not None
-        return self.landed.manifest
+        return self.landed
 
     def summary(self, listed: bool) -> dict[str, Any]:
         """Return the summary of the landing, for XCom.
 
         :param listed: whether to list the new parts.
         """
-        folder, manifest = str(self.place.folder), self.manifest
-        files = [Address.of(self.path).file(part.name) for part in self.new]
+        folder, landed, manifest = str(self.place.folder), self.result, self.result.manifest
+        files = [Address.of(self.path).file(part.name) for part in landed.new]
         held = (
             Contents(manifest.part_count, manifest.rows, manifest.bytes, manifest.profile)
             if self.mode == "full"
-            else Contents.of(self.new)
+            else Contents.of(landed.new)
         )
         facts = {
             "destination": folder,
@@ -195,7 +190,7 @@ class LandingReport(Observer):
                 for name, counts in held.profile.columns.items()
             },
             # without tuples, which XCom would mark as such
-            "checks": msgspec.json.decode(msgspec.json.encode(self.landed.checks if self.landed else ())),
+            "checks": msgspec.json.decode(msgspec.json.encode(landed.checks)),
             "uris": [file.uri for file in files] if listed else None,
             "objects": [file.key for file in files] if listed else None,
             "redshift_manifest": self.redshift_manifest,
@@ -213,7 +208,7 @@ def _rate(new: int, seconds: float, left: int) -> str:
 
 def are_listed(reports: Iterable[LandingReport]) -> bool:
     """Return whether the new parts of a task are few enough to be listed."""
-    return sum(len(report.new) for report in reports) <= MAX_LISTED
+    return sum(len(report.result.new) for report in reports) <= MAX_LISTED
 
 
 def totals_of(destination: object, reports: Sequence[LandingReport], began: float) -> dict[str, Any]:
@@ -246,11 +241,7 @@ def totals_of(destination: object, reports: Sequence[LandingReport], began: floa
 
 
 def report_to_outlets(
-    context: Context,
-    outlets: Iterable[Any],
-    conn_id: str,
-    sources: Sequence[Source],
-    facts: Mapping[str, Any],
+    context: Context, outlets: Iterable[Any], conn_id: str, source: Source, facts: Mapping[str, Any]
 ) -> None:
     """Add what was landed, and the facts on it, to the events of the task's outlet assets.
 
@@ -258,6 +249,7 @@ def report_to_outlets(
     shares and checks are added: events are kept long and shown in lists.
 
     :param conn_id: the Airflow connection of the service.
+    :param source: what was landed, or one of several sources.
     """
     events: Any = context.get("outlet_events")
     assets = [outlet for outlet in outlets if hasattr(outlet, "uri")]
@@ -265,10 +257,9 @@ def report_to_outlets(
         return
     if summaries := facts.get("sources"):
         sums = {name: facts[name] for name in facts if name not in ("sources", "uris", "objects")}
-        tasks = [source.collection_task_id for source in sources]
         event = LandingEvent(
             webcollect_conn_id=conn_id,
-            collection_task_ids=tasks,
+            collection_task_ids=[summary["collection_task_id"] for summary in summaries],
             manifests=[summary["manifest"] for summary in summaries],
             source_rows=[summary["rows"] for summary in summaries],
             source_commits=[summary["commit"] for summary in summaries],
@@ -277,7 +268,6 @@ def report_to_outlets(
             **sums,
         )
     else:
-        (source,) = sources
         task, lotno = source.collection_task_id, source.lotno
         event = LandingEvent(webcollect_conn_id=conn_id, collection_task_id=task, lotno=lotno, **facts)
     for asset in assets:
@@ -327,7 +317,7 @@ def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any
             continue
         fields = [
             facet.SchemaDatasetFacetFields(name=name, type=kind)
-            for name, kind in _columns(each.manifest).items()
+            for name, kind in _columns(each.landed.manifest).items()
         ]
         written = facet.OutputStatisticsOutputDatasetFacet(
             rowCount=each.committed.rows, size=each.committed.bytes

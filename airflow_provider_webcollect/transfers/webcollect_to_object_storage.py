@@ -351,13 +351,14 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 self._reported = [report for report in reports if report.landed or report.checks]
                 for report in self._reported:
                     report.report_lineage(hook)
-            sources = [report.place.source for report in reports]
             facts = (
                 reporting.totals_of(self.destination, reports, began)
                 if self.sources is not None
                 else reports[0].summary(reporting.are_listed(reports))
             )
-            reporting.report_to_outlets(context, self.outlets, self.webcollect_conn_id, sources, facts)
+            reporting.report_to_outlets(
+                context, self.outlets, self.webcollect_conn_id, reports[0].place.source, facts
+            )
         if self.skip_if_nothing_new and not facts["rows"] and not facts["quarantined_rows"]:
             raise AirflowSkipException(f"Nothing new for {self.destination}")
         return facts
@@ -383,13 +384,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             run_id=ti.run_id,
             map_index=-1 if ti.map_index is None else ti.map_index,
         )
-        report = LandingReport(
-            place=place,
-            path=path,
-            run=run,
-            mode=self.mode,
-            log=self.log,
-        )
+        report = LandingReport(place=place, path=path, run=run, mode=self.mode, log=self.log)
         job = job_of(client, place.source, folder, run, self._options(), began=began, observer=report)
         return report, job
 
@@ -401,7 +396,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             report.landed = run_job(job)
             if self.redshift_manifest and report.landed.own:
                 report.redshift_manifest = write_redshift_manifest(
-                    job.folder, report.path, job.run, report.new, job.stop
+                    job.folder, report.path, job.run, report.landed.new, job.stop
                 )
 
     def _opened(self, place: Place) -> tuple[Folder, str | ObjectStoragePath]:
