@@ -196,7 +196,7 @@ def counting() -> Iterator[Counting]:
 
     Airflow must not have been imported yet.
     """
-    from tests.landing.storages import s3_server
+    from tests.storages import s3_server
 
     options = ["--no-enforce-limits", "--speed", "1000", "--stale-seconds", "0"]
     options += ["--row-bytes", str(ROW_BYTES)]

@@ -27,7 +27,7 @@ from airflow_provider_webcollect.sandbox import Control, demo
 from benchmarks.report import machine
 from benchmarks.server import S3, link, s3, sandbox
 from tests.landing.costs import EACH, Landing, Runs, rows_of, with_rating
-from tests.landing.storages import s3_server
+from tests.storages import s3_server
 
 PAGE_ROWS = 1000
 #: Seconds that each page takes longer in the second round.

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.pauses import Stop
     from tests.contract.client_requests import RequestContract
-    from tests.landing.storages import Storage
     from tests.postgresql import PostgreSQL
+    from tests.storages import Storage
 
 pytest_plugins = ["airflow_provider_webcollect.sandbox.pytest_plugin", "tests.budget"]
 
@@ -133,7 +133,7 @@ def storage_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
 
     A test must use a folder of its own, and is skipped where the server is not installed.
     """
-    from tests.landing.storages import running
+    from tests.storages import running
 
     with contextlib.ExitStack() as stack:
         yield functools.cache(lambda kind: stack.enter_context(running(kind, tmp_path_factory.mktemp(kind))))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.landing.storages import Storage
+    from tests.storages import Storage
 
 assert "airflow" not in sys.modules, "Airflow was imported before its home was set"
 # where tests/conftest.py puts temporary folders: every DAG run commits to the database a dozen times

@@ -33,7 +33,7 @@ from tests.airflow.landings import RETRIES, land
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.landing.storages import Storage
+    from tests.storages import Storage
 
 pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),

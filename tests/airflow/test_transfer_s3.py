@@ -18,7 +18,7 @@ from tests.airflow.landings import RETRIES, land, landed, manifest, table_rows, 
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.landing.storages import Storage
+    from tests.storages import Storage
 
 pytest.importorskip("moto", reason="needs moto[server]")
 pytest.importorskip("airflow.providers.amazon.aws.fs.s3", reason="needs the Amazon provider and s3fs")

@@ -17,7 +17,7 @@ from tests.airflow.warehouses import needs_warehouses, rendered, warehouses  # n
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.landing.storages import Storage
+    from tests.storages import Storage
 
 pytest.importorskip("moto", reason="needs moto[server]")
 pytest.importorskip("airflow.providers.amazon.aws.fs.s3", reason="needs the Amazon provider and s3fs")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
     from tests.cli.conftest import Run
     from tests.cli.processes import Started
-    from tests.landing.storages import Storage
+    from tests.storages import Storage
 
 pytestmark = [
     pytest.mark.webcollect_sandbox(enforce_limits=False),

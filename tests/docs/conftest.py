@@ -43,12 +43,12 @@ from tests.airflow.conftest import (  # noqa: F401  # fixtures
     set_connection,
 )
 from tests.docs.world import STARTS_SANDBOX, World
-from tests.landing.storages import s3_server
+from tests.storages import s3_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.landing.storages import Storage
+    from tests.storages import Storage
 
 
 @pytest.fixture(scope="session")

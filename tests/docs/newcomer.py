@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from demo.ports import free_port
-from tests.landing.storages import s3_server
+from tests.storages import s3_server
 
 log = logging.getLogger("tests.docs.newcomer")
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
 import io
 import json
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from tests.landing.conftest import Folder
+from tests.landing.formats.parts import csv_records, plain, read_csv, read_parquet
 
 FORMATS = [
     {"file_format": "jsonl", "compression": "gzip"},
@@ -44,20 +45,10 @@ def read(folder: Folder) -> list[dict[str, Any]]:
 
 def parse(content: bytes, manifest: dict[str, Any], columns: list[str] | None) -> list[dict[str, Any]]:
     if manifest["format"] == "parquet":
-        import pyarrow.parquet as pq
-
-        table = pq.read_table(io.BytesIO(content))
-        assert table.column_names == columns
-        return table.to_pylist()
-    match manifest["compression"]:
-        case "gzip":
-            content = gzip.decompress(content)
-        case "zstd":
-            import zstandard
-
-            content = zstandard.ZstdDecompressor().decompressobj().decompress(content)
+        assert pq.read_schema(io.BytesIO(content)).names == columns
+        return read_parquet(content)
+    content = plain(content, manifest["compression"])
     if manifest["format"] == "jsonl":
         return [json.loads(line) for line in content.splitlines()]
-    reader = csv.DictReader(io.StringIO(content.decode(), newline=""))
-    assert reader.fieldnames == columns
-    return [{name: value or None for name, value in row.items()} for row in reader]
+    assert csv_records(content)[0] == columns
+    return read_csv(content)

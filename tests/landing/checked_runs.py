@@ -1,42 +1,34 @@
-"""Runs that land the rows of a shop in one folder, and check them."""
+"""Runs that land the rows of a shop in one folder or table, and check them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_webcollect.landing.checks import CheckOutcome, make_checks
 from airflow_provider_webcollect.landing.commits import Run
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed
-from tests.landing.pages import serving
-
-if TYPE_CHECKING:
-    from tests.landing.conftest import Folder, Landing
+from airflow_provider_webcollect.landing.run import run_job
+from tests.landing.pages import make_job, serving, through
 
 
 def goods(count: int, **values: Any) -> list[dict[str, Any]]:
     """Rows of a shop; a value that is None leaves the column out."""
-    made = {"price": "1.50", **values}
-    return [
-        {
-            "url": f"https://shop/{number}",
-            **{name: value for name, value in made.items() if value is not None},
-        }
-        for number in range(count)
-    ]
+    made = {name: value for name, value in {"price": "1.50", **values}.items() if value is not None}
+    return [{"url": f"https://shop/{number}", **made} for number in range(count)]
 
 
 class Runs:
-    """Runs that land what is given, each in its turn, in one folder.
+    """Runs that land what is given, each in its turn, in one folder or table.
 
+    :param folder: with its destination.
     :param options: of all of them.
     """
 
-    def __init__(self, land_job: Landing, folder: Folder, **options: Any) -> None:
+    def __init__(self, folder: Any, **options: Any) -> None:
         self.folder = folder
         self._options = options
         self.rows: list[dict[str, Any]] = []
-        self._land = land_job
         self._number = 0
 
     def land(self, rows: list[dict[str, Any]], checks: Any = None, **options: Any) -> Landed:
@@ -47,16 +39,14 @@ class Runs:
 
     def again(self, checks: Any = None, **options: Any) -> Landed:
         """Land what is there in the name of the last run."""
-        file_format = options.pop("file_format", make_format())
-        fetch = options.pop("fetch", None) or serving(self.rows, 100)
-        return self._land(
-            "t",
-            fetch=fetch,
-            run=Run(dag_id="d", task_id="t", run_id=f"run {self._number}"),
-            file_format=file_format,
-            checks=make_checks(checks, file_format),
-            **{"mode": "incremental", "folder": self.folder.destination, **self._options, **options},
-        )
+        run = Run(dag_id="d", task_id="t", run_id=f"run {self._number}")
+        usual = {"mode": "incremental", "folder": self.folder.destination, "run": run}
+        options = {**usual, **self._options, **options}
+        file_format = options.setdefault("file_format", make_format())
+        fetch = options.pop("fetch", None) or serving(self.rows)
+        if read := options.pop("read", None):
+            fetch = through(read, fetch)
+        return run_job(make_job(fetch, checks=make_checks(checks, file_format), **options))
 
     def outcomes(self, rows: list[dict[str, Any]], checks: Any, **options: Any) -> dict[str, CheckOutcome]:
         """Return the outcome of each check by its name."""

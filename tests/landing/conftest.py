@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fsspec
 import pytest
@@ -23,16 +23,15 @@ from airflow_provider_webcollect.landing.commits import Manifest, Run, Source
 from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
+from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import PageReader
 from tests.conftest import leave_to_the_night
 from tests.interruption import Pauses
 from tests.landing.checked_runs import Runs
-from tests.landing.pages import Fetch, make_job
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client import Client
+from tests.landing.pages import Fetch, Stream, make_job, through
+from tests.storages import Storage
 
 #: Fixtures with kinds of which by day each case is tried on one: a landing does not know the kind of its
 #: filesystem, only its storage does (test_storage.py); nor do the queries on a shop's rows know their format.
@@ -155,6 +154,11 @@ class Folder:
     fs: Any
     root: str
 
+    @classmethod
+    def new(cls, storage: Storage) -> Folder:
+        """Return a folder of a storage that is not there yet."""
+        return cls(storage.fs, storage.new_folder())
+
     @property
     def destination(self) -> Destination:
         return Destination(self.fs, self.root)
@@ -192,13 +196,26 @@ class Folder:
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         self.fs.pipe_file(path, content)
 
+    def damage(self, name: str, content: bytes | None) -> None:
+        """Give a file other content, or none: it vanishes."""
+        if content is None:
+            self.fs.rm_file(f"{self.root}/{name}")
+        else:
+            self.write(name, content)
+
     def manifest(self) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(self.read("_manifest.json"))
         return content
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return what a reader gets who trusts the manifest, once he has checked all it says."""
-        manifest = self.manifest()
+        """Return what a reader gets who trusts the manifest, once he has checked all it says.
+
+        Without one, there is nothing to read.
+        """
+        try:
+            manifest = self.manifest()
+        except FileNotFoundError:
+            return []
         found = [row for part in manifest["parts"] for row in self.rows_of(part)]
         apart = sum(each["rows"] for each in manifest["set_apart"] if not each.get("is_earlier"))
         assert manifest["rows"] == manifest["earlier_rows"] + manifest["total"] - apart == len(found)
@@ -253,6 +270,12 @@ class Folder:
         return {MANIFEST, *commits, *(part["name"] for part in parts)}
 
 
+@pytest.fixture(params=["disk", *(pytest.param(kind, marks=pytest.mark.at_night) for kind in SERVERS)])
+def storage(request: pytest.FixtureRequest, storage_of: Callable[[str], Storage]) -> Storage:
+    """A real storage; those that have servers are tried at night, unless a file says otherwise."""
+    return storage_of(request.param)
+
+
 @pytest.fixture(params=["local", "memory", "store"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
     """A folder that is not there yet, on each kind of filesystem."""
@@ -263,12 +286,6 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
     return Folder(Store(), "bucket/landing")
 
 
-@pytest.fixture
-def client(connect: Callable[..., Client]) -> Client:
-    return connect()
-
-
-Stream = Callable[[Iterator[DataPage]], Iterator[DataPage]]
 Landing = Callable[..., jobs.Landed]
 Landed = Callable[..., Manifest]
 
@@ -288,29 +305,6 @@ def listed(pages: list[DataPage]) -> Fetch:
 def in_order(pages: Iterator[DataPage]) -> Fetch:
     """Return what gives the pages one after another, whatever is requested."""
     return lambda offset: next(pages)
-
-
-def through(stream: Stream, fetch: Fetch) -> Fetch:
-    """Return ``fetch`` whose pages pass through ``stream``, one after another."""
-    requested: list[int] = []
-
-    def fetched() -> Iterator[DataPage]:
-        while requested:
-            yield fetch(requested.pop())
-
-    pages = stream(fetched())
-
-    def passed(offset: int) -> DataPage:
-        nonlocal pages
-        requested.append(offset)
-        try:
-            return next(pages)
-        except StopIteration:
-            requested[:] = [offset]
-            pages = stream(fetched())
-            return next(pages)
-
-    return passed
 
 
 @pytest.fixture
@@ -396,5 +390,5 @@ def task(sandbox: Sandbox, landing: Landed, folder: Folder) -> Task:
 
 
 @pytest.fixture
-def runs(land_job: Landing, folder: Folder) -> Runs:
-    return Runs(land_job, folder)
+def runs(folder: Folder) -> Runs:
+    return Runs(folder)

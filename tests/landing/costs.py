@@ -32,7 +32,7 @@ from airflow_provider_webcollect.landing.storage.object_stores import S3
 from tests.landing import conftest
 from tests.landing.pages import make_job, serving
 from tests.landing.relay import Relay, relayed
-from tests.landing.storages import Storage
+from tests.storages import Storage
 
 Rows = list[dict[str, str]]
 
@@ -173,7 +173,7 @@ class Landing:
     def __init__(self, storage: Storage, runs: Runs) -> None:
         self.runs = runs.count
         self.rows = runs.rows
-        self.folder = conftest.Folder(storage.fs, storage.new_folder())
+        self.folder = conftest.Folder.new(storage)
         self._format = runs.format
         self._storage = storage
         storage.fs.pipe({f"{self.folder.root}/{name}": content for name, content in runs.files().items()})

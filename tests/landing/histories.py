@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import msgspec
+from typing import Any, ClassVar, TypeVar
 
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import LogContended, RowsMissing, SourceReset, StorageError
@@ -16,15 +15,22 @@ from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage import Exists
-from airflow_provider_webcollect.service.models import DataPage
+from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from tests.landing.conftest import Crash, Folder
 from tests.landing.interleaving import LOST, Held, Land, Losing, Outcome, outcome_of, with_storage
-from tests.landing.pages import PAGE, job
+from tests.landing.pages import Rows, job
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+T = TypeVar("T", bound="History")
 
-    from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
+
+def histories(kind: type[T], places: Callable[[], Any], seeds: Iterable[Any], **options: Any) -> Iterator[T]:
+    """Yield histories that have not begun.
+
+    :param places: makes folders or tables that are not there yet.
+    """
+    for seed in seeds:
+        chance = random.Random(f"{seed}")
+        yield kind(places(), chance, chance.choice(kind.RESETS), **options)
 
 
 def does_harm(histories: Iterable[History]) -> bool:
@@ -37,12 +43,12 @@ def does_harm(histories: Iterable[History]) -> bool:
     return False
 
 
-class Generations:
+class Generations(Rows):
     """A source that grows, and that is emptied and filled with other rows."""
 
     def __init__(self) -> None:
+        super().__init__(0)
         self.generation = 0
-        self.count = 0
 
     def reset(self, count: int) -> None:
         self.generation += 1
@@ -52,17 +58,15 @@ class Generations:
         """Return generation and number of each row."""
         return [(self.generation, number) for number in range(self.count)]
 
-    def fetch(self, offset: int) -> DataPage:
-        rows = [msgspec.Raw(b'{"g":%d,"n":%d}' % row) for row in self.rows()[offset : offset + PAGE]]
-        end = min(offset + PAGE, self.count)
-        return DataPage(offset=end, total=self.count, rest_total=self.count - end, rows=rows)
+    def encoded(self, number: int) -> bytes:
+        return b'{"g":%d,"n":%d}' % (self.generation, number)
 
 
 @dataclass
 class History:
     """What happens to a folder.
 
-    :param on_reset: of the runs; the source is emptied unless it is ``fail``.
+    :param on_reset: of the runs, one of :attr:`RESETS`; the source is emptied unless it is ``fail``.
     :param unconditional: whether the storage creates files that are there.
     :param longest: how many things happen at most.
     :ivar reported: the names of the parts that each run has reported, in whichever attempts.
@@ -75,6 +79,8 @@ class History:
         *(Crash, ConnectionError, Exists, StorageError),
         *(LogContended, RowsMissing, SourceReset),
     )
+
+    RESETS: ClassVar[list[str]] = ["fail", "fail", "append", "full"]
 
     folder: Folder
     chance: random.Random
@@ -144,10 +150,8 @@ class History:
 
         :param most: how many operations it comes to, about.
         """
-        held = Held(
-            work, self.folder.destination, self.chance.randint(1, most), unconditional=self.unconditional
-        )
-        self.keep(held)
+        at = self.chance.randint(1, most)
+        self.keep(Held(work, self.folder.destination, at, unconditional=self.unconditional))
 
     def keep(self, held: Held) -> None:
         """Keep what is held; see how it has ended otherwise."""
@@ -228,8 +232,6 @@ class History:
 
     def rows(self) -> list[tuple[int, int]]:
         """Return what a reader gets."""
-        if MANIFEST not in self.folder.names():
-            return []
         return [(row["g"], row["n"]) for row in self.folder.rows()]
 
     def check_rows(self) -> None:

@@ -7,16 +7,13 @@ import copy
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.storage import Exists
+from airflow_provider_webcollect.landing.storage import Exists, Storage
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from tests.interruption import PATIENCE
 from tests.landing.conftest import Crash
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.landing.storage import Storage
 
 Outcome = Landed | BaseException
 Land = Callable[[Folder], Any]
@@ -112,10 +109,7 @@ class Losing(Stepping):
 
 
 #: What a caller hears whose answer was lost.
-LOST = {
-    "failed": functools.partial(OSError, "connection reset"),
-    "refused": functools.partial(Exists, "412"),
-}
+LOST = {"failed": functools.partial(OSError, "connection reset"), "refused": functools.partial(Exists, "412")}
 
 
 class Held:
@@ -129,12 +123,7 @@ class Held:
     """
 
     def __init__(
-        self,
-        land: Land,
-        folder: Folder,
-        at: int | tuple[str, str] | None,
-        *,
-        unconditional: bool = False,
+        self, land: Land, folder: Folder, at: int | tuple[str, str] | None, *, unconditional: bool = False
     ) -> None:
         self._at = at
         self._count = 0
@@ -179,6 +168,13 @@ class Held:
             assert self._going_on.wait(PATIENCE)
             if self._killed:
                 raise Crash
+
+
+def kill(land: Land, folder: Folder, at: tuple[str, str]) -> None:
+    """Let a landing come to one of its operations, and end in its place."""
+    held = Held(land, folder, at)
+    assert held.met
+    assert isinstance(held.end(kill=True), Crash)
 
 
 def stepping(folder: Folder, step: Step, *, unconditional: bool = False) -> Folder:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from airflow_provider_webcollect.landing.commits import (
     Commit,
+    Kind,
     Manifest,
     Part,
     Run,
@@ -18,9 +19,6 @@ from airflow_provider_webcollect.landing.commits import (
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.names import new_attempt_id, part_name
 from airflow_provider_webcollect.landing.plan import encoding_of
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.landing.commits import Kind
 
 #: With which row a landing begins: behind those that are landed; with the first, added or in their place.
 Begin = Literal["end", "reset", "replace"]

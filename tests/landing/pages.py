@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from tests.interruption import Pauses
 #: Rows in a page of :class:`Rows`.
 PAGE = 5
 Fetch = Callable[[int], DataPage]
+Stream = Callable[[Iterator[DataPage]], Iterator[DataPage]]
 
 
 def nothing(*_: object) -> None:
@@ -116,15 +117,41 @@ def serving(rows: list[dict[str, Any]], size: int = 100) -> Callable[[int], Data
     return fetch
 
 
+def through(stream: Stream, fetch: Fetch) -> Fetch:
+    """Return ``fetch`` whose pages pass through ``stream``, one after another."""
+    requested: list[int] = []
+
+    def fetched() -> Iterator[DataPage]:
+        while requested:
+            yield fetch(requested.pop())
+
+    pages = stream(fetched())
+
+    def passed(offset: int) -> DataPage:
+        nonlocal pages
+        requested.append(offset)
+        try:
+            return next(pages)
+        except StopIteration:
+            requested[:] = [offset]
+            pages = stream(fetched())
+            return next(pages)
+
+    return passed
+
+
 class Rows:
     """A source whose rows are numbered."""
 
     def __init__(self, count: int) -> None:
         self.count = count
 
+    def encoded(self, number: int) -> bytes:
+        return b'{"n":%d}' % number
+
     def fetch(self, offset: int) -> DataPage:
         end = min(offset + PAGE, self.count)
-        rows = [msgspec.Raw(b'{"n":%d}' % number) for number in range(offset, end)]
+        rows = [msgspec.Raw(self.encoded(number)) for number in range(offset, end)]
         return DataPage(offset=end, total=self.count, rest_total=self.count - end, rows=rows)
 
 

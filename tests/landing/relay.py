@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from tests.landing.storages import Storage
+from tests.storages import Storage
 
 
 class Request(NamedTuple):

@@ -12,9 +12,9 @@ import time_machine
 from airflow_provider_webcollect.landing.commits import Run
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
-from airflow_provider_webcollect.landing.run import run_job
+from tests.landing.checked_runs import Runs
 from tests.landing.conftest import Folder
-from tests.landing.pages import make_job, serving
+from tests.landing.pages import serving
 
 
 def day(number: int) -> datetime.datetime:
@@ -26,7 +26,7 @@ def run_of(number: int) -> Run:
     return Run(dag_id="d", task_id="t", run_id=f"day {number}")
 
 
-class Shop:
+class Shop(Runs):
     """A landing that gets the rows of a day after those of the days before.
 
     :param folder: None for one in memory.
@@ -34,30 +34,20 @@ class Shop:
     """
 
     def __init__(self, folder: Folder | None = None, **options: Any) -> None:
-        self.folder = folder or Folder(fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}")
-        self._format = make_format(**options)
-        self._source: list[dict[str, Any]] = []
+        folder = folder or Folder(fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}")
+        super().__init__(folder, file_format=make_format(**options), on_reset="append", max_part_bytes=1)
 
-    def land(
-        self, number: int, rows: list[dict[str, Any]], *, reset: bool = False, **options: Any
-    ) -> LandedData:
+    def land(self, number: int, rows: list[Any], *, reset: bool = False, **options: Any) -> LandedData:
         """Land the rows of a day, in parts of two rows.
 
         :param reset: whether the source has lost the rows of the days before.
         :param options: of this landing, such as a partition.
         """
         if reset:
-            self._source.clear()
-        self._source += rows
-        job = make_job(
-            serving(self._source, 2),
-            folder=self.folder.destination,
-            run=run_of(number),
-            file_format=self._format,
-            **{"mode": "incremental", "on_reset": "append", "max_part_bytes": 1, **options},
-        )
+            self.rows.clear()
+        self.rows += rows
         with time_machine.travel(day(number), tick=False):
-            run_job(job)
+            self.again(run=run_of(number), fetch=serving(self.rows, 2), **options)
         return self.landed
 
     @property

@@ -4,40 +4,33 @@ from __future__ import annotations
 
 import functools
 import io
-import itertools
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import duckdb
 import msgspec
 import polars
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
+from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 
-from airflow_provider_webcollect.landing.commits import Run
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Job, Landed
 from airflow_provider_webcollect.landing.log import CommitLog
+from airflow_provider_webcollect.landing.reader import LandedData
 from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.storage import Storage as Operations
 from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
 from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
 from airflow_provider_webcollect.landing.tables.table import TableFolder
 from tests.landing import pages as numbered
 from tests.landing.conftest import Folder
-from tests.landing.interleaving import Losing, Stepping
-from tests.landing.pages import job, make_job, serving
-from tests.landing.storages import local
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyiceberg.catalog import Catalog
-
-    from airflow_provider_webcollect.landing.reader import LandedData
-    from airflow_provider_webcollect.landing.storage import Storage as Operations
-    from tests.landing.storages import Storage
+from tests.landing.interleaving import Held, Losing, Stepping
+from tests.landing.pages import job
+from tests.storages import Storage, local
 
 T = TypeVar("T")
 Rows = list[dict[str, Any]]
@@ -55,18 +48,15 @@ def land(table: Table, count: int, run: str = "r1", **options: Any) -> Landed:
     return run_job(landing(table.destination, count=count, run=run, **options))
 
 
-def in_table(table: Table) -> Callable[..., Landed]:
-    """Return what adds rows to a source, and lands them in a run of its own."""
-    rows: list[dict[str, Any]] = []
-    number = itertools.count(1)
+def land_runs(table: Table, count: int) -> None:
+    """Land five rows by each of some runs, of which r0 is the first."""
+    for run in range(count):
+        land(table, 5 * (run + 1), f"r{run}")
 
-    def run(new: list[dict[str, Any]], **options: Any) -> Landed:
-        rows.extend(new)
-        options = {"mode": "incremental", "file_format": PARQUET, **options}
-        run = Run(dag_id="d", task_id="t", run_id=f"r{next(number)}")
-        return run_job(make_job(serving(rows), folder=table.destination, run=run, **options))
 
-    return run
+def held_at(table: Table, at: int | tuple[str, str], **options: Any) -> Held:
+    """Land numbered rows, but stop before an operation or a call of the table's library."""
+    return Held(lambda place: run_job(landing(place, **options)), table.destination, at)
 
 
 def numbers(table: Table, version: Any = None) -> list[int]:
@@ -110,12 +100,9 @@ class SteppingIceberg(_Stepping, IcebergFolder):
 class Table(Folder):
     """A destination that is a table of Delta Lake."""
 
-    kind: type[DeltaFolder] = SteppingDelta
-    iceberg_kind: type[IcebergFolder] = SteppingIceberg
-
     @property
     def destination(self) -> DeltaFolder:
-        return self.kind(self.fs, self.root)
+        return SteppingDelta(self.fs, self.root)
 
     def landed(self) -> LandedData:
         from airflow_provider_webcollect.landing.reader import read_landing
@@ -192,8 +179,6 @@ class IcebergTable(Table):
     :param name: ``namespace.table`` in it.
     """
 
-    iceberg_kind: type[IcebergFolder] = SteppingIceberg
-
     def __init__(self, catalog: Catalog, name: str) -> None:
         self.catalog, self.name = catalog, name
         catalog.create_table(name, Schema())
@@ -202,7 +187,7 @@ class IcebergTable(Table):
 
     @property
     def destination(self) -> Any:
-        return self.iceberg_kind(self.table())
+        return SteppingIceberg(self.table())
 
     @property
     def location(self) -> Any:
@@ -242,8 +227,7 @@ def tables_in(folder: Path, kind: str) -> Callable[[], Table]:
     :param kind: ``delta`` or ``iceberg``.
     """
     if kind == "delta":
-        disk = local(folder)
-        return lambda: Table(disk.fs, disk.new_folder())
+        return functools.partial(Table.new, local(folder))
     catalog = sql_catalog(folder)
     return lambda: IcebergTable(catalog, f"shop.t{uuid.uuid4().hex}")
 

@@ -7,11 +7,13 @@ discarded, once, and every part of the landing is reported by one run.
 
 from __future__ import annotations
 
+import functools
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 
 from airflow_provider_webcollect.landing.checks import make_checks
@@ -24,21 +26,13 @@ from airflow_provider_webcollect.landing.errors import (
     PartsMissing,
 )
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.review import accept, discard, in_review, quarantine
-from airflow_provider_webcollect.service.models import DataPage
+from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.conftest import Folder
-from tests.landing.histories import Generations, History, does_harm
-from tests.landing.pages import PAGE
-from tests.landing.storages import local
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-
-    from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
-    from tests.landing.interleaving import Outcome
+from tests.landing.histories import Generations, History, does_harm, histories
+from tests.landing.interleaving import Outcome
+from tests.storages import local
 
 pytestmark = pytest.mark.usefixtures("long_reads", "each_part_is_staged")
 EVERY = range(3000)
@@ -62,13 +56,8 @@ class Site(Generations):
         super().reset(count)
         self.bad.clear()
 
-    def fetch(self, offset: int) -> DataPage:
-        rows = [
-            msgspec.Raw(b'{"g":%d,"n":%d,"ok":"%s"}' % (*row, b"" if row[1] in self.bad else b"yes"))
-            for row in self.rows()[offset : offset + PAGE]
-        ]
-        end = min(offset + PAGE, self.count)
-        return DataPage(offset=end, total=self.count, rest_total=self.count - end, rows=rows)
+    def encoded(self, number: int) -> bytes:
+        return b'{"g":%d,"n":%d,"ok":"%s"}' % (self.generation, number, b"" if number in self.bad else b"yes")
 
 
 @dataclass
@@ -76,9 +65,14 @@ class CheckedHistory(History):
     """What happens to a folder whose runs check their rows."""
 
     ENDS = (*History.ENDS, ChecksFailed, NothingToReview, NothingLanded, PartsMissing)
+    RESETS = ["fail", "append", "full", "full"]  # noqa: RUF012  # as in the class above
 
     source: Site = field(default_factory=Site)
-    on_failed_checks: str = "fail"
+    longest: int = 30
+    on_failed_checks: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.on_failed_checks = self.chance.choice(["fail", "quarantine", "quarantine"])
 
     def things(self) -> list[Callable[[], None]]:
         return [*super().things(), self.decide, self.decide, self.put_back, self.tidy]
@@ -87,7 +81,7 @@ class CheckedHistory(History):
         return {**super().options(), "checks": CHECKS, "on_failed_checks": self.on_failed_checks}
 
     def grow(self) -> None:
-        before = self.source.count if self.source.count else 0
+        before = self.source.count
         super().grow()
         if self.chance.random() < 0.5:
             self.source.bad.update(range(min(before, self.source.count), self.source.count))
@@ -143,24 +137,11 @@ class CheckedHistory(History):
 
     def quarantined(self) -> list[tuple[int, int]]:
         """Return the rows that are quarantined."""
-        if MANIFEST not in self.folder.names():
-            return []
         return [(row["g"], row["n"]) for row in self.folder.rows_apart()]
 
 
-def histories(tmp_path: Path, seeds: Iterable[int]) -> Iterator[CheckedHistory]:
-    """Yield histories that have not begun."""
-    storage = local(tmp_path)
-    for seed in seeds:
-        chance = random.Random(f"{seed}")
-        on_reset = chance.choice(["fail", "append", "full", "full"])
-        on_failed_checks = chance.choice(["fail", "quarantine", "quarantine"])
-        folder = Folder(storage.fs, storage.new_folder())
-        yield CheckedHistory(folder, chance, on_reset, on_failed_checks=on_failed_checks, longest=30)
-
-
 def test_every_row_is_landed_quarantined_or_discarded_once(tmp_path: Path) -> None:
-    for history in histories(tmp_path, HISTORIES):
+    for history in histories(CheckedHistory, functools.partial(Folder.new, local(tmp_path)), HISTORIES):
         history.happen()
 
 
@@ -168,4 +149,5 @@ def test_harm_is_found_where_leftovers_are_deleted_without_regard_to_the_quarant
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Manifest, "quarantined", ())
-    assert does_harm(histories(tmp_path, range(HARMED)))
+    places = functools.partial(Folder.new, local(tmp_path))
+    assert does_harm(histories(CheckedHistory, places, range(HARMED)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,9 +25,6 @@ from airflow_provider_webcollect.landing.commits import (
 )
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable
 from tests.landing.logs import commit_after, decision, restoring
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @dataclasses.dataclass
@@ -105,16 +103,8 @@ class Model:
 
 
 MOVES = [
-    "landed",
-    "landed",
-    "quarantined",
-    "discarded",
-    "reset",
-    "replace",
-    "accept",
-    "discard",
-    "exported",
-    "restore",
+    *("landed", "landed", "quarantined", "discarded", "reset", "replace"),
+    *("accept", "discard", "exported", "restore"),
 ]
 
 
@@ -269,9 +259,7 @@ def test_a_log_does_not_begin_with_what_needs_another(kind: str) -> None:
 
 
 @given(logs(), st.data())
-def test_a_log_that_lacks_a_commit_or_has_them_in_another_order_is_refused(
-    model: Model, data: st.DataObject
-) -> None:
+def test_a_log_that_lacks_a_commit_or_is_out_of_order_is_refused(model: Model, data: st.DataObject) -> None:
     others = data.draw(
         st.one_of(
             st.permutations(model.commits),

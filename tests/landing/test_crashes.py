@@ -4,95 +4,133 @@ from __future__ import annotations
 
 import itertools
 import random
+import signal
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_provider_webcollect.sandbox import Sandbox
 from tests.conftest import ALL_HISTORIES, SEED
-from tests.landing.conftest import SERVERS
-from tests.landing.storages import Storage
-from tests.landing.victim import Victim, check, running_lander
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterator
-
-    from airflow_provider_webcollect.sandbox import Sandbox
+from tests.landing.conftest import Folder
+from tests.landing.forks import Forks, running
+from tests.landing.tables import IcebergTable, Table, as_texts, same, sql_catalog
+from tests.storages import Storage
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 KILLS = 15 if ALL_HISTORIES else 2
 ROWS = 600
-
-
-#: What the storages need, to be imported before anything forks.
-MODULES = ("s3fs.core", "adlfs", "gcsfs.core")
-
-
-@pytest.fixture(params=["disk", *(pytest.param(kind, marks=pytest.mark.at_night) for kind in SERVERS)])
-def storage(request: pytest.FixtureRequest, storage_of: Callable[[str], Storage]) -> Storage:
-    """A real storage of each kind."""
-    return storage_of(request.param)
+#: What storages and tables need, to be imported before anything forks.
+MODULES = (
+    "requests",
+    "s3fs.core",
+    "adlfs",
+    "gcsfs.core",
+    "deltalake",
+    "pyiceberg.catalog.sql",
+    "pyiceberg.io.fsspec",
+)
 
 
 @pytest.fixture(scope="module")
-def lander() -> Iterator[subprocess.Popen[str]]:
+def lander() -> Iterator[Forks]:
     """What lands in forks of itself."""
     installed = [module for module in MODULES if find_spec(module.partition(".")[0])]
-    with running_lander(", ".join(installed)) as process:
-        yield process
+    with running("tests.landing.lander", *installed) as forks:
+        yield forks
 
 
-def test_every_row_lands_once_wherever_the_process_is_killed(
-    lander: subprocess.Popen[str], sandbox: Sandbox, storage: Storage
-) -> None:
-    """Kills in the place of random requests, uploads, renames, listings and removals; then retries."""
-    chance = random.Random(f"{SEED} operations")
+class Victim:
+    """Lands a task in processes that get killed."""
+
+    def __init__(
+        self, lander: Forks, sandbox: Sandbox, storage: Storage, task: str, table_format: str | None = None
+    ) -> None:
+        self.lander, self.sandbox, self.task = lander, sandbox, task
+        self.folder = Folder.new(storage)
+        self.is_table = table_format is not None
+        self.kills = 0
+        self.order = {
+            "url": sandbox.url,
+            "token": sandbox.access_token,
+            "kind": storage.kind,
+            "storage": storage.options,
+            "root": self.folder.root,
+            "task": task,
+            "table_format": table_format,
+        }
+
+    def land(self, **kill: float) -> bool:
+        """Return whether it landed; if not, it was killed.
+
+        :param kill: ``kill_at`` an operation, or ``kill_after`` some seconds.
+        """
+        status = self.lander.run({**self.order, **kill})
+        assert status in {0, -signal.SIGKILL}
+        self.kills += status != 0
+        return status == 0
+
+    def check(self, *, whole: bool = False) -> None:
+        """What a reader sees is all or nothing; if it is all, no more and no less."""
+        expected, found = self.sandbox.control.true_rows(self.task), self.folder.rows()
+        if self.is_table:
+            assert same(found, as_texts(expected)) or (found == [] and not whole)
+        else:
+            assert found == expected or (found == [] and not whole)
+        if whole:
+            assert self.folder.manifest()["exported_at"]
+            assert self.sandbox.control.task(self.task)["exported"]
+
+
+def kill_and_land(lander: Forks, sandbox: Sandbox, storage: Storage, kill: Callable[[], Any]) -> None:
+    """Land tasks in processes that get killed again and again, and at last in one that does not."""
     kills = 0
     while kills < KILLS:
         task = sandbox.control.add_task(rows=ROWS // 2, lots=2)["task_id"]
         victim = Victim(lander, sandbox, storage, task)
-        while not victim.land(kill_at=chance.randint(1, 60)):
-            check(victim, sandbox)
-        check(victim, sandbox)
-        assert victim.folder.manifest()["exported_at"]
-        assert sandbox.control.task(task)["exported"]
+        while victim.kills < 6 and not victim.land(**kill()):
+            victim.check()
+        assert victim.land()
+        victim.check(whole=True)
         kills += victim.kills
+
+
+def test_each_row_lands_once_wherever_it_is_killed(lander: Forks, sandbox: Sandbox, storage: Storage) -> None:
+    """Kills in the place of random requests, uploads, renames, listings and removals; then retries."""
+    chance = random.Random(f"{SEED} operations")
+    kill_and_land(lander, sandbox, storage, lambda: {"kill_at": chance.randint(1, 60)})
 
 
 @pytest.mark.at_night
 @pytest.mark.parametrize("storage", ["disk", "s3"], indirect=True)
-def test_every_row_lands_once_whenever_the_process_is_killed(
-    lander: subprocess.Popen[str], sandbox: Sandbox, storage: Storage
-) -> None:
+def test_each_row_lands_once_whenever_it_is_killed(lander: Forks, sandbox: Sandbox, storage: Storage) -> None:
     """Kills after random times."""
     sandbox.control.configure(latency=0.02)
     chance = random.Random(f"{SEED} times")
-    kills = 0
-    while kills < KILLS:
-        task = sandbox.control.add_task(rows=ROWS // 2, lots=2)["task_id"]
-        victim = Victim(lander, sandbox, storage, task)
-        while victim.kills < 6 and not victim.land(kill_after=chance.uniform(0, 0.6)):
-            check(victim, sandbox)
-        assert victim.land()
-        check(victim, sandbox)
-        kills += victim.kills
+    kill_and_land(lander, sandbox, storage, lambda: {"kill_after": chance.uniform(0, 0.6)})
 
 
 @pytest.mark.at_night
-@pytest.mark.parametrize("storage", ["disk"], indirect=True)
-def test_every_row_lands_once_after_a_kill_at_each_single_operation(
-    lander: subprocess.Popen[str], sandbox: Sandbox, storage: Storage
+@pytest.mark.parametrize("kind", [None, "delta", "iceberg"])
+def test_each_row_lands_once_after_a_kill_at_each_operation(
+    lander: Forks, sandbox: Sandbox, storage_of: Callable[[str], Storage], tmp_path: Path, kind: str | None
 ) -> None:
-    """Requests and changes of the storage in turn, mark and cleaning included."""
+    """Requests, changes of the storage and calls of a table's library in turn, mark and cleaning included."""
     task = sandbox.control.add_task(rows=ROWS // 2, lots=2)["task_id"]
+    catalog = sql_catalog(tmp_path) if kind == "iceberg" else None
     for operation in itertools.count(1):
-        victim = Victim(lander, sandbox, storage, task)
+        victim = Victim(lander, sandbox, storage_of("disk"), task, kind)
+        if kind == "delta":
+            victim.folder = Table(victim.folder.fs, victim.folder.root)
+        elif catalog is not None:
+            victim.folder = table = IcebergTable(catalog, f"shop.t{operation}")
+            victim.order["table"] = [str(tmp_path), table.name]
         if victim.land(kill_at=operation):
             break
-        check(victim, sandbox)
+        victim.check()
         assert victim.land()
-        assert victim.folder.rows() == sandbox.control.true_rows(task)
-        assert victim.folder.manifest()["exported_at"]
+        victim.check(whole=True)
     assert operation > 40

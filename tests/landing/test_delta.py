@@ -6,8 +6,9 @@ import contextlib
 import functools
 import json
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -30,32 +31,23 @@ from airflow_provider_webcollect.landing.errors import (
     StorageError,
 )
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.review import accept, discard
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.tables import landing_folder
-from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.checked_runs import Runs, goods
+from tests.landing.conftest import SERVERS
 from tests.landing.pages import Rows, job, nothing
-from tests.landing.storages import Storage
-from tests.landing.tables import PARQUET, Table, in_table, land, landing, numbers, same
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-@pytest.fixture(params=["disk", "s3", "azure", "gcs"])
-def storage(request: pytest.FixtureRequest, storage_of: Callable[[str], Storage]) -> Storage:
-    """A real storage of each kind that is tried."""
-    return storage_of(request.param)
+from tests.landing.tables import PARQUET, Table, held_at, land, land_runs, landing, numbers
+from tests.storages import Storage
 
 
 @pytest.fixture
 def disk(storage_of: Callable[[str], Storage]) -> Table:
     """A table on a disk that is not there yet."""
-    found = storage_of("disk")
-    return Table(found.fs, found.new_folder())
+    return Table.new(storage_of("disk"))
 
 
 def enable_deletion_vectors(table: Table) -> None:
@@ -78,21 +70,6 @@ def write_beside(table: Table, others: str) -> None:
         write_deltalake(table.table(), pa.table({"n": ["99"]}), mode="append")
 
 
-def meeting(others: Callable[[], object]) -> Any:
-    """Return a kind of table to which others write right before the first commit of a landing."""
-
-    class Meeting(DeltaFolder):
-        met = False
-
-        def call(self, what: str, work: Callable[[], Any]) -> Any:
-            if what == "commit" and not Meeting.met:
-                Meeting.met = True
-                others()
-            return super().call(what, work)
-
-    return Meeting
-
-
 def remove_parts(table: Table, kept: int) -> None:
     """Let others remove parts.
 
@@ -103,27 +80,24 @@ def remove_parts(table: Table, kept: int) -> None:
         table.fs.rm(f"{table.root}/{name}")
 
 
-def log_of(table: Table) -> dict[str, Any]:
-    """Return what the table's log says of its last commit."""
-    return table.table().history(1)[0]
-
-
 class TestRows:
     @pytest.mark.by_day(1)
-    def test_each_reader_finds_every_row_once(self, storage: Storage) -> None:
-        table = Table(storage.fs, storage.new_folder())
+    @pytest.mark.parametrize("storage", SERVERS, indirect=True)
+    def test_every_row_is_there_once_on_each_storage(self, storage: Storage) -> None:
+        table = Table.new(storage)
         for run, count in enumerate([12, 12, 30]):
             land(table, count, f"r{run}")
-        expected = [{"n": str(number)} for number in range(30)]
-        assert list(table.landed().iter_rows()) == expected
-        for name, read in table.readers().items() if storage.fs.protocol[0] == "file" else ():
-            assert same(read(), expected), name
         table.landed().verify()
+        assert [int(row["n"]) for row in table.landed().iter_rows()] == list(range(30))
 
     def test_the_log_says_whose_rows_a_commit_has_added(self, disk: Table) -> None:
         land(disk, 12)
         land(disk, 15, "r2")
-        told = {name: value for name, value in log_of(disk).items() if name.startswith("webcollect.")}
+        told = {
+            name: value
+            for name, value in disk.table().history(1)[0].items()
+            if name.startswith("webcollect.")
+        }
         assert told == {
             "webcollect.collection_task_id": "t",
             "webcollect.run": "d.t r2",
@@ -178,8 +152,7 @@ class TestCommits:
         assert numbers(disk) == list(range(5))
 
     def test_a_table_that_is_gone_is_made_again_of_the_parts(self, disk: Table) -> None:
-        for run in range(3):
-            land(disk, 5 * (run + 1), f"r{run}")
+        land_runs(disk, 3)
         disk.fs.rm(f"{disk.root}/_delta_log", recursive=True)
         land(disk, 20, "r3")
         assert numbers(disk) == list(range(20))
@@ -201,17 +174,12 @@ class TestLog:
         assert numbers(disk) == list(range(30))
 
     @pytest.mark.parametrize("hint", [None, b'{"version":13,"size":14,"parts":1}', b'{"version":3,"size":3}'])
-    def test_a_checkpoint_is_found_though_it_is_named_otherwise(
-        self, disk: Table, hint: bytes | None
-    ) -> None:
+    def test_a_checkpoint_is_found_though_named_otherwise(self, disk: Table, hint: bytes | None) -> None:
         log = f"{disk.root}/_delta_log"
         for run in range(1, 15):
             land(disk, run, f"r{run}")
         disk.table().create_checkpoint()
-        disk.fs.mv(
-            f"{log}/{13:020}.checkpoint.parquet",
-            f"{log}/{13:020}.checkpoint.{1:010}.{1:010}.parquet",
-        )
+        disk.fs.mv(f"{log}/{13:020}.checkpoint.parquet", f"{log}/{13:020}.checkpoint.{1:010}.{1:010}.parquet")
         if hint is None:
             disk.fs.rm(f"{log}/_last_checkpoint")
         else:
@@ -221,16 +189,6 @@ class TestLog:
         disk.fs.rm(f"{log}/{7:020}.checkpoint.parquet")
         land(disk, 20, "r20")
         assert numbers(disk) == list(range(20))
-
-    @pytest.mark.parametrize("others", ["compact", "append"])
-    def test_others_that_write_first_are_written_behind(self, disk: Table, others: str) -> None:
-        for run in range(3):
-            land(disk, 5 * (run + 1), f"r{run}")
-        table = Table(disk.fs, disk.root)
-        table.kind = kind = meeting(lambda: write_beside(disk, others))
-        land(table, 20, "r3")
-        assert kind.met
-        assert numbers(disk) == sorted([*range(20), *([99] if others == "append" else [])])
 
     @pytest.mark.parametrize("storage", ["s3"], indirect=True)
     @pytest.mark.parametrize("because", ["denied", "torn"])
@@ -252,7 +210,6 @@ class TestLog:
             land(table, 10, "r2")
         told = caplog.text + "".join(traceback.format_exception(error.value))
         assert not [name for name, secret in access.items() if secret in told]
-
 
 class TestPartsThatAreGone:
     """VACUUM with a short retention removes what the table does not have yet."""
@@ -310,9 +267,7 @@ class TestWhatIsThereAlready:
             run_job(job(Rows(5), landing_folder(disk.fs, other.root), "r2", file_format=PARQUET))
 
     @pytest.mark.parametrize("partitions", [("dt=1", None), (None, "dt=1"), ("dt=1", "day=1")])
-    def test_another_partition_is_refused_before_anything_is_read(
-        self, disk: Table, partitions: tuple[str, str]
-    ) -> None:
+    def test_another_partition_is_refused_before_anything_is_read(self, disk: Table, partitions: Any) -> None:
         land(disk, 5, partition=partitions[0])
         with pytest.raises(FormatChanged, match=r"is partitioned by (dt|nothing), and `partition` says"):
             land(disk, 10, "r2", partition=partitions[1])
@@ -326,7 +281,7 @@ class TestWhatIsThereAlready:
         self, disk: Table, row: dict[str, str], partition: str | None
     ) -> None:
         with pytest.raises(FormatChanged, match="would be one for the table"):
-            in_table(disk)([row], partition=partition)
+            Runs(disk, file_format=PARQUET).land([row], partition=partition)
         with pytest.raises(NothingLanded):
             read_landing(disk.location)
 
@@ -351,8 +306,7 @@ class TestOthersAtWork:
     """Others compact the table, remove old files, delete rows, or write while a landing does."""
 
     def test_a_reader_of_before_is_told_to_read_again(self, disk: Table) -> None:
-        for run in range(2):
-            land(disk, 5 * (run + 1), f"r{run}")
+        land_runs(disk, 2)
         before = disk.landed()
         disk.compact()
         disk.vacuum()
@@ -360,28 +314,22 @@ class TestOthersAtWork:
             before.to_arrow()
         assert disk.landed().to_arrow().num_rows == 10
 
-    def test_a_landing_commits_beside_others(self, disk: Table) -> None:
-        for run in range(3):
-            land(disk, 5 * (run + 1), f"r{run}")
-        table = disk.table()
-        land(disk, 20, "r3", on_progress=lambda *_: table.optimize.compact() if len(numbers(disk)) else None)
-        assert numbers(disk) == list(range(20))
-
     @pytest.mark.parametrize("others", ["compact", "append"])
-    def test_a_landing_that_replaces_the_rows_replaces_those_that_others_have_written(
-        self, disk: Table, others: str
+    @pytest.mark.parametrize("replaces", [False, True], ids=["adds rows", "replaces all"])
+    def test_others_that_write_first_are_written_behind_or_replaced(
+        self, disk: Table, others: str, replaces: bool
     ) -> None:
-        for run in range(3):
-            land(disk, 5 * (run + 1), f"r{run}")
-        table = Table(disk.fs, disk.root)
-        table.kind = kind = meeting(lambda: write_beside(disk, others))
-        land(table, 4, "r3", mode="full", if_exists="overwrite")
-        assert kind.met
-        assert numbers(disk) == list(range(4))
+        land_runs(disk, 3)
+        options = {"count": 4, "mode": "full", "if_exists": "overwrite"} if replaces else {"count": 20}
+        held = held_at(disk, ("commit", "table"), run="r3", **options)
+        assert held.met
+        write_beside(disk, others)
+        assert isinstance(held.end(), Landed)
+        added = [99] if others == "append" else []
+        assert numbers(disk) == (list(range(4)) if replaces else [*range(20), *added])
 
     def test_an_older_version_that_is_put_back_is_gone_on_from(self, disk: Table) -> None:
-        for run in range(3):
-            land(disk, 5 * (run + 1), f"r{run}")
+        land_runs(disk, 3)
         disk.table().restore(1)
         land(disk, 20, "r3")
         assert numbers(disk) == [*range(10), *range(15, 20)]
@@ -418,8 +366,7 @@ class TestOthersAtWork:
         landed.verify()
 
     def test_files_that_are_gone_are_said(self, disk: Table) -> None:
-        for run in range(2):
-            land(disk, 5 * (run + 1), f"r{run}")
+        land_runs(disk, 2)
         disk.compact()
         landed = disk.landed()
         disk.fs.rm(landed.uris()[0])
@@ -427,8 +374,7 @@ class TestOthersAtWork:
             landed.to_arrow()
 
     def test_where_rows_may_be_deleted_beside_files_these_are_not_read(self, disk: Table) -> None:
-        for run in range(3):
-            land(disk, 5 * (run + 1), f"r{run}")
+        land_runs(disk, 3)
         enable_deletion_vectors(disk)
         landed = disk.landed()
         with pytest.raises(RowsRewritten):
@@ -455,28 +401,19 @@ class TestReview:
         """Lands rows that have been added, and checks them."""
         return functools.partial(runs.land, checks=self.CHECKS, file_format=PARQUET)
 
-    @pytest.mark.parametrize("decide", [accept, discard])
-    def test_staged_rows_are_decided_on_before_there_is_a_table(
-        self, land_checked: Callable[..., Any], disk: Table, decide: Callable[..., Any]
-    ) -> None:
-        with pytest.raises(ChecksFailed):
-            land_checked(goods(10, price=""))
-        decide(disk.location, "run 1")
-        land_checked(goods(5))
-        count = 15 if decide is accept else 5
-        assert disk.table().to_pyarrow_dataset().to_table().num_rows == disk.landed().manifest.rows == count
-
+    @pytest.mark.parametrize("first", [True, False], ids=["before there is a table", "later"])
     @pytest.mark.parametrize("decide", [accept, discard])
     def test_staged_rows_are_accepted_or_discarded(
-        self, land_checked: Callable[..., Any], disk: Table, decide: Callable[..., Any]
+        self, land_checked: Callable[..., Any], disk: Table, decide: Callable[..., Any], first: bool
     ) -> None:
-        land_checked(goods(20))
+        if not first:
+            land_checked(goods(20))
         with pytest.raises(ChecksFailed):
             land_checked(goods(10, price=""))
-        assert len(disk.landed().uris()) == 1
-        decide(disk.location, "run 2")
-        assert disk.landed().to_arrow().num_rows == (30 if decide is accept else 20)
-        assert disk.table().to_pyarrow_dataset().to_table().num_rows == (30 if decide is accept else 20)
+        decide(disk.location, "run 1" if first else "run 2")
+        land_checked(goods(5))
+        count = (0 if first else 20) + (10 if decide is accept else 0) + 5
+        assert len(disk.found()) == disk.landed().to_arrow().num_rows == disk.landed().manifest.rows == count
 
     def test_columns_that_only_discarded_rows_have_are_none_of_the_table(
         self, land_checked: Callable[..., Any], disk: Table

@@ -6,32 +6,22 @@ import functools
 import json
 import tracemalloc
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
 import airflow_provider_webcollect
 from airflow_provider_webcollect.landing import copy
-from airflow_provider_webcollect.landing.errors import (
-    RowsMissing,
-)
+from airflow_provider_webcollect.landing.errors import RowsMissing
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service import pauses
 from airflow_provider_webcollect.service.endpoints import read_data
 from airflow_provider_webcollect.service.errors import RequestRejected
 from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.responses import Response, read_response
-from tests.landing.conftest import (
-    RUN,
-    Folder,
-    Landed,
-    Task,
-    listed,
-)
+from tests.landing.conftest import RUN, Folder, Landed, Task, listed
 from tests.landing.pages import counted_page, serving
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -91,6 +81,12 @@ class TestLanding:
         assert [part.next_offset for part in manifest.parts] == cursors[1:]
         assert folder.names() == folder.needed()
 
+    @pytest.mark.webcollect_sandbox(enforce_limits=False, row_bytes=12_000)
+    def test_a_part_of_many_megabytes_arrives_whole(self, task: Task, folder: Folder) -> None:
+        (part,) = task.land(size=1000).parts
+        assert part.bytes > 10_000_000
+        assert folder.rows() == task.rows()
+
     def test_the_manifest_says_what_where_whence_and_when(self, task: Task, folder: Folder) -> None:
         task.land()
         manifest = folder.manifest()
@@ -116,9 +112,7 @@ class TestLanding:
         task.land(size=400, on_progress=lambda rows, total: reported.append((rows, total)))
         assert reported == [(400, 1000), (800, 1000), (1000, 1000)]
 
-    def test_an_empty_source_is_committed_as_such(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox
-    ) -> None:
+    def test_an_empty_source_is_committed(self, landing: Landed, folder: Folder, sandbox: Sandbox) -> None:
         empty = sandbox.control.add_task()["task_id"]
         manifest = landing(empty)
         assert (manifest.rows, manifest.parts) == (0, ())
@@ -224,9 +218,7 @@ class TestLanding:
 
 class TestCounts:
     @pytest.mark.parametrize(("total", "rest"), [(5, 0), (1, 0)], ids=["fewer", "more"])
-    def test_rows_that_are_not_as_many_as_announced_are_not_committed(
-        self, task: Task, total: int, rest: int
-    ) -> None:
+    def test_more_or_fewer_than_announced_are_not_landed(self, task: Task, total: int, rest: int) -> None:
         pages = [counted_page([{"a": 1}, {"a": 2}], 9, total, rest)]
         with pytest.raises(RowsMissing, match=f"task {task.id}: .* announced {total} rows, and 2 came"):
             task.land(fetch=listed(pages))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,41 +18,26 @@ from airflow_provider_webcollect.landing.errors import (
 )
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.reader import read_landing
-from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.tables.iceberg import load_table
-from tests.landing.interleaving import Held
-from tests.landing.storages import Storage
+from tests.landing.checked_runs import Runs
 from tests.landing.tables import (
+    PARQUET,
     IcebergTable,
     glue_catalog,
-    in_table,
+    held_at,
     land,
-    landing,
+    land_runs,
     numbers,
     same,
     sql_catalog,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from tests.storages import Storage
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> IcebergTable:
     """A table that has no columns yet."""
     return IcebergTable(sql_catalog(tmp_path), "shop.prices")
-
-
-def test_each_reader_finds_every_row_once(table: IcebergTable) -> None:
-    for run, count in enumerate([12, 12, 30]):
-        land(table, count, f"r{run}")
-    expected = [{"n": str(number)} for number in range(30)]
-    assert list(table.landed().iter_rows()) == expected
-    for name, read in table.readers().items():
-        assert same(read(), expected), name
-    table.landed().verify()
-    assert table.landed().to_duckdb().shape == (30, 1)
 
 
 def test_what_does_not_fit_the_table_is_refused_before_the_commit(table: IcebergTable) -> None:
@@ -66,7 +53,7 @@ def test_what_does_not_fit_the_table_is_refused_before_the_commit(table: Iceberg
 
 def test_names_that_differ_in_letter_case_alone_are_refused(table: IcebergTable) -> None:
     with pytest.raises(FormatChanged, match="would be one for the table"):
-        in_table(table)([{"Price": "1", "price": "2"}])
+        Runs(table, file_format=PARQUET).land([{"Price": "1", "price": "2"}])
     with pytest.raises(NothingLanded):
         read_landing(table.location)
 
@@ -98,8 +85,7 @@ def test_a_table_with_partitions_is_refused_before_anything_is_read(table: Icebe
 
 
 def test_the_cursor_stays_when_snapshots_expire(table: IcebergTable) -> None:
-    for run in range(3):
-        land(table, 5 * (run + 1), f"r{run}")
+    land_runs(table, 3)
     current = table.table().current_snapshot().snapshot_id
     old = [each.snapshot_id for each in table.table().snapshots() if each.snapshot_id != current]
     table.table().maintenance.expire_snapshots().by_ids(old).commit()
@@ -131,9 +117,7 @@ class TestGlue:
     @pytest.mark.at_night
     def test_every_row_is_there_once_though_two_runs_commit_at_once(self, table: IcebergTable) -> None:
         land(table, 7)
-        late = Held(
-            lambda place: run_job(landing(place, count=12, run="r2")), table.destination, ("commit", "table")
-        )
+        late = held_at(table, ("commit", "table"), count=12, run="r2")
         assert late.met
         land(table, 17, "r3")
         late.end()
@@ -143,9 +127,7 @@ class TestGlue:
         table.landed().verify()
 
     @pytest.mark.at_night
-    def test_who_may_not_read_it_is_told_so(
-        self, table: IcebergTable, storage_of: Callable[[str], Storage]
-    ) -> None:
+    def test_who_may_not_read_it_is_told_so(self, table: IcebergTable, storage_of: Any) -> None:
         land(table, 5)
         folder = table.destination
         name = f"lake.{table.name}"

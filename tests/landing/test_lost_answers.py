@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,7 @@ from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.cases import ALL, KINDS, STATES, Case, landing_of
 from tests.landing.conftest import Crash, Folder
 from tests.landing.interleaving import LOST, Losing, Outcome, outcome_of, with_storage
-from tests.landing.storages import local
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.storages import local
 
 pytestmark = pytest.mark.usefixtures("each_part_is_staged")
 
@@ -51,9 +49,7 @@ def test_an_answer_that_gets_lost_does_no_harm(
         case.check(folder, (first, "a", outcome), *others)
 
 
-def land_another(
-    folder: Folder, first: str, second: str | None, outcomes: list[tuple[str, str, Outcome]]
-) -> None:
+def land_another(folder: Folder, first: str, second: str | None, outcomes: list[Any]) -> None:
     """Land meanwhile, and add what was done to ``outcomes``."""
     if second is not None:
         kind, run = (first, "a") if second == "a retry" else (second, "b")

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
 
-import fsspec
 import pytest
 
 from airflow_provider_webcollect.landing.errors import SomeFailed, SourceReset
-from airflow_provider_webcollect.landing.run import land_all, run_job
-from airflow_provider_webcollect.service.errors import Stopped
-from tests.interruption import PATIENCE, Pauses, Signalled, ended_by, signalled_when, until_no_thread
-from tests.landing.conftest import Folder
-from tests.landing.pages import Rows, changed, job, true_rows
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from airflow_provider_webcollect.landing.run import land_all
+from tests.interruption import PATIENCE, Signalled, ended_by, signalled_when, until_no_thread
 
 
 def fail(error: BaseException) -> str:
@@ -43,7 +34,6 @@ def test_the_error_names_all_that_failed() -> None:
     reset = SourceReset("it is another")
     with pytest.raises(SomeFailed, match=r"1 of 3 sources did not land\. b: it is another") as failed:
         land_all({"a": lambda: "one", "b": partial(fail, reset), "c": lambda: "three"}, 2)
-
     assert failed.value.errors == {"b": reset}
     assert failed.value.permanent
 
@@ -52,7 +42,6 @@ def test_the_error_names_all_that_failed() -> None:
 def test_trying_again_is_in_vain_only_if_it_is_for_all_errors(other: Exception) -> None:
     with pytest.raises(SomeFailed) as failed:
         land_all({"a": partial(fail, SourceReset("reset")), "b": partial(fail, other)}, 2)
-
     assert failed.value.permanent == isinstance(other, SourceReset)
 
 
@@ -68,7 +57,6 @@ def test_after_an_interruption_no_other_begins() -> None:
         land_all({name: partial(work, name) for name in ("a", "b", "c")}, 1)
     may_end.set()
     until_no_thread("webcollect-land")
-
     assert begun == ["a"]
 
 
@@ -92,17 +80,3 @@ def hang():
 land_all({{"a": hang}}, 1)
 """
     assert ended_by(script) == "KeyboardInterrupt"
-
-
-def test_a_landing_that_is_stopped_right_after_its_commit_is_shown_by_the_retry(tmp_path: Path) -> None:
-    folder = Folder(fsspec.filesystem("file"), str(tmp_path / "landing"))
-    marked: list[int] = []
-    stopped = job(
-        Rows(10), folder.destination, "r1", mode="incremental", mark=lambda: marked.append(len(folder.rows()))
-    )
-    with pytest.raises(Stopped):
-        run_job(changed(stopped, on_commit=lambda landed: stopped.stop.set()))
-    assert (folder.committed_rows(), marked) == (true_rows(10), [])
-    again = run_job(dataclasses.replace(stopped, stop=Pauses()))
-    assert (sum(part.rows for part in again.new), again.committed) == (10, ())
-    assert (folder.rows(), marked) == (true_rows(10), [10])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 import time_machine
@@ -13,27 +12,22 @@ from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import LandingDamaged
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.reader import read_landing
+from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.conftest import OTHER_RUN, SERVERS, Folder, Landed, listed
 from tests.landing.pages import rows_of, widening
+from tests.storages import Storage
 
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.models import DataPage
-    from tests.landing.storages import Storage
-
-pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
-
-
-@pytest.fixture(params=SERVERS)
-def storage(request: pytest.FixtureRequest, storage_of: Callable[[str], Storage]) -> Storage:
-    """A server on loopback."""
-    return storage_of(request.param)
+pytestmark = [
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+    pytest.mark.parametrize("storage", SERVERS, indirect=True),
+]
 
 
 @pytest.fixture
 def folder(storage: Storage) -> Folder:
     """A folder in a bucket that is not there yet."""
-    return Folder(storage.fs, storage.new_folder())
+    return Folder.new(storage)
 
 
 def test_every_row_lands_once_and_what_is_overwritten_stays_readable_until_the_new_rows_are_there(
@@ -57,9 +51,7 @@ def test_every_row_lands_once_and_what_is_overwritten_stays_readable_until_the_n
 
 @pytest.mark.by_day(3)
 @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
-def test_it_can_be_read_back_and_its_leftovers_removed(
-    landing: Landed, folder: Folder, file_format: str
-) -> None:
+def test_it_is_read_back_and_its_leftovers_removed(landing: Landed, folder: Folder, file_format: str) -> None:
     pages = widening()
     chosen = make_format(file_format)
     landing("t", fetch=listed(pages), file_format=chosen, max_part_bytes=1, partition="dt=2026-01-01")

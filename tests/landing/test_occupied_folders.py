@@ -8,24 +8,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_webcollect.landing.commits import Manifest, Run
-from airflow_provider_webcollect.landing.errors import (
-    CastFailed,
-    DestinationTaken,
-)
+from airflow_provider_webcollect.landing.errors import CastFailed, DestinationTaken
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.models import DataPage
-from tests.landing.conftest import (
-    OTHER_RUN,
-    RUN,
-    Crash,
-    Folder,
-    Landed,
-    Landing,
-    Task,
-    crashing_at,
-    listed,
-)
+from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder, Landed, Landing, Task, crashing_at, listed
 from tests.landing.pages import page, widening
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
@@ -103,23 +90,19 @@ class TestWhatIsThereAlready:
         assert folder.rows() == folder.committed_rows() == task.rows()
 
     @pytest.mark.parametrize("if_exists", ["fail", "overwrite"])
-    def test_a_try_that_landed_nothing_of_another_source_is_not_in_the_way(
+    def test_a_landing_that_is_refused_leaves_nothing_and_is_not_in_the_way(
         self, task: Task, landing: Landed, if_exists: str
     ) -> None:
         for typo in (("typo", None), (task.id, "999999")):
             with pytest.raises(WebCollectError):
                 landing(*typo, if_exists=if_exists)
-        task.land(run=OTHER_RUN, if_exists=if_exists)
-        assert task.folder.rows() == task.rows()
-
-    def test_a_landing_that_is_refused_leaves_nothing(self, task: Task, landing: Landed) -> None:
-        for typo in (("typo", None), (task.id, "999999")):
-            with pytest.raises(WebCollectError):
-                landing(*typo)
         task.control.fail("/data/all", status=401, times=None)
         with pytest.raises(WebCollectError):
             task.land()
         assert task.folder.names() == set()
+        task.control.clear_faults()
+        task.land(run=OTHER_RUN, if_exists=if_exists)
+        assert task.folder.rows() == task.rows()
 
     @pytest.mark.parametrize("max_part_bytes", [1, 10**9], ids=["parts landed", "nothing landed"])
     @pytest.mark.parametrize(
@@ -127,12 +110,7 @@ class TestWhatIsThereAlready:
     )
     @pytest.mark.parametrize("if_exists", ["fail", "overwrite"])
     def test_other_format_options_are_a_way_out_of_a_value_that_is_not_of_its_type(
-        self,
-        landing: Landed,
-        folder: Folder,
-        max_part_bytes: int,
-        remedy: dict[str, Any],
-        if_exists: str,
+        self, landing: Landed, folder: Folder, max_part_bytes: int, remedy: dict[str, Any], if_exists: str
     ) -> None:
         values = ["1", "2", "x"]
         pages = [page([{"a": value}], before, 3) for before, value in enumerate(values)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime
 import json
 import pickle
-import shutil
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fsspec
 import msgspec
@@ -33,18 +33,15 @@ from airflow_provider_webcollect.landing.errors import (
 from airflow_provider_webcollect.landing.formats import make_format, reading
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.landing.review import discard
-from airflow_provider_webcollect.landing.run import run_job
-from airflow_provider_webcollect.landing.tables import landing_folder
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import DataPage
 from tests.conftest import ALL_HISTORIES
 from tests.landing.all_formats import FORMATS, named
 from tests.landing.checked_runs import Runs, goods
 from tests.landing.conftest import OTHER_RUN, RUN, Folder, Landed, Task, in_order, listed
-from tests.landing.pages import Rows, job, page, rows_of, widening
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from tests.landing.pages import page, rows_of, widening
+from tests.landing.tables import Table
+from tests.storages import local
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -98,9 +95,7 @@ class TestEveryFormat:
         expected = ODD_ROWS if landed.manifest.format == "jsonl" else table_of(ODD_ROWS)
         assert list(landed.iter_rows()) == expected
 
-    def test_columns_are_those_of_the_manifest_in_its_order(
-        self, landing: Landed, folder: Folder, options: dict[str, Any]
-    ) -> None:
+    def test_columns_are_those_of_the_manifest(self, landing: Landed, folder: Folder, options: Any) -> None:
         pages = widening()
         chosen = make_format(**options, columns=["k3", "k0", "never"])
         landing("t", fetch=listed(pages), file_format=chosen)
@@ -108,9 +103,7 @@ class TestEveryFormat:
         assert table.schema == pa.schema([(name, pa.string()) for name in ("k3", "k0", "never")])
         assert table["k0"].to_pylist() == [row["k0"] for row in rows_of(pages)]
 
-    def test_a_landing_without_rows_is_a_table_without_rows(
-        self, landing: Landed, folder: Folder, options: dict[str, Any]
-    ) -> None:
+    def test_a_landing_may_have_no_rows(self, landing: Landed, folder: Folder, options: Any) -> None:
         landing("t", fetch=listed([page([], 0, 0)]), file_format=make_format(**options, columns=["a", "b"]))
         landed = opened(folder)
         landed.verify()
@@ -118,9 +111,7 @@ class TestEveryFormat:
         assert (landed.to_arrow().num_rows, landed.to_arrow().column_names) == (0, ["a", "b"])
         assert landed.to_duckdb().fetchall() == []
 
-    def test_every_byte_that_changes_is_noticed(
-        self, landing: Landed, folder: Folder, options: dict[str, Any]
-    ) -> None:
+    def test_every_byte_that_changes_is_noticed(self, landing: Landed, folder: Folder, options: Any) -> None:
         landing("t", fetch=listed(widening(1)), file_format=make_format(**options))
         (part,) = opened(folder).manifest.parts
         content = folder.read(part.name)
@@ -131,9 +122,7 @@ class TestEveryFormat:
         folder.write(part.name, content)
         opened(folder).verify()
 
-    def test_reading_says_which_part_is_torn(
-        self, landing: Landed, folder: Folder, options: dict[str, Any]
-    ) -> None:
+    def test_reading_says_which_part_is_torn(self, landing: Landed, folder: Folder, options: Any) -> None:
         landing("t", fetch=listed(widening(3)), file_format=make_format(**options))
         part = opened(folder).manifest.parts[-1]
         folder.write(part.name, folder.read(part.name)[:-9])
@@ -143,38 +132,18 @@ class TestEveryFormat:
                 read()
 
 
-def test_parquet_keeps_its_types(landing: Landed, folder: Folder) -> None:
-    types = {"price": "decimal(9,2)", "on": "date32", "at": "timestamptz", "n": "int32"}
-    rows = [
-        {"price": "1.50", "on": "2026-01-02", "at": "2026-01-02T03:04:05Z", "n": "7", "text": "7"},
-        {"price": None, "on": "", "text": None},
-    ]
-    landing("t", fetch=listed([page(rows, 0, 2)]), file_format=make_format("parquet", column_types=types))
-    landed = opened(folder)
-    assert landed.to_arrow().schema == pa.schema(
-        {
-            "price": pa.decimal128(9, 2),
-            "on": pa.date32(),
-            "at": pa.timestamp("us", "UTC"),
-            "n": pa.int32(),
-            "text": pa.string(),
-        }
-    )
-    first, second = landed.iter_rows()
-    assert first == {
-        "price": Decimal("1.50"),
-        "on": datetime.date(2026, 1, 2),
-        "at": datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC),
-        "n": 7,
-        "text": "7",
-    }
-    assert set(second.values()) == {None}
-
-
-def test_parquet_without_parts_has_its_types_too(landing: Landed, folder: Folder) -> None:
-    typed = make_format("parquet", columns=["n", "text"], column_types={"n": "int64"})
-    landing("t", fetch=listed([page([], 0, 0)]), file_format=typed)
-    assert opened(folder).to_arrow().schema == pa.schema({"n": pa.int64(), "text": pa.string()})
+@pytest.mark.parametrize("has_rows", [True, False], ids=["", "without rows"])
+def test_parquet_keeps_its_types(landing: Landed, folder: Folder, has_rows: bool) -> None:
+    types = {"price": "decimal(9,2)", "on": "date32", "at": "timestamptz"}
+    row = {"price": "1.50", "on": "2026-01-02", "at": "2026-01-02T03:04:05Z", "text": "7"}
+    typed = make_format("parquet", columns=[*row], column_types=types)
+    landing("t", fetch=listed([page([row, {"on": ""}][: 2 * has_rows], 0, 2 * has_rows)]), file_format=typed)
+    kinds = (pa.decimal128(9, 2), pa.date32(), pa.timestamp("us", "UTC"), pa.string())
+    assert opened(folder).to_arrow().schema == pa.schema(zip(row, kinds, strict=True))
+    moment = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+    values = (Decimal("1.50"), moment.date(), moment, "7")
+    expected = [dict(zip(row, values, strict=True)), dict.fromkeys(row)]
+    assert list(opened(folder).iter_rows()) == (expected if has_rows else [])
 
 
 def test_rows_without_any_key_are_counted_in_tables_too(landing: Landed, folder: Folder) -> None:
@@ -182,9 +151,7 @@ def test_rows_without_any_key_are_counted_in_tables_too(landing: Landed, folder:
     assert opened(folder).to_arrow().to_pylist() == [{"a": None}, {"a": None}, {"a": "x"}]
 
 
-def test_csv_that_is_made_safe_for_spreadsheets_has_the_columns_of_the_manifest(
-    landing: Landed, folder: Folder
-) -> None:
+def test_csv_made_safe_for_spreadsheets_has_the_manifests_columns(landing: Landed, folder: Folder) -> None:
     safe = make_format("csv", sanitize_formulas=True)
     landing("t", fetch=listed([page([{"=a": "x", "b\nc": "+1"}], 0, 1)]), file_format=safe)
     assert list(opened(folder).iter_rows()) == [{"=a": "x", "b\nc": "'+1"}]
@@ -218,31 +185,19 @@ def test_memory_does_not_grow_with_the_rows(landing: Landed, folder: Folder, fil
     assert peak(60 if ALL_HISTORIES else 40) < 1.5 * peak(20)
 
 
-class TestDeepRows:
-    """Values nested deeper than Python can read: JSON lines hold them."""
-
-    @pytest.fixture
-    def part(self, landing: Landed, folder: Folder) -> str:
-        """The name of the part in whose third row such a value is, with a part before it."""
-        deep = msgspec.Raw(b'{"n":%s%s}' % (b"[" * 3000, b"]" * 3000))
-        rows = [*page([{"n": 1}, {"n": 2}], 0, 2).rows, deep]
-        pages = [page([{"n": 0}], 0, 4), DataPage(offset=4, total=4, rest_total=0, rows=rows)]
-        return landing("t", fetch=listed(pages), max_part_bytes=1).parts[1].name
-
-    def test_they_can_be_verified(self, part: str, folder: Folder) -> None:
-        opened(folder).verify()
-
-    def test_the_rows_before_are_given_and_then_the_error_names_part_and_row(
-        self, part: str, folder: Folder
-    ) -> None:
-        rows = opened(folder).iter_rows()
-        assert [next(rows) for _ in range(3)] == [{"n": 0}, {"n": 1}, {"n": 2}]
+def test_of_values_too_deep_for_python_part_and_row_are_named(landing: Landed, folder: Folder) -> None:
+    """JSON lines hold them."""
+    deep = msgspec.Raw(b'{"n":%s%s}' % (b"[" * 3000, b"]" * 3000))
+    rows = [*page([{"n": 1}, {"n": 2}], 0, 2).rows, deep]
+    pages = [page([{"n": 0}], 0, 4), DataPage(offset=4, total=4, rest_total=0, rows=rows)]
+    part = landing("t", fetch=listed(pages), max_part_bytes=1).parts[1].name
+    landed = opened(folder)
+    landed.verify()
+    found = landed.iter_rows()
+    assert [next(found) for _ in range(3)] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    for read in (lambda: next(found), landed.to_arrow):
         with pytest.raises(UnreadableRow, match=f"row 3 of .*{part}: it is nested deeper than Python"):
-            next(rows)
-
-    def test_a_table_of_them_is_refused_with_the_same_words(self, part: str, folder: Folder) -> None:
-        with pytest.raises(UnreadableRow, match=f"row 3 of .*{part}: it is nested deeper than Python"):
-            opened(folder).to_arrow()
+            read()
 
 
 #: What may be asked for, and the numbers of the rows that there are then.
@@ -264,19 +219,16 @@ class TestSomeParts:
     """The rows of one run, and those of the commits after one."""
 
     @pytest.fixture(params=["csv", "delta"])
-    def grown(self, request: pytest.FixtureRequest, runs: Runs, tmp_path: Path) -> LandedData:
+    def grown(self, request: pytest.FixtureRequest, folder: Folder, tmp_path: Path) -> LandedData:
         """Rows of three commits: `run 3` finds nothing new, and `run 4` is cleared when there are more."""
-        options: dict[str, Any] = {"file_format": make_format("csv")}
-        location: Any = runs.folder.location
-        if request.param == "delta":
-            location = tmp_path / "table"
-            folder = landing_folder(fsspec.filesystem("file"), str(location), table_format="delta")
-            options = {"file_format": make_format("parquet"), "folder": folder}
+        is_table = request.param == "delta"
+        place = Table.new(local(tmp_path)) if is_table else folder
+        runs = Runs(place, file_format=make_format("parquet" if is_table else "csv"))
         for rows in ([{"n": 0, "a": "x"}], [{"n": 1}, {"n": 2}], [], [{"n": 3}]):
-            runs.land(rows, **options)
+            runs.land(rows)
         runs.rows.append({"n": 4})
-        runs.again(**options)
-        return read_landing(location)
+        runs.again()
+        return opened(place)
 
     def test_all_methods_give_them_alone(self, grown: LandedData) -> None:
         uris, parts = grown.uris(), grown.parts()
@@ -291,7 +243,7 @@ class TestSomeParts:
             columns = grown.profile(**chosen).columns
             assert columns["n"].numbers == len(expected) if expected else columns == {}
 
-    def test_of_all_rows_and_of_each_run_there_is_a_profile(self, grown: LandedData, runs: Runs) -> None:
+    def test_of_all_rows_and_of_each_run_there_is_a_profile(self, grown: LandedData) -> None:
         assert (grown.profile().columns["n"].filled, grown.profile().columns["a"].filled) == (4, 1)
         profiles = grown.profiles()
         assert [(each.run_id, each.rows) for each in profiles] == [("run 1", 1), ("run 2", 2), ("run 4", 1)]
@@ -336,30 +288,6 @@ class TestSomeParts:
             [],
         ]
         assert len(landed.profiles()) == MOST_RECORDS + 3
-
-
-class TestTable:
-    """A landing that is a table, of which a kill has left the last commit out."""
-
-    def test_what_is_read_is_what_the_table_has(self, tmp_path: Path) -> None:
-        root = tmp_path / "table"
-
-        def land(count: int, run: str) -> None:
-            # a folder knows the table of one run
-            folder = landing_folder(fsspec.filesystem("file"), str(root), table_format="delta")
-            run_job(job(Rows(count), folder, run, mode="incremental", file_format=make_format("parquet")))
-
-        land(7, "r1")
-        shutil.copytree(root, tmp_path / "before")
-        land(9, "r2")
-        for name in ("_delta_log", "_manifest.json"):
-            (root / name).rename(tmp_path / name)
-            (tmp_path / "before" / name).rename(root / name)
-        landed = read_landing(root)
-        landed.verify()
-        assert (landed.manifest.commit, landed.manifest.rows, landed.to_arrow().num_rows) == (1, 7, 7)
-        land(9, "r3")
-        assert [row["n"] for row in read_landing(root).iter_rows(since=1)] == ["7", "8"]
 
 
 class TestQuarantined:
@@ -430,9 +358,7 @@ class TestPaths:
             lambda root: f"{root.parent}/../{root.parent.name}/{root.name}/.",
         ],
     )
-    def test_a_landing_is_named_by_its_folder_or_its_manifest(
-        self, root: Path, spelled: Callable[[Path], Any]
-    ) -> None:
+    def test_a_landing_is_named_by_its_folder_or_its_manifest(self, root: Path, spelled: Any) -> None:
         landed = read_landing(spelled(root))
         assert landed.uri == f"file://{root}"
         assert [uri.startswith(f"file://{root}/part-0000") for uri in landed.uris()] == [True]
@@ -448,34 +374,31 @@ class TestPaths:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.split("\n")[:2] == ["4", "set()"]
 
-    @pytest.mark.parametrize("wrong", [None, "", 7, b"/tmp", {"path": "x"}])
-    def test_what_is_no_path_is_refused(self, wrong: Any) -> None:
-        with pytest.raises(InvalidArgument, match=r"`path` is .*it must be a folder's path or URL"):
-            read_landing(wrong)
-
     @pytest.mark.parametrize(
-        "wrong", ["my-bucket/prices", "landing", "../landing", "~/landing", Path("landing")]
+        ("wrongs", "said"),
+        [
+            ([None, "", 7, b"/tmp", {"path": "x"}], "it must be a folder's path or URL"),
+            (
+                ["my-bucket/prices", "landing", "../landing", "~/landing", Path("landing")],
+                "it needs a scheme .* or an absolute path",
+            ),
+            (["s4://b/c"], "Protocol not known: s4"),
+            (["simplecache::memory://b/c"], "must not hold `::`"),
+        ],
     )
-    def test_a_forgotten_scheme_is_refused(
-        self, root: Path, wrong: Any, monkeypatch: pytest.MonkeyPatch
+    def test_what_is_no_path_is_refused(
+        self, root: Path, wrongs: list[Any], said: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(root.parent)
-        with pytest.raises(InvalidArgument, match=r"`path` is .*it needs a scheme .* or an absolute path"):
-            read_landing(wrong)
-
-    def test_an_unknown_scheme_and_a_chain_are_refused(self) -> None:
-        with pytest.raises(InvalidArgument, match=r"`path` is 's4://b/c'.*Protocol not known: s4"):
-            read_landing("s4://b/c")
-        with pytest.raises(InvalidArgument, match="must not hold `::`"):
-            read_landing("simplecache::memory://b/c")
+        for wrong in wrongs:
+            with pytest.raises(InvalidArgument, match=rf"`path` is .*{said}"):
+                read_landing(wrong)
 
     def test_options_beside_a_path_that_has_its_filesystem_are_refused(self, folder: Folder) -> None:
         with pytest.raises(InvalidArgument, match="storage_options"):
             read_landing(SimpleNamespace(fs=folder.fs, path=folder.root), {"key": "x"})
 
-    def test_a_storage_whose_package_is_missing_names_the_extra(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_storage_without_its_package_names_the_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "gcsfs", None)
         with pytest.raises(
             ExtraMissing, match=r"gs://b/c cannot be reached.*airflow-provider-webcollect\[gcs\]"
@@ -483,31 +406,28 @@ class TestPaths:
             read_landing("gs://b/c")
 
 
-class TestMissingPackages:
-    def test_tables_need_pyarrow(
-        self, landing: Landed, folder: Folder, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        landing("t", fetch=listed(widening(1)))
-        monkeypatch.setitem(sys.modules, "pyarrow", None)
-        with pytest.raises(ExtraMissing, match=r"a table of Arrow needs the package pyarrow.*\[parquet\]"):
-            opened(folder).to_arrow()
-        assert len(list(opened(folder).iter_rows())) == 2
-
-    def test_duckdb_is_an_extra(
-        self, landing: Landed, folder: Folder, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        landing("t", fetch=listed(widening(1)))
-        monkeypatch.setitem(sys.modules, "duckdb", None)
-        with pytest.raises(ExtraMissing, match=r"a relation of DuckDB needs the package duckdb.*\[duckdb\]"):
-            opened(folder).to_duckdb()
-
-    def test_zstd_is_an_extra(self, landing: Landed, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-        landing("t", fetch=listed(widening(1)), file_format=make_format(compression="zstd"))
-        monkeypatch.setitem(sys.modules, "zstandard", None)
-        landed = opened(folder)
-        for read in (lambda: list(landed.iter_rows()), landed.to_arrow, landed.verify):
-            with pytest.raises(ExtraMissing, match=r"\[zstd\]"):
-                read()
+@pytest.mark.parametrize(
+    ("package", "said", "reads"),
+    [
+        ("pyarrow", r"a table of Arrow needs the package pyarrow.*\[parquet\]", {"to_arrow": ()}),
+        ("duckdb", r"a relation of DuckDB needs .*\[duckdb\]", {"to_duckdb": (), "latest": ("k0",)}),
+        ("pandas", "a data frame of pandas needs .*; install pandas$", {"to_pandas": ()}),
+        ("polars", "a data frame of polars needs .*; install polars$", {"to_polars": ()}),
+        ("zstandard", r"\[zstd\]", {"iter_rows": (), "to_arrow": (), "verify": ()}),
+    ],
+)
+def test_a_package_that_is_missing_is_named(
+    landing: Landed, folder: Folder, monkeypatch: pytest.MonkeyPatch, package: str, said: str, reads: Any
+) -> None:
+    chosen = make_format(compression="zstd" if package == "zstandard" else "none")
+    landing("t", fetch=listed(widening(1)), file_format=chosen)
+    monkeypatch.setitem(sys.modules, package, None)
+    landed = opened(folder)
+    for name, arguments in reads.items():
+        with pytest.raises(ExtraMissing, match=said):
+            list(getattr(landed, name)(*arguments) or ())
+    if package != "zstandard":
+        assert len(list(landed.iter_rows())) == 2
 
 
 class TestWithoutAGoodManifest:
@@ -518,61 +438,24 @@ class TestWithoutAGoodManifest:
             opened(folder)
         assert not e.value.permanent
 
-    @pytest.mark.parametrize("left", [0, 1, 0.5, -1, None])
-    def test_without_a_whole_manifest_the_commits_are_read(
-        self, landing: Landed, folder: Folder, left: float | None
-    ) -> None:
-        manifest = landing("t", fetch=listed(widening(2)))
-        content = folder.read("_manifest.json")
-        if left is None:
-            folder.fs.rm_file(f"{folder.root}/_manifest.json")
-        else:
-            folder.write("_manifest.json", content[: int(left * len(content)) if left == 0.5 else int(left)])
-        assert opened(folder).manifest == manifest
-        opened(folder).verify()
-
-    def test_commits_after_the_manifest_are_read_too(self, runs: Runs, folder: Folder) -> None:
-        runs.land([{"n": 0}])
-        before = folder.read("_manifest.json")
-        runs.land([{"n": 1}])
-        # as a kill between the two leaves it
-        folder.write("_manifest.json", before)
-        assert [row["n"] for row in opened(folder).iter_rows()] == [0, 1]
-
     @pytest.mark.parametrize(
-        ("changed", "said"),
+        ("change", "said"),
         [
-            ({"version": 2}, "is of version 2"),
-            ({"rows": 5}, "it has 5 rows, and its parts 4"),
-            ({"bytes": 5}, "it has 5 bytes, and its parts"),
-            ({"parts": "none"}, "not readable: Expected `array`"),
+            (lambda manifest: {"rows": 5}, "it has 5 rows, and its parts 4"),
+            (lambda manifest: {"bytes": 5}, "it has 5 bytes, and its parts"),
+            (lambda manifest: {"parts": "none"}, "not readable: Expected `array`"),
+            (
+                lambda manifest: {name: manifest[name] * 2 for name in ("parts", "rows", "bytes", "total")},
+                "has landed twice",
+            ),
         ],
     )
     def test_a_wrong_manifest_says_what_is_wrong(
-        self, landing: Landed, folder: Folder, changed: dict[str, Any], said: str
+        self, landing: Landed, folder: Folder, change: Callable[[Any], Any], said: str
     ) -> None:
         landing("t", fetch=listed(widening(2)))
-        folder.write("_manifest.json", json.dumps(folder.manifest() | changed).encode())
+        folder.write("_manifest.json", json.dumps(folder.manifest() | change(folder.manifest())).encode())
         with pytest.raises(DestinationUnreadable, match=said):
-            opened(folder)
-
-    @pytest.mark.parametrize(
-        "name", ["../part-00001-0badcafe.jsonl", "/etc/passwd", "a/../../b", "notes.txt"]
-    )
-    def test_a_name_that_no_part_has_is_refused(self, landing: Landed, folder: Folder, name: str) -> None:
-        landing("t", fetch=listed(widening(2)))
-        manifest = folder.manifest()
-        manifest["parts"][0]["name"] = name
-        folder.write("_manifest.json", json.dumps(manifest).encode())
-        with pytest.raises(DestinationUnreadable, match="is not the name of a part"):
-            opened(folder)
-
-    def test_a_part_that_is_listed_twice_is_a_contradiction(self, landing: Landed, folder: Folder) -> None:
-        landing("t", fetch=listed(widening(2)))
-        manifest = folder.manifest()
-        doubled = {name: manifest[name] * 2 for name in ("parts", "rows", "bytes", "total")}
-        folder.write("_manifest.json", json.dumps(manifest | doubled).encode())
-        with pytest.raises(DestinationUnreadable, match="has landed twice"):
             opened(folder)
 
     def test_keys_and_a_format_of_later_versions(self, landing: Landed, folder: Folder) -> None:
@@ -661,18 +544,3 @@ class TestDamage:
         folder.write(landed.manifest.parts[0].name, b"")
         with pytest.raises(LandingDamaged, match="has 0 bytes"):
             landed.verify()
-
-
-class TestDuckDB:
-    def test_the_relation_can_be_joined_with_tables_of_the_connection(
-        self, landing: Landed, folder: Folder
-    ) -> None:
-        import duckdb
-
-        landing("t", fetch=listed([page([{"id": "1"}, {"id": "2"}], 0, 2)]), file_format=make_format("csv"))
-        with duckdb.connect() as connection:
-            connection.execute("create table names as select '2' as id, 'two' as name")
-            relation = opened(folder).to_duckdb(connection)
-            assert relation.join(connection.table("names"), "id").fetchall() == [("2", "two")]
-            relation.create("prices")
-            assert connection.execute("select count(*) from prices").fetchall() == [(2,)]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pendulum
@@ -22,29 +20,14 @@ from airflow_provider_webcollect.landing.errors import (
     PartsMissing,
     SourceReset,
 )
-from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Job
-from airflow_provider_webcollect.landing.job import Landed as Outcome
 from airflow_provider_webcollect.landing.names import MANIFEST
-from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.run import run_job
-from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import RequestRejected
-from tests.landing.all_formats import FORMATS, named
-from tests.landing.conftest import (
-    RUN,
-    Crash,
-    Folder,
-    Landed,
-    Task,
-    crashing_at,
-    rows_of_last_run,
-)
-from tests.landing.interleaving import Held
-from tests.landing.pages import PAGE, Rows, changed, job, serving, true_rows
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
+from tests.landing.checked_runs import Runs
+from tests.landing.conftest import RUN, Crash, Folder, Landed, Task, crashing_at, rows_of_last_run
+from tests.landing.interleaving import Held, kill
+from tests.landing.pages import PAGE, Rows, job, serving, true_rows
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -73,12 +56,8 @@ def task(sandbox: Sandbox, landing: Landed, folder: Folder) -> RunTask:
     return RunTask(sandbox, landing, folder, {"lots": [300, 0]})
 
 
-class Refilled:
-    """A source of numbered rows that was landed, emptied and filled again."""
-
-    def __init__(self, folder: Folder) -> None:
-        self.folder = folder
-        self.rows: AllRows = []
+class Refilled(Runs):
+    """A source that was landed, emptied and filled again."""
 
     def replaced(self) -> tuple[AllRows, AllRows]:
         """Land rows by run r1, and others by r2 in their place; return both."""
@@ -93,28 +72,16 @@ class Refilled:
         self.rows[:] = [{name: number} for number in range(rows)]
         return list(self.rows)
 
-    def land(
-        self, run: str, on_reset: str = "append", *, destination: Destination | None = None, **options: Any
-    ) -> Manifest:
+    def land(self, run: str, on_reset: str = "append", **options: Any) -> Manifest:
         """Land them, each page as a part."""
-        return self.outcome(
-            run, destination or self.folder.destination, on_reset=on_reset, **options
+        named = msgspec.structs.replace(RUN, run_id=run)
+        return self.again(
+            run=named, fetch=serving(self.rows, PAGE), on_reset=on_reset, max_part_bytes=1, **options
         ).manifest
 
-    def outcome(self, run: str, destination: Destination, **options: Any) -> Outcome:
-        """Return the whole result."""
-        return run_job(self.made(run, destination, **options))
-
-    def made(self, run: str, destination: Destination, **options: Any) -> Job:
-        """Return what is to be landed."""
-        made = job(Rows(0), destination, run, **{"mode": "incremental", **options})
-        return changed(made, fetch=serving(self.rows, PAGE))
-
-    def held(self, run: str, at: int | tuple[str, str], **options: Any) -> Held:
-        """Land them, but stop before an operation of the storage."""
-        return Held(
-            lambda destination: self.outcome(run, destination, **options), self.folder.destination, at
-        )
+    def killed(self, run: str, at: tuple[str, str], **options: Any) -> None:
+        """Kill an attempt to land them before an operation of the storage."""
+        kill(lambda place: self.land(run, folder=place, **options), self.folder.destination, at)
 
 
 @pytest.fixture
@@ -130,14 +97,10 @@ def contents(folder: Folder) -> dict[str, bytes]:
 
 class TestAppend:
     @pytest.mark.parametrize("count", [40, 300, 700])
-    def test_the_rows_of_a_source_that_begins_anew_are_added(
-        self, task: RunTask, folder: Folder, count: int
-    ) -> None:
+    def test_a_source_that_begins_anew_is_added(self, task: RunTask, folder: Folder, count: int) -> None:
         first, old = task.land(), task.rows()
         new = task.refill(count)
-
         second = task.land()
-
         assert folder.rows() == old + new
         assert (second.rows, second.earlier_rows, second.total) == (300 + count, 300, count)
         assert second.parts[: len(first.parts)] == first.parts
@@ -150,7 +113,6 @@ class TestAppend:
         first, old = task.land(), task.rows()
         before = contents(folder)
         task.refill(0)
-
         assert [task.land() for _ in range(2)] == [first, first]
         assert contents(folder) == before
         marked: list[int] = []
@@ -162,9 +124,7 @@ class TestAppend:
         assert folder.rows() == old + task.rows()
 
     @pytest.mark.parametrize("before", ["marked", "not marked", "mark failed"])
-    def test_a_source_that_had_no_rows_for_a_while_is_gone_on_with(
-        self, source: Refilled, before: str
-    ) -> None:
+    def test_a_source_that_had_no_rows_for_a_while_goes_on(self, source: Refilled, before: str) -> None:
         def refuse() -> None:
             raise ConnectionError("the service is down")
 
@@ -177,9 +137,7 @@ class TestAppend:
         source.rows.clear()
         source.land("r2", mark=(lambda: None) if before == "not marked" else None)
         source.rows[:] = [*old, {"old": len(old)}]
-
         source.land("r3")
-
         assert source.folder.rows() == source.rows
 
     def test_what_the_source_adds_afterwards_is_all_that_is_new(self, task: RunTask, folder: Folder) -> None:
@@ -189,36 +147,13 @@ class TestAppend:
         second = task.land()
         task.grow(130)
         task.control.clear_requests()
-
         third = task.land()
-
         # the last page once more, which has new rows now, and another one
         assert task.offsets()[0] == second.last_page.offset
         assert len(task.offsets()) == 2
         assert (rows_of_last_run(third), third.earlier_rows) == (130, 300)
         assert folder.rows() == old + task.rows()
         assert task.land() == third
-
-    @pytest.mark.parametrize("options", [{"file_format": "jsonl"}, *FORMATS], ids=named)
-    def test_all_of_it_can_be_read_in_every_format(self, source: Refilled, options: dict[str, Any]) -> None:
-        file_format = make_format(**options)
-        old = source.refill("old")
-        source.land("r1", file_format=file_format)
-        new = source.refill("new")
-        source.land("r2", file_format=file_format)
-
-        landed = read_landing(source.folder.location)
-        landed.verify()
-        texts = [
-            {name: str(row[name]) if name in row else None for name in ("old", "new")} for row in old + new
-        ]
-        assert landed.to_arrow().to_pylist() == texts
-        assert landed.to_arrow(new_only="r2").num_rows == len(new)
-        if options["file_format"] == "jsonl":
-            assert list(landed.iter_rows()) == old + new
-            assert list(landed.iter_rows(new_only="r1")) == old
-        else:
-            assert list(landed.iter_rows()) == texts
 
 
 @pytest.mark.usefixtures("each_part_is_staged")
@@ -236,71 +171,25 @@ class TestAppendInterrupted:
         assert (staged["earlier_rows"], len(finished)) == (300, 3)
         assert folder.rows() == old
         task.control.clear_requests()
-
         manifest = task.land(again=True, **self.SMALL)
-
         # the last finished page, the two that are missing, and the first one again
         assert len(task.offsets()) == 4
         assert [part.name for part in manifest.parts[-5:-2]] == finished
         assert rows_of_last_run(manifest) == 250
         assert folder.rows() == old + new
 
-    def test_a_source_that_begins_anew_once_more_is_read_from_its_beginning(
-        self, task: RunTask, folder: Folder
-    ) -> None:
-        task.land()
-        old = task.rows()
-        task.refill(250)
-        with pytest.raises(Crash):
-            task.land(read=crashing_at(5), **self.SMALL)
-        (staged,) = folder.staged()
-        assert len(staged["parts"]) == 3
-        new = task.refill(20)
-
-        manifest = task.land(again=True, **self.SMALL)
-
-        assert (manifest.rows, manifest.earlier_rows) == (320, 300)
-        assert folder.rows() == old + new
-        assert folder.names() - folder.needed() == {part["name"] for part in staged["parts"]}
-
     @pytest.mark.parametrize("on_reset", ["fail", "full"])
-    def test_a_retry_that_is_told_otherwise_adds_nothing(
-        self, task: RunTask, folder: Folder, on_reset: str
-    ) -> None:
+    def test_a_retry_told_otherwise_adds_nothing(self, task: RunTask, folder: Folder, on_reset: str) -> None:
         task.land()
         old, new = task.rows(), task.refill(250)
         with pytest.raises(Crash):
             task.land(read=crashing_at(5), **self.SMALL)
-
         if on_reset == "fail":
             with pytest.raises(SourceReset):
                 task.land(on_reset, again=True, **self.SMALL)
         else:
             assert task.land(on_reset, again=True, **self.SMALL).earlier_rows == 0
         assert folder.rows() == (old if on_reset == "fail" else new)
-
-    @pytest.mark.parametrize("folder", ["local"], indirect=True)
-    @pytest.mark.parametrize("run", ["r2", "r3"], ids=["a retry", "the next run"])
-    def test_wherever_it_is_killed_its_rows_are_added_once(self, folder: Folder, run: str) -> None:
-        for operation in itertools.count(1):
-            source = Refilled(Folder(folder.fs, f"{folder.root}-{operation}"))
-            old = source.refill("old")
-            source.land("r1")
-            new = source.refill("new")
-            killed = source.held("r2", operation, on_reset="append")
-            killed.end(kill=True)
-            if not killed.met:
-                break
-            assert source.folder.rows() in (old, old + new)
-
-            landed = source.outcome(run, source.folder.destination, on_reset="append")
-
-            assert source.folder.rows() == old + new, killed.met
-            # the next run lands what the first has not committed
-            committed = any(commit["run"]["run_id"] == "r2" for commit in source.folder.commits())
-            own = [] if run == "r3" and committed else new
-            assert sum(part.rows for part in landed.new) == len(own)
-        assert operation > 10
 
 
 class TestReplaced:
@@ -309,38 +198,23 @@ class TestReplaced:
     ) -> None:
         first, old = task.land(), task.rows()
         new = task.refill(250)
-
         second = task.land("full")
-
         assert folder.rows() == new
         assert folder.names() == folder.needed() | {part.name for part in first.parts}
         assert second.replaced == tuple(part.name for part in first.parts)
         replaced = replaced_landing(folder.location)
         assert replaced is not None
         assert (replaced.rows, replaced.run, replaced.commit) == (300, first.run, first.commit)
-
         manifest = restore(folder.location)
-
         assert folder.rows() == folder.committed_rows() == old
         assert manifest.parts == first.parts
         assert decode(folder.read(MANIFEST), MANIFEST, Manifest) == manifest
-
-    def test_what_it_takes_the_place_of_is_kept_in_turn(self, source: Refilled) -> None:
-        old, new = source.replaced()
-
-        for rows, others in ((old, new), (new, old), (old, new)):
-            restore(source.folder.location)
-            assert source.folder.rows() == source.folder.committed_rows() == rows
-            replaced = replaced_landing(source.folder.location)
-            assert replaced is not None
-            assert replaced.rows == len(others)
 
     def test_one_generation_is_kept(self, source: Refilled) -> None:
         rows = []
         for number, name in enumerate(("first", "second", "third"), 1):
             rows.append(source.refill(name))
             source.land(f"r{number}", "full")
-
         for expected in (rows[1], rows[2], rows[1]):
             restore(source.folder.location)
             assert source.folder.rows() == expected
@@ -352,16 +226,8 @@ class TestReplaced:
         source.land("r2")
         source.refill("last")
         source.land("r3", "full")
-
         restore(source.folder.location)
-
         assert source.folder.rows() == old + new
-
-    def test_who_remembers_a_commit_does_not_load_again_what_is_put_back(self, source: Refilled) -> None:
-        source.replaced()
-        restore(source.folder.location)
-        assert {part["commit"] for part in source.folder.manifest()["parts"]} == {1}
-        assert source.folder.manifest()["commit"] == 3
 
     @pytest.mark.parametrize("damage", ["missing", "cut"])
     def test_without_all_of_its_parts_it_is_not_put_back(self, source: Refilled, damage: str) -> None:
@@ -375,20 +241,16 @@ class TestReplaced:
         else:
             source.folder.write(name, source.folder.read(name)[:-1])
         before = contents(source.folder)
-
         with pytest.raises(PartsMissing, match=rf"{name} is not at .*; nothing was changed"):
             restore(source.folder.location)
         assert contents(source.folder) == before
 
     @pytest.mark.parametrize("runs", [0, 1, 2])
-    def test_where_no_landing_was_replaced_there_is_none_to_put_back(
-        self, source: Refilled, runs: int
-    ) -> None:
+    def test_where_nothing_was_replaced_none_is_put_back(self, source: Refilled, runs: int) -> None:
         for number in range(runs):
             source.refill(f"rows {number}")
             source.land(f"r{number}")
         before = contents(source.folder)
-
         assert replaced_landing(source.folder.location) is None
         with pytest.raises(NothingLanded, match="has no landing that was replaced; nothing was changed"):
             restore(source.folder.location)
@@ -399,90 +261,27 @@ class TestReplaced:
         old = source.refill("old")
         source.land("r1")
         source.refill("new")
-        killed = source.held("r2", ("create", "00000002.json"), on_reset="full")
-        assert isinstance(killed.end(kill=True), Crash)
+        source.killed("r2", ("create", "00000002.json"), on_reset="full")
         source.rows[:] = [*old, {"old": len(old)}]
         source.land("r3", "fail")
         assert source.folder.rows() == source.rows
-
         assert replaced_landing(source.folder.location) is None
 
     def test_a_source_that_has_its_old_rows_again_is_gone_on_with(self, source: Refilled) -> None:
         old, _ = source.replaced()
         restore(source.folder.location)
         source.rows[:] = [*old, {"old": len(old)}]
-
         assert rows_of_last_run(source.land("r3", "fail")) == 1
         assert source.folder.rows() == source.rows
-
-    # on a storage without conditions, nobody may land meanwhile
-    @pytest.mark.by_day(2)
-    @pytest.mark.parametrize("folder", ["local", "memory"], indirect=True)
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"on_reset": "append"},
-            {"on_reset": "fail"},
-            {"on_reset": "full"},
-            {"mode": "full", "if_exists": "overwrite"},
-            {"on_reset": "append", "mark": lambda: None},
-        ],
-        ids=["appends", "fails", "replaces", "overwrites", "appends and marks"],
-    )
-    def test_a_landing_that_is_at_work_meanwhile_is_not_harmed(
-        self, folder: Folder, options: dict[str, Any]
-    ) -> None:
-        for operation in itertools.count(1):
-            source = Refilled(Folder(folder.fs, f"{folder.root}-{operation}"))
-            old, _ = source.replaced()
-            new = source.refill("new", 3 * PAGE)
-            landing = source.held("r3", operation, **options)
-            if landing.met is None:
-                break
-
-            restore(source.folder.location)
-            outcome = landing.end()
-
-            assert isinstance(outcome, Outcome | SourceReset), (landing.met, outcome)
-            # the last of the two has its way; what an overwriting has replaced is put back
-            expected = {"append": old + new, "fail": old, "full": new}[options.get("on_reset", "full")]
-            assert source.folder.rows() == source.folder.committed_rows()
-            assert source.folder.rows() in (old, expected, new[: 2 * PAGE]), landing.met
-            source.land("r4", "full")
-            assert source.folder.rows()[-3 * PAGE :] == new, landing.met
-        assert operation > 6
 
     def test_a_landing_that_commits_meanwhile_is_not_replaced(self, source: Refilled) -> None:
         source.replaced()
         new = source.refill("new", 3 * PAGE)
-        for operation in itertools.count(1):
-            held = Held(restore, source.folder.destination, operation)
-            if held.met is None or held.met[0] == "create":
-                break
-            held.end(kill=True)
+        held = Held(restore, source.folder.destination, ("create", "00000003.json"))
+        assert held.met
         source.land("r3", "full")
         assert isinstance(held.end(), LogContended)
         assert source.folder.rows() == new
-
-    def test_a_landing_that_had_begun_before_what_is_put_back_lands_its_rows(self, source: Refilled) -> None:
-        """Another has had the folder since."""
-        old = source.refill("old")
-        source.land("r1")
-        source.rows.extend([{"late": number} for number in range(PAGE)])
-        grown = list(source.rows)
-        slow = source.held("r2", ("create", "00000002.json"))
-        assert slow.met
-        source.refill("new")
-        source.land("r3", "full")
-        restore(source.folder.location)
-        assert source.folder.rows() == old
-        source.rows[:] = grown
-
-        outcome = slow.end()
-
-        assert isinstance(outcome, Outcome), outcome
-        assert source.folder.rows() == grown
-        assert sum(part.rows for part in outcome.new) == PAGE
 
     @pytest.mark.parametrize("folder", ["local"], indirect=True)
     @pytest.mark.parametrize("days", [0.5, 2])
@@ -491,10 +290,8 @@ class TestReplaced:
         old, new = source.replaced()
         for name in source.folder.parts():
             os.utime(f"{source.folder.root}/{name}", (0, 0))
-
         with time_machine.travel(pendulum.now("UTC").add(hours=24 * days)):
             removed = clean(source.folder.location, older_than=DAY)
-
         assert {file.name for file in removed} == (
             set() if days < 1 else set(source.folder.manifest()["replaced"])
         )
@@ -502,25 +299,22 @@ class TestReplaced:
         if days < 1:
             restore(source.folder.location)
             assert source.folder.rows() == old
+        else:
+            assert source.folder.names() == source.folder.needed()
 
 
 class TestSourcesWithoutRows:
     @pytest.mark.parametrize("mark", [None, lambda: None], ids=["", "marks"])
-    def test_they_overwrite_nothing(
-        self, task: RunTask, landing: Landed, folder: Folder, mark: Callable[[], None] | None
-    ) -> None:
+    def test_they_overwrite_nothing(self, task: RunTask, landing: Landed, folder: Folder, mark: Any) -> None:
         task.land()
         before = contents(folder)
         task.refill(0)
-
         with pytest.raises(SourceReset, match=r"has no rows now, and the 300 rows at .* are kept") as refusal:
             landing(task.id, mode="full", if_exists="overwrite", mark=mark)
         assert refusal.value.permanent
         assert contents(folder) == before
 
-    def test_rows_that_are_shown_late_are_waited_for(
-        self, task: RunTask, landing: Landed, folder: Folder
-    ) -> None:
+    def test_rows_shown_late_are_waited_for(self, task: RunTask, landing: Landed, folder: Folder) -> None:
         task.land()
         task.refill(0)
 
@@ -531,7 +325,7 @@ class TestSourcesWithoutRows:
         assert folder.rows() == task.rows()
         assert len(task.rows()) == 20
 
-    def test_a_landing_without_rows_may_be_overwritten(
+    def test_one_without_rows_may_be_overwritten(
         self, task: RunTask, landing: Landed, folder: Folder
     ) -> None:
         task.refill(0)
@@ -558,7 +352,6 @@ class TestHosts:
     def test_that_of_another_service_is_refused(self, folder: Folder, options: dict[str, Any]) -> None:
         self.land(folder, "r1", "openapi.example.com")
         before = contents(folder)
-
         with pytest.raises(
             DestinationTaken,
             match=r"the first is of the service at openapi\.example\.com, the second at other\.example\.com",
@@ -576,7 +369,6 @@ class TestHosts:
         self, folder: Folder, host: str | None, task: str
     ) -> None:
         self.land(folder, "r1", "openapi.example.com")
-
         assert rows_of_last_run(self.land(folder, "r2", host, 15, task=task)) == 5
         assert folder.rows() == true_rows(15)
         assert rows_of_last_run(self.land(folder, "r3", "openapi.example.com", 20)) == 5
@@ -585,6 +377,5 @@ class TestHosts:
     def test_a_host_that_was_not_known_is_known_afterwards(self, folder: Folder) -> None:
         self.land(folder, "r1", None)
         self.land(folder, "r2", "openapi.example.com", 15)
-
         with pytest.raises(DestinationTaken):
             self.land(folder, "r3", "other.example.com", 20)

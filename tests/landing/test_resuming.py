@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
 from airflow_provider_webcollect.landing import staging
 from airflow_provider_webcollect.service.errors import RequestRejected
 from tests.interruption import PATIENCE
-from tests.landing.conftest import OTHER_RUN, Crash, Folder, Task
-from tests.landing.interleaving import Held, stepping
-
-if TYPE_CHECKING:
-    from typing import Any
+from tests.landing.conftest import Folder, Task
+from tests.landing.interleaving import kill, stepping
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -43,21 +40,13 @@ def test_it_goes_on_after_the_last_part_and_rereads_its_last_page_and_the_first(
     assert task.folder.names() == task.folder.needed()
 
 
-def test_another_run_reads_all_of_it_and_what_is_staged_is_no_obstacle(task: Task, folder: Folder) -> None:
-    fail(task)
-    assert task.land(max_part_bytes=1, run=OTHER_RUN).run == OTHER_RUN
-    assert task.offsets()[0] == 0
-    assert folder.rows() == task.rows()
-
-
 @pytest.mark.usefixtures("each_part_is_staged")
 def test_what_was_read_but_not_committed_is_committed_by_the_next_try(task: Task) -> None:
-    killed = Held(
+    kill(
         lambda place: task.land(folder=place, max_part_bytes=1),
         task.folder.destination,
         ("create", "00000001.json"),
     )
-    assert isinstance(killed.end(kill=True), Crash)
     task.control.clear_requests()
     task.land()
     assert len(task.control.requests()) == 2
@@ -69,10 +58,7 @@ def test_of_what_is_staged_with_a_part_that_is_not_whole_all_is_read_again(
     task: Task, folder: Folder, content: bytes | None
 ) -> None:
     name = fail(task)["parts"][1]["name"]
-    if content is None:
-        folder.fs.rm_file(f"{folder.root}/{name}")
-    else:
-        folder.write(name, content)
+    folder.damage(name, content)
     task.land(max_part_bytes=1)
     assert task.offsets()[0] == 0
     assert folder.rows() == task.rows()

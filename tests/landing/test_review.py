@@ -6,38 +6,25 @@ import itertools
 import random
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_provider_webcollect.landing.cleaning import clean, restore
 from airflow_provider_webcollect.landing.commits import Manifest, decode
-from airflow_provider_webcollect.landing.errors import (
-    ChecksFailed,
-    NothingToReview,
-    PartsMissing,
-)
+from airflow_provider_webcollect.landing.errors import ChecksFailed, NothingToReview, PartsMissing
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.review import accept, discard, in_review, quarantine
+from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.checked_runs import Runs, goods
-from tests.landing.conftest import SERVERS, Crash, Folder, crashing_at
+from tests.landing.conftest import Crash, Folder, crashing_at
 from tests.landing.interleaving import Held
-from tests.landing.storages import Storage, local
+from tests.storages import Storage, local
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
-    from tests.landing.conftest import Landing
-
-DECISIONS: dict[str, Callable[..., Any]] = {
-    "accept": accept,
-    "discard": discard,
-    "quarantine": quarantine,
-}
 CHECKS: dict[str, Any] = {"columns": {"price": {"filled": 0.95}}}
 
 
@@ -47,9 +34,9 @@ def state_of(folder: Folder) -> Manifest:
 
 
 @pytest.fixture
-def local_runs(land_job: Landing, tmp_path: Path) -> Runs:
+def local_runs(tmp_path: Path) -> Runs:
     """Runs that land in a folder of the disk."""
-    return Runs(land_job, Folder(local(tmp_path).fs, str(tmp_path / "landing")))
+    return Runs(Folder(local(tmp_path).fs, str(tmp_path / "landing")))
 
 
 @pytest.fixture
@@ -84,12 +71,6 @@ class TestQuarantine:
         assert (apart.start_offset, apart.next_offset) == (2, 5)
         assert [outcome.check for outcome in apart.checks] == ["columns.price.filled"]
 
-    def test_the_first_run_of_all_can_be_quarantined(self, runs: Runs) -> None:
-        runs.land(goods(3, price=""), CHECKS, on_failed_checks="quarantine")
-        assert runs.folder.rows() == []
-        runs.land(goods(2), CHECKS, on_failed_checks="quarantine")
-        assert runs.folder.rows() == runs.rows[3:]
-
     @pytest.mark.parametrize("landed", [0, 2])
     def test_no_rows_are_nothing_to_quarantine(self, runs: Runs, landed: int) -> None:
         runs.land(goods(landed))
@@ -111,10 +92,7 @@ class TestQuarantine:
 
     def test_the_export_is_not_marked_while_rows_wait(self, runs: Runs) -> None:
         marks: list[str] = []
-        options: dict[str, Any] = {
-            "on_failed_checks": "quarantine",
-            "mark": lambda: marks.append("marked"),
-        }
+        options: dict[str, Any] = {"on_failed_checks": "quarantine", "mark": lambda: marks.append("marked")}
         runs.land(goods(3, price=""), CHECKS, **options)
         runs.land(goods(2), CHECKS, **options)
         runs.land([], **options)
@@ -132,12 +110,6 @@ class TestQuarantine:
             runs.land(goods(2, price=""), CHECKS, **options)
         assert runs.folder.rows() == before
 
-    def test_accepted_rows_are_of_the_commit_that_accepts_them(self, quarantined: Runs) -> None:
-        """A loader that remembers how far it has come gets them."""
-        quarantined.land(goods(1), CHECKS)
-        accept(quarantined.folder.location)
-        assert [part.commit for part in state_of(quarantined.folder).parts] == [1, 3, 4]
-
     def test_rows_of_a_source_that_was_reset_stay_apart_and_count_no_more(self, quarantined: Runs) -> None:
         before = quarantined.folder.rows()
         quarantined.rows.clear()
@@ -149,15 +121,6 @@ class TestQuarantine:
         quarantined.land(goods(1), CHECKS, on_reset="append")
         assert quarantined.folder.rows()[-1:] == quarantined.rows[-1:]
 
-    def test_clean_keeps_what_waits(self, local_runs: Runs) -> None:
-        folder = local_runs.folder
-        local_runs.land(goods(3, price=""), CHECKS, on_failed_checks="quarantine")
-        before = folder.names()
-        folder.write("part-00001-0123abcd.jsonl", b"{}\n")
-        (removed,) = clean(folder.root, older_than=0)
-        assert removed.name == "part-00001-0123abcd.jsonl"
-        assert folder.names() == before
-
 
 class TestReplacedLandings:
     """What was quarantined belongs to what a landing replaces, which has its rows again."""
@@ -167,9 +130,7 @@ class TestReplacedLandings:
         [{"mode": "full", "if_exists": "overwrite"}, {"on_reset": "full"}],
         ids=["overwrite", "on_reset"],
     )
-    def test_rows_that_are_landed_again_do_not_wait_any_more(
-        self, quarantined: Runs, options: dict[str, Any]
-    ) -> None:
+    def test_rows_that_are_landed_again_do_not_wait_any_more(self, quarantined: Runs, options: Any) -> None:
         quarantined.rows[0]["price"] = "corrected"
         quarantined.land(goods(1), **options)
         assert in_review(quarantined.folder.location) == ()
@@ -199,13 +160,17 @@ class TestMarks:
 
     CHECKS: dict[str, Any] = {"rows": {"min": 3}, **CHECKS}  # noqa: RUF012
 
-    def test_a_retry_that_has_only_to_mark_marks(self, runs: Runs) -> None:
-        marks: list[str] = []
+    @pytest.mark.parametrize("more", [0, 1])
+    def test_a_retry_that_marks_counts_what_is_committed_with_what_came(self, runs: Runs, more: int) -> None:
         with pytest.raises(ConnectionError):
             runs.land(goods(5), self.CHECKS, mark=_failing)
+        runs.rows += goods(more)
+        marks: list[str] = []
         landed = runs.again(self.CHECKS, mark=lambda: marks.append("marked"))
-        assert marks == ["marked"]
-        assert sum(part.rows for part in landed.new) == 5
+        assert (marks, sum(part.rows for part in landed.new)) == (["marked"], 5 + more)
+        found = {outcome.check: outcome.found for outcome in landed.checks}
+        assert found["rows.min"] == f"{5 + more} rows"
+        assert runs.folder.rows() == runs.rows
 
     def test_a_cleared_task_marks_what_was_accepted(self, runs: Runs) -> None:
         marks: list[str] = []
@@ -216,54 +181,8 @@ class TestMarks:
         landed = runs.again(self.CHECKS, **options)
         assert (marks, sum(part.rows for part in landed.new)) == (["marked"], 5)
 
-    def test_rows_that_come_before_the_retry_count_with_those_that_are_committed(self, runs: Runs) -> None:
-        with pytest.raises(ConnectionError):
-            runs.land(goods(5), self.CHECKS, mark=_failing)
-        runs.rows += goods(1)
-        landed = runs.again(self.CHECKS, mark=lambda: None)
-        assert {outcome.check: outcome.found for outcome in landed.checks}["rows.min"] == "6 rows"
-        assert runs.folder.rows() == runs.rows
-
 
 class TestDecisions:
-    def test_of_two_people_who_decide_at_the_same_time_none_takes_what_the_other_has_landed(
-        self, runs: Runs
-    ) -> None:
-        """At whichever operation."""
-        options: dict[str, Any] = {"mode": "full", "if_exists": "overwrite"}
-        runs.land(goods(2), **options)
-        runs.rows.clear()
-        for operation in itertools.count(1):
-            with pytest.raises(ChecksFailed):
-                runs.land(goods(3, price=""), CHECKS, **options)
-            held = Held(accept, runs.folder.destination, operation)
-            if not held.met:
-                break
-            for each in in_review(runs.folder.location):
-                discard(runs.folder.location, each.run.run_id)
-            held.end()
-            assert runs.folder.rows() in (goods(2), runs.rows)
-            runs.rows.clear()
-            runs.land(goods(2), **options)
-            runs.rows.clear()
-        assert operation > 6
-
-    def test_a_run_that_lands_meanwhile_makes_it_decide_again(self, quarantined: Runs) -> None:
-        held = Held(accept, quarantined.folder.destination, ("create", "00000003.json"))
-        assert held.met
-        quarantined.land(goods(4), CHECKS)
-        held.end()
-        expected = [*quarantined.rows[:2], *quarantined.rows[5:], *quarantined.rows[2:5]]
-        assert quarantined.folder.rows() == expected
-
-    def test_staged_rows_that_another_run_has_read_again_wait_no_more(self, staged: Runs) -> None:
-        held = Held(accept, staged.folder.destination, ("create", "00000002.json"))
-        assert held.met
-        staged.land(goods(1))
-        assert isinstance(held.end(), NothingToReview)
-        assert staged.folder.rows() == staged.rows
-        assert in_review(staged.folder.location) == ()
-
     def test_staged_rows_are_quarantined_afterwards(self, staged: Runs) -> None:
         quarantine(staged.folder.location)
         assert staged.folder.rows_apart() == staged.rows[2:]
@@ -300,18 +219,7 @@ class TestDecisions:
         assert staged.folder.rows() == [*staged.rows[:2], *staged.rows[5:]]
         assert staged.folder.names() == staged.folder.needed()
 
-    def test_the_first_rows_of_all_can_be_accepted_or_discarded(self, runs: Runs) -> None:
-        with pytest.raises(ChecksFailed):
-            runs.land(goods(3, price=""), CHECKS)
-        discard(runs.folder.location, "run 1")
-        with pytest.raises(ChecksFailed):
-            runs.land(goods(2, price=""), CHECKS)
-        accept(runs.folder.location)
-        assert runs.folder.rows() == runs.rows[3:]
-
-    def test_quarantined_rows_are_accepted_behind_those_that_have_landed_since(
-        self, quarantined: Runs
-    ) -> None:
+    def test_quarantined_rows_are_accepted_behind_those_landed_since(self, quarantined: Runs) -> None:
         quarantined.land(goods(4), CHECKS)
         accept(quarantined.folder.location, "run 2")
         expected = [*quarantined.rows[:2], *quarantined.rows[5:], *quarantined.rows[2:5]]
@@ -361,34 +269,15 @@ class TestDecisions:
         with pytest.raises(NothingToReview, match=r"no rows wait for a decision at .*; there are none"):
             accept(runs.folder.location)
 
-    @pytest.mark.parametrize("first", ["run 2", "run 3"])
-    def test_rows_that_wait_in_both_ways_are_accepted_in_any_order(
-        self, quarantined: Runs, first: str
-    ) -> None:
-        with pytest.raises(ChecksFailed):
-            quarantined.land(goods(4, price=""), CHECKS)
-        accept(quarantined.folder.location, first)
-        if first == "run 2":
-            # what is staged follows another commit now: the run reads it again
-            with pytest.raises(ChecksFailed):
-                quarantined.again(CHECKS)
-        accept(quarantined.folder.location)
-        assert len(quarantined.folder.rows()) == len(quarantined.rows)
-
     @pytest.mark.parametrize("state", ["staged", "quarantined"])
     @pytest.mark.parametrize("content", [None, b"x"], ids=["gone", "cut"])
-    def test_parts_that_are_not_whole_are_not_committed(
-        self, staged: Runs, state: str, content: bytes | None
-    ) -> None:
+    def test_parts_that_are_not_whole_are_not_committed(self, staged: Runs, state: str, content: Any) -> None:
         folder = staged.folder
         if state == "quarantined":
             quarantine(folder.location)
         before = folder.manifest()
         (name,) = folder.parts() - {part["name"] for part in before["parts"]}
-        if content is None:
-            folder.fs.rm_file(f"{folder.root}/{name}")
-        else:
-            folder.write(name, content)
+        folder.damage(name, content)
         with pytest.raises(PartsMissing, match=rf"{re.escape(name)} is not at"):
             accept(folder.location)
         assert (folder.manifest(), len(folder.commits())) == (before, before["commit"])
@@ -406,21 +295,12 @@ def _failing() -> None:
 class TestKilled:
     """Whoever is killed at any operation leaves each row landed, quarantined, discarded or staged, once."""
 
-    @pytest.fixture(params=["disk", *(pytest.param(kind, marks=pytest.mark.at_night) for kind in SERVERS)])
-    def storage(self, request: pytest.FixtureRequest, storage_of: Callable[[str], Storage]) -> Storage:
-        return storage_of(request.param)
-
     @pytest.fixture
-    def folder(self, storage: Storage) -> Folder:
-        """Each test has many folders of its own."""
-        return Folder(storage.fs, storage.new_folder())
-
-    @pytest.fixture
-    def made(self, land_job: Landing, storage: Storage) -> Callable[[str], Runs]:
+    def made(self, storage: Storage) -> Callable[[str], Runs]:
         """Makes runs: 250 rows have landed, and 210 have failed, or are to be read."""
 
         def made(state: str) -> Runs:
-            runs = Runs(land_job, Folder(storage.fs, storage.new_folder()), max_part_bytes=1)
+            runs = Runs(Folder.new(storage), max_part_bytes=1)
             runs.land(goods(250), CHECKS)
             match state:
                 case "staged":
@@ -436,24 +316,21 @@ class TestKilled:
 
     @pytest.mark.by_day(2)
     @pytest.mark.parametrize(
-        ("state", "kind"),
+        ("state", "decide"),
         [
-            ("to be read", "quarantine"),
-            ("staged", "quarantine"),
-            ("staged", "accept"),
-            ("staged", "discard"),
-            ("quarantined", "accept"),
-            ("quarantined", "discard"),
+            *[("to be read", None), ("staged", None), ("staged", accept), ("staged", discard)],
+            *[("quarantined", accept), ("quarantined", discard)],
         ],
     )
-    def test_at_every_operation(self, made: Callable[[str], Runs], state: str, kind: str) -> None:
+    def test_at_every_operation(self, made: Callable[[str], Runs], state: str, decide: Any) -> None:
         def act(place: Destination) -> Any:
-            if kind == "quarantine":
+            if decide is None:
                 return runs.land([], CHECKS, folder=place, on_failed_checks="quarantine")
-            return DECISIONS[kind](place, "run 2")
+            return decide(place, "run 2")
 
         stride = 1 if ALL_HISTORIES else 3
-        for operation in itertools.count(random.Random(f"{SEED} {state} {kind}").randint(1, stride), stride):
+        chance = random.Random(f"{SEED} {state} {decide and decide.__name__}")
+        for operation in itertools.count(chance.randint(1, stride), stride):
             runs = made(state)
             held = Held(act, runs.folder.destination, operation)
             if not held.met:

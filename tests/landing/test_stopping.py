@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -13,22 +14,17 @@ from airflow_provider_webcollect.landing.commits import Source
 from airflow_provider_webcollect.landing.job import Job, Landed
 from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import ClientTiming
-from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder
-from tests.landing.interleaving import Held
+from tests.landing.conftest import OTHER_RUN, RUN, Folder
+from tests.landing.interleaving import Held, kill
 from tests.landing.pages import changed, make_job
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = [
     pytest.mark.webcollect_sandbox(enforce_limits=False),
@@ -71,20 +67,14 @@ def a_commit(job: Callable[..., Job], folder: Folder) -> None:
 
 def a_landing_that_was_killed(job: Callable[..., Job], folder: Folder) -> None:
     """An attempt was killed before it has committed."""
-    kill(job, folder, ("create", "00000001.json"))
+    kill(lambda place: run_job(job(place)), folder.destination, ("create", "00000001.json"))
     (staged,) = folder.staged()
     assert len(staged["parts"]) == 3
 
 
 def a_commit_that_nothing_shows(job: Callable[..., Job], folder: Folder) -> None:
     """An attempt was killed right after its commit."""
-    kill(job, folder, ("write", MANIFEST))
-
-
-def kill(job: Callable[..., Job], folder: Folder, at: tuple[str, str]) -> None:
-    """Kill an attempt before an operation."""
-    killed = Held(lambda place: run_job(job(place)), folder.destination, at)
-    assert isinstance(killed.end(kill=True), Crash)
+    kill(lambda place: run_job(job(place)), folder.destination, ("write", MANIFEST))
 
 
 @pytest.mark.parametrize(
@@ -107,14 +97,12 @@ def test_a_landing_that_is_stopped_commits_and_marks_nothing_and_the_next_attemp
         committed, sent = folder.commits(), len(sandbox.control.requests())
         stop.set()
         ends.append(held.end())
-
         assert len(sandbox.control.requests()) == sent
         # a write that is under way is not recalled
         if held.met[0] != "create":
             assert folder.commits() == committed
         assert run_job(job(folder.destination)).manifest.exported_at
         assert len(folder.rows()) == 300
-
     # after the last commit, there is only what is to be shown and deleted
     kinds = [kind for kind, _ in itertools.groupby(ends, type)]
     assert kinds == [Stopped, Landed]

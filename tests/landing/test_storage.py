@@ -7,10 +7,7 @@ import gc
 import hashlib
 import os
 import random
-import subprocess
-import sys
 import threading
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,18 +20,12 @@ import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
 from airflow_provider_webcollect.landing.errors import PartsMissing, StorageError
-from airflow_provider_webcollect.landing.names import (
-    COMMITS,
-    MANIFEST,
-    commit_name,
-    is_ours,
-    redshift_manifest,
-)
+from airflow_provider_webcollect.landing.names import COMMITS, MANIFEST, commit_name
 from airflow_provider_webcollect.landing.storage import Exists
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.storage.object_stores import S3, SMALL_BYTES
-from tests.landing.conftest import RUN, Store
-from tests.landing.storages import AZURITE_KEY, Storage
+from tests.landing.conftest import Store
+from tests.storages import AZURITE_KEY, Storage
 
 COMMIT = commit_name(1)
 PART = "part-00001-0123abcd.jsonl"
@@ -66,35 +57,25 @@ def content_of_part(folder: Folder, name: str = PART) -> bytes:
 
 
 class TestSmallFiles:
-    def test_what_is_absent_is_none(self, folder: Folder) -> None:
+    def test_a_file_is_created_only_if_it_is_absent(self, folder: Folder) -> None:
         assert folder.read(COMMIT) is None
         assert folder.files() == folder.files(COMMITS) == {}
-
-    def test_a_file_is_created_and_read(self, folder: Folder) -> None:
-        folder.create(COMMIT, b"one")
-        assert folder.read(COMMIT) == b"one"
-        assert folder.files() == folder.files(COMMITS) == {COMMIT: 3}
-
-    def test_a_file_that_is_there_is_not_created(self, folder: Folder) -> None:
         folder.create(COMMIT, b"one")
         for content in (b"two", b"one"):
             with pytest.raises(Exists):
                 folder.create(COMMIT, content)
         assert folder.read(COMMIT) == b"one"
-        assert folder.files() == {COMMIT: 3}
+        assert folder.files() == folder.files(COMMITS) == {COMMIT: 3}
+        folder.delete([COMMIT])
+        assert folder.read(COMMIT) is None
+        folder.create(COMMIT, b"three")
+        assert folder.read(COMMIT) == b"three"
 
     def test_a_file_is_written_whether_it_is_there_or_not(self, folder: Folder) -> None:
         for content in (b"one", b"three", b"2"):
             folder.write(MANIFEST, content)
             assert folder.read(MANIFEST) == content
             assert folder.files() == {MANIFEST: len(content)}
-
-    def test_a_file_that_was_deleted_is_created_again(self, folder: Folder) -> None:
-        folder.create(COMMIT, b"one")
-        folder.delete([COMMIT])
-        assert folder.read(COMMIT) is None
-        folder.create(COMMIT, b"two")
-        assert folder.read(COMMIT) == b"two"
 
     def test_of_many_that_create_a_file_one_succeeds(self, storage: Storage, folder: Folder) -> None:
         start = threading.Barrier(8)
@@ -262,35 +243,6 @@ class TestDisk:
         assert folder.read(COMMIT) == b"one"
         assert folder.files() == {COMMIT: 3}
 
-    def test_of_many_processes_one_creates_each_file(self, folder: Folder) -> None:
-        script = (
-            "import fsspec, os, sys\n"
-            "from airflow_provider_webcollect.landing.storage import Exists\n"
-            "from airflow_provider_webcollect.landing.storage.folder import Folder\n"
-            "folder, children = Folder(fsspec.filesystem('file'), sys.argv[1]), []\n"
-            "while len(children) < 3 and (child := os.fork()):\n"
-            "    children.append(child)\n"
-            "own = 0\n"
-            "for number in range(200):\n"
-            "    try:\n"
-            "        folder.create(f'_commits/{number:08d}.json', b'%d' % os.getpid())\n"
-            "        own += 1\n"
-            "    except Exists:\n"
-            "        pass\n"
-            "folder.write(f'own-{os.getpid()}', b'%d' % own)\n"
-            "if child:\n"
-            "    assert [os.waitpid(each, 0)[1] for each in children] == [0] * 3\n"
-        )
-        assert subprocess.run([sys.executable, "-c", script, folder.root]).returncode == 0
-        names = set(folder.files())
-        created = Counter(folder.read(name) for name in names if name.startswith(COMMITS))
-        told = {name[4:].encode(): folder.read(name) for name in names if name.startswith("own-")}
-        assert created.total() == 200
-        assert {pid: b"%d" % count for pid, count in created.items()} == {
-            pid: count for pid, count in told.items() if count != b"0"
-        }
-        assert len(names) == 204
-
 
 class TestAzure:
     @pytest.mark.parametrize("storage", ["azure"], indirect=True)
@@ -352,34 +304,3 @@ class TestOtherFilesystems:
         with folder.part(f"dt=2026-01-01/{PART}") as part:
             part.write(b"one\n")
         assert folder.files() == {COMMIT: 3, f"dt=2026-01-01/{PART}": 4}
-
-
-@pytest.mark.parametrize(
-    ("name", "ours"),
-    [
-        ("_manifest.json", True),
-        (COMMIT, True),
-        (f"dt=2026-01-01/{COMMIT}", False),
-        (f"{COMMITS}/1.json", False),
-        (f"{COMMITS}/.tmp-00000001.json-0123abcd", True),
-        ("_staged/0123456789ab-0123abcd.json", True),
-        ("_staged/notes.json", False),
-        (f"_quarantine/{PART}", True),
-        ("_redshift_manifest.json", False),
-        (redshift_manifest(RUN.digest()), True),
-        (f"dt=2026-01-01/{redshift_manifest(RUN.digest())}", False),
-        ("_redshift_manifest-mine.json", False),
-        (PART, True),
-        (f"dt=2026-01-01/{PART}", True),
-        (f"dt=2026-01-01/country=de/{PART}", True),
-        (".tmp-part-00001-0123abcd.jsonl-0123abcd", True),
-        ("dt=2026-01-01/.tmp-part-00001-0123abcd.jsonl-0123abcd", True),
-        ("dt=2026-01-01/_manifest.json", False),
-        ("dt=2026-01-01/notes.txt", False),
-        (f"2026-01-01/{PART}", False),
-        ("part-1.jsonl", False),
-        ("notes.txt", False),
-    ],
-)
-def test_files_of_others_are_known_by_their_names(name: str, ours: bool) -> None:
-    assert is_ours(name) is ours

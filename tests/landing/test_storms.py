@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from airflow_provider_webcollect.landing.errors import RowsMissing
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.models import DataPage
 from tests.conftest import ALL_HISTORIES
 from tests.landing.conftest import Folder, Landed, in_order, listed
 from tests.landing.pages import counted_page
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 

@@ -6,7 +6,9 @@ import datetime
 import functools
 import itertools
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,31 +20,20 @@ from airflow_provider_webcollect.landing.review import accept, discard
 from airflow_provider_webcollect.landing.run import run_job
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.checked_runs import Runs, goods
-from tests.landing.interleaving import Held, outcome_of
+from tests.landing.interleaving import outcome_of
 from tests.landing.pages import nothing
 from tests.landing.tables import (
     PARQUET,
     IcebergTable,
     Table,
-    as_texts,
-    in_table,
+    held_at,
     land,
+    land_runs,
     landing,
     numbers,
     same,
-    sql_catalog,
     tables_in,
 )
-from tests.landing.victim import Victim, running_lander
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.landing.conftest import Landing
-    from tests.landing.storages import Storage
 
 TYPES = {
     **{"a": "int64", "b": "decimal(10,2)", "c": "timestamptz", "d": "timestamp", "e": "date32"},
@@ -66,14 +57,20 @@ def table(tables: Callable[[], Table]) -> Table:
     return tables()
 
 
-@pytest.fixture
-def folder(table: Table) -> Table:
-    """What lands a task lands it in the table."""
-    return table
+def test_each_reader_finds_every_row_once(table: Table) -> None:
+    for run, count in enumerate([12, 12, 30]):
+        land(table, count, f"r{run}")
+    expected = [{"n": str(number)} for number in range(30)]
+    landed = table.landed()
+    landed.verify()
+    assert list(landed.iter_rows()) == expected
+    assert landed.to_duckdb().shape == (30, 1)
+    for name, read in table.readers().items():
+        assert same(read(), expected), name
 
 
 def test_types_are_those_of_the_columns(table: Table) -> None:
-    in_table(table)([TYPED_ROW], file_format=make_format("parquet", column_types=TYPES))
+    Runs(table, file_format=PARQUET).land([TYPED_ROW], file_format=make_format("parquet", column_types=TYPES))
     (found,) = table.found()
     assert (found["a"], found["f"], found["g"], found["h"], found["i"]) == (1, True, 0.5, 7, "text")
     assert str(found["b"]) == "1.50"
@@ -84,7 +81,7 @@ def test_types_are_those_of_the_columns(table: Table) -> None:
 
 
 def test_a_column_that_comes_later_is_added_to_the_table(table: Table) -> None:
-    runs = in_table(table)
+    runs = Runs(table, file_format=PARQUET).land
     for new in ({"a": "1"}, {"a": "2", "B c": "x"}, {"c": "y"}):
         runs([new])
     expected = [
@@ -96,23 +93,25 @@ def test_a_column_that_comes_later_is_added_to_the_table(table: Table) -> None:
     assert same(table.found(), expected)
 
 
-def test_a_landing_that_replaces_another_keeps_the_versions_before(table: Table) -> None:
+def test_leftovers_go_and_what_a_version_has_stays(table: Table) -> None:
     land(table, 12, mode="full")
     before = table.version()
     land(table, 7, "r2", mode="full", if_exists="overwrite")
-    assert numbers(table) == list(range(7))
-    assert numbers(table, before) == list(range(12))
-    assert clean(table.location, older_than=0) == ()
-
-
-def test_leftovers_go_and_what_a_version_has_stays(table: Table) -> None:
-    land(table, 10)
-    before = table.version()
-    land(table, 5, "r2", on_reset="full")
     table.write("part-00009-0badcafe.parquet", b"left")
     assert [left.name for left in clean(table.location, older_than=0)] == ["part-00009-0badcafe.parquet"]
-    assert numbers(table) == list(range(5))
-    assert numbers(table, before) == list(range(10))
+    assert numbers(table) == list(range(7))
+    assert numbers(table, before) == list(range(12))
+
+
+def test_after_a_kill_before_the_table_has_the_last_commit_what_is_read_is_what_it_has(table: Table) -> None:
+    land(table, 7)
+    held_at(table, ("commit", "table"), count=9, run="r2").end(kill=True)
+    assert len(table.log().read().history) == 2
+    landed = table.landed()
+    landed.verify()
+    assert (landed.manifest.commit, landed.manifest.rows, landed.to_arrow().num_rows) == (1, 7, 7)
+    land(table, 9, "r3")
+    assert [row["n"] for row in table.landed().iter_rows(since=1)] == ["7", "8"]
 
 
 class TestRewritten:
@@ -120,8 +119,7 @@ class TestRewritten:
 
     @pytest.fixture
     def table(self, table: Table) -> Table:
-        for run in range(3):
-            land(table, 5 * (run + 1), f"r{run}")
+        land_runs(table, 3)
         assert len(table.landed().uris()) == 3
         table.compact()
         return table
@@ -154,13 +152,11 @@ class TestRewritten:
 
 @pytest.mark.parametrize("first", [True, False], ids=["first run", "later run"])
 @pytest.mark.parametrize("decide", [accept, discard])
-def test_quarantined_rows_are_no_rows_of_the_table_until_accepted(
-    land_job: Landing, table: Table, decide: Callable[..., Any], first: bool
-) -> None:
+def test_quarantined_rows_are_not_in_the_table_until_accepted(table: Table, decide: Any, first: bool) -> None:
     options: dict[str, Any] = {"checks": {"columns": {"price": {"filled": 0.95}}}, "file_format": PARQUET}
     if not isinstance(table, IcebergTable):
         options["partition"] = "dt=2026-01-01"
-    checked = functools.partial(Runs(land_job, table).land, **options)
+    checked = functools.partial(Runs(table).land, **options)
     if not first:
         checked(goods(20))
     checked(goods(10, price=""), on_failed_checks="quarantine")
@@ -188,9 +184,7 @@ def test_of_two_landings_at_once_each_row_counts_once(
     for operation in itertools.chain([("commit", "table")], everywhere):
         table = tables()
         land(table, 5, "r0", mark=mark)
-        late = Held(
-            lambda place: run_job(landing(place, count=12, run="r1", mark=mark)), table.destination, operation
-        )
+        late = held_at(table, operation, count=12, run="r1", mark=mark)
         if not late.met:
             break
         outcome = outcome_of(
@@ -202,37 +196,3 @@ def test_of_two_landings_at_once_each_row_counts_once(
         assert table.manifest()["rows"] == count
     assert isinstance(operation, int)
     assert operation > 12
-
-
-@pytest.fixture(scope="module")
-def lander() -> Iterator[subprocess.Popen[str]]:
-    """What lands in forks of itself."""
-    with running_lander("deltalake, pyiceberg.catalog.sql, pyiceberg.io.fsspec") as process:
-        yield process
-
-
-@pytest.mark.webcollect_sandbox(enforce_limits=False)
-@pytest.mark.at_night
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_every_row_is_in_the_table_once_after_a_kill_at_each_single_operation(
-    lander: subprocess.Popen[str],
-    sandbox: Sandbox,
-    storage_of: Callable[[str], Storage],
-    tmp_path: Path,
-    kind: str,
-) -> None:
-    storage, catalog = storage_of("disk"), sql_catalog(tmp_path)
-    task = sandbox.control.add_task(rows=300, lots=2)["task_id"]
-    rows = as_texts(sandbox.control.true_rows(task))
-    for operation in itertools.count(1):
-        victim = Victim(lander, sandbox, storage, task, table_format=kind)
-        table = Table(storage.fs, victim.folder.root)
-        if kind == "iceberg":
-            table = IcebergTable(catalog, f"shop.t{operation}")
-            victim.order["table"] = [str(tmp_path), table.name]
-        if victim.land(kill_at=operation):
-            break
-        assert same(table.rows(), rows) or table.rows() == []
-        assert victim.land()
-        assert same(table.rows(), rows)
-    assert operation > 40

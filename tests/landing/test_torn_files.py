@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from airflow_provider_webcollect.landing.cleaning import clean, restore
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable
 from airflow_provider_webcollect.landing.names import MANIFEST, commit_name
+from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.review import in_review
 from airflow_provider_webcollect.landing.run import run_job
 from tests.landing.cases import ALL, landing_of
-from tests.landing.conftest import Crash, Folder, Store
-from tests.landing.interleaving import Held
+from tests.landing.conftest import Folder, Store
+from tests.landing.interleaving import kill
 from tests.landing.pages import PAGE, Rows, job, true_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.usefixtures("each_part_is_staged")
 
@@ -48,10 +47,10 @@ def changed(content: bytes, **fields: Any) -> bytes:
 @pytest.mark.parametrize("left", [b"", b"{", b"\xff", None], ids=["empty", "cut", "no text", "absent"])
 def test_a_manifest_is_healed_from_the_commits(folder: Folder, left: bytes | None) -> None:
     before = folder.manifest()
-    if left is None:
-        folder.fs.rm_file(f"{folder.root}/{MANIFEST}")
-    else:
-        folder.write(MANIFEST, left)
+    folder.damage(MANIFEST, left)
+    landed = read_landing(folder.location)
+    landed.verify()
+    assert list(landed.iter_rows()) == true_rows(PAGE * COMMITS)
     run_job(job(Rows(PAGE * COMMITS), folder.destination, "r3", mode="incremental"))
     assert folder.manifest() == before
     land(folder)
@@ -65,6 +64,7 @@ def test_a_manifest_of_an_earlier_commit_is_gone_on_from(folder: Folder, behind:
         earlier.write(commit_name(number), folder.read(commit_name(number)))
     run_job(job(Rows(PAGE * COMMITS), earlier.destination, f"r{COMMITS - behind}", mode="incremental"))
     folder.write(MANIFEST, earlier.read(MANIFEST))
+    assert list(read_landing(folder.location).iter_rows()) == true_rows(PAGE * COMMITS)
     land(folder)
     assert folder.rows() == true_rows(ALL)
 
@@ -94,6 +94,7 @@ WORK: dict[str, Callable[[Folder], object]] = {
     "land": land,
     "overwrite": overwrite,
     "in_review": in_location(in_review),
+    "read_landing": in_location(read_landing),
     "restore": in_location(restore),
     "clean": in_location(clean, older_than=0),
 }
@@ -130,17 +131,12 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes] | None, str]] = {
 
 @pytest.mark.parametrize("work", WORK)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_cannot_be_read_is_named_with_what_to_do_and_nothing_is_changed(
-    folder: Folder, damage: str, work: str
-) -> None:
+def test_what_cannot_be_read_is_named_with_the_cure_and_stays(folder: Folder, damage: str, work: str) -> None:
     name, change, said = DAMAGES[damage]
     content = folder.read(name)
     if name != MANIFEST:
         folder.fs.rm_file(f"{folder.root}/{MANIFEST}")
-    if change is None:
-        folder.fs.rm_file(f"{folder.root}/{name}")
-    else:
-        folder.write(name, change(content))
+    folder.damage(name, change and change(content))
     before = dict(folder.fs.objects)
     with pytest.raises(DestinationUnreadable, match=f"{name} {said}") as refusal:
         WORK[work](folder)
@@ -149,22 +145,25 @@ def test_what_cannot_be_read_is_named_with_what_to_do_and_nothing_is_changed(
     assert folder.fs.objects == before
 
 
+def staged_in(folder: Folder) -> str:
+    """Kill an attempt before its commit, and return the name of what it has staged."""
+    kill(landing_of("next", "a"), folder.destination, ("create", "00000004.json"))
+    (name,) = [name for name in folder.names() if name.startswith("_staged/")]
+    return name
+
+
 @pytest.mark.parametrize(
     "left", [b"", b'{"version": 1, "parts": [', b"\xff"], ids=["empty", "cut", "no text"]
 )
 def test_what_an_attempt_has_staged_and_is_torn_is_read_again(folder: Folder, left: bytes) -> None:
-    killed = Held(landing_of("next", "a"), folder.destination, ("create", "00000004.json"))
-    assert isinstance(killed.end(kill=True), Crash)
-    (name,) = [name for name in folder.names() if name.startswith("_staged/")]
+    name = staged_in(folder)
     folder.write(name, left)
     landing_of("next", "a")(folder.destination)
     assert folder.rows() == true_rows(ALL)
 
 
 def test_a_staged_file_that_leads_out_is_refused(folder: Folder) -> None:
-    killed = Held(landing_of("next", "a"), folder.destination, ("create", "00000004.json"))
-    assert isinstance(killed.end(kill=True), Crash)
-    (name,) = [name for name in folder.names() if name.startswith("_staged/")]
+    name = staged_in(folder)
     folder.write(name, folder.read(name).replace(b'"name":"part-', b'"name":"../part-'))
     with pytest.raises(DestinationUnreadable, match=r"'\.\./part-.*' is not the name of a part"):
         landing_of("next", "a")(folder.destination)

@@ -18,8 +18,8 @@ import pytest
 from airflow_provider_webcollect.sandbox import demo
 from demo.processes import Processes
 from demo.sandbox import start_sandbox
-from tests.landing.storages import Storage, s3_server
 from tests.postgresql import copy_programs
+from tests.storages import Storage, s3_server
 from tests.system.cluster import Cluster
 from tests.system.safeguards import SAFEGUARDS
 

@@ -118,9 +118,7 @@ ROWS = [page(*({"a": f"{n}", "b": "x" * 50} for n in range(1000))) for _ in rang
 
 
 @pytest.mark.parametrize(("file_format", "compression"), ALL)
-def test_an_error_between_two_pages_leaves_the_part_unfinished(
-    file_format: str, compression: str | None
-) -> None:
+def test_an_error_between_pages_leaves_the_part_unfinished(file_format: str, compression: str | None) -> None:
     chosen = make_format(file_format, compression)
     sink = io.BytesIO()
 

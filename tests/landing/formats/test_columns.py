@@ -33,7 +33,7 @@ def read(file_format: str, part: bytes, compression: str | None) -> list[Row]:
 
 
 @pytest.mark.parametrize(("file_format", "compression"), TABLES)
-def test_a_key_of_a_later_page_ends_the_part_and_is_a_column_of_the_next(
+def test_a_key_of_a_later_page_is_a_column_of_the_next_part(
     file_format: str, compression: str | None
 ) -> None:
     chosen = make_format(file_format, compression)
@@ -43,34 +43,6 @@ def test_a_key_of_a_later_page_ends_the_part_and_is_a_column_of_the_next(
         [filled({"c": "4"}, "abc")],
         [filled({"d": "5"}, "abcd")],
     ]
-
-
-#: The rows of a part with the columns `a` and `b`, and of a later one with `c` and `d` too.
-EARLIER: list[Row] = [{"a": "1", "b": ""}, {"a": None}]
-LATER: list[Row] = [{"c": "2", "d": "3"}]
-
-
-@pytest.mark.parametrize(("file_format", "compression"), TABLES)
-def test_rows_of_an_earlier_part_have_null_in_later_columns(
-    file_format: str, compression: str | None
-) -> None:
-    chosen = make_format(file_format, compression)
-    parts = land(chosen, page(*EARLIER), page(*LATER))
-    rows = rows_of(reader_of(chosen, "abcd"), parts)
-    assert rows == [filled(row, "abcd") for row in EARLIER + LATER]
-    assert [list(row) for row in rows] == 3 * [["a", "b", "c", "d"]]
-
-
-@pytest.mark.parametrize(("file_format", "compression"), TABLES)
-def test_tables_of_an_earlier_part_have_null_in_later_columns(
-    file_format: str, compression: str | None
-) -> None:
-    chosen = make_format(file_format, compression)
-    parts = land(chosen, page(*EARLIER), page(*LATER))
-    for some, rows in ((parts, EARLIER + LATER), (parts[:1], EARLIER)):
-        table = table_of(reader_of(chosen, "abcd"), some)
-        assert table.schema == pa.schema([(name, pa.string()) for name in "abcd"])
-        assert table.to_pylist() == [filled(row, "abcd") for row in rows]
 
 
 def test_later_columns_of_an_earlier_part_have_their_types() -> None:
@@ -97,21 +69,10 @@ def test_a_refused_page_leaves_no_trace_in_the_part(file_format: str, compressio
     assert sink.getvalue() == land(chosen, page({"a": "1"}), page({"a": "5"}))[0]
 
 
-def test_json_lines_take_any_key_at_any_time() -> None:
-    (part,) = land(make_format("jsonl"), page({"a": "1"}), page({"b": "2"}))
-    assert read_jsonl(part) == [{"a": "1"}, {"b": "2"}]
-
-
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
 def test_a_retry_goes_on_with_the_columns_known_before_it(file_format: str) -> None:
     (part,) = land(make_format(file_format), page({"c": "1", "a": "2"}), known=["a", "b"])
     assert read(file_format, part, None) == [{"a": "2", "b": None, "c": "1"}]
-
-
-@pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_given_columns_never_end_a_part(file_format: str) -> None:
-    (part,) = land(make_format(file_format, columns=["b", "a"]), page({"a": "1"}), page({"b": "2", "c": "3"}))
-    assert read(file_format, part, None) == [{"b": None, "a": "1"}, {"b": "2", "a": None}]
 
 
 @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
@@ -148,9 +109,7 @@ def test_a_row_that_no_table_can_take_is_named(file_format: str, row: str) -> No
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1024])
-def test_an_earlier_part_of_csv_is_read_the_same_wherever_its_reads_end(
-    chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_earlier_csv_is_read_the_same_wherever_reads_end(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_CHUNK_BYTES", chunk)
     rows: list[Row] = [{"a": 'q"\n",\n""', "b": None}, {"a": "\n", "b": ""}, {"a": None, "b": "1"}]
     chosen = make_format("csv")

@@ -28,9 +28,7 @@ from tests.interruption import PATIENCE
         ({"file_format": "parquet", "compression": "none"}, ".parquet", None),
     ],
 )
-def test_formats_and_compressions_go_together(
-    arguments: dict[str, Any], suffix: str, compression: str | None
-) -> None:
+def test_formats_and_compressions_go_together(arguments: Any, suffix: str, compression: str | None) -> None:
     chosen = make_format(**arguments)
     chosen.require_extras()
     assert (chosen.name, chosen.suffix, chosen.compression) == (
@@ -67,9 +65,7 @@ def test_formats_and_compressions_go_together(
         ({"file_format": "csv", "sanitize_formulas": "yes"}, "sanitize_formulas", "True or False"),
     ],
 )  # fmt: skip
-def test_a_wrong_argument_is_named_with_its_value_and_its_rule(
-    arguments: dict[str, Any], argument: str, rule: str
-) -> None:
+def test_a_wrong_argument_is_named_with_its_value_and_rule(arguments: Any, argument: str, rule: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         make_format(**arguments)
     assert caught.value.argument == argument
@@ -113,9 +109,7 @@ attempt(lambda: next(part_reader(chosen.name, chosen.compression, ["a"], {{}}).r
     ("package", "extra", "arguments"),
     [("pyarrow", "parquet", "'parquet'"), ("zstandard", "zstd", "'csv', 'zstd'")],
 )
-def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(
-    package: str, extra: str, arguments: str
-) -> None:
+def test_a_package_that_is_missing_is_named_with_its_extra(package: str, extra: str, arguments: str) -> None:
     messages = run(BLOCK.format(package=package) + ASK.format(arguments=arguments)).splitlines()
     assert len(messages) == 3
     for message in messages:

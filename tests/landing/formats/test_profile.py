@@ -9,8 +9,6 @@ from typing import Any
 
 import duckdb
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -81,20 +79,6 @@ def test_it_counts_what_duckdb_counts(written: list[dict[str, Any]]) -> None:
     expected = Profile(with_duckdb(written))
     for name, file_format in FORMATS.items():
         assert profile_of(file_format, page(*written), known=["price"]) == expected, name
-
-
-@quickly
-@given(written=st.lists(st.none() | texts | blanks, min_size=1, max_size=20))
-def test_it_counts_what_pyarrow_counts(written: list[str | None]) -> None:
-    profile = profile_of(FORMATS["jsonl"], page(*({"price": value} for value in written)))
-    column = pa.array(written, pa.string())
-    blank = pc.or_(pc.utf8_is_space(column), pc.equal(column, ""))
-    filled = pc.filter(column, pc.invert(blank))
-    lengths = pc.min_max(pc.utf8_length(filled)).as_py()
-    counts = ColumnProfile(
-        len(written), len(filled.drop_null()), shortest=lengths["min"], longest=lengths["max"]
-    )
-    assert profile.columns == {"price": counts}
 
 
 @quickly

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import duckdb
 import psycopg2
 
 from airflow_provider_webcollect.landing import loading
-from airflow_provider_webcollect.landing.commits import Run
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.options import make_load_options
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
-from airflow_provider_webcollect.landing.run import run_job
-from airflow_provider_webcollect.landing.tables import check_table_format, landing_folder
-from tests.landing.pages import PAGE, make_job, serving
-from tests.landing.storages import local
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from airflow_provider_webcollect.landing.tables import check_table_format
+from tests.landing.checked_runs import Runs
+from tests.landing.conftest import Folder
+from tests.landing.pages import PAGE, serving
+from tests.landing.tables import Table
+from tests.storages import local
 
 _numbers = itertools.count(1)
 OWN = (loading.LANDING, loading.PART, loading.ROW)
@@ -79,33 +78,28 @@ class Database:
         return {name for (name,) in found if name == dataset or name.startswith(f"{dataset}_")}
 
 
-class Landing:
+class Landing(Runs):
     """A landing of chosen rows, each page a part of its own.
 
     :param table_format: of the table that it is; None for a folder.
     :ivar source: the rows that the source has.
     """
 
-    def __init__(
-        self, parent: Path, rows: list[dict[str, Any]] | None = None, table_format: str | None = None
-    ) -> None:
-        storage = local(parent)
-        self.folder = landing_folder(storage.fs, storage.new_folder(), table_format=table_format)
-        self._format = make_format(check_table_format(table_format, None))
-        self.source = rows or []
-        self._runs = itertools.count(1)
+    def __init__(self, parent: Path, table_format: str | None = None) -> None:
+        folder = (Table if table_format else Folder).new(local(parent))
+        file_format = make_format(check_table_format(table_format, None))
+        super().__init__(folder, file_format=file_format, max_part_bytes=1)
+        self.source = self.rows
 
     def land(self, *rows: dict[str, Any], **options: Any) -> None:
         """Add rows to the source, and land what is new."""
         self.source += rows
-        run_job(
-            make_job(
-                serving(self.source, PAGE),
-                folder=self.folder,
-                run=Run(dag_id="d", task_id="t", run_id=f"run {next(self._runs)}"),
-                **{"max_part_bytes": 1, "mode": "incremental", "file_format": self._format, **options},
-            )
-        )
+        super().land([], fetch=serving(self.source, PAGE), **options)
+
+    def refill(self, *rows: dict[str, Any]) -> None:
+        """Have the source give other rows, and land these in the place of all."""
+        self.source.clear()
+        self.land(*rows, on_reset="full")
 
     def read(self) -> LandedData:
         """Read what has landed."""

@@ -6,25 +6,18 @@ nothing of each other. At the end the table has what plain Python makes of the r
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.interruption import PATIENCE
+from tests.landing.forks import Forks, running
 from tests.landing.loading.databases import Database, Landing, products
 from tests.landing.loading.loader import FAILED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.at_night
 HISTORIES, LONGEST = 50, 8
@@ -34,21 +27,10 @@ KEYS = 9
 
 
 @pytest.fixture(scope="module")
-def loader() -> Iterator[subprocess.Popen[str]]:
+def loader() -> Iterator[Forks]:
     """A process that loads in forks of itself."""
-    with running_loader() as process:
-        yield process
-
-
-@contextlib.contextmanager
-def running_loader() -> Iterator[subprocess.Popen[str]]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    command = [sys.executable, "-m", "tests.landing.loading.loader"]
-    process = subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    yield process
-    process.communicate(timeout=PATIENCE)
+    with running("tests.landing.loading.loader") as forks:
+        yield forks
 
 
 class History:
@@ -91,10 +73,9 @@ class History:
 
     def reset(self) -> None:
         """Land other rows in place of those that were there."""
-        self.landing.source.clear()
         rows = products(len(self.ever), self.chance.randint(1, 7), KEYS)
         self.ever += rows
-        self.landing.land(*rows, on_reset="full")
+        self.landing.refill(*rows)
 
     def disturbed_load(self) -> None:
         self.load(self.chance.randint(1, STATEMENTS))
@@ -111,9 +92,7 @@ class History:
             "at": at,
             "kill": self.chance.random() < 0.7,
         }
-        self.loader.stdin.write(json.dumps(order) + "\n")
-        self.loader.stdin.flush()
-        status = int(self.loader.stdout.readline())
+        status = self.loader.run(order)
         assert status in {0, -signal.SIGKILL, FAILED}
         self.ended[status] += 1
         return status
@@ -129,7 +108,7 @@ class History:
 
 @pytest.mark.parametrize("disposition", ["append", "merge"])
 def test_the_table_has_what_plain_python_makes_of_the_rows(
-    database: Database, tmp_path: Path, loader: subprocess.Popen[str], disposition: str
+    database: Database, tmp_path: Path, loader: Forks, disposition: str
 ) -> None:
     ended: Counter[int] = Counter()
     for seed in range(HISTORIES):
@@ -147,12 +126,7 @@ def test_the_table_has_what_plain_python_makes_of_the_rows(
 )
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "failed"])
 def test_a_load_that_ends_at_any_statement_is_repeated(
-    database: Database,
-    tmp_path: Path,
-    loader: subprocess.Popen[str],
-    disposition: str,
-    is_reset: bool,
-    kill: bool,
+    database: Database, tmp_path: Path, loader: Forks, disposition: str, is_reset: bool, kill: bool
 ) -> None:
     # dlt itself repeats some of what has failed
     for at in range(1, STATEMENTS, 1 if kill else 3):

@@ -7,9 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import dlt
 import msgspec
@@ -17,7 +18,6 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_provider_webcollect.landing import loading
-from airflow_provider_webcollect.landing.checks import make_checks
 from airflow_provider_webcollect.landing.cleaning import restore
 from airflow_provider_webcollect.landing.errors import (
     ExtraMissing,
@@ -31,24 +31,7 @@ from airflow_provider_webcollect.landing.options import check_table, make_load_o
 from airflow_provider_webcollect.landing.review import accept
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.loading.databases import Database, Landing, product, products
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.postgresql import PostgreSQL
-
-
-DUCKDB_BY_DAY, POSTGRES_BY_DAY = (
-    pytest.mark.parametrize(
-        "database",
-        [
-            pytest.param(kind, marks=() if kind == by_day else pytest.mark.at_night)
-            for kind in ("duckdb", "postgres")
-        ],
-        indirect=True,
-    )
-    for by_day in ("duckdb", "postgres")
-)
+from tests.postgresql import PostgreSQL
 
 
 def as_rows(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -119,7 +102,6 @@ class TestEveryDatabase:
         assert landing.load(database) == 3
         assert landing.load(database) == 0
         landing.land(*products(12, 3))
-
         assert landing.load(database) == 1
         assert database.rows("url", "n") == as_rows(landing.source)
         landed = landing.read()
@@ -132,25 +114,16 @@ class TestEveryDatabase:
         # nothing of the work is left beside the dataset
         assert database.schemas() == {database.table.partition(".")[0]}
 
-    @POSTGRES_BY_DAY
+    @pytest.mark.by_day(1)
     def test_merge_keeps_the_latest_row_of_each_key(self, landing: Landing, database: Database) -> None:
         landing.land(*products(0, 12, keys=7))
         landing.load(database, "merge", "url")
         landing.land(*products(12, 6, keys=4), product(18, 99))
-
         assert landing.load(database, "merge", "url") == 2
         assert sorted(database.rows("url", "n")) == latest(landing.source)
 
-    @pytest.mark.parametrize(
-        ("database", "disposition", "key"),
-        [
-            ("postgres", "merge", "url"),
-            pytest.param("duckdb", "append", None, marks=pytest.mark.at_night),
-            pytest.param("duckdb", "merge", "url", marks=pytest.mark.at_night),
-            pytest.param("postgres", "append", None, marks=pytest.mark.at_night),
-        ],
-        indirect=["database"],
-    )
+    @pytest.mark.by_day(1)
+    @pytest.mark.parametrize(("disposition", "key"), [("append", None), ("merge", "url")])
     def test_a_load_that_ended_before_it_was_recorded_is_repeated(
         self, landing: Landing, database: Database, disposition: str, key: str | None
     ) -> None:
@@ -159,51 +132,33 @@ class TestEveryDatabase:
         # what a kill right before leaves
         database.query(f"delete from {database.table.partition('.')[0]}._dlt_loads")
         landing.land(*products(7, 2, keys=5))
-
         assert landing.load(database, disposition, key) == 3
         whole = as_rows(landing.source) if key is None else latest(landing.source)
         assert sorted(database.rows("url", "n")) == sorted(whole)
 
-    @DUCKDB_BY_DAY
+    @pytest.mark.by_day(1)
     def test_replace_leaves_the_rows_of_the_landing(self, landing: Landing, database: Database) -> None:
         landing.land(*products(0, 7))
         landing.load(database, "replace")
-        landing.source.clear()
-        landing.land(*products(50, 6), on_reset="full")
-
+        landing.refill(*products(50, 6))
         assert landing.load(database, "replace") == 2
         assert database.rows("url", "n") == as_rows(products(50, 6))
 
 
 class TestAppend:
-    def test_rows_that_a_landing_has_no_more_leave_the_table(
+    def test_rows_that_a_landing_has_no_more_leave_the_table_and_come_back_if_they_are_put_back(
         self, landing: Landing, in_duckdb: Database
     ) -> None:
         landing.land(*products(0, 7))
         landing.load(in_duckdb)
-        landing.source.clear()
-        landing.land(*products(50, 3), on_reset="full")
+        landing.refill(*products(50, 3))
         landing.load(in_duckdb)
-
         assert in_duckdb.rows("url", "n") == as_rows(products(50, 3))
+        restore(landing.folder.root)
+        assert (landing.load(in_duckdb), landing.load(in_duckdb)) == (2, 0)
+        assert in_duckdb.rows("url", "n") == as_rows(products(0, 7))
 
-    @POSTGRES_BY_DAY
-    def test_rows_of_a_load_that_was_not_recorded_leave_the_table_too(
-        self, landing: Landing, database: Database
-    ) -> None:
-        landing.land(*products(0, 7))
-        landing.load(database)
-        # what a kill right before leaves
-        database.query(f"delete from {database.table.partition('.')[0]}._dlt_loads")
-        landing.source.clear()
-        landing.land(*products(50, 3), on_reset="full")
-        landing.load(database)
-
-        assert database.rows("url", "n") == as_rows(products(50, 3))
-
-    def test_other_landings_keep_their_rows(
-        self, landing: Landing, in_duckdb: Database, tmp_path: Path
-    ) -> None:
+    def test_other_landings_keep_theirs(self, landing: Landing, in_duckdb: Database, tmp_path: Path) -> None:
         other = Landing(tmp_path)
         other.land(*products(100, 4))
         other.load(in_duckdb)
@@ -211,7 +166,6 @@ class TestAppend:
         landing.load(in_duckdb)
         landing.land(product(9), mode="full", if_exists="overwrite", on_reset="fail")
         landing.load(in_duckdb)
-
         assert sorted(in_duckdb.rows("n")) == sorted((row["n"],) for row in [*landing.source, *other.source])
 
     @pytest.mark.at_night
@@ -219,7 +173,6 @@ class TestAppend:
         landing.land(*products(0, 7))
         landing.load(in_duckdb)
         in_duckdb.query(f"drop table {in_duckdb.table}")
-
         assert landing.load(in_duckdb) == 2
         assert in_duckdb.rows("url", "n") == as_rows(landing.source)
 
@@ -231,20 +184,18 @@ class TestAppend:
         landing.load(in_duckdb)
         landing.load(in_duckdb, "merge", ["url"])
         assert sorted(in_duckdb.rows("url", "n")) == latest(landing.source)
-        landing.source.clear()
-        landing.land(product(50, 0), product(51), on_reset="full")
+        landing.refill(product(50, 0), product(51))
         landing.load(in_duckdb, "merge", ["url"])
         assert sorted(in_duckdb.rows("url", "n")) == [("/0", "50"), ("/1", "5"), ("/51", "51")]
         landing.land(product(52, 0))
         landing.load(in_duckdb)
-
         assert in_duckdb.rows("url", "n") == as_rows(landing.source)
 
 
 class TestCommits:
     """What is loaded is known by the number of the last commit of it."""
 
-    CHECKS: ClassVar = make_checks({"columns": {"url": {"filled": 1}}}, make_format())
+    CHECKS: ClassVar = {"columns": {"url": {"filled": 1}}}
 
     def test_rows_that_were_quarantined_are_loaded_once_they_are_accepted(
         self, landing: Landing, in_duckdb: Database
@@ -259,9 +210,8 @@ class TestCommits:
         assert landing.load(in_duckdb) == 0
         assert in_duckdb.rows("n") == [(n,) for n in "01243"]
 
-    @pytest.mark.parametrize(
-        ("disposition", "key"), [("append", None), pytest.param("merge", "url", marks=pytest.mark.at_night)]
-    )
+    @pytest.mark.by_day(1)
+    @pytest.mark.parametrize(("disposition", "key"), [("append", None), ("merge", "url")])
     def test_a_landing_in_a_folder_that_was_emptied_is_another(
         self, landing: Landing, in_duckdb: Database, disposition: str, key: str | None
     ) -> None:
@@ -276,17 +226,6 @@ class TestCommits:
         kept = [] if disposition == "append" else products(0, 2)
         assert sorted(in_duckdb.rows("url", "n")) == as_rows([*kept, *products(2, 2)])
 
-    def test_a_landing_that_is_put_back_is_loaded_again(self, landing: Landing, in_duckdb: Database) -> None:
-        landing.land(*products(0, 7))
-        landing.load(in_duckdb)
-        landing.source.clear()
-        landing.land(*products(50, 3), on_reset="full")
-        landing.load(in_duckdb)
-        restore(landing.folder.root)
-        assert landing.load(in_duckdb) == 2
-        assert in_duckdb.rows("url", "n") == as_rows(products(0, 7))
-        assert landing.load(in_duckdb) == 0
-
 
 class TestColumns:
     def test_columns_that_appear_later_are_added(self, landing: Landing, in_duckdb: Database) -> None:
@@ -294,7 +233,6 @@ class TestColumns:
         landing.load(in_duckdb)
         landing.land(product(2), product(3, seller="Ann"), {"n": "4"})
         landing.load(in_duckdb)
-
         assert in_duckdb.rows() == [
             ("/0", "0", None),
             ("/1", "1", None),
@@ -309,13 +247,11 @@ class TestColumns:
             file_format=make_format("parquet", column_types={"price": "decimal(12,2)"}),
         )
         landing.load(in_duckdb)
-
         assert in_duckdb.rows("price") == [(Decimal("1.50"),)]
 
     def test_names_are_those_that_dlt_makes_of_them(self, landing: Landing, in_duckdb: Database) -> None:
         landing.land({"Url": "/0", "Prix unitaire (€)": "1", "2nd": "x"})
         landing.load(in_duckdb)
-
         assert in_duckdb.columns() == ["url", "prix_unitairex", "_2nd"]
 
     def test_names_that_would_be_one_are_an_error(
@@ -326,19 +262,12 @@ class TestColumns:
             landing.load(in_duckdb)
         monkeypatch.setenv("SCHEMA__NAMING", "direct")
         landing.load(in_duckdb)
-
         assert in_duckdb.columns() == ["价格", "名称"]
 
+    @pytest.mark.by_day(2)
+    @pytest.mark.parametrize("is_loaded_between", [False, True])
     @pytest.mark.parametrize(
-        ("is_loaded_between", "first", "second"),
-        [
-            (False, "Price", "price"),
-            pytest.param(False, "价格", "名称", marks=pytest.mark.at_night),
-            pytest.param(False, "a", "_webcollect_row", marks=pytest.mark.at_night),
-            (True, "Price", "price"),
-            pytest.param(True, "价格", "名称", marks=pytest.mark.at_night),
-            pytest.param(True, "a", "_webcollect_row", marks=pytest.mark.at_night),
-        ],
+        ("first", "second"), [("Price", "price"), ("价格", "名称"), ("a", "_webcollect_row")]
     )
     def test_names_that_would_be_one_are_an_error_wherever_they_are(
         self, landing: Landing, in_duckdb: Database, is_loaded_between: bool, first: str, second: str
@@ -350,7 +279,6 @@ class TestColumns:
         landing.land({"url": "/1", second: "tea"})
         with pytest.raises(LoadRefused, match=f"{second}.*SCHEMA__NAMING=direct"):
             landing.load(in_duckdb)
-
         assert in_duckdb.columns() == before
         assert not before or in_duckdb.rows("url") == [("/0",)]
 
@@ -392,12 +320,10 @@ class TestTypes:
             prices[number], other[number] = price, then
             self.land_again(landing, prices, other)
             with pytest.raises(
-                LoadRefused,
-                match=rf"`price_{number}` of {in_duckdb.table} is of the type .*; drop the table",
+                LoadRefused, match=rf"`price_{number}` of {in_duckdb.table} is of the type .*; drop the table"
             ):
                 landing.load(in_duckdb, next(dispositions))
             assert in_duckdb.rows() == rows
-
         in_duckdb.query(f"drop table {in_duckdb.table}")
         self.land_again(landing, [price for *_, price in cases], [then for _, then, _ in cases])
         landing.load(in_duckdb, next(dispositions))
@@ -405,7 +331,7 @@ class TestTypes:
         for value, (*_, price) in zip(row, cases, strict=True):
             assert str(value).startswith(price)
 
-    @POSTGRES_BY_DAY
+    @pytest.mark.by_day(1)
     def test_nor_to_that_which_another_landing_has_given_it(
         self, landing: Landing, database: Database, tmp_path: Path
     ) -> None:
@@ -417,7 +343,7 @@ class TestTypes:
             other.load(database)
         assert [int(price) for (price,) in database.rows("price_0")] == [5]
 
-    @POSTGRES_BY_DAY
+    @pytest.mark.by_day(1)
     def test_landings_with_the_same_types_share_a_table(
         self, landing: Landing, database: Database, tmp_path: Path
     ) -> None:
@@ -460,25 +386,19 @@ class TestTypes:
 
 
 class TestKeys:
-    def test_rows_without_a_key_are_named_and_nothing_is_loaded(
-        self, landing: Landing, in_duckdb: Database
-    ) -> None:
+    def test_rows_without_a_key_are_named_and_not_loaded(self, landing: Landing, in_duckdb: Database) -> None:
         without = [{"n": "5"}, {"url": None, "n": "6"}, {"url": " ", "n": "7"}]
         landing.land(*products(0, 5), *without, product(8))
         part = landing.read().manifest.parts[1].name
         said = rf"^3 of 4 rows of .*/{part} have nothing in a column of the key \(url\).*\"quarantine\""
         with pytest.raises(LoadRefused, match=said) as missing:
             landing.load(in_duckdb, "merge", "url")
-
         assert missing.value.permanent
         assert in_duckdb.columns() == []
 
-    def test_a_key_may_have_several_columns_and_odd_names(
-        self, landing: Landing, in_duckdb: Database
-    ) -> None:
+    def test_a_key_may_be_several_columns_of_odd_names(self, landing: Landing, in_duckdb: Database) -> None:
         landing.land(*({"Shop": shop, "Product ID": "1", "n": shop} for shop in "abab"))
         landing.load(in_duckdb, "merge", ["Shop", "Product ID"])
-
         assert in_duckdb.rows("shop", "product_id", "_webcollect_row") == [("a", "1", 2), ("b", "1", 3)]
 
 
@@ -487,9 +407,7 @@ class TestSnapshots:
         columns = "url, n, _dlt_valid_to is null"
         return database.query(f"select {columns} from {database.table} order by _dlt_valid_from, url")
 
-    def test_rows_begin_and_end_with_the_snapshots_that_have_them(
-        self, landing: Landing, in_duckdb: Database
-    ) -> None:
+    def test_rows_begin_and_end_with_their_snapshots(self, landing: Landing, in_duckdb: Database) -> None:
         whole = {"mode": "full", "if_exists": "overwrite"}
         landing.land(product(0), product(1), **whole)
         landing.load(in_duckdb, "scd2")
@@ -497,7 +415,6 @@ class TestSnapshots:
         landing.source[:] = [product(0, seller=None), product(2, 1)]
         landing.land(**whole)
         landing.load(in_duckdb, "scd2")
-
         rows = [("/0", "0", True), ("/1", "1", False), ("/1", "2", True)]
         assert self.validity(in_duckdb) == rows
         assert landing.load(in_duckdb, "scd2") == 0
@@ -509,21 +426,17 @@ class TestSnapshots:
         landing.land(product(1))
         with pytest.raises(LoadRefused, match="of several runs") as refused:
             landing.load(in_duckdb, "scd2")
-
         assert refused.value.permanent
         with pytest.raises(InvalidArgument, match="choose another table"):
             landing.load(in_duckdb, "append")
 
 
 class TestFailures:
-    def test_a_damaged_part_is_said_to_be_and_nothing_is_loaded(
-        self, landing: Landing, in_duckdb: Database
-    ) -> None:
+    def test_a_damaged_part_is_named_and_not_loaded(self, landing: Landing, in_duckdb: Database) -> None:
         landing.land(*products(0, 7))
         Path(landing.folder.root, landing.read().manifest.parts[1].name).write_bytes(b"")
         with pytest.raises(LandingDamaged, match="has 0 bytes"):
             landing.load(in_duckdb)
-
         assert in_duckdb.columns() == []
 
     def test_a_missing_package_is_named_as_pip_wants_it(self, landing: Landing) -> None:
@@ -531,7 +444,6 @@ class TestFailures:
         lacking = Database("snowflake", "snowflake://me:pass@account/shop")
         with pytest.raises(ExtraMissing, match=r"pip install 'dlt\[snowflake\]'") as missing:
             landing.load(lacking)
-
         assert missing.value.permanent
 
     def test_an_error_holds_no_password(self, landing: Landing, postgresql: PostgreSQL) -> None:
@@ -539,7 +451,6 @@ class TestFailures:
         wrong = Database("postgres", f"postgresql://airflow:hunter2@{postgresql.address.partition('@')[2]}")
         with pytest.raises(LoadFailed, match="password authentication failed") as failed:
             landing.load(wrong)
-
         error = failed.value
         assert not error.permanent
         assert "hunter2" not in str(error)
@@ -571,7 +482,6 @@ assert anon_tracker._ANON_TRACKER_ENDPOINT is None
     environment = {**os.environ, "HOME": str(places["home"]), "TMPDIR": str(places["tmp"])}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     subprocess.run([sys.executable, "-c", code], env=environment, cwd=places["work"], check=True)
-
     assert in_duckdb.rows("n") == [("0",)]
     assert [[*place.iterdir()] for place in places.values()] == [[], [], []]
 
@@ -584,7 +494,6 @@ def test_the_pipeline_that_is_active_stays_so(
     mine = dlt.pipeline("mine", pipelines_dir=str(tmp_path / "pipelines"))
     variables = dict(os.environ)
     landing.load(in_duckdb)
-
     assert dlt.pipeline() is mine
     assert dict(os.environ) == variables
     mine.deactivate()
@@ -615,6 +524,5 @@ def test_parts_are_read_piece_by_piece(landing: Landing) -> None:
     landing.land(*products(0, 25_000), file_format=make_format("parquet"), max_part_bytes=10**9)
     landed = landing.read()
     (part,) = landed.manifest.parts
-
     assert [table.num_rows for table in landed.tables_of(part)] == [10_000, 10_000, 5_000]
     assert loading.ROW not in landed.to_arrow().column_names

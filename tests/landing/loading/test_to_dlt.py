@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import dlt
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from dlt import Pipeline
 
 from airflow_provider_webcollect.landing.errors import LoadRefused
 from airflow_provider_webcollect.landing.loading import PART, ROW
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.loading.databases import Database, Landing, product, products
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from dlt import Pipeline
 
 
 @pytest.fixture(autouse=True)
@@ -49,9 +46,7 @@ def rows_of(tmp_path: Path, *columns: str) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in found.to_pylist()]
 
 
-def test_a_pipeline_of_ones_own_loads_what_is_new(
-    landing: Landing, in_duckdb: Database, tmp_path: Path
-) -> None:
+def test_ones_own_pipeline_loads_what_is_new(landing: Landing, in_duckdb: Database, tmp_path: Path) -> None:
     in_duckdb.table = "shop.offers"
     landing.land(*products(0, 7))
     for machine in ("one", "two"):
@@ -59,7 +54,6 @@ def test_a_pipeline_of_ones_own_loads_what_is_new(
         own.run(landing.read().to_dlt(name="offers"))
         own.deactivate()
         landing.land(product(len(landing.source)))
-
     in_duckdb.address = in_duckdb.address.replace("shop", "own")
     assert in_duckdb.rows("n") == [(row["n"],) for row in landing.source[:8]]
 
@@ -70,7 +64,6 @@ def test_delta_lake_gets_each_part_once(landing: Landing, in_delta: Pipeline, tm
         in_delta.run(landing.read().to_dlt(name="prices"), table_format="delta")
     landing.land(product(7, seller="Ann"))
     in_delta.run(landing.read().to_dlt(name="prices"), table_format="delta")
-
     parts = [part.name for part in landing.read().manifest.parts]
     assert rows_of(tmp_path, "n") == [(row["n"],) for row in landing.source]
     assert sorted({name for (name,) in rows_of(tmp_path, PART)}) == parts
@@ -88,7 +81,6 @@ def test_a_load_into_delta_lake_that_dies_before_its_state_is_repeated(
     other = pipeline(tmp_path / "other", dlt.destinations.filesystem(f"file://{tmp_path}/lake"))
     other.run(landing.read().to_dlt(name="prices"), table_format="delta")
     other.deactivate()
-
     assert rows_of(tmp_path, "n") == [(row["n"],) for row in landing.source]
 
 
@@ -96,7 +88,6 @@ def test_delta_lake_can_be_replaced(landing: Landing, in_delta: Pipeline, tmp_pa
     landing.land(*products(0, 7))
     for _ in range(2):
         in_delta.run(landing.read().to_dlt(name="prices", write_disposition="replace"), table_format="delta")
-
     assert rows_of(tmp_path, "n") == [(row["n"],) for row in landing.source]
 
 
@@ -105,7 +96,6 @@ def test_a_pipeline_may_begin_after_a_commit(landing: Landing, in_delta: Pipelin
         landing.land(product(number))
     for _ in range(2):
         in_delta.run(landing.read().to_dlt(name="prices", since=1), table_format="delta")
-
     assert rows_of(tmp_path, "n", ROW) == [("1", 1), ("2", 2)]
     with pytest.raises(InvalidArgument, match="`since` is 4; the last commit of"):
         landing.read().to_dlt(since=4)
@@ -116,7 +106,6 @@ def test_it_checks_key_and_disposition(landing: Landing, in_delta: Pipeline) -> 
     with pytest.raises(InvalidArgument, match="`primary_key`"):
         landing.read().to_dlt(primary_key="url", write_disposition="append")
     resource = landing.read().to_dlt(primary_key="url")
-
     assert resource.name == landing.folder.root.rpartition("/")[2]
     with pytest.raises(Exception, match="nothing in a column of the key") as failed:
         in_delta.run(resource)

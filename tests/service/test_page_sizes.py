@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from airflow_provider_webcollect.service.call import TRIES_PER_SIZE, make_context
+from airflow_provider_webcollect.service.call import TRIES_PER_SIZE, Request, Response, make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import (
     MalformedResponse,
@@ -20,17 +21,12 @@ from airflow_provider_webcollect.service.errors import (
     ResponseTooLarge,
     ServiceFailure,
 )
+from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader, PageSize
 from airflow_provider_webcollect.service.settings import TIMING, ClientTiming, Credentials, Retries, Settings
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from tests.interruption import PATIENCE
 from tests.service.servers import Server, answer, refusal, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_provider_webcollect.service.call import Request, Response
-    from airflow_provider_webcollect.service.models import DataPage
 
 ROWS = 300
 
