@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.airflow.landings import Landing
     from tests.storages import Storage
 
 assert "airflow" not in sys.modules, "Airflow was imported before its home was set"
@@ -191,6 +192,14 @@ def source(sandbox: Sandbox) -> dict[str, Any]:
 def destination(tmp_path: Path) -> str:
     """A folder on this machine, as a URL."""
     return f"file://{tmp_path}/landed"
+
+
+@pytest.fixture
+def landing(sandbox: Sandbox, source: dict[str, Any], destination: str) -> Landing:
+    """That task, and that folder."""
+    from tests.airflow.landings import Landing
+
+    return Landing(sandbox, source, destination)
 
 
 @pytest.fixture

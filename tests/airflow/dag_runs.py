@@ -79,11 +79,7 @@ def _copy_database(source: Path, target: Path) -> None:
 
 def make_dag(**options: Any) -> DAG:
     """Return an empty DAG of a name that no other has; by default, without a schedule."""
-    usual = {
-        "schedule": None,
-        "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"),
-        "catchup": False,
-    }
+    usual = {"schedule": None, "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"), "catchup": False}
     return DAG(dag_id=f"dag_{next(_numbers)}", **{**usual, **options})
 
 

@@ -1,15 +1,35 @@
-"""Executing an operator as a worker does, without a DAG run: for what the operator itself decides."""
+"""What all tests of Airflow share: executing an operator as a worker does, without a DAG run, and marks."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+#: What the sandbox says of a collection task.
+Task = dict[str, Any]
+#: Defines the usual connection.
+Connect = Callable[..., None]
+#: Gives what was logged so far.
+Said = Callable[[], str]
+
 _numbers = itertools.count(1)
+
+
+def on_sandbox(*fixtures: str, **settings: Any) -> list[pytest.MarkDecorator]:
+    """Return the marks of tests that work on a sandbox through the usual connection.
+
+    :param fixtures: that they use beside.
+    :param settings: of the sandbox, by default without limits.
+    """
+    return [
+        pytest.mark.usefixtures("airflow_database", "connected", *fixtures),
+        pytest.mark.webcollect_sandbox(**{"enforce_limits": False, **settings}),
+    ]
 
 
 class Store(dict[str, Any]):
@@ -26,14 +46,8 @@ def execute(operator: Any, *, tries: int = 1, run_id: str | None = None, **conte
     :param run_id: by default that of a new run.
     :param context: what the context holds beside the usual, or instead of it.
     """
-    ti = {
-        "dag_id": "dag",
-        "task_id": operator.task_id,
-        "run_id": run_id or f"run_{next(_numbers)}",
-        "map_index": -1,
-        "max_tries": 2,
-        "xcom_push": lambda **stored: None,
-    }
+    names = {"dag_id": "dag", "task_id": operator.task_id, "run_id": run_id or f"run_{next(_numbers)}"}
+    ti = {**names, "map_index": -1, "max_tries": 2, "xcom_push": lambda **stored: None}
     context = {"task_state_store": Store(), **context}
     for number in range(1, tries):
         # in a process of its own, the operator is another one

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import fsspec
+from airflow.providers.common.compat.sdk import Asset
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
@@ -22,9 +25,13 @@ else:
     from airflow.io.store import attach as attach
 
 if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
     from tests.airflow.dag_runs import FinishedRun
 
 RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(0)}
+#: Options of the transfer: to a table of Delta Lake, and to one that grows.
+TABLE: dict[str, Any] = {"table_format": "delta"}
+GROWING: dict[str, Any] = {"mode": "incremental"}
 
 
 def make_transfer(
@@ -54,10 +61,59 @@ def transfer(
 
     :param tries: as of :func:`~tests.airflow.executions.execute`, as is ``run_id``.
     """
-    summary: dict[str, Any] = execute(
-        make_transfer(destination, source, **arguments), tries=tries, run_id=run_id
-    )
+    operator = make_transfer(destination, source, **arguments)
+    summary: dict[str, Any] = execute(operator, tries=tries, run_id=run_id)
     return summary
+
+
+def reported(destination: str, source: dict[str, Any] | None = None, **arguments: Any) -> dict[str, Any]:
+    """Execute the transfer without a DAG run, and return what its asset event says."""
+    asset, event = Asset(f"{destination}-asset"), SimpleNamespace(extra={})
+    operator = make_transfer(destination, source, outlets=[asset], **arguments)
+    execute(operator, outlet_events={asset: event})
+    extra: dict[str, Any] = event.extra
+    return extra
+
+
+@dataclass(frozen=True)
+class Landing:
+    """A collection task, and the folder or table that its rows land in."""
+
+    sandbox: Sandbox
+    task: dict[str, Any]
+    destination: str
+
+    @property
+    def task_id(self) -> str:
+        return str(self.task["task_id"])
+
+    def transfer(self, **arguments: Any) -> dict[str, Any]:
+        """Execute the transfer without a DAG run, and return its summary."""
+        return transfer(self.destination, self.task, **arguments)
+
+    def run(self, **arguments: Any) -> FinishedRun:
+        """Run the transfer as a task of a DAG run."""
+        return land(self.destination, self.task, **arguments)
+
+    def grow(self, rows: int = 30) -> None:
+        """Let the collection task have more rows."""
+        self.sandbox.control.grow(self.task_id, rows)
+
+    def truth(self, lotno: str | None = None) -> list[dict[str, Any]]:
+        """Return the rows of the collection task, or of one of its batches."""
+        return self.sandbox.control.true_rows(self.task_id, lotno)
+
+    def manifest(self) -> dict[str, Any]:
+        """Read what was committed last in the folder."""
+        return manifest(self.destination)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Read the rows that have landed in the folder."""
+        return landed(self.destination)
+
+    def table(self) -> list[dict[str, Any]]:
+        """Read the rows of the table."""
+        return table_rows(self.destination)
 
 
 def without_duration(summary: dict[str, Any]) -> dict[str, Any]:

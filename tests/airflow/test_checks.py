@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, Asset
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.landing.reader import read_landing
@@ -16,12 +16,15 @@ from airflow_provider_webcollect.landing.review import in_review
 from airflow_provider_webcollect.operators.webcollect import WebCollectAcceptLandingOperator
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import run_tasks
-from tests.airflow.executions import execute
+from tests.airflow.executions import Task, execute, on_sandbox
 from tests.airflow.landings import (
+    GROWING,
     RETRIES,
-    land,
+    TABLE,
+    Landing,
     landed,
     make_transfer,
+    reported,
     rows_at,
     transfer,
     without_duration,
@@ -30,114 +33,91 @@ from tests.airflow.landings import (
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
 
-pytestmark = [
-    pytest.mark.usefixtures("airflow_database", "connected"),
-    pytest.mark.webcollect_sandbox(enforce_limits=False),
-]
+pytestmark = on_sandbox()
 
 CHECKS: dict[str, Any] = {"rows": {"min": 10}, "columns": {"price": {"filled": 0.95}}}
 
 
 @pytest.fixture
-def changed(sandbox: Sandbox) -> dict[str, Any]:
-    """A task with 30 rows whose prices are empty."""
+def changed(sandbox: Sandbox, destination: str) -> Landing:
+    """A task with 30 rows whose prices are empty, and a folder."""
     task = sandbox.control.add_task(lots=[30])
     sandbox.control.change_rows(task["task_id"], "price", "empty", from_row=0)
-    return task
+    return Landing(sandbox, task, destination)
+
+
+@pytest.fixture
+def failed(changed: Landing) -> Landing:
+    """The same once run r1 has failed by its checks."""
+    with pytest.raises(AirflowFailException):
+        changed.transfer(**GROWING, checks=CHECKS, run_id="r1")
+    return changed
+
+
+def decide(landing: Landing, **arguments: Any) -> WebCollectAcceptLandingOperator:
+    """Return the operator that decides on rows, by default to accept them."""
+    return WebCollectAcceptLandingOperator(task_id="decide", destination=landing.destination, **arguments)
 
 
 class TestFail:
     def test_the_task_fails_without_retries_and_nothing_is_published_or_marked(
-        self, sandbox: Sandbox, changed: dict[str, Any], destination: str
+        self, sandbox: Sandbox, changed: Landing
     ) -> None:
-        run = land(destination, changed, mode="incremental", checks=CHECKS, mark_exported=True, **RETRIES)
+        run = changed.run(checks=CHECKS, mark_exported=True, **GROWING, **RETRIES)
         assert run.states == {"land": "failed"}
         assert run.xcoms.get("land") is None
         with pytest.raises(Exception, match="nothing has landed at"):
-            read_landing(destination)
+            read_landing(changed.destination)
         assert not sandbox.control.requests("/data/markexported")
-        assert not sandbox.control.task(changed["task_id"])["exported"]
+        assert not sandbox.control.task(changed.task_id)["exported"]
         # one try: a retry would begin with the first page once more
         first = [each for each in sandbox.control.requests("/data/all") if each["query"]["offset"] == "0"]
         assert len(first) == 2
 
-    def test_what_a_person_accepts_in_a_dag_is_of_the_run_that_has_read_it(
-        self, sandbox: Sandbox, changed: dict[str, Any], destination: str
-    ) -> None:
-        with pytest.raises(AirflowFailException):
-            transfer(destination, changed, mode="incremental", checks=CHECKS, run_id="r1")
-        run = run_tasks(
-            lambda: WebCollectAcceptLandingOperator(
-                task_id="accept", destination=destination, run_id="{{ 'r1' }}", decision="{{ 'accept' }}"
-            )
-        )
-        assert run.xcoms["accept"] == {
-            "destination": destination,
+    def test_what_a_person_accepts_in_a_dag_is_of_the_run_that_has_read_it(self, failed: Landing) -> None:
+        run = run_tasks(lambda: decide(failed, run_id="{{ 'r1' }}", decision="{{ 'accept' }}"))
+        assert run.xcoms["decide"] == {
+            "destination": failed.destination,
             "run_id": "r1",
             "rows": 30,
             "state": "staged",
             "checks": ["columns.price.filled"],
         }
-        assert landed(destination) == sandbox.control.true_rows(changed["task_id"])
-        summaries = [transfer(destination, changed, mode="incremental", run_id=run) for run in ("r2", "r1")]
-        assert [(each["rows"], each["total_rows"], each["commit"]) for each in summaries] == [
-            (0, 30, 1),
-            (30, 30, 1),
-        ]
-        assert rows_at(summaries[1]["uris"]) == landed(destination)
+        assert failed.rows() == failed.truth()
+        summaries = [failed.transfer(**GROWING, run_id=run) for run in ("r2", "r1")]
+        facts = [(each["rows"], each["total_rows"], each["commit"]) for each in summaries]
+        assert facts == [(0, 30, 1), (30, 30, 1)]
+        assert rows_at(summaries[1]["uris"]) == failed.rows()
 
-    def test_a_person_sets_rows_apart_once_and_the_landing_goes_on_behind_them(
-        self, changed: dict[str, Any], destination: str
-    ) -> None:
-        with pytest.raises(AirflowFailException):
-            transfer(destination, changed, mode="incremental", checks=CHECKS, run_id="r1")
-        operator = WebCollectAcceptLandingOperator(
-            task_id="quarantine", destination=destination, decision="quarantine"
-        )
+    def test_a_person_sets_rows_apart_once_and_the_landing_goes_on_behind_them(self, failed: Landing) -> None:
+        operator = decide(failed, decision="quarantine")
         decided = execute(operator)
         assert (decided["rows"], decided["state"]) == (30, "staged")
-        assert [each.state for each in in_review(destination)] == ["quarantined"]
-        assert transfer(destination, changed, mode="incremental")["total_rows"] == 0
-        read_landing(destination).verify()
+        assert [each.state for each in in_review(failed.destination)] == ["quarantined"]
+        assert failed.transfer(**GROWING)["total_rows"] == 0
+        read_landing(failed.destination).verify()
         with pytest.raises(AirflowFailException, match="cannot be quarantined"):
             execute(operator)
 
-    def test_nothing_to_decide_on_ends_the_task_without_retries(
-        self, source: dict[str, Any], destination: str
-    ) -> None:
-        transfer(destination, source)
-        operator = WebCollectAcceptLandingOperator(
-            task_id="discard", destination=destination, run_id="r1", decision="discard"
-        )
+    def test_nothing_to_decide_on_ends_the_task_without_retries(self, landing: Landing) -> None:
+        landing.transfer()
         with pytest.raises(AirflowFailException, match="no rows of r1 wait for a decision"):
-            execute(operator)
+            execute(decide(landing, run_id="r1", decision="discard"))
 
-    def test_of_many_sources_the_good_ones_land(
-        self, source: dict[str, Any], changed: dict[str, Any], destination: str
-    ) -> None:
-        tasks = [source["task_id"], changed["task_id"]]
+    def test_of_many_sources_the_good_ones_land(self, source: Task, changed: Landing) -> None:
+        tasks = [source["task_id"], changed.task_id]
         with pytest.raises(AirflowFailException, match=r"1 of 2 sources did not land.*filled in 0 % of"):
-            transfer(destination, sources=tasks, mode="incremental", checks=CHECKS)
-        assert len(landed(f"{destination}/{tasks[0]}")) == 400
+            transfer(changed.destination, sources=tasks, checks=CHECKS, **GROWING)
+        assert len(landed(f"{changed.destination}/{tasks[0]}")) == 400
 
 
 class TestWarnAndQuarantine:
-    def reported(self, destination: str, task: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Return what the asset event says."""
-        asset, event = Asset(f"{destination}-asset"), SimpleNamespace(extra={})
-        execute(
-            make_transfer(destination, task, mode="incremental", checks=CHECKS, outlets=[asset], **options),
-            outlet_events={asset: event},
-            run_id="r1",
-        )
-        extra: dict[str, Any] = event.extra
-        return extra
-
     def test_a_warning_is_in_the_event_and_in_the_log(
-        self, changed: dict[str, Any], destination: str, caplog: pytest.LogCaptureFixture
+        self, changed: Landing, caplog: pytest.LogCaptureFixture
     ) -> None:
+        options = {"checks": CHECKS, "on_failed_checks": "warn", **GROWING}
         with caplog.at_level(logging.WARNING):
-            extra = self.reported(destination, changed, on_failed_checks="warn")
+            extra = reported(changed.destination, changed.task, **options)
         assert "columns.price.filled: filled in 0 % of 30 rows" in caplog.text
         event = LandingEvent.of(extra)
         assert event is not None
@@ -153,42 +133,30 @@ class TestWarnAndQuarantine:
             },
         ]
 
-    def test_a_quarantine_is_a_success_that_says_so(
-        self, sandbox: Sandbox, changed: dict[str, Any], destination: str
-    ) -> None:
-        options: dict[str, Any] = {"on_failed_checks": "quarantine", "mark_exported": True}
-        extra = self.reported(destination, changed, skip_if_nothing_new=True, **options)
+    def test_a_quarantine_is_a_success_that_says_so(self, sandbox: Sandbox, changed: Landing) -> None:
+        options = {"checks": CHECKS, "on_failed_checks": "quarantine", "skip_if_nothing_new": True, **GROWING}
+        extra = reported(changed.destination, changed.task, mark_exported=True, **options)
         assert (extra["rows"], extra["uris"], extra["quarantined_rows"]) == (0, [], 30)
-        assert landed(destination) == []
-        assert not sandbox.control.task(changed["task_id"])["exported"]
-        read_landing(destination).verify()
-        sandbox.control.change_rows(changed["task_id"], "price", renamed="cost")
-        accepted = execute(WebCollectAcceptLandingOperator(task_id="accept", destination=destination))
+        assert changed.rows() == []
+        assert not sandbox.control.task(changed.task_id)["exported"]
+        read_landing(changed.destination).verify()
+        sandbox.control.change_rows(changed.task_id, "price", renamed="cost")
+        accepted = execute(decide(changed))
         assert (accepted["rows"], accepted["state"]) == (30, "quarantined")
-        assert landed(destination) == sandbox.control.true_rows(changed["task_id"])
+        assert changed.rows() == changed.truth()
 
-    @pytest.mark.parametrize("form", [{}, {"table_format": "delta"}], ids=["folder", "table"])
+    @pytest.mark.parametrize("form", [{}, TABLE], ids=["folder", "table"])
     @pytest.mark.parametrize(("way", "rows", "apart"), [("quarantine", 0, 30), ("warn", 30, 0)])
     def test_a_retry_reports_the_same(
-        self,
-        changed: dict[str, Any],
-        destination: str,
-        form: dict[str, str],
-        way: str,
-        rows: int,
-        apart: int,
+        self, changed: Landing, form: dict[str, str], way: str, rows: int, apart: int
     ) -> None:
-        options = {"mode": "incremental", "checks": CHECKS, "on_failed_checks": way, "run_id": "r1", **form}
-        first, second = (transfer(destination, changed, **options) for _ in range(2))
+        options = {"checks": CHECKS, "on_failed_checks": way, "run_id": "r1", **GROWING, **form}
+        first, second = (changed.transfer(**options) for _ in range(2))
         assert without_duration(first) == without_duration(second)
         assert (second["rows"], second["quarantined_rows"], second["commit"]) == (rows, apart, 1)
         assert [each["state"] for each in second["checks"]] == ["passed", "failed"]
 
-    def test_metrics_count_failed_checks(
-        self, changed: dict[str, Any], destination: str, counted: dict[str, int]
-    ) -> None:
-        with pytest.raises(AirflowFailException):
-            transfer(destination, changed, checks=CHECKS)
+    def test_metrics_count_failed_checks(self, counted: dict[str, int], failed: Landing) -> None:
         assert counted["webcollect.landing.failed_checks"] == 1
         assert counted["webcollect.landing.rows"] == 0
 
@@ -207,38 +175,33 @@ def test_a_wrong_check_is_an_import_error(wrong: dict[str, Any], message: str) -
         make_transfer("s3://bucket/folder", {"task_id": "t"}, **wrong)
 
 
-def test_checks_may_come_from_templates(changed: dict[str, Any], destination: str) -> None:
+def test_checks_may_come_from_templates(changed: Landing) -> None:
     checks = {"columns": {"{{ 'price' }}": {"filled": "{{ 0.95 }}"}}, "rows": {"min": "{{ 5 }}"}}
-    run = land(destination, changed, checks=checks, on_failed_checks="{{ 'warn' }}")
+    run = changed.run(checks=checks, on_failed_checks="{{ 'warn' }}")
     assert [each["state"] for each in run.xcoms["land"]["checks"]] == ["passed", "failed"]
 
 
-class TestOpenLineage:
-    @pytest.mark.parametrize("way", ["fail", "warn"])
-    def test_data_quality_is_told_of_the_source(
-        self, changed: dict[str, Any], destination: str, way: str
-    ) -> None:
-        pytest.importorskip("airflow.providers.openlineage")
-        from openlineage.client.serde import Serde
+@pytest.mark.parametrize("way", ["fail", "warn"])
+def test_data_quality_is_told_of_the_source_to_openlineage(changed: Landing, way: str) -> None:
+    pytest.importorskip("airflow.providers.openlineage")
+    from openlineage.client.serde import Serde
 
-        operator = make_transfer(destination, changed, checks=CHECKS, on_failed_checks=way)
-        if way == "fail":
-            with pytest.raises(AirflowFailException):
-                execute(operator)
-            found = operator.get_openlineage_facets_on_failure(None)
-        else:
-            execute(operator)
-            found = operator.get_openlineage_facets_on_complete(None)
-        (task,) = (json.loads(Serde.to_json(each)) for each in found.inputs)
-        assertions = task["inputFacets"]["dataQualityAssertions"]["assertions"]
-        assert [(each["assertion"], each["success"], each.get("column")) for each in assertions] == [
-            ("rows.min", True, None),
-            ("columns.price.filled", False, "price"),
-        ]
-        assert len(found.outputs) == (0 if way == "fail" else 1)
-        metrics = task["inputFacets"].get("dataQualityMetrics")
-        if way == "warn":
-            assert metrics["rowCount"] == 30
-            assert metrics["columnMetrics"]["price"]["count"] == 0
-        else:
-            assert metrics is None
+    fails = way == "fail"
+    operator = make_transfer(changed.destination, changed.task, checks=CHECKS, on_failed_checks=way)
+    with pytest.raises(AirflowFailException) if fails else contextlib.nullcontext():
+        execute(operator)
+    tell = "get_openlineage_facets_on_failure" if fails else "get_openlineage_facets_on_complete"
+    found = getattr(operator, tell)(None)
+    (task,) = (json.loads(Serde.to_json(each)) for each in found.inputs)
+    assertions = task["inputFacets"]["dataQualityAssertions"]["assertions"]
+    assert [(each["assertion"], each["success"], each.get("column")) for each in assertions] == [
+        ("rows.min", True, None),
+        ("columns.price.filled", False, "price"),
+    ]
+    assert len(found.outputs) == (0 if fails else 1)
+    metrics = task["inputFacets"].get("dataQualityMetrics")
+    if fails:
+        assert metrics is None
+    else:
+        assert metrics["rowCount"] == 30
+        assert metrics["columnMetrics"]["price"]["count"] == 0

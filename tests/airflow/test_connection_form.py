@@ -29,28 +29,15 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
 
 AIRFLOW = Path(airflow.__file__).parent
-SECRETS = {
-    "refresh_token": "secret-refresh",
-    "access_token": "secret-access",
-    "api_key": "secret-key",
-    "datahub_api_key": "secret-datahub",
-}
+SECRETS = {name: f"secret-{name}" for name in ("refresh_token", "access_token", "api_key", "datahub_api_key")}
 #: What a connection holds beside Airflow's own fields, and what no connection sets.
 EXTRAS = {
     attribute.name
     for kind in (WebCollectConnection, Settings, Credentials)
     for attribute in dataclasses.fields(kind)
 } - {
-    "conn_id",
-    "base_url",
-    "login",
-    "password",
-    "settings",
-    "credentials",
-    "masked",
-    "origin",
-    "retries",
-    "timing",
+    *("conn_id", "base_url", "login", "password", "settings", "credentials"),
+    *("masked", "origin", "retries", "timing"),
 }
 CONN_ID = "from_the_form"
 PREFIX = "extra__webcollect__"
@@ -78,7 +65,6 @@ def test_the_form_has_every_extra_says_what_it_is_for_and_hides_secrets() -> Non
 @only_3
 def test_airflow_3_takes_the_metadata_of_the_form() -> None:
     schema = json.loads((AIRFLOW / "provider.yaml.schema.json").read_text())["properties"]["connection-types"]
-
     jsonschema.validate([connection_type()], schema)
 
 
@@ -104,7 +90,6 @@ def test_airflow_2_shows_the_form() -> None:
 
     widgets = ProvidersManager().connection_form_widgets
     ours = {name.removeprefix(PREFIX): widget for name, widget in widgets.items() if name.startswith(PREFIX)}
-
     assert set(ours) == EXTRAS
     assert {name for name, widget in ours.items() if widget.is_sensitive} == SECRETS.keys()
     assert ProvidersManager().field_behaviours["webcollect"]["hidden_fields"] == ["schema", "port"]
@@ -127,7 +112,6 @@ def test_the_widgets_take_what_the_form_suggests_and_refuse_a_word_that_is_no_ch
 def test_the_hooks_behaviour_is_the_metadatas() -> None:
     schema = json.loads((AIRFLOW / "customized_form_field_behaviours.schema.json").read_text())
     behaviour = WebCollectHook.get_ui_field_behaviour()
-
     jsonschema.validate(behaviour, schema)
     assert {name.replace("_", "-"): value for name, value in behaviour.items()} == connection_type()[
         "ui-field-behaviour"
@@ -139,12 +123,10 @@ def test_airflow_3_0_and_3_1_can_read_the_widgets(monkeypatch: pytest.MonkeyPatc
     # they put stand-ins of their own, which the newest Airflow still has, in the place of flask_appbuilder
     from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService as Meta
 
+    widgets = ("BS3TextFieldWidget", "BS3PasswordFieldWidget")
     for name, content in {
         "flask_appbuilder": {},
-        "flask_appbuilder.fieldwidgets": {
-            "BS3TextFieldWidget": Meta.MockAnyWidget,
-            "BS3PasswordFieldWidget": Meta.MockAnyWidget,
-        },
+        "flask_appbuilder.fieldwidgets": dict.fromkeys(widgets, Meta.MockAnyWidget),
         "wtforms": {
             "StringField": Meta.MockStringField,
             "PasswordField": Meta.MockPasswordField,
@@ -159,9 +141,8 @@ def test_airflow_3_0_and_3_1_can_read_the_widgets(monkeypatch: pytest.MonkeyPatc
     shown = {name: w.param.dump() for name, w in WebCollectHook.get_connection_form_widgets().items()}
 
     assert set(shown) == EXTRAS
-    assert {
-        name for name, field in shown.items() if field["schema"].get("format") == "password"
-    } == SECRETS.keys()
+    formats = {name: field["schema"].get("format") for name, field in shown.items()}
+    assert {name for name, kind in formats.items() if kind == "password"} == SECRETS.keys()
     assert shown["token_refresh"]["schema"]["enum"] == ["auto", "keeper"]
     assert shown["read_timeout"]["value"] == "60"
     assert {shown[name]["value"] for name in ("api_key_everywhere", "token_refresh")} == {None}
@@ -237,14 +218,12 @@ def create(web: FlaskClient, **extras: str) -> None:
 class TestPageOfAirflow2:
     def test_a_new_connection_holds_what_was_typed(self, web: FlaskClient) -> None:
         create(web, **SECRETS)
-
         assert stored().extra_dejson.items() >= SECRETS.items()
 
     def test_secrets_stay_when_a_connection_is_edited(self, web: FlaskClient) -> None:
         create(web, **SECRETS)
         page = edit_page(web)
         save(web, f"/connection/edit/{stored().id}", {**fields(page), "host": "other.example.com"})
-
         assert stored().host == "other.example.com"
         assert stored().extra_dejson.items() >= SECRETS.items()
         assert not any(secret in page for secret in SECRETS.values())
@@ -253,7 +232,6 @@ class TestPageOfAirflow2:
         create(web, **SECRETS)
         changes = {f"{PREFIX}api_key": "another-key", f"{PREFIX}access_token": ""}
         save(web, f"/connection/edit/{stored().id}", {**fields(edit_page(web)), **changes})
-
         kept = {name: value for name, value in SECRETS.items() if name != "access_token"}
         assert stored().extra_dejson.items() >= {**kept, "api_key": "another-key"}.items()
         assert "access_token" not in stored().extra_dejson
@@ -264,7 +242,6 @@ class TestPageOfAirflow2:
         where = f"/connection/edit/{stored().id}"
         shown_again = fields(web.post(where, data={**fields(edit_page(web)), **wrong}).get_data(as_text=True))
         save(web, where, {**shown_again, f"{PREFIX}token_refresh": "auto"})
-
         assert stored().extra_dejson.items() >= {**SECRETS, "api_key": "another-key"}.items()
 
     @pytest.mark.parametrize(
@@ -278,7 +255,6 @@ class TestPageOfAirflow2:
         create(web)
         with create_session() as session:
             session.merge(stored()).set_extra(json.dumps({"api_key_everywhere": value}))
-
         assert (f"{PREFIX}api_key_everywhere" in fields(edit_page(web))) is ticked
 
 
@@ -306,13 +282,11 @@ class TestButtonTest:
         sandbox.control.configure(api_key_everywhere=True)
         form = fields(web.get("/connection/add").get_data(as_text=True)) | {"host": sandbox.url}
         typed = {f"{PREFIX}api_key": sandbox.api_key, f"{PREFIX}api_key_everywhere": "y"}
-
         assert self.press(web, {**form, **typed}) == (True, "Connected; 0 tasks are extracting, 0 waiting.")
 
     def test_it_says_which_secrets_the_form_did_not_send(self, web: FlaskClient, sandbox: Sandbox) -> None:
         create(web, refresh_token="secret-refresh")
         passed, said = self.press(web, {**fields(edit_page(web)), "host": sandbox.url})
-
         assert not passed
         assert "the connection has no credential" in said
         assert "only its mask of what is stored for refresh_token" in said

@@ -45,7 +45,7 @@ from airflow_provider_webcollect.sensors.webcollect import (
     WebCollectTaskStatusSensor,
 )
 from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
-from tests.airflow.executions import Store
+from tests.airflow.executions import Connect, Store, Task, on_sandbox
 from tests.airflow.waits import MODES, SENSORS, STATUS_PATHS, outcome
 from tests.conftest import ALL_HISTORIES
 from tests.interruption import PATIENCE
@@ -55,12 +55,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.sandbox import Sandbox
 
-pytestmark = [
-    pytest.mark.usefixtures("airflow_database", "connected"),
-    pytest.mark.webcollect_sandbox(
-        enforce_limits=False, wait_seconds=0.2, run_seconds=0.4, stale_seconds=0, subtasks=2
-    ),
-]
+pytestmark = on_sandbox(wait_seconds=0.2, run_seconds=0.4, stale_seconds=0, subtasks=2)
 
 End = tuple[str, int]
 #: How a task can end, by how the table's cells begin: its state, and how often it was tried.
@@ -122,7 +117,7 @@ class Case:
     row: str
     name: str
     kinds: tuple[str, ...] = tuple(KINDS)
-    task: dict[str, Any] = field(default_factory=lambda: {"lots": [1]})
+    task: Task = field(default_factory=lambda: {"lots": [1]})
     settings: dict[str, Any] = field(default_factory=dict)
     fault: dict[str, Any] | None = None
     extra: dict[str, Any] | None = field(default_factory=dict)
@@ -148,6 +143,7 @@ class Case:
 MINUTE = datetime.timedelta(minutes=1)
 #: Seconds that a worker does not sleep here: its execution timeout passes at once.
 LONG = 3600.0
+SOON = {"missing_timeout": 0.2}
 ENDLESS: dict[str, Any] = {"task": {"state": "Extracting"}, "settings": {"run_seconds": 10_000}}
 CASES = [
     Case("a target state", "finished"),
@@ -163,20 +159,13 @@ CASES = [
         MISSING,
         "missing",
         STATES,
-        arguments={"missing_timeout": 0.2},
+        arguments=SOON,
         of_kind={
             "task": {"collection_task_id": "no-such-task"},
             "subtask": {"sub_task_ids": ["no-such-sub-task"]},
         },
     ),
-    Case(
-        MISSING,
-        "unexecuted",
-        STATES,
-        task={},
-        settings={"hide_unexecuted_subtasks": True},
-        arguments={"missing_timeout": 0.2},
-    ),
+    Case(MISSING, "unexecuted", STATES, {}, settings={"hide_unexecuted_subtasks": True}, arguments=SOON),
     Case(REFUSED, "plan", fault={"status": 403, "code": "PermissionDenied", "times": None}),
     Case(REFUSED, "credential", SENSORS_ONLY, extra={"access_token": "wrong"}),
     Case(REFUSED, "id", ("subtask",), arguments={"collection_task_id": "no-such-task"}),
@@ -227,7 +216,7 @@ def cells() -> list[Any]:
 
 @pytest.fixture
 def arrange(
-    sandbox: Sandbox, set_connection: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, set_connection: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., dict[str, Any]]:
     """Let happen what ends a wait, and return the arguments of what waits."""
 
@@ -300,13 +289,8 @@ def one_try(operator: Any, context: dict[str, Any], number: int) -> None:
     """Run what waits as a worker and the triggerer do; it raises unless it succeeds."""
     began = datetime.datetime.now(datetime.UTC)
     instance = SimpleNamespace(
-        dag_id=operator.dag_id,
-        task_id=operator.task_id,
-        run_id="run",
-        map_index=-1,
-        try_number=number,
-        max_tries=operator.retries,
-        xcom_push=lambda **_: None,
+        **{"dag_id": operator.dag_id, "task_id": operator.task_id, "run_id": "run", "map_index": -1},
+        **{"try_number": number, "max_tries": operator.retries, "xcom_push": lambda **_: None},
         get_first_reschedule_date=lambda context: began,
     )
     operator = operator.prepare_for_execution()

@@ -1,4 +1,4 @@
-"""The example DAGs, run for real."""
+"""The example DAGs, run for real, and the code of the guide to warehouses."""
 
 from __future__ import annotations
 
@@ -9,34 +9,51 @@ import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pytest
+from airflow.models import Variable
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
+from airflow_provider_webcollect import read_landing
 from airflow_provider_webcollect.sandbox.demo import TASK_ID
-from tests.airflow.dag_runs import run_dag
-from tests.airflow.examples import FOLDER, NAMES, load
-from tests.airflow.landings import landed
-from tests.airflow.warehouses import warehouses  # noqa: F401  # a fixture
+from tests.airflow.dag_runs import make_dag, run_dag
+from tests.airflow.examples import (  # noqa: F401  # warehouses is a fixture
+    FOLDER,
+    NAMES,
+    Person,
+    load,
+    needs_warehouses,
+    rendered,
+    waits,
+    warehouses,
+)
+from tests.airflow.executions import Connect, Task, execute, on_sandbox
+from tests.airflow.landings import landed, make_transfer, table_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.storages import Storage
 
-pytestmark = [
-    pytest.mark.usefixtures("airflow_database", "connected", "warehouses"),
-    pytest.mark.webcollect_sandbox(speed=300, stale_seconds=60),
-]
-
+pytestmark = on_sandbox("warehouses", enforce_limits=True, speed=300, stale_seconds=60)
 
 #: Runs of collection tasks that take their time.
 SLOW_RUNS = pytest.mark.webcollect_sandbox(wait_seconds=10, run_seconds=60)
+WITHOUT_LIMITS = pytest.mark.webcollect_sandbox(enforce_limits=False)
+NIGHT = pytest.mark.at_night
+#: As a person starts it.
+BY_HAND: dict[str, Any] = {"logical_date": None} if AIRFLOW_V_3_0_PLUS else {}
+START = "/cloudextraction/subtasks:start"
+GUIDE = FOLDER.parent / "docs/guides/load-into-a-warehouse.md"
+
+
+def succeeded(*names: str) -> dict[str, str]:
+    """Return the states of tasks that have all ended well."""
+    return dict.fromkeys(names, "success")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_example_explains_itself(name: str) -> None:
     dag = load(name)
-
     assert dag.dag_id == name
     assert dag.doc_md
     assert "webcollect" in dag.tags
@@ -47,20 +64,12 @@ def test_collect_and_land_ends_with_every_row_landed_and_confirmed(sandbox: Sand
     task = sandbox.control.add_task(lots=[15])
     dag = load("webcollect_collect_and_land")
     dag.get_task("wait").poke_interval = 0.2
-    run = run_dag(
-        dag,
-        {
-            "collection_task_id": task["task_id"],
-            "action_id": task["actions"][0]["action_id"],
-            "loop_items": ["laptop", "tea"],
-            "destination": f"file://{tmp_path}/landed",
-        },
-    )
-    rows = landed(f"file://{tmp_path}/landed")
+    conf = {"collection_task_id": task["task_id"], "destination": f"file://{tmp_path}/landed"}
+    step = {"action_id": task["actions"][0]["action_id"], "loop_items": ["laptop", "tea"]}
+    run = run_dag(dag, {**conf, **step})
+    rows = landed(conf["destination"])
 
-    assert run.states == dict.fromkeys(
-        ("update_loop_items", "start", "wait", "land", "mark_exported"), "success"
-    )
+    assert run.states == succeeded("update_loop_items", "start", "wait", "land", "mark_exported")
     assert run.xcoms["wait"]["executed_times"] == 2
     assert len(rows) == 15 + 2 * 40
     assert rows == sandbox.control.true_rows(task["task_id"])
@@ -82,9 +91,9 @@ def test_the_dag_of_the_readme_lands_each_row_once_also_on_day_two(sandbox: Sand
     file.write_text(code)
     for rows in (25, 20):
         dag = runpy.run_path(str(file))["start"].dag
-        run = run_dag(dag, **({"logical_date": None} if AIRFLOW_V_3_0_PLUS else {}))
+        run = run_dag(dag, **BY_HAND)
 
-        assert run.states == dict.fromkeys(("start", "wait", "land"), "success")
+        assert run.states == succeeded("start", "wait", "land")
         assert run.xcoms["land"]["rows"] == rows
         (uri,) = run.xcoms["land"]["uris"]
         assert re.fullmatch(rf"file://{tmp_path}/prices/dt=\d{{4}}-\d\d-\d\d/part-[^/]*", uri)
@@ -94,32 +103,21 @@ def test_the_dag_of_the_readme_lands_each_row_once_also_on_day_two(sandbox: Sand
     assert sandbox.control.task(task["task_id"])["exported"]
 
 
-def test_the_token_keeper_renews_at_half_life_only(
-    sandbox: Sandbox, set_connection: Callable[..., None]
-) -> None:
+def test_the_token_keeper_renews_at_half_life_only(sandbox: Sandbox, set_connection: Connect) -> None:
     set_connection(extra={"refresh_token": sandbox.refresh_token, "token_refresh": "keeper"})
-
-    first = run_dag(load("webcollect_token_keeper"))
-    second = run_dag(load("webcollect_token_keeper"))
-
-    assert [run.state for run in (first, second)] == ["success", "success"]
+    states = [run_dag(load("webcollect_token_keeper")).state for _ in range(2)]
+    assert states == ["success", "success"]
     assert len(sandbox.control.requests("/token")) == 1
 
 
 @SLOW_RUNS
-@pytest.mark.at_night
+@NIGHT
 def test_housekeeping_leaves_the_copy_in_place_of_what_it_replaces(sandbox: Sandbox) -> None:
     old = sandbox.control.add_task(loop_items=["old"])
     group = sandbox.control.add_task(group_id=7)["group_id"]
-    run = run_dag(
-        load("webcollect_housekeeping"),
-        {
-            "collection_task_id": old["task_id"],
-            "task_group_id": group,
-            "loop_items": ["new", "newer"],
-            "replaced_task_ids": [old["task_id"]],
-        },
-    )
+    conf = {"collection_task_id": old["task_id"], "replaced_task_ids": [old["task_id"]]}
+    copied = {"task_group_id": group, "loop_items": ["new", "newer"]}
+    run = run_dag(load("webcollect_housekeeping"), {**conf, **copied})
 
     assert run.state == "success"
     copy = sandbox.control.task(run.xcoms["copy"]["task_id"])
@@ -129,15 +127,12 @@ def test_housekeeping_leaves_the_copy_in_place_of_what_it_replaces(sandbox: Sand
 
 
 @SLOW_RUNS
-@pytest.mark.at_night
+@NIGHT
 def test_many_tasks_land_in_a_folder_each(sandbox: Sandbox, tmp_path: Path) -> None:
     ids = [sandbox.control.add_task(rows=rows, lots=[5])["task_id"] for rows in (10, 20, 30)]
     dag = load("webcollect_many_tasks")
     dag.get_task("collect.wait").poke_interval = 0.2
-    run = run_dag(
-        dag,
-        {"collection_task_ids": ids, "destination": f"file://{tmp_path}"},
-    )
+    run = run_dag(dag, {"collection_task_ids": ids, "destination": f"file://{tmp_path}"})
 
     assert run.state == "success"
     assert [run.xcoms[f"collect.wait[{index}]"]["executed_times"] for index in range(3)] == [2, 2, 2]
@@ -147,22 +142,284 @@ def test_many_tasks_land_in_a_folder_each(sandbox: Sandbox, tmp_path: Path) -> N
 
 @SLOW_RUNS
 @pytest.mark.parametrize(
-    "when",
-    [
-        pytest.param({}, marks=pytest.mark.at_night if AIRFLOW_V_3_0_PLUS else ()),
-        pytest.param(
-            {"logical_date": None},
-            marks=pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="all runs have a logical date"),
-        ),
-    ],
-    ids=["scheduled", "without a logical date"],
+    "when", [BY_HAND, pytest.param({}, marks=NIGHT)] if AIRFLOW_V_3_0_PLUS else [{}], ids=str
 )
 def test_the_report_is_written_and_checked(sandbox: Sandbox, tmp_path: Path, when: dict[str, Any]) -> None:
     run = run_dag(load("webcollect_analytics_report"), {"destination": f"file://{tmp_path}"}, **when)
 
-    assert run.states == {"report": "success", "check": "success"}
+    assert run.states == succeeded("report", "check")
     (report,) = tmp_path.iterdir()
     rows = list(csv.DictReader(report.read_text().splitlines()))
     assert len(rows) == run.xcoms["report"]["rows"] > 0
     assert len({row["day_key"] for row in rows}) <= 7
     assert run.xcoms["check"]["violations"] == []
+
+
+@pytest.fixture
+def conf(source: Task, tmp_path: Path) -> dict[str, Any]:
+    """What every DAG that lands what is new is told."""
+    return {"collection_task_id": source["task_id"], "destination": f"file://{tmp_path}/prices"}
+
+
+def without_pauses(name: str) -> Any:
+    """Return an example's DAG that neither waits for late rows nor retries."""
+    dag = load(name)
+    dag.get_task("land").late_rows_delay = 0
+    for task in dag.tasks:
+        task.retries = 0
+    return dag
+
+
+@WITHOUT_LIMITS
+class TestDuckDB:
+    @pytest.fixture
+    def dag(self) -> Any:
+        return without_pauses("webcollect_incremental_to_duckdb")
+
+    @pytest.fixture
+    def conf(self, conf: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+        return {**conf, "database": f"{tmp_path}/prices.duckdb"}
+
+    def table(self, conf: dict[str, Any]) -> list[tuple[str, str]]:
+        with duckdb.connect(conf["database"]) as db:
+            return db.execute("select id, title from prices order by rowid").fetchall()
+
+    def expected(self, sandbox: Sandbox, conf: dict[str, Any]) -> list[tuple[str, str]]:
+        rows = sandbox.control.true_rows(conf["collection_task_id"])
+        return [(row["id"], row["title"]) for row in rows]
+
+    def load_again(self, dag: Any, conf: dict[str, Any]) -> int:
+        """Do what a retry does, or clearing the task."""
+        return dag.get_task("load").python_callable(conf["destination"], conf["database"])
+
+    def test_each_run_adds_what_is_new_and_loading_again_changes_nothing(
+        self, sandbox: Sandbox, dag: Any, conf: dict[str, Any]
+    ) -> None:
+        for rows, grown in ((400, 0), (440, 40), (465, 25), (465, 0)):
+            sandbox.control.grow(conf["collection_task_id"], grown)
+            run = run_dag(dag, conf)
+            assert run.states == succeeded("land", "load")
+            assert run.xcoms["load"] == rows
+            assert self.table(conf) == self.expected(sandbox, conf)
+
+        assert self.load_again(dag, conf) == 465
+        assert self.table(conf) == self.expected(sandbox, conf)
+
+    def test_what_a_failed_load_has_left_out_comes_with_the_next(
+        self, sandbox: Sandbox, dag: Any, conf: dict[str, Any]
+    ) -> None:
+        run_dag(dag, conf)
+        before = self.table(conf)
+        for rows in (40, 25):
+            sandbox.control.grow(conf["collection_task_id"], rows)
+            # a run that dies after its commit
+            execute(dag.get_task("land"), params=conf)
+        part = Path(read_landing(conf["destination"]).uris(since=2)[0].removeprefix("file://"))
+        content = part.read_bytes()
+        part.write_bytes(content[:-20])
+        with pytest.raises(duckdb.Error):
+            self.load_again(dag, conf)
+        assert self.table(conf) == before
+
+        part.write_bytes(content)
+        assert self.load_again(dag, conf) == 465
+        assert self.table(conf) == self.expected(sandbox, conf)
+
+
+def as_number(price: str) -> float | None:
+    """Return a price as a column of numbers has it."""
+    try:
+        return float(price)
+    except ValueError:
+        return None
+
+
+@WITHOUT_LIMITS
+def test_each_run_adds_what_is_new_to_the_delta_table_and_says_how_much_that_is(
+    sandbox: Sandbox, conf: dict[str, Any]
+) -> None:
+    dag = without_pauses("webcollect_delta_table")
+    counts = [run_dag(dag, conf).xcoms["count"]]
+    sandbox.control.grow(conf["collection_task_id"], 40)
+    counts.append(run_dag(dag, conf).xcoms["count"])
+
+    assert counts == [{"total": 400, "new": 400}, {"total": 440, "new": 40}]
+    assert run_dag(dag, conf).states == {"land": "skipped", "count": "skipped"}
+    rows = sandbox.control.true_rows(conf["collection_task_id"])
+    assert [(row["id"], row["title"], str(row["price"])) for row in table_rows(conf["destination"])] == [
+        (row["id"], row["title"], str(as_number(row["price"]))) for row in rows
+    ]
+
+
+@WITHOUT_LIMITS
+@pytest.mark.parametrize("decision", ["accept", pytest.param("discard", marks=NIGHT)])
+def test_rows_without_prices_land_only_if_a_person_accepts_them(
+    sandbox: Sandbox, conf: dict[str, Any], decision: str
+) -> None:
+    dag = without_pauses("webcollect_checked_landing")
+    task_id = conf["collection_task_id"]
+    good = run_dag(dag, conf)
+    assert good.xcoms["use"] == good.xcoms["land"]["uris"] != []
+    sandbox.control.change_rows(task_id, "price", "empty")
+    sandbox.control.grow(task_id, 40)
+
+    bad = run_dag(dag, conf)
+    assert bad.states == {"land": "failed", "use": "upstream_failed"}
+    assert landed(conf["destination"]) == sandbox.control.true_rows(task_id)[:400]
+
+    which = {"destination": conf["destination"], "run_id": bad.run_id}
+    decided = run_dag(load("webcollect_decide_on_rows"), {**which, "decision": decision})
+    facts = {"rows": 40, "state": "staged", "checks": ["columns.price.filled"]}
+    assert decided.xcoms["decide"] == {**which, **facts}
+    rows = sandbox.control.true_rows(task_id)
+    assert landed(conf["destination"]) == rows[: 440 if decision == "accept" else 400]
+
+
+@WITHOUT_LIMITS
+@needs_warehouses
+def test_bigquery_is_given_what_is_not_loaded_yet(sandbox: Sandbox, conf: dict[str, Any]) -> None:
+    # without a connection of Google's the load gets no further than its arguments
+    dag = without_pauses("webcollect_incremental_to_warehouse")
+    conf |= {"bucket": "my-bucket", "table": "my-project.shop.prices", "variable": "loaded"}
+
+    def given() -> list[str]:
+        run = run_dag(dag, conf, **BY_HAND)
+        states = {"load": "failed", "keep": "upstream_failed"}
+        assert run.states == {**succeeded("land", "new_parts"), **states}
+        fields = rendered(dag.dag_id, run.run_id, "load")
+        target = (fields["bucket"], fields["destination_project_dataset_table"])
+        assert target == (conf["bucket"], conf["table"])
+        assert all("/prices/dt=" in name for name in fields["source_objects"])
+        return list(fields["source_objects"])
+
+    first = given()
+    sandbox.control.grow(conf["collection_task_id"], 40)
+    second = given()
+    assert (len(first), second[:1], len(second)) == (1, first, 2)
+
+    Variable.set("loaded", 1)  # as `keep` does, once a load has succeeded
+    assert given() == second[1:]
+
+
+def code(heading: str) -> list[str]:
+    """Return the blocks of Python under a heading of the guide."""
+    _, _, rest = GUIDE.read_text().partition(f"# {heading}\n")
+    # up to the next heading; a comment in code has no empty line before it
+    section = re.split(r"\n\n#+ ", rest)[0]
+    return re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
+
+
+@NIGHT
+@WITHOUT_LIMITS
+@needs_warehouses
+def test_warehouses_are_given_the_new_parts_by_the_code_of_the_guide(
+    s3: Storage, source: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("airflow.providers.amazon.aws.fs.s3", reason="needs the Amazon provider and s3fs")
+    monkeypatch.setenv("AIRFLOW_CONN_AWS_DEFAULT", s3.as_connection())
+    names: dict[str, Any] = {}
+    for block in code("Load with the operators of other providers"):
+        exec(compile(block, GUIDE.name, "exec"), names)
+    with make_dag() as dag:
+        land = make_transfer("s3://my-bucket/prices", source)
+        names["new"] = names["new_parts"]()
+        for heading in ("BigQuery", "Snowflake", "Redshift"):
+            (block,) = code(heading)
+            exec(compile(block, GUIDE.name, "exec"), names)
+        loads = [names["load_bigquery"], names["load_snowflake"], names["load_redshift"]]
+        land >> names["new"] >> loads >> names["keep"](names["new"]["commit"])
+    finished = run_dag(dag)
+
+    def given(task_id: str) -> dict[str, Any]:
+        return rendered(dag.dag_id, finished.run_id, task_id)
+
+    parts = json.loads(s3.fs.cat_file("my-bucket/prices/_manifest.json"))["parts"]
+    objects = [f"prices/{part['name']}" for part in parts]
+    # without connections none of them gets any further
+    assert {finished.states[load.task_id] for load in loads} == {"failed"}
+    assert given("load_bigquery")["source_objects"] == objects
+    assert given("load_snowflake")["files"] == objects
+    redshift = given("load_redshift")
+    manifest = json.loads(s3.fs.cat_file(f"{redshift['s3_bucket']}/{redshift['s3_key']}"))
+    assert [entry["url"] for entry in manifest["entries"]] == [f"s3://my-bucket/{name}" for name in objects]
+    assert redshift["copy_options"][0] == "MANIFEST"
+
+
+@waits
+@pytest.mark.webcollect_sandbox(
+    speed=200, wait_seconds=0, run_seconds=2, stale_seconds=0, enforce_limits=False
+)
+class TestAskingAPerson:
+    """``tests/real_airflow`` has them answered by Airflow's API."""
+
+    @pytest.fixture
+    def conf(self, task: Task, tmp_path: Path) -> dict[str, Any]:
+        return {"collection_task_id": task["task_id"], "destination": f"file://{tmp_path}/prices"}
+
+    @pytest.mark.parametrize(
+        ("decision", "rows", "kinds"),
+        [("accept", 30, []), pytest.param("quarantine", 0, ["quarantined"], marks=NIGHT)],
+    )
+    def test_rows_become_what_the_person_has_chosen(
+        self, sandbox: Sandbox, conf: dict[str, Any], decision: str, rows: int, kinds: list[str]
+    ) -> None:
+        task = conf["collection_task_id"]
+        sandbox.control.change_rows(task, "price", "empty", from_row=0)
+        person = Person(decision)
+        run = run_dag(load("webcollect_ask_about_rows"), conf, when_idle=person)
+
+        assert run.state == "success"
+        assert run.states == {**succeeded("list_failed_checks", "ask", "decide"), "land": "failed"}
+        (body,) = person.bodies
+        assert body.startswith("    columns.price.filled: filled in 0 % of 30 rows ('' at offset 0)"), body
+        assert landed(conf["destination"]) == sandbox.control.true_rows(task)[:rows]
+        assert [each.kind for each in read_landing(conf["destination"]).manifest.set_apart] == kinds
+        read_landing(conf["destination"]).verify()
+
+    def test_nobody_is_asked_about_good_rows_or_another_failure(self, conf: dict[str, Any]) -> None:
+        person = Person("discard")
+        tasks = ("land", "list_failed_checks", "ask", "decide")
+        for task, states in (
+            (conf["collection_task_id"], ("success", "skipped", "skipped", "skipped")),
+            ("no-such-task", ("failed", "failed", "upstream_failed", "upstream_failed")),
+        ):
+            conf["collection_task_id"] = task
+            run = run_dag(load("webcollect_ask_about_rows"), conf, when_idle=person)
+            assert run.states == dict(zip(tasks, states, strict=True))
+        assert person.bodies == []
+
+    @pytest.fixture
+    def dag(self) -> Any:
+        """The DAG that asks about a start."""
+        dag = load("webcollect_ask_about_start")
+        for name in ("start", "start_again", "wait"):
+            setattr(dag.get_task(name), "poke_interval" if name == "wait" else "poll_interval", 0.05)
+        return dag
+
+    @pytest.mark.parametrize(
+        ("done", "option", "after", "sent"),
+        [(True, "It runs", "wait", 1), pytest.param(False, "Start again", "start_again", 2, marks=NIGHT)],
+    )
+    def test_the_run_is_waited_for_or_started_again_and_landed(
+        self, sandbox: Sandbox, dag: Any, conf: dict[str, Any], done: bool, option: str, after: str, sent: int
+    ) -> None:
+        sandbox.control.fail(START, kind="drop", done=done)
+        person = Person(option)
+        run = run_dag(dag, conf, when_idle=person)
+
+        assert run.state == "success"
+        skipped = dict.fromkeys(("start_again", "wait", "give_up"), "skipped")
+        others = succeeded("query_status", "ask", "land", after)
+        assert run.states == {"start": "failed", **skipped, **others}
+        assert run.tries["start"] == 1
+        assert "    executed_times: " in person.bodies[0]
+        assert len(sandbox.control.requests(START)) == sent
+        task = sandbox.control.task(conf["collection_task_id"])
+        assert len(task["runs"]) == 2
+        assert landed(conf["destination"]) == sandbox.control.true_rows(task["task_id"])
+
+    @NIGHT
+    def test_nobody_is_asked_about_a_start_that_succeeds(self, dag: Any, conf: dict[str, Any]) -> None:
+        run = run_dag(dag, conf, when_idle=(person := Person("Give up")))
+        assert (run.state, run.states["ask"], run.states["land"]) == ("success", "skipped", "success")
+        assert person.bodies == []

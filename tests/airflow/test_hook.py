@@ -21,12 +21,8 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service import endpoints, models
 from airflow_provider_webcollect.service.client import Client
-from airflow_provider_webcollect.service.errors import (
-    ConnectionIncomplete,
-    InvalidArgument,
-    TokenUnavailable,
-    WebCollectError,
-)
+from airflow_provider_webcollect.service.errors import InvalidArgument, TokenUnavailable, WebCollectError
+from tests.airflow.executions import Task
 from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
@@ -59,15 +55,9 @@ METHODS: dict[str, tuple[Callable[[Any, dict[str, Any]], Any], type[Any]]] = {
         ),
         models.AnalyticsPage,
     ),
-    "update_loop_items": (
-        lambda call, task: call(task["task_id"], loop_of(task), "TextList", ["a"], is_append=True),
-        str,
-    ),
+    "update_loop_items": (lambda call, task: call(task["task_id"], **loop_of(task), is_append=True), str),
     "update_task_parameters": (
-        lambda call, task: call(
-            task["task_id"],
-            loop_items=[{"action_id": loop_of(task), "loop_type": "TextList", "loop_items": ["a"]}],
-        ),
+        lambda call, task: call(task["task_id"], loop_items=[loop_of(task)]),
         models.ParameterUpdate,
     ),
     "get_actions": (lambda call, task: call([task["task_id"]], ["LoopAction"]), models.TaskActions),
@@ -91,14 +81,14 @@ METHODS: dict[str, tuple[Callable[[Any, dict[str, Any]], Any], type[Any]]] = {
 }
 
 
-def loop_of(task: dict[str, Any]) -> str:
-    """Return the id of a task's loop step."""
-    return str(task["actions"][0]["action_id"])
+def loop_of(task: Task) -> dict[str, Any]:
+    """Return an update of the values of a task's loop step."""
+    return {"action_id": task["actions"][0]["action_id"], "loop_type": "TextList", "loop_items": ["a"]}
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_each_method_hands_on_what_it_is_given_and_returns_what_the_service_says(
-    hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any], name: str
+    hook: WebCollectHook, sandbox: Sandbox, task: Task, name: str
 ) -> None:
     use, kind = METHODS[name]
     call = use(getattr(endpoints, name), task)
@@ -117,7 +107,7 @@ def test_all_subtasks_of_a_task_are_read(hook: WebCollectHook, sandbox: Sandbox)
 
 
 def test_replace_urls_takes_a_file_or_a_list_and_returns_their_count(
-    hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any], tmp_path: Path
+    hook: WebCollectHook, sandbox: Sandbox, task: Task, tmp_path: Path
 ) -> None:
     (file := tmp_path / "urls.txt").write_text("https://shop.example/1\nhttps://shop.example/2\n")
     for given, numbers in (
@@ -136,35 +126,18 @@ def test_replace_urls_takes_either_a_file_or_a_list(
 ) -> None:
     with pytest.raises(InvalidArgument, match="either `file` or `urls`"):
         hook.replace_urls("a-task", **given)
-
     assert sandbox.control.requests() == []
 
 
 @pytest.mark.parametrize("lotno", [None, "000001"])
 def test_iter_rows_yields_every_row_once(hook: WebCollectHook, sandbox: Sandbox, lotno: str | None) -> None:
     task = sandbox.control.add_task(lots=[1500, 700])
-
     assert list(hook.iter_rows(task["task_id"], lotno)) == sandbox.control.true_rows(task["task_id"], lotno)
 
 
 def test_the_hook_keeps_one_client(hook: WebCollectHook) -> None:
     assert isinstance(hook.client, Client)
     assert hook.get_conn() is hook.client
-
-
-def test_an_api_key_is_used_where_the_service_takes_it(
-    set_connection: Callable[..., None], sandbox: Sandbox, task: dict[str, Any]
-) -> None:
-    set_connection(extra={"api_key": sandbox.api_key})
-    hook = WebCollectHook()
-    hook.mark_exported(task["task_id"])
-
-    assert [request["credential"] for request in sandbox.control.requests()] == ["api_key"]
-    with pytest.raises(
-        ConnectionIncomplete, match="only an API key, and this operation takes an access token"
-    ):
-        hook.get_running_counts()
-    assert len(sandbox.control.requests()) == 1
 
 
 @pytest.mark.parametrize(
@@ -178,11 +151,7 @@ def test_an_api_key_is_used_where_the_service_takes_it(
     ids=["key", "access token", "password", "renewal"],
 )
 def test_a_refused_credential_that_has_been_replaced_is_no_permanent_error(
-    set_connection: Callable[..., None],
-    sandbox: Sandbox,
-    call: Callable[[WebCollectHook], Any],
-    extra: dict[str, str],
-    password: str,
+    set_connection: Any, sandbox: Sandbox, call: Callable[[WebCollectHook], Any], extra: Any, password: str
 ) -> None:
     set_connection(login=sandbox.username, password=password, extra=extra)
     hook = WebCollectHook()
@@ -209,7 +178,6 @@ async def test_an_async_client_works_in_a_context_and_bare(hook: WebCollectHook)
 async def test_aload_reads_the_connection_once(hook: WebCollectHook, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = await hook.aload()
     monkeypatch.delenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
-
     assert await hook.aload() is connection
     assert hook.connection is connection
 
@@ -226,9 +194,7 @@ def slow_hook(ask: Callable[[], None]) -> WebCollectHook:
     return SlowHook()
 
 
-async def test_the_event_loop_never_waits_for_a_thread_that_needs_it(
-    hook: WebCollectHook,
-) -> None:
+async def test_the_event_loop_never_waits_for_a_thread_that_needs_it(hook: WebCollectHook) -> None:
     loop, asking = asyncio.get_running_loop(), threading.Event()
 
     def ask() -> None:

@@ -19,7 +19,7 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectVerifyLandingOperator,
 )
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from tests.airflow.executions import execute
+from tests.airflow.executions import Task, execute, on_sandbox
 from tests.airflow.landings import land, make_transfer, transfer
 
 if TYPE_CHECKING:
@@ -33,10 +33,7 @@ pytest.importorskip(
     "pyiceberg.catalog.sql", exc_type=ImportError, reason="the SQL catalog needs SQLAlchemy 2"
 )
 
-pytestmark = [
-    pytest.mark.usefixtures("airflow_database", "connected"),
-    pytest.mark.webcollect_sandbox(enforce_limits=False),
-]
+pytestmark = on_sandbox()
 TABLE = "lake.shop.prices"
 
 
@@ -50,23 +47,25 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
         "uri": f"sqlite:///{tmp_path}/catalog.db",
         "warehouse": f"file://{tmp_path}/warehouse",
     }
-    monkeypatch.setenv(
-        "AIRFLOW_CONN_ICEBERG_DEFAULT", json.dumps({"conn_type": "iceberg", "extra": properties})
-    )
+    connection = {"conn_type": "iceberg", "extra": properties}
+    monkeypatch.setenv("AIRFLOW_CONN_ICEBERG_DEFAULT", json.dumps(connection))
     # a catalog in a database has a name there, which is that of the connection
     found = load_catalog("iceberg_default", **properties)
     found.create_namespace("shop")
     return found
 
 
-def to_table(source: dict[str, Any], **arguments: Any) -> dict[str, Any]:
+def to_table(source: Task, **arguments: Any) -> dict[str, Any]:
     """Land in the table, and return the summary."""
     return transfer(TABLE, source, **{"table_format": "iceberg", "mode": "incremental", **arguments})
 
 
-def test_every_row_lands_in_the_table_once(
-    sandbox: Sandbox, source: dict[str, Any], catalog: Catalog
-) -> None:
+def rows_of(catalog: Catalog, table: str = "prices") -> int:
+    """Return how many rows a table has."""
+    return int(catalog.load_table(f"shop.{table}").scan().to_arrow().num_rows)
+
+
+def test_every_row_lands_in_the_table_once(sandbox: Sandbox, source: Task, catalog: Catalog) -> None:
     first = to_table(source, run_id="r1")
     sandbox.control.grow(source["task_id"], 5)
     second = to_table(source, run_id="r2")
@@ -79,41 +78,33 @@ def test_every_row_lands_in_the_table_once(
     assert table.properties["webcollect.rows"] == "5"
 
 
-def test_the_event_names_the_table(source: dict[str, Any], catalog: Catalog) -> None:
+def test_the_event_names_the_table(source: Task, catalog: Catalog) -> None:
     run = land(TABLE, source, table_format="iceberg")
-    assert [asset.uri for asset in make_transfer(TABLE, source, table_format="iceberg").outlets] == [
-        "iceberg://lake/shop/prices"
-    ]
+    outlets = make_transfer(TABLE, source, table_format="iceberg").outlets
+    assert [asset.uri for asset in outlets] == ["iceberg://lake/shop/prices"]
     assert run.xcoms["land"]["destination"] == TABLE
 
 
-def test_a_landing_is_read_verified_and_cleaned_by_the_table_s_name(
-    source: dict[str, Any], catalog: Catalog
-) -> None:
+def test_a_landing_is_read_verified_and_cleaned_by_the_table_s_name(source: Task, catalog: Catalog) -> None:
     to_table(source)
-    for landed in (
-        read_landing(catalog.load_table("shop.prices")),
-        read_landing(TABLE, storage_conn_id="iceberg_default"),
-    ):
+    by_name = read_landing(TABLE, storage_conn_id="iceberg_default")
+    for landed in (read_landing(catalog.load_table("shop.prices")), by_name):
         assert landed.to_arrow().num_rows == 400
     assert execute(WebCollectVerifyLandingOperator(task_id="v", destination=TABLE))["rows"] == 400
     removed = execute(WebCollectCleanLandingOperator(task_id="c", destination=TABLE, older_than=0))
     assert removed["files"] == 0
 
 
-def test_quarantined_rows_are_accepted_into_the_table(
-    sandbox: Sandbox, source: dict[str, Any], catalog: Catalog
-) -> None:
+def test_quarantined_rows_are_accepted_into_the_table(source: Task, catalog: Catalog) -> None:
     to_table(source, run_id="r1", checks={"rows": {"min": 401}}, on_failed_checks="quarantine")
-    assert catalog.load_table("shop.prices").scan().to_arrow().num_rows == 0
+    assert rows_of(catalog) == 0
     accepted = execute(WebCollectAcceptLandingOperator(task_id="a", destination=TABLE))
-    assert accepted["rows"] == 400
-    assert catalog.load_table("shop.prices").scan().to_arrow().num_rows == 400
+    assert accepted["rows"] == rows_of(catalog) == 400
 
 
 @pytest.mark.at_night
 def test_the_message_of_failed_checks_has_a_command_that_reaches_the_table(
-    source: dict[str, Any], catalog: Catalog
+    source: Task, catalog: Catalog
 ) -> None:
     with pytest.raises(AirflowFailException) as raised:
         to_table(source, run_id="r1", checks={"rows": {"min": 401}})
@@ -121,32 +112,23 @@ def test_the_message_of_failed_checks_has_a_command_that_reaches_the_table(
     # in a process of its own, since a command sets up Airflow's logging
     program = "import sys; from airflow_provider_webcollect.cli import run; sys.exit(run())"
     subprocess.run([sys.executable, "-c", program, *shlex.split(command)], check=True)
-    assert catalog.load_table("shop.prices").scan().to_arrow().num_rows == 400
+    assert rows_of(catalog) == 400
 
 
-def test_each_of_several_sources_names_its_table(source: dict[str, Any], catalog: Catalog) -> None:
-    tables = [
-        {**source_of(source, lotno), "destination": f"lake.shop.p{number}"}
-        for number, lotno in enumerate(["000001", "000002"])
-    ]
+def test_each_of_several_sources_names_its_table(source: Task, catalog: Catalog) -> None:
+    task = {"collection_task_id": source["task_id"]}
+    tables = [{**task, "lotno": f"00000{n}", "destination": f"lake.shop.p{n}"} for n in (1, 2)]
     transfer(TABLE, sources=tables, table_format="iceberg")
-    counts = [catalog.load_table(f"shop.p{number}").scan().to_arrow().num_rows for number in range(2)]
-    assert sum(counts) == 400
+    assert [rows_of(catalog, table) for table in ("p1", "p2")] == [250, 150]
     with pytest.raises(InvalidArgument, match=r"`sources\[0\].destination` is None"):
         make_transfer(TABLE, sources=[source["task_id"]], table_format="iceberg")
 
 
 def test_two_sources_may_not_name_one_table() -> None:
-    sources = [
-        {"collection_task_id": "a", "destination": "lake.shop.p"},
-        {"collection_task_id": "b", "destination": "other.shop.p"},
-    ]
+    tables = {"a": "lake.shop.p", "b": "other.shop.p"}
+    sources = [{"collection_task_id": task, "destination": table} for task, table in tables.items()]
     with pytest.raises(InvalidArgument, match=r"`sources\[[01]\]`.*must not be in that of"):
         make_transfer(TABLE, sources=sources, table_format="iceberg")
-
-
-def source_of(source: dict[str, Any], lotno: str) -> dict[str, Any]:
-    return {"collection_task_id": source["task_id"], "lotno": lotno}
 
 
 @pytest.mark.parametrize(
@@ -156,27 +138,23 @@ def source_of(source: dict[str, Any], lotno: str) -> dict[str, Any]:
         ({"destination": "shop.prices"}, "a table of Iceberg is named catalog.namespace.table"),
         ({"partition": "dt=2026-01-01"}, "`partition`.*a table of Iceberg gets no partitions"),
         ({"object_storage_conn_id": "aws_default"}, "`object_storage_conn_id`.*with the credentials of that"),
-        (
-            {"redshift_manifest": True},
-            "`redshift_manifest`.*Redshift reads a table of Iceberg by its catalog",
-        ),
+        ({"redshift_manifest": True}, "`redshift_manifest`.*Redshift reads a table of Iceberg by its"),
         ({"file_format": "csv"}, "`file_format` is 'csv'; table_format='iceberg' goes with 'parquet' alone"),
     ],
 )
 def test_wrong_arguments_are_refused_while_parsing(arguments: dict[str, Any], message: str) -> None:
+    usual = {"destination": TABLE, "collection_task_id": "t", "table_format": "iceberg"}
     with pytest.raises(InvalidArgument, match=message):
-        make_transfer(
-            **{"destination": TABLE, "collection_task_id": "t", "table_format": "iceberg", **arguments}
-        )
+        make_transfer(**{**usual, **arguments})
 
 
-def test_a_namespace_that_is_missing_is_said(source: dict[str, Any], catalog: Catalog) -> None:
+def test_a_namespace_that_is_missing_is_said(source: Task, catalog: Catalog) -> None:
     with pytest.raises(AirflowFailException, match="the catalog has no namespace 'other'"):
         transfer("lake.other.prices", source, table_format="iceberg")
 
 
 def test_a_catalog_that_cannot_be_opened_is_said_without_its_secrets(
-    source: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    source: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = {"conn_type": "iceberg", "host": "http://127.0.0.1:9/ws", "login": "a", "password": "hidden"}
     monkeypatch.setenv("AIRFLOW_CONN_ICEBERG_DEFAULT", json.dumps(connection))

@@ -23,11 +23,9 @@ from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag
-from tests.airflow.executions import execute
+from tests.airflow.executions import Connect, Task, execute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow_provider_webcollect.sandbox import Sandbox
 
 TEMPLATE = "https://service.example/tasks/{task_id}?tab=data"
@@ -59,37 +57,25 @@ def serialized(dag: Any) -> Any:
 @pytest.mark.webcollect_sandbox(speed=1000, enforce_limits=False)
 class TestLinks:
     def test_it_has_the_id_without_the_white_space_of_a_template(
-        self, sandbox: Sandbox, set_connection: Callable[..., None]
+        self, sandbox: Sandbox, set_connection: Connect
     ) -> None:
         set_connection(extra={"refresh_token": sandbox.refresh_token, "task_url_template": TEMPLATE})
         finished = sandbox.control.add_task(lots=[1])["task_id"]
         sensor = WebCollectTaskStatusSensor(task_id="wait", collection_task_id=f" {finished} \n")
         execute(sensor)
-
         assert WebCollectTaskLink().get_link(sensor, ti_key=None) == TEMPLATE.format(task_id=finished)
 
     @pytest.mark.parametrize("known", [True, False])
     def test_they_lead_to_the_pages_of_task_and_folder_if_the_connection_knows_them(
-        self,
-        sandbox: Sandbox,
-        task: dict[str, Any],
-        set_connection: Callable[..., None],
-        known: bool,
-        destination: str,
-        said: Callable[[], str],
+        self, sandbox: Sandbox, task: Any, set_connection: Any, known: bool, destination: str, said: Any
     ) -> None:
         templates = {"task_url_template": TEMPLATE, "export_url_template": FOLDERS}
         set_connection(extra={"refresh_token": sandbox.refresh_token, **(templates if known else {})})
         id_ = task["task_id"]
         with make_dag(params={"id": id_}) as dag:
             WebCollectMarkExportedOperator(task_id="confirm", collection_task_id="{{ params.id }}")
-            wait = WebCollectStartSubTasksOperator(
-                task_id="wait",
-                collection_task_id=id_,
-                wait_for_completion=True,
-                deferrable=True,
-                poll_interval=0.2,
-            )
+            waits = {"wait_for_completion": True, "deferrable": True, "poll_interval": 0.2}
+            wait = WebCollectStartSubTasksOperator(task_id="wait", collection_task_id=id_, **waits)
             WebCollectMarkExportedOperator(task_id="fail", collection_task_id="not / there")
             sources: dict[str, dict[str, Any]] = {
                 "one": {"collection_task_id": "{{ params.id }}"},
@@ -118,11 +104,10 @@ class TestLinks:
         place = f"https://storage.example/{destination.removeprefix('file://')}%20at%201"
         assert folders == {name: f"{place}/{name}/?x={{y}}" for name in ("one", "many")}
 
-    def test_nothing_is_stored_where_there_is_nothing_to_link(self, task: dict[str, Any]) -> None:
+    def test_nothing_is_stored_where_there_is_nothing_to_link(self, task: Task) -> None:
         pushed: list[str] = []
         ti = SimpleNamespace(xcom_push=lambda key, value: pushed.append(key))
         execute(WebCollectGetActionsOperator(task_id="read", collection_task_ids=[task["task_id"]]), ti=ti)
-
         assert pushed == []
 
 
@@ -131,13 +116,11 @@ def test_what_is_no_web_address_is_never_a_link(url: str) -> None:
     operator: Any = SimpleNamespace()
     context: Any = {"task": operator, "ti": SimpleNamespace(xcom_push=lambda **stored: None)}
     WebCollectTaskLink.store(context, url)
-
     assert WebCollectTaskLink().get_link(operator, ti_key=None) == ""
 
 
 def test_airflow_knows_the_links() -> None:
     known = ProvidersManager().extra_links_class_names
-
     for link in (WebCollectTaskLink, WebCollectExportLink):
         assert f"{link.__module__}.{link.__name__}" in known
 
@@ -145,7 +128,6 @@ def test_airflow_knows_the_links() -> None:
 class TestAssets:
     def test_all_spellings_of_a_tasks_asset_are_one(self) -> None:
         asset = create_asset(collection_task_id="a/b c", webcollect_conn_id="main")
-
         assert asset.uri == "webcollect://main/a%2Fb%20c"
         assert Asset(asset.uri).uri == asset.uri
         assert Asset("webcollect://main/task/").uri == "webcollect://main/task"

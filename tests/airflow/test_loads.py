@@ -14,26 +14,23 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers.landing_to_warehouse import WebCollectLoadOperator
 from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
 from tests.airflow.examples import load as example
-from tests.airflow.executions import execute
-from tests.airflow.landings import make_transfer, transfer
+from tests.airflow.executions import execute, on_sandbox
+from tests.airflow.landings import GROWING, make_transfer, transfer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.airflow.landings import Landing
 
-pytestmark = [
-    pytest.mark.usefixtures("airflow_database", "connected"),
-    pytest.mark.webcollect_sandbox(enforce_limits=False),
-]
+pytestmark = on_sandbox()
 
 
 @pytest.fixture
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The path of a DuckDB file, which the connection `warehouse` leads to."""
     path = f"{tmp_path}/warehouse.duckdb"
-    connection = json.dumps({"conn_type": "duckdb", "host": path})
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", connection)
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "duckdb", "host": path}))
     return path
 
 
@@ -47,43 +44,30 @@ def table(database: str, columns: str = "id, title") -> list[tuple[Any, ...]]:
         return db.execute(f"select {columns} from shop.prices order by _webcollect_row").fetchall()
 
 
-def expected(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    return [(row["id"], row["title"]) for row in rows]
-
-
-def test_each_load_adds_what_the_table_does_not_have(
-    sandbox: Sandbox, source: dict[str, Any], destination: str, database: str
-) -> None:
-    transfer(destination, source, mode="incremental")
-    sandbox.control.grow(source["task_id"], 40)
+def test_each_load_adds_what_the_table_does_not_have(landing: Landing, database: str) -> None:
+    landing.transfer(**GROWING)
+    landing.grow(40)
     run = run_tasks(
-        lambda: make_transfer(destination, source, mode="incremental"),
+        lambda: make_transfer(landing.destination, landing.task, **GROWING),
         # a load of the run before was left out
         lambda: make_load("{{ ti.xcom_pull('land')['manifest'] }}", table="{{ 'shop' }}.prices"),
     )
 
     assert run.states == {"land": "success", "load": "success"}
     assert run.xcoms["load"] == {
-        "landing": destination,
+        "landing": landing.destination,
         "table": "shop.prices",
-        "rows": 440,
-        "parts": 2,
-        "commit": 2,
-        "total_rows": 440,
-        "total_parts": 2,
+        **{"rows": 440, "parts": 2, "commit": 2, "total_rows": 440, "total_parts": 2},
     }
-    assert table(database) == expected(sandbox.control.true_rows(source["task_id"]))
-    assert execute(make_load(destination))["parts"] == 0
+    assert table(database) == [(row["id"], row["title"]) for row in landing.truth()]
+    assert execute(make_load(landing.destination))["parts"] == 0
 
 
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
-        ("landing", "my-bucket/prices"),
-        ("warehouse_conn_id", ""),
-        ("table", "prices"),
-        ("write_disposition", "upsert"),
-        ("primary_key", ["id"]),
+        *(("landing", "my-bucket/prices"), ("warehouse_conn_id", ""), ("table", "prices")),
+        *(("write_disposition", "upsert"), ("primary_key", ["id"])),
     ],
 )
 def test_wrong_arguments_are_import_errors(argument: str, value: Any) -> None:
@@ -97,22 +81,20 @@ def test_a_template_that_gives_nonsense_fails_the_task_for_good(destination: str
 
 
 def test_a_connection_of_another_type_fails_the_task_for_good(
-    source: dict[str, Any], destination: str, monkeypatch: pytest.MonkeyPatch
+    landing: Landing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "mysql", "password": "hunter2"}))
-    transfer(destination, source)
+    landing.transfer()
     known = "clickhouse, databricks, duckdb, google_cloud_platform, postgres, redshift, snowflake"
     with pytest.raises(AirflowFailException, match=f"'mysql', and loads know {known}") as failed:
-        execute(make_load(destination))
-
+        execute(make_load(landing.destination))
     assert "hunter2" not in str(failed.value)
 
 
 def test_rows_without_a_key_fail_the_task_for_good(sandbox: Sandbox, destination: str, database: str) -> None:
     transfer(destination, sandbox.control.add_task(rows=[{"id": "1"}, {"id": "2", "price": "1"}], lots=[2]))
-    with pytest.raises(
-        AirflowFailException, match=r"rows of .* have nothing in a column of the key \(price\)"
-    ):
+    refusal = r"rows of .* have nothing in a column of the key \(price\)"
+    with pytest.raises(AirflowFailException, match=refusal):
         execute(make_load(destination, write_disposition="merge", primary_key="price"))
 
 
@@ -129,11 +111,8 @@ def test_the_keyed_example_keeps_the_latest_row_of_each_product(
     task = sandbox.control.add_task(rows=rows, lots=[2])
     dag = example("webcollect_keyed_load")
     dag.get_task("land").late_rows_delay = 0
-    conf = {
-        "collection_task_id": task["task_id"],
-        "destination": destination,
-        "warehouse_conn_id": "warehouse",
-    }
+    conf = {"collection_task_id": task["task_id"], "destination": destination}
+    conf["warehouse_conn_id"] = "warehouse"
     run_dag(dag, conf)
     assert table(database, "url, price") == days[0]
     sandbox.control.grow(task["task_id"], 2)

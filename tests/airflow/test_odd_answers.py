@@ -15,6 +15,7 @@ from airflow_provider_webcollect.sensors.webcollect import (
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.event_triggers import triggerer
+from tests.airflow.executions import Connect, Task, on_sandbox
 from tests.airflow.proxy import proxy
 from tests.airflow.waits import MODES, STATUS_PATHS, each_mode, until
 from tests.interruption import PATIENCE
@@ -24,10 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.sandbox import Sandbox
 
-pytestmark = [
-    pytest.mark.usefixtures("airflow_database", "connected"),
-    pytest.mark.webcollect_sandbox(stale_seconds=0, run_seconds=10_000, enforce_limits=False),
-]
+pytestmark = on_sandbox(stale_seconds=0, run_seconds=10_000)
 
 
 class Oddities:
@@ -51,7 +49,7 @@ class Oddities:
 
 
 @pytest.fixture
-def odd(sandbox: Sandbox, set_connection: Callable[..., None]) -> Iterator[Oddities]:
+def odd(sandbox: Sandbox, set_connection: Connect) -> Iterator[Oddities]:
     """Makes answers of the service odd on their way."""
     oddities = Oddities()
     with proxy(sandbox.url, oddities) as url:
@@ -59,7 +57,7 @@ def odd(sandbox: Sandbox, set_connection: Callable[..., None]) -> Iterator[Oddit
         yield oddities
 
 
-def unreadable(task: dict[str, Any]) -> Callable[[str, int, Any], tuple[int, Any]]:
+def unreadable(task: Task) -> Callable[[str, int, Any], tuple[int, Any]]:
     """Return what makes the records of a task unreadable."""
 
     def edit(target: str, status: int, body: Any) -> tuple[int, Any]:
@@ -75,35 +73,24 @@ class TestSeveralTasks:
     """A wait for several tasks, of which one has a record that cannot be read."""
 
     def wait_for(self, tasks: list[dict[str, Any]], **options: Any) -> Any:
-        return run_tasks(
-            lambda: WebCollectTaskStatusSensor(
-                task_id="wait",
-                collection_task_ids=[task["task_id"] for task in tasks],
-                poke_interval=0.1,
-                timeout=PATIENCE,
-                **options,
-            )
-        )
+        usual = {"task_id": "wait", "poke_interval": 0.1, "timeout": PATIENCE}
+        ids = [task["task_id"] for task in tasks]
+        return run_tasks(lambda: WebCollectTaskStatusSensor(collection_task_ids=ids, **usual, **options))
 
-    @each_mode("poke")
-    def test_one_that_has_finished_is_enough_if_any_is_waited_for(
-        self, mode: str, sandbox: Sandbox, odd: Oddities
-    ) -> None:
-        bad, finished = sandbox.control.add_task(lots=[1]), sandbox.control.add_task(lots=[1])
-        odd.edit = unreadable(bad)
-        run = self.wait_for([bad, finished], wait_for="any", **MODES[mode])
-
-        assert run.states == {"wait": "success"}
-        assert [record["task_id"] for record in run.xcoms["wait"]] == [finished["task_id"]]
-
+    @pytest.mark.parametrize(
+        ("which", "other", "state"),
+        [("any", {"lots": [1]}, "success"), ("all", {"state": "Stopped"}, "failed")],
+    )
     @each_mode("reschedule")
-    def test_one_that_was_stopped_fails_the_wait_for_all(
-        self, mode: str, sandbox: Sandbox, odd: Oddities
+    def test_one_that_has_ended_is_enough(
+        self, mode: str, sandbox: Sandbox, odd: Oddities, which: str, other: dict[str, Any], state: str
     ) -> None:
-        bad, stopped = sandbox.control.add_task(lots=[1]), sandbox.control.add_task(state="Stopped")
+        bad, ended = sandbox.control.add_task(lots=[1]), sandbox.control.add_task(**other)
         odd.edit = unreadable(bad)
-
-        assert self.wait_for([bad, stopped], **MODES[mode]).states == {"wait": "failed"}
+        run = self.wait_for([bad, ended], wait_for=which, **MODES[mode])
+        assert run.states == {"wait": state}
+        if state == "success":
+            assert [record["task_id"] for record in run.xcoms["wait"]] == [ended["task_id"]]
 
     @each_mode("deferrable")
     def test_the_result_has_what_was_read_before(self, mode: str, sandbox: Sandbox, odd: Oddities) -> None:
@@ -124,10 +111,7 @@ class TestSeveralTasks:
 class TestMissing:
     @pytest.mark.parametrize(
         "sensor",
-        [
-            WebCollectTaskStatusSensor,
-            pytest.param(WebCollectSubTaskStatusSensor, marks=pytest.mark.at_night),
-        ],
+        [WebCollectTaskStatusSensor, pytest.param(WebCollectSubTaskStatusSensor, marks=pytest.mark.at_night)],
     )
     def test_what_one_answer_leaves_out_does_not_fail_a_rescheduled_sensor(
         self, sandbox: Sandbox, odd: Oddities, sensor: type[BaseSensorOperator]
@@ -140,18 +124,11 @@ class TestMissing:
             return status, {**body, "data": []} if odd.answers in (1, 3) else body
 
         odd.edit = end_later
-        run = run_tasks(
-            lambda: sensor(
-                task_id="wait",
-                collection_task_id=running["task_id"],
-                mode="reschedule",
-                poke_interval=0.1,
-                # over since the first poll
-                missing_timeout=0,
-                retries=1,
-                retry_delay=datetime.timedelta(0),
-            )
-        )
+        # the time for it is over since the first poll
+        options = {"mode": "reschedule", "poke_interval": 0.1, "missing_timeout": 0}
+        retries = {"retries": 1, "retry_delay": datetime.timedelta(0)}
+        task_id = running["task_id"]
+        run = run_tasks(lambda: sensor(task_id="wait", collection_task_id=task_id, **options, **retries))
 
         assert (run.states, run.tries) == ({"wait": "success"}, {"wait": 1})
 

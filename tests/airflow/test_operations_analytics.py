@@ -18,7 +18,7 @@ from airflow_provider_webcollect.operators.webcollect import (
 )
 from airflow_provider_webcollect.service import endpoints
 from tests.airflow.dag_runs import run_tasks
-from tests.airflow.executions import execute
+from tests.airflow.executions import Connect, Said, execute, on_sandbox
 from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
@@ -28,17 +28,11 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.client import Client
 
-pytestmark = [
-    pytest.mark.usefixtures("airflow_database", "connected"),
-    pytest.mark.webcollect_sandbox(enforce_limits=False),
-]
+pytestmark = on_sandbox()
 
 PATH = "/taskanalytics/queries"
 TODAY = pendulum.now("UTC").date()
-WEEK: dict[str, Any] = {
-    "start": TODAY.subtract(days=6).isoformat(),
-    "end": TODAY.isoformat(),
-}
+WEEK: dict[str, Any] = {"start": TODAY.subtract(days=6).isoformat(), "end": TODAY.isoformat()}
 #: A row without metrics.
 ROW: dict[str, Any] = {
     "taskId": "t",
@@ -52,15 +46,13 @@ ROW: dict[str, Any] = {
 
 def query(**arguments: Any) -> Any:
     """Execute the query operator and return its result."""
-    return execute(
-        WebCollectQueryAnalyticsOperator(task_id="query", **{**WEEK, **arguments}), ds="2026-01-01"
-    )
+    operator = WebCollectQueryAnalyticsOperator(task_id="query", **{**WEEK, **arguments})
+    return execute(operator, ds="2026-01-01")
 
 
 def check(**arguments: Any) -> dict[str, Any]:
     """Execute the check and return its result."""
-    result: dict[str, Any] = execute(WebCollectMetricsCheckOperator(task_id="check", **{**WEEK, **arguments}))
-    return result
+    return execute(WebCollectMetricsCheckOperator(task_id="check", **{**WEEK, **arguments}))
 
 
 def truth(client: Client, **arguments: Any) -> list[Any]:
@@ -77,9 +69,8 @@ class TestQuery:
         rows = run.xcoms["query"]
         expected = truth(client, time_granularity="Week", collection_method="Cloud")
         assert rows
-        assert [row["task_id"] for row in rows] == [row.task_id for row in expected]
-        assert [row["total_collected"] for row in rows] == [
-            row.data_volume_metrics.total_collected for row in expected
+        assert [(row["task_id"], row["total_collected"]) for row in rows] == [
+            (row.task_id, row.data_volume_metrics.total_collected) for row in expected
         ]
         assert {tuple(row) for row in rows} == {analytics.COLUMNS}
         assert all(row["week_start_date"] and row["collection_method"] == "Cloud" for row in rows)
@@ -91,7 +82,6 @@ class TestQuery:
         start = TODAY.subtract(days=34).isoformat()
         rows = query(start=start)
         monkeypatch.undo()
-
         assert len(rows) == len(truth(client, start=start)) > 20
         assert len(sandbox.control.requests(PATH)) > 2
 
@@ -109,19 +99,15 @@ class TestQuery:
         volumes = [row.data_volume_metrics.total_collected for row in expected]
         lines = [json.loads(line) for line in (tmp_path / "there.jsonl").read_text().splitlines()]
         (file,) = (tmp_path / "new").iterdir()
+        in_csv = csv.DictReader(file.read_text().splitlines())
         table = pq.read_table(tmp_path / "there.parquet")
         assert [line["total_collected"] for line in lines] == volumes
-        assert [
-            float(row["total_collected"]) for row in csv.DictReader(file.read_text().splitlines())
-        ] == volumes
+        assert [float(row["total_collected"]) for row in in_csv] == volumes
         assert table["total_collected"].to_pylist() == volumes
         assert str(table.schema.field("success_rate").type) == "double"
         assert str(table.schema.field("day_key").type) == "string"
-        assert written == {
-            "destination": f"file://{file}",
-            "rows": len(expected),
-            "bytes": file.stat().st_size,
-        }
+        counts = {"rows": len(expected), "bytes": file.stat().st_size}
+        assert written == {"destination": f"file://{file}", **counts}
         assert sorted(each.name for each in tmp_path.iterdir()) == ["new", "there.jsonl", "there.parquet"]
 
     @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
@@ -142,11 +128,8 @@ class TestQuery:
 
     def test_no_row_is_a_file_with_a_header(self, tmp_path: Path) -> None:
         query(
-            collection_task_ids=["no-such-task"],
-            destination=f"file://{tmp_path}/none.csv",
-            file_format="csv",
+            collection_task_ids=["no-such-task"], destination=f"file://{tmp_path}/none.csv", file_format="csv"
         )
-
         assert (tmp_path / "none.csv").read_text().startswith('"task_id","task_name"')
 
     def test_the_ids_stay_as_they_were_given(self) -> None:
@@ -157,7 +140,6 @@ class TestQuery:
     def test_a_member_who_is_none_is_explained(self) -> None:
         with pytest.raises(AirflowFailException, match="MemberNotAllowed") as failed:
             query(member_names=["nobody"])
-
         assert "Every name in `member_names` must be a member of the account's own team." in str(failed.value)
 
     def test_days_that_are_too_old_fail_when_the_task_runs_not_when_the_dag_is_parsed(
@@ -165,7 +147,6 @@ class TestQuery:
     ) -> None:
         with pytest.raises(AirflowFailException, match="only the latest 3 months can be queried"):
             query(start="2020-01-01", end="2020-01-02")
-
         assert sandbox.control.requests(PATH) == []
 
 
@@ -185,9 +166,7 @@ class TestCheck:
             "cost": sum(row.resource_usage_metrics.balance for row in rows),
         }
 
-    def test_it_fails_or_warns_with_every_violation(
-        self, sums: dict[str, float], said: Callable[[], str]
-    ) -> None:
+    def test_it_fails_or_warns_with_every_violation(self, sums: dict[str, float], said: Said) -> None:
         strict: dict[str, Any] = {"min_success_rate": 1, "max_volume_drop": 0, "max_cost": 0}
         drop = 1 - sums["volume"] / sums["before"]
         with pytest.raises(AirflowFailException) as failed:
@@ -246,7 +225,7 @@ ENDS: list[tuple[dict[str, Any], dict[str, Any], float | None]] = [
 
 class TestMetricsThatTheServiceLeavesOut:
     @pytest.fixture
-    def serve(self, set_connection: Callable[..., None]) -> Iterator[Callable[..., None]]:
+    def serve(self, set_connection: Connect) -> Iterator[Callable[..., None]]:
         """Has a service answer with rows of one task, each given by its metrics; and with others before."""
         with contextlib.ExitStack() as servers:
 
@@ -277,7 +256,6 @@ class TestMetricsThatTheServiceLeavesOut:
 
     def test_no_run_is_told_from_runs_of_which_nothing_is_known(self, serve: Callable[..., None]) -> None:
         serve({"executionMetrics": {"runCount": 0}})
-
         (violation,) = check(min_success_rate=0.5, on_violation="warn")["violations"]
         assert violation.startswith("there was no run, so the success rate is not the 50.0%")
 
@@ -303,10 +281,9 @@ class TestMetricsThatTheServiceLeavesOut:
         assert check(**arguments)["violations"] == []
 
     def test_a_cost_that_is_not_known_is_told_and_no_violation(
-        self, serve: Callable[..., None], said: Callable[[], str]
+        self, serve: Callable[..., None], said: Said
     ) -> None:
         serve({}, {})
         checked = check(max_cost=0)
-
         assert (checked["cost"], checked["violations"]) == (None, [])
         assert "The service gives no cost to compare with 0." in said()

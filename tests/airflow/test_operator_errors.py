@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pendulum
 import pytest
-from airflow.providers.common.compat.sdk import (
-    AirflowFailException,
-    AirflowTaskTimeout,
-    TaskGroup,
-)
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout, TaskGroup
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.settings import Session
 from sqlalchemy import text
@@ -44,17 +40,14 @@ from airflow_provider_webcollect.operators.webcollect import (
 from airflow_provider_webcollect.service.endpoints import ENDPOINTS
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import make_dag, run_dag
-from tests.airflow.executions import execute
+from tests.airflow.executions import Connect, Task, execute, on_sandbox
 from tests.airflow.proxy import proxy
 from tests.interruption import PATIENCE, signalled_when
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
 
-pytestmark = [
-    pytest.mark.usefixtures("airflow_database", "connected"),
-    pytest.mark.webcollect_sandbox(stale_seconds=0, enforce_limits=False),
-]
+pytestmark = on_sandbox(stale_seconds=0)
 
 RETRIES: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(0)}
 GROUP, OTHER_GROUP = 1, 7
@@ -64,46 +57,40 @@ TODAY = pendulum.now("UTC").date()
 #: One operator for each endpoint but those of starts and renewals, by the endpoint's name.
 MAKE: dict[str, Callable[..., Any]] = {
     "replace_urls": lambda task, **k: WebCollectReplaceUrlsOperator(
-        collection_task_id=task["task_id"], urls=["https://shop.example/1"], **k
+        **of(task), urls=["https://shop.example/1"], **k
     ),
     "update_loop_items": lambda task, **k: WebCollectUpdateLoopItemsOperator(
-        collection_task_id=task["task_id"],
-        action_id=task["actions"][0]["action_id"],
-        loop_type="TextList",
-        loop_items=["y"],
-        **k,
+        **of(task), **loop(task, "y"), **k
     ),
-    "copy_task": lambda task, **k: WebCollectCopyTaskOperator(collection_task_id=task["task_id"], **k),
+    "copy_task": lambda task, **k: WebCollectCopyTaskOperator(**of(task), **k),
     "copy_tasks": lambda task, **k: WebCollectCopyTasksOperator(
         collection_task_ids=[task["task_id"]], task_group_ids=[GROUP], **k
     ),
-    "move_task": lambda task, **k: WebCollectMoveTaskOperator(
-        collection_task_id=task["task_id"], task_group_id=GROUP, **k
-    ),
+    "move_task": lambda task, **k: WebCollectMoveTaskOperator(**of(task), task_group_id=GROUP, **k),
     "delete_tasks": lambda task, **k: WebCollectDeleteTasksOperator(collection_task_ids=["gone"], **k),
     "delete_task_groups": lambda task, **k: WebCollectDeleteTaskGroupsOperator(
         task_group_ids=[OTHER_GROUP], **k
     ),
     "update_task_parameters": lambda task, **k: WebCollectUpdateTaskParametersOperator(
-        collection_task_id=task["task_id"],
-        loop_items=[
-            {
-                "action_id": task["actions"][0]["action_id"],
-                "loop_type": "TextList",
-                "loop_items": ["x"],
-                "is_append": True,
-            }
-        ],
-        **k,
+        **of(task), loop_items=[{**loop(task, "x"), "is_append": True}], **k
     ),
-    "mark_exported": lambda task, **k: WebCollectMarkExportedOperator(
-        collection_task_id=task["task_id"], **k
-    ),
+    "mark_exported": lambda task, **k: WebCollectMarkExportedOperator(**of(task), **k),
     "query_analytics": lambda task, **k: WebCollectQueryAnalyticsOperator(start=TODAY, end=TODAY, **k),
     "get_actions": lambda task, **k: WebCollectGetActionsOperator(collection_task_ids=[task["task_id"]], **k),
     "get_running_counts": lambda task, **k: WebCollectGetRunningCountsOperator(**k),
     "deprecate_data_app": lambda task, **k: WebCollectDeprecateDataAppOperator(app_id=APP, **k),
 }
+
+
+def of(task: Task) -> dict[str, Any]:
+    return {"collection_task_id": task["task_id"]}
+
+
+def loop(task: Task, item: str) -> dict[str, Any]:
+    """Return an update of the values of a task's first step."""
+    return {"action_id": task["actions"][0]["action_id"], "loop_type": "TextList", "loop_items": [item]}
+
+
 PATHS = {endpoint.name: endpoint.path for endpoint in ENDPOINTS}
 ERRORS = {endpoint.name: endpoint.errors for endpoint in ENDPOINTS}
 UNSAFE = {"copy_task", "copy_tasks", "update_task_parameters"}
@@ -127,9 +114,7 @@ def in_group(sandbox: Sandbox) -> int:
 
 
 @pytest.fixture
-def execute_interrupted(
-    sandbox: Sandbox, set_connection: Callable[..., None]
-) -> Iterator[Callable[[str, Any], None]]:
+def execute_interrupted(sandbox: Sandbox, set_connection: Connect) -> Iterator[Callable[[str, Any], None]]:
     """Executes an operator that a timeout interrupts when its endpoint, given by name, has acted."""
     held: dict[str, tuple[threading.Event, threading.Event]] = {}
 
@@ -155,7 +140,7 @@ def execute_interrupted(
 
 class TestErrors:
     def test_codes_of_the_contract_and_plans_that_are_too_low_fail_without_retries(
-        self, sandbox: Sandbox, task: dict[str, Any]
+        self, sandbox: Sandbox, task: Task
     ) -> None:
         for name in MAKE:
             is_app = name == "deprecate_data_app"
@@ -171,7 +156,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("done", [False, True])
     def test_a_lost_answer_is_asked_for_again_only_where_that_is_safe(
-        self, sandbox: Sandbox, task: dict[str, Any], done: bool
+        self, sandbox: Sandbox, task: Task, done: bool
     ) -> None:
         count = in_group(sandbox)
         unknown = {}
@@ -193,15 +178,13 @@ class TestErrors:
         assert f"Copies of 1 tasks may be in the groups {GROUP} by now." in unknown["copy_tasks"]
         assert "The values may have been appended already to" in unknown["update_task_parameters"]
 
-    def test_retries_of_an_unknown_outcome_can_be_asked_for(
-        self, sandbox: Sandbox, task: dict[str, Any]
-    ) -> None:
+    def test_retries_of_an_unknown_outcome_can_be_asked_for(self, sandbox: Sandbox, task: Task) -> None:
         for name in UNSAFE:
             sandbox.control.fail(PATHS[name], kind="drop")
             execute(MAKE[name](task, task_id=name, retry_unknown_outcome=True), tries=2)
 
     def test_a_timeout_that_interrupts_one_counts_as_an_unknown_outcome(
-        self, sandbox: Sandbox, task: dict[str, Any], execute_interrupted: Callable[[str, Any], None]
+        self, sandbox: Sandbox, task: Task, execute_interrupted: Callable[[str, Any], None]
     ) -> None:
         count = in_group(sandbox)
         said = {}
@@ -223,16 +206,13 @@ class TestErrors:
 
     @pytest.mark.parametrize("name", ["copy_task", "get_actions"])
     def test_a_timeout_leaves_to_retries_what_may_be_repeated(
-        self, task: dict[str, Any], execute_interrupted: Callable[[str, Any], None], name: str
+        self, task: Task, execute_interrupted: Callable[[str, Any], None], name: str
     ) -> None:
         with pytest.raises(AirflowTaskTimeout):
             execute_interrupted(name, MAKE[name](task, task_id=name, retry_unknown_outcome=True))
 
     def test_a_worker_that_is_shut_down_makes_no_second_copy(
-        self,
-        sandbox: Sandbox,
-        task: dict[str, Any],
-        set_connection: Callable[..., None],
+        self, sandbox: Sandbox, task: Task, set_connection: Connect
     ) -> None:
         count = in_group(sandbox)
         with make_dag() as dag:
@@ -257,29 +237,26 @@ class TestErrors:
         assert in_group(sandbox) - count == 1
 
     def test_a_rate_limit_is_waited_out_even_where_repeating_is_not_safe(
-        self, sandbox: Sandbox, task: dict[str, Any]
+        self, sandbox: Sandbox, task: Task
     ) -> None:
         for name in UNSAFE:
             sandbox.control.fail(PATHS[name], status=429, code="TooManyRequests")
             execute(MAKE[name](task, task_id=name))
-
         assert {name: sent(sandbox, name) for name in UNSAFE} == dict.fromkeys(UNSAFE, 2)
 
 
 _TODAY = {"start": TODAY.isoformat(), "end": TODAY.isoformat()}
-_LOOP = {"collection_task_id": "t", "action_id": "a-step", "loop_type": "TextList", "loop_items": ["a"]}
+ONE = {"collection_task_id": "t"}
+_LOOP = {**ONE, "action_id": "a-step", "loop_type": "TextList", "loop_items": ["a"]}
 #: By operator, its usual arguments, and wrong ones, of which the error names the first.
 _WRONG: dict[type[Any], tuple[dict[str, Any], list[dict[str, Any]]]] = {
-    WebCollectCopyTaskOperator: (
-        {"collection_task_id": "t"},
-        [{"collection_task_id": ""}, {"task_group_id": "one"}],
-    ),
+    WebCollectCopyTaskOperator: (ONE, [{"collection_task_id": ""}, {"task_group_id": "one"}]),
     WebCollectCopyTasksOperator: (
         {"collection_task_ids": ["t"], "task_group_ids": [1]},
         [{"collection_task_ids": []}, {"task_group_ids": 1}, {"on_partial_failure": "hope"}],
     ),
     WebCollectMoveTaskOperator: (
-        {"collection_task_id": "t", "task_group_id": 1},
+        {**ONE, "task_group_id": 1},
         [{"collection_task_id": None}, {"task_group_id": None}],
     ),
     WebCollectDeleteTasksOperator: (
@@ -290,10 +267,7 @@ _WRONG: dict[type[Any], tuple[dict[str, Any], list[dict[str, Any]]]] = {
         {},
         [{"task_group_ids": ["a"]}, {"task_group_ids": "", "ignore_empty": True}],
     ),
-    WebCollectUpdateTaskParametersOperator: (
-        {"collection_task_id": "t"},
-        [{"actions": None}, {"actions": [{"action_id": "a"}]}],
-    ),
+    WebCollectUpdateTaskParametersOperator: (ONE, [{"actions": None}, {"actions": [{"action_id": "a"}]}]),
     WebCollectUpdateLoopItemsOperator: (
         _LOOP,
         [
@@ -308,7 +282,7 @@ _WRONG: dict[type[Any], tuple[dict[str, Any], list[dict[str, Any]]]] = {
         [{"action_types": ["Fly"]}, {"collection_task_ids": "t"}],
     ),
     WebCollectReplaceUrlsOperator: (
-        {"collection_task_id": "t"},
+        ONE,
         [
             *({"urls": urls} for urls in (None, ["ftp://a"], "https://a")),
             {"urls": ["https://a"], "urls_path": "/f"},
@@ -316,22 +290,20 @@ _WRONG: dict[type[Any], tuple[dict[str, Any], list[dict[str, Any]]]] = {
         ],
     ),
     WebCollectStartSubTasksOperator: (
-        {"collection_task_id": "t"},
-        [{"sub_task_ids": []}, {"sub_task_ids": "one"}, {"collection_task_id": " "}],
+        ONE,
+        [
+            *({"sub_task_ids": ids} for ids in ([], "one")),
+            *({"collection_task_id": " "}, {"poll_interval": 0}, {"failure_states": "Stopped"}),
+        ],
     ),
     WebCollectMarkExportedOperator: ({}, [{"collection_task_id": ""}]),
     WebCollectDeprecateDataAppOperator: ({}, [{"app_id": ".."}]),
     WebCollectQueryAnalyticsOperator: (
         _TODAY,
         [
-            {"start": "yesterday"},
-            {"end": "2020-01-01"},
-            {"collection_task_ids": ["t"] * 101},
-            {"member_names": "me"},
-            {"collection_method": "Magic"},
-            {"time_granularity": "Year"},
-            {"max_xcom_rows": -1},
-            {"destination": "s3://bucket/folder/"},
+            *({"start": "yesterday"}, {"end": "2020-01-01"}, {"collection_task_ids": ["t"] * 101}),
+            *({"member_names": "me"}, {"collection_method": "Magic"}, {"time_granularity": "Year"}),
+            *({"max_xcom_rows": -1}, {"destination": "s3://bucket/folder/"}),
             {"file_format": "xls", "destination": "/f"},
         ],
     ),
@@ -381,23 +353,24 @@ class TestArguments:
         assert sandbox.control.requests() == []
 
     def test_a_share_is_checked_beside_a_template(self) -> None:
+        connection = "{{ params.c }}"
         with make_dag(), pytest.raises(InvalidArgument, match="`renew_after"):
-            WebCollectRefreshTokenOperator(
-                task_id="renew", renew_after=2, webcollect_conn_id="{{ params.c }}"
-            )
+            WebCollectRefreshTokenOperator(task_id="renew", renew_after=2, webcollect_conn_id=connection)
 
     def test_a_wrong_one_that_is_mapped_fails_the_task_once_and_its_callback_is_called(
         self, sandbox: Sandbox
     ) -> None:
         ended: list[str] = []
-        mapped: dict[str, Any] = {
-            **RETRIES,
-            "on_failure_callback": lambda context: ended.append(context["ti"].task_id),
-        }
+        note = {"on_failure_callback": lambda context: ended.append(context["ti"].task_id)}
+
+        def mark(task_id: str) -> None:
+            mapped = WebCollectMarkExportedOperator.partial(task_id=task_id, **RETRIES, **note)
+            mapped.expand(collection_task_id=[""])
+
         with make_dag() as dag:
-            WebCollectMarkExportedOperator.partial(task_id="alone", **mapped).expand(collection_task_id=[""])
+            mark("alone")
             with TaskGroup("group"):
-                WebCollectMarkExportedOperator.partial(task_id="in", **mapped).expand(collection_task_id=[""])
+                mark("in")
         run = run_dag(dag)
 
         assert run.states == {"alone[0]": "failed", "group.in[0]": "failed"}

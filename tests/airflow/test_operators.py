@@ -33,7 +33,7 @@ from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete
 from airflow_provider_webcollect.service.settings import ClientTiming
 from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
-from tests.airflow.executions import execute
+from tests.airflow.executions import Connect, Said, Task, execute, on_sandbox
 from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
@@ -42,10 +42,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.sandbox import Sandbox
 
-pytestmark = [
-    pytest.mark.usefixtures("airflow_database", "connected"),
-    pytest.mark.webcollect_sandbox(stale_seconds=0, enforce_limits=False),
-]
+pytestmark = on_sandbox(stale_seconds=0)
 
 RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(0)}
 GROUP, OTHER_GROUP = 1, 7
@@ -58,7 +55,7 @@ def groups(sandbox: Sandbox) -> list[int]:
 
 
 @pytest.fixture
-def loop(task: dict[str, Any]) -> dict[str, Any]:
+def loop(task: Task) -> dict[str, Any]:
     """The usual arguments of an update of loop items."""
     return {
         "task_id": "update",
@@ -68,39 +65,28 @@ def loop(task: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def subtask_ids(task: dict[str, Any]) -> list[str]:
+def subtask_ids(task: Task) -> list[str]:
     """Return the ids of a task's sub-tasks."""
     return [subtask["subtask_id"] for subtask in task["subtasks"]]
 
 
 class TestUpdateLoopItems:
-    def items(self, sandbox: Sandbox, task: dict[str, Any]) -> list[str]:
-        items: list[str] = sandbox.control.task(task["task_id"])["actions"][0]["loop_items"]
-        return items
+    def items(self, sandbox: Sandbox, task: Task) -> list[str]:
+        return sandbox.control.task(task["task_id"])["actions"][0]["loop_items"]
 
-    def test_it_replaces_the_values(
-        self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any]
-    ) -> None:
+    def test_it_replaces_the_values(self, sandbox: Sandbox, task: Task, loop: dict[str, Any]) -> None:
         items = ["x" * 100] * 1000
         run = run_tasks(lambda: WebCollectUpdateLoopItemsOperator(**loop, loop_items=items))
 
         assert self.items(sandbox, task) == items
         result = run.xcoms["update"]
         assert isinstance(result.pop("message"), str)
-        assert result == {
-            "collection_task_id": task["task_id"],
-            "action_id": loop["action_id"],
-            "count": 1000,
-        }
-
-    def test_it_appends_if_asked(self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any]) -> None:
-        execute(WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"], is_append=True))
-
-        assert self.items(sandbox, task) == ["one", "two", "a"]
+        step = {name: loop[name] for name in ("collection_task_id", "action_id")}
+        assert result == {**step, "count": 1000}
 
     @pytest.mark.parametrize("native", [True, pytest.param(False, marks=pytest.mark.at_night)])
     def test_its_values_may_be_templates(
-        self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any], native: bool
+        self, sandbox: Sandbox, task: Task, loop: dict[str, Any], native: bool
     ) -> None:
         items = "{{ params.terms }}" if native else ["{{ params.terms[0] }}", "{{ params.terms[1] }}"]
         run = run_tasks(
@@ -112,14 +98,16 @@ class TestUpdateLoopItems:
         assert run.state == "success"
         assert self.items(sandbox, task) == ["x", "y"]
 
-    def test_an_append_whose_answer_is_lost_is_not_repeated(
-        self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any]
+    def test_it_appends_if_asked_and_an_append_whose_answer_is_lost_is_not_repeated(
+        self, sandbox: Sandbox, task: Task, loop: dict[str, Any]
     ) -> None:
+        append = WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"], is_append=True)
+        execute(append)
+        assert self.items(sandbox, task) == ["one", "two", "a"]
         sandbox.control.fail("/task/updateLoopItems", kind="drop", done=True)
         with pytest.raises(AirflowFailException):
-            execute(WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"], is_append=True))
-
-        assert self.items(sandbox, task) == ["one", "two", "a"]
+            execute(append)
+        assert self.items(sandbox, task) == ["one", "two", "a", "a"]
 
 
 class TestReplaceUrls:
@@ -132,83 +120,71 @@ class TestReplaceUrls:
         file.write_text("\n".join(self.URLS))
         return file
 
-    def urls(self, sandbox: Sandbox, task: dict[str, Any]) -> tuple[str, ...]:
+    def urls(self, sandbox: Sandbox, task: Task) -> tuple[str, ...]:
         return tuple(sandbox.control.task(task["task_id"])["urls"])
 
-    def replace(self, task: dict[str, Any], **arguments: Any) -> WebCollectReplaceUrlsOperator:
+    def replace(self, task: Task, **arguments: Any) -> WebCollectReplaceUrlsOperator:
         return WebCollectReplaceUrlsOperator(
             task_id="replace", collection_task_id=task["task_id"], **arguments
         )
 
-    def test_it_takes_a_list(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
-        result = execute(self.replace(task, urls=list(self.URLS)))
-
+    @pytest.mark.parametrize(
+        "given",
+        [
+            lambda file: {"urls": file.read_text().splitlines()},
+            lambda file: {"urls_path": str(file)},
+            lambda file: {"urls_path": f"file://{file}"},
+            lambda file: {"urls_path": ObjectStoragePath(f"file://{file}")},
+        ],
+    )
+    def test_it_takes_a_list_or_a_path(
+        self, sandbox: Sandbox, task: Task, file: Path, given: Callable[[Path], Any]
+    ) -> None:
+        result = execute(self.replace(task, **given(file)))
         assert self.urls(sandbox, task) == self.URLS
         assert result == {"collection_task_id": task["task_id"], "count": 2}
 
-    @pytest.mark.parametrize(
-        "path", [str, "file://{}".format, lambda file: ObjectStoragePath(f"file://{file}")]
-    )
-    def test_it_takes_a_path(
-        self, sandbox: Sandbox, task: dict[str, Any], file: Path, path: Callable[[Path], Any]
-    ) -> None:
-        execute(self.replace(task, urls_path=path(file)))
-
-        assert self.urls(sandbox, task) == self.URLS
-
-    def test_it_takes_what_an_upstream_task_returned(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
+    def test_it_takes_what_an_upstream_task_returned(self, sandbox: Sandbox, task: Task) -> None:
         with make_dag() as dag:
             found = PythonOperator(task_id="find", python_callable=lambda: list(self.URLS))
             self.replace(task, urls=found.output)
         run = run_dag(dag)
-
         assert run.states == {"find": "success", "replace": "success"}
         assert self.urls(sandbox, task) == self.URLS
 
     def test_a_bad_line_is_named_before_anything_is_sent(
-        self, sandbox: Sandbox, task: dict[str, Any], file: Path
+        self, sandbox: Sandbox, task: Task, file: Path
     ) -> None:
         file.write_text("https://shop.example/1\n\nhttps://shop.example/2\n")
         with pytest.raises(AirflowFailException, match="line 2"):
             execute(self.replace(task, urls_path=str(file)))
-
         assert sandbox.control.requests() == []
 
-    def test_a_running_task_is_left_to_the_retries(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
+    def test_a_running_task_is_left_to_the_retries(self, sandbox: Sandbox, task: Task) -> None:
         sandbox.control.fail("/task/urls:file", status=400, code="TaskExecuting", times=2)
         run = run_tasks(lambda: self.replace(task, urls=list(self.URLS), **RETRIES))
-
         assert (run.states, run.tries) == ({"replace": "success"}, {"replace": 3})
         assert self.urls(sandbox, task) == self.URLS
 
 
 class TestStartSubTasks:
-    def start(self, task: dict[str, Any], **arguments: Any) -> dict[str, Any]:
-        result: dict[str, Any] = execute(
-            WebCollectStartSubTasksOperator(task_id="start", collection_task_id=task["task_id"], **arguments),
-            params={"none": []},
+    def start(self, task: Task, **arguments: Any) -> dict[str, Any]:
+        return execute(
+            WebCollectStartSubTasksOperator(task_id="start", collection_task_id=task["task_id"], **arguments)
         )
-        return result
 
-    def test_it_starts_all_of_them(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
-        result = self.start(task)
-
-        assert sandbox.control.task(task["task_id"])["runs"][-1]["started_subtasks"] == 3
+    @pytest.mark.parametrize("count", [3, 1])
+    def test_it_starts_all_of_them_or_those_that_are_given(
+        self, sandbox: Sandbox, task: Task, count: int
+    ) -> None:
+        ids = subtask_ids(task)[:count]
+        result = self.start(task, **({"sub_task_ids": ids} if count < 3 else {}))
+        assert sandbox.control.task(task["task_id"])["runs"][-1]["started_subtasks"] == count
         after = result.pop("after")
-        assert result == {
-            "collection_task_id": task["task_id"],
-            "started": subtask_ids(task),
-            "already_active": [],
-        }
+        assert result == {"collection_task_id": task["task_id"], "started": ids, "already_active": []}
         assert (after["executed_times"], after["running"]) == (1, False)
 
-    def test_it_starts_those_that_are_given(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
-        result = self.start(task, sub_task_ids=subtask_ids(task)[:1])
-
-        assert sandbox.control.task(task["task_id"])["runs"][-1]["started_subtasks"] == 1
-        assert result["started"] == subtask_ids(task)[:1]
-
-    def test_it_leaves_those_that_run_alone(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
+    def test_it_leaves_those_that_run_alone(self, sandbox: Sandbox, task: Task) -> None:
         first, second, third = subtask_ids(task)
         self.start(task, sub_task_ids=[first])
         rest, again = self.start(task), self.start(task)
@@ -232,70 +208,51 @@ class TestStartSubTasks:
 
     @pytest.mark.parametrize("kind", ["drop", "broken_json", "cut_body"])
     def test_a_start_whose_answer_is_lost_is_not_repeated(
-        self, sandbox: Sandbox, task: dict[str, Any], kind: str
+        self, sandbox: Sandbox, task: Task, kind: str
     ) -> None:
         sandbox.control.fail("/cloudextraction/subtasks:start", kind=kind, done=True)
-        with pytest.raises(
-            AirflowFailException, match=r"Check in the service whether it took effect before repeating it\."
-        ):
+        advice = r"Check in the service whether it took effect before repeating it\."
+        with pytest.raises(AirflowFailException, match=advice):
             self.start(task)
-
         assert len(sandbox.control.requests("/cloudextraction/subtasks:start")) == 1
-
-    def test_an_empty_list_is_refused_at_run_time(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
-        with (
-            make_dag(render_template_as_native_obj=True),
-            pytest.raises(AirflowFailException, match="sub_task_ids"),
-        ):
-            self.start(task, sub_task_ids="{{ params.none }}")
-
-        assert sandbox.control.requests() == []
 
 
 class TestMarkExported:
     def confirm(self, task_id: str, **arguments: Any) -> WebCollectMarkExportedOperator:
         return WebCollectMarkExportedOperator(task_id="confirm", collection_task_id=task_id, **arguments)
 
-    def test_a_rejected_credential_fails_without_retries(
-        self, set_connection: Callable[..., None], task: dict[str, Any]
-    ) -> None:
+    def test_a_rejected_credential_fails_without_retries(self, set_connection: Connect, task: Task) -> None:
         set_connection(extra={"access_token": "wrong"})
         run = run_tasks(lambda: self.confirm(task["task_id"], **RETRIES))
-
         assert (run.states, run.tries) == ({"confirm": "failed"}, {"confirm": 1})
 
     def test_it_confirms_the_export_also_of_a_template_through_one(
-        self, sandbox: Sandbox, task: dict[str, Any]
+        self, sandbox: Sandbox, task: Task
     ) -> None:
-        result = execute(
-            self.confirm("{{ params.which }}", webcollect_conn_id="webcollect_{{ 'default' }}"),
-            params={"which": task["task_id"]},
-        )
-
+        confirm = self.confirm("{{ params.which }}", webcollect_conn_id="webcollect_{{ 'default' }}")
+        result = execute(confirm, params={"which": task["task_id"]})
         assert result == {"collection_task_id": task["task_id"]}
         assert sandbox.control.task(task["task_id"])["exported"]
 
 
 class TestTasksAndGroups:
-    def test_tasks_are_copied_and_moved(
-        self, sandbox: Sandbox, task: dict[str, Any], groups: list[int]
-    ) -> None:
+    def test_tasks_are_copied_and_moved(self, sandbox: Sandbox, task: Task, groups: list[int]) -> None:
         other = sandbox.control.add_task()["task_id"]
         before = {each["task_id"] for each in sandbox.control.tasks()}
-        with make_dag(render_template_as_native_obj=True, params={"group": groups[0]}) as dag:
-            copy = WebCollectCopyTaskOperator(
-                task_id="copy", collection_task_id=task["task_id"], task_group_id="{{ params.group }}"
-            )
-            move = WebCollectMoveTaskOperator(
-                task_id="move",
-                collection_task_id="{{ ti.xcom_pull('copy')['task_id'] }}",
-                task_group_id=str(groups[1]),
-            )
-            copies = WebCollectCopyTasksOperator(
-                task_id="copies", collection_task_ids=[task["task_id"], other], task_group_ids=groups
-            )
-            copy >> move >> copies
-        run = run_dag(dag)
+        copied, ids = "{{ ti.xcom_pull('copy')['task_id'] }}", [task["task_id"], other]
+        run = run_tasks(
+            lambda: WebCollectCopyTaskOperator(
+                task_id="copy", collection_task_id=ids[0], task_group_id="{{ params.group }}"
+            ),
+            lambda: WebCollectMoveTaskOperator(
+                task_id="move", collection_task_id=copied, task_group_id=str(groups[1])
+            ),
+            lambda: WebCollectCopyTasksOperator(
+                task_id="copies", collection_task_ids=ids, task_group_ids=groups
+            ),
+            render_template_as_native_obj=True,
+            params={"group": groups[0]},
+        )
 
         assert run.state == "success"
         new = run.xcoms["copy"]["task_id"]
@@ -304,15 +261,13 @@ class TestTasksAndGroups:
         assert sandbox.control.task(new)["group_id"] == groups[1]
         assert run.xcoms["copies"] == {"request_count": 4, "success_count": 4, "failed_tasks": []}
         assert len(sandbox.control.tasks()) == len(before) + 5
-
-    def test_a_copy_without_a_group_goes_to_its_own(self, sandbox: Sandbox, groups: list[int]) -> None:
+        # a copy without a group goes to that of its task
         source = sandbox.control.add_task(group_id=groups[0])["task_id"]
         copy = execute(WebCollectCopyTaskOperator(task_id="copy", collection_task_id=source))
-
         assert sandbox.control.task(copy["task_id"])["group_id"] == groups[0]
 
     def test_tasks_and_groups_are_deleted_and_the_log_tells_which(
-        self, sandbox: Sandbox, task: dict[str, Any], groups: list[int], said: Callable[[], str]
+        self, sandbox: Sandbox, task: Task, groups: list[int], said: Said
     ) -> None:
         id_ = task["task_id"]
 
@@ -325,18 +280,14 @@ class TestTasksAndGroups:
         assert f"Deleting 2 task groups: {groups[0]}, {groups[1]}" in log
 
     def test_parameters_are_set_and_the_log_tells_append_from_replace(
-        self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
+        self, sandbox: Sandbox, task: Task, said: Said
     ) -> None:
         loop, _, text = task["actions"]
         entry = {"action_id": loop["action_id"], "loop_type": "TextList"}
 
         def update(**arguments: Any) -> dict[str, Any]:
-            result: dict[str, Any] = execute(
-                WebCollectUpdateTaskParametersOperator(
-                    task_id="update", collection_task_id=task["task_id"], **arguments
-                )
-            )
-            return result
+            usual = {"task_id": "update", "collection_task_id": task["task_id"]}
+            return execute(WebCollectUpdateTaskParametersOperator(**usual, **arguments))
 
         step = {"action_type": "EnterTextAction", "action_id": text["action_id"]}
         update(loop_items=[{**entry, "loop_items": ["a", "b"]}])
@@ -357,21 +308,15 @@ class TestTasksAndGroups:
         assert f"Replaced all values by 2 values of step {loop['action_id']}." in log
         assert f"Appended 1 values of step {loop['action_id']}." in log
 
-    def test_steps_counts_and_apps_are_read(self, task: dict[str, Any]) -> None:
-        steps = WebCollectGetActionsOperator(task_id="steps", collection_task_ids=[task["task_id"]])
-        ((found,), counts, app) = map(
-            execute,
-            (
-                steps,
-                WebCollectGetRunningCountsOperator(task_id="counts"),
-                WebCollectDeprecateDataAppOperator(task_id="app", app_id=demo.APP_ID),
-            ),
-        )
+    def test_steps_counts_and_apps_are_read(self, task: Task) -> None:
+        ids = [task["task_id"]]
+        (found,) = execute(WebCollectGetActionsOperator(task_id="steps", collection_task_ids=ids))
+        counts = execute(WebCollectGetRunningCountsOperator(task_id="counts"))
+        app = execute(WebCollectDeprecateDataAppOperator(task_id="app", app_id=demo.APP_ID))
 
         assert found["task_id"] == task["task_id"]
-        assert [action["action_id"] for action in found["actions"]] == [
-            action["action_id"] for action in task["actions"]
-        ]
+        of_task, of_steps = ([each["action_id"] for each in of["actions"]] for of in (task, found))
+        assert of_steps == of_task
         assert found["actions"][0]["loop_items"] == task["actions"][0]["loop_items"]
         assert set(counts) >= {"extracting_count", "waiting_sub_task_count"}
         assert all(isinstance(count, int) for count in counts.values())
@@ -381,17 +326,13 @@ class TestTasksAndGroups:
         ids = [sandbox.control.add_task()["task_id"] for _ in range(2)]
         with make_dag() as dag:
             copies = WebCollectCopyTaskOperator.partial(task_id="copy").expand(collection_task_id=ids)
-            moves = WebCollectMoveTaskOperator.partial(task_id="move", task_group_id=groups[0]).expand(
-                collection_task_id=ids
-            )
-            read = WebCollectGetActionsOperator.partial(task_id="read").expand(
-                collection_task_ids=[[each] for each in ids]
-            )
+            move = WebCollectMoveTaskOperator.partial(task_id="move", task_group_id=groups[0])
+            read = WebCollectGetActionsOperator.partial(task_id="read")
             # what all copies gave, as one list
-            gathered = WebCollectDeleteTasksOperator(
-                task_id="delete", collection_task_ids=copies.output.map(lambda copy: copy["task_id"])
-            )
-            moves >> read >> gathered
+            copied = copies.output.map(lambda copy: copy["task_id"])
+            gathered = WebCollectDeleteTasksOperator(task_id="delete", collection_task_ids=copied)
+            moves = move.expand(collection_task_id=ids)
+            moves >> read.expand(collection_task_ids=[[each] for each in ids]) >> gathered
         run = run_dag(dag)
 
         assert run.state == "success"
@@ -402,17 +343,12 @@ class TestTasksAndGroups:
 
 class TestMeaningOfResults:
     def test_partial_failures_fail_skip_or_are_ignored_and_always_told(
-        self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
+        self, sandbox: Sandbox, task: Task, said: Said
     ) -> None:
         with make_dag() as dag:
             for choice in ("fail", "skip", "ignore"):
-                WebCollectCopyTasksOperator(
-                    task_id=choice,
-                    collection_task_ids=[task["task_id"], "gone", "lost"],
-                    task_group_ids=[GROUP],
-                    on_partial_failure=choice,  # type: ignore[arg-type]
-                    **RETRIES,
-                )
+                ids = {"collection_task_ids": [task["task_id"], "gone", "lost"], "task_group_ids": [GROUP]}
+                WebCollectCopyTasksOperator(task_id=choice, on_partial_failure=choice, **ids, **RETRIES)
         run = run_dag(dag)
 
         assert run.states == {"fail": "failed", "skip": "skipped", "ignore": "success"}
@@ -440,15 +376,15 @@ class TestMeaningOfResults:
         ids=["move", "copies"],
     )
     def test_a_success_that_is_none_fails(
-        self, set_connection: Callable[..., None], operator: Any, data: dict[str, object], message: str
+        self, set_connection: Connect, operator: Any, data: dict[str, object], message: str
     ) -> None:
         with serving(lambda _: answer(data)) as server:
             set_connection(host=server.url, extra={"access_token": "any"})
             with pytest.raises(AirflowFailException, match=message):
                 execute(operator)
 
-    def test_ids_from_a_generator_are_deleted_though_the_dag_checks_them_first(
-        self, sandbox: Sandbox
+    def test_what_a_generator_gives_is_sent_though_the_dag_checks_it_first(
+        self, sandbox: Sandbox, task: Task
     ) -> None:
         tasks = [sandbox.control.add_task()["task_id"] for _ in range(2)]
         with make_dag():
@@ -459,10 +395,7 @@ class TestMeaningOfResults:
         assert execute(operator) == tasks
         (request,) = sandbox.control.requests("/task/deleteTasks")
         assert json.loads(request["body"]) == {"taskIds": tasks}
-
-    def test_values_from_a_generator_within_an_argument_are_sent_too(
-        self, sandbox: Sandbox, task: dict[str, Any]
-    ) -> None:
+        # also within an argument
         loop = task["actions"][0]["action_id"]
         entry = {"action_id": loop, "loop_type": "TextList", "loop_items": iter(["a", "b"])}
         with make_dag():
@@ -496,11 +429,11 @@ class TestMeaningOfResults:
 
 def test_ids_of_digits_survive_native_rendering(sandbox: Sandbox) -> None:
     sandbox.control.add_task(task_id="20260101", lots=[3], subtasks=2)
-    digits = "{{ params.id }}"
+    digits = {"collection_task_id": "{{ params.id }}"}
     run = run_tasks(
-        lambda: WebCollectStartSubTasksOperator(task_id="start", collection_task_id=digits),
-        lambda: WebCollectMarkExportedOperator(task_id="confirm", collection_task_id=digits),
-        lambda: WebCollectGetActionsOperator(task_id="read", collection_task_ids="{{ [params.id | int] }}"),  # type: ignore[arg-type]
+        lambda: WebCollectStartSubTasksOperator(task_id="start", **digits),
+        lambda: WebCollectMarkExportedOperator(task_id="confirm", **digits),
+        lambda: WebCollectGetActionsOperator(task_id="read", collection_task_ids="{{ [params.id | int] }}"),
         params={"id": "20260101"},
         render_template_as_native_obj=True,
     )
@@ -512,7 +445,7 @@ def test_ids_of_digits_survive_native_rendering(sandbox: Sandbox) -> None:
     assert run.xcoms["read"][0]["task_id"] == "20260101"
 
 
-def test_a_users_own_operator_may_add_template_fields(sandbox: Sandbox, task: dict[str, Any]) -> None:
+def test_a_users_own_operator_may_add_template_fields(sandbox: Sandbox, task: Task) -> None:
     class Confirm(WebCollectMarkExportedOperator):
         template_fields = (*WebCollectMarkExportedOperator.template_fields, "note")
 
@@ -528,9 +461,8 @@ def test_a_users_own_operator_may_add_template_fields(sandbox: Sandbox, task: di
 def test_the_results_of_a_mapped_task_can_be_an_argument(sandbox: Sandbox) -> None:
     ids = [sandbox.control.add_task(group_id=group_id)["task_id"] for group_id in (7, 8)]
     with make_dag() as dag:
-        groups = PythonOperator.partial(task_id="groups", python_callable=lambda text: int(text)).expand(
-            op_args=[["7"], ["8"]]
-        )
+        number = PythonOperator.partial(task_id="groups", python_callable=lambda text: int(text))
+        groups = number.expand(op_args=[["7"], ["8"]])
         WebCollectCopyTasksOperator(task_id="copy", collection_task_ids=ids, task_group_ids=groups.output)
     run = run_dag(dag)
 
@@ -540,39 +472,30 @@ def test_the_results_of_a_mapped_task_can_be_an_argument(sandbox: Sandbox) -> No
 class TestRefreshToken:
     def renew(self, **arguments: Any) -> dict[str, Any]:
         """Execute the operator and return its result."""
-        result: dict[str, Any] = execute(WebCollectRefreshTokenOperator(task_id="renew", **arguments))
-        return result
+        return execute(WebCollectRefreshTokenOperator(task_id="renew", **arguments))
 
     def test_a_young_token_is_kept_unless_it_is_to_be_renewed_in_any_case(self, sandbox: Sandbox) -> None:
         results = [self.renew(), self.renew(), self.renew(renew_after=0)]
-
         assert [result["renewed"] for result in results] == [True, False, True]
         assert pendulum.parse(results[0]["expires_at"]) > pendulum.now("UTC").add(hours=12)
         assert len(sandbox.control.requests("/token")) == 2
 
     def test_a_refused_credential_fails_without_retries(
-        self, sandbox: Sandbox, said: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+        self, sandbox: Sandbox, said: Said, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(connection, "TIMING", ClientTiming(adoption=0.1))
         sandbox.control.fail("/token", status=400, code="Invalid.Grant", times=None)
         with pytest.raises(AirflowFailException, match=r"Invalid\.Grant") as failed:
             self.renew()
-
         assert sandbox.refresh_token not in f"{said()} {failed.value}"
 
     @pytest.mark.parametrize("extra", [{"api_key": "key"}, {"access_token": "token"}], ids=["key", "token"])
     def test_a_connection_that_can_obtain_no_token_says_so_and_sends_nothing(
-        self,
-        sandbox: Sandbox,
-        set_connection: Callable[..., None],
-        extra: dict[str, str],
-        said: Callable[[], str],
+        self, sandbox: Sandbox, set_connection: Connect, extra: Any, said: Said
     ) -> None:
         set_connection(extra=extra)
-        with pytest.raises(
-            AirflowFailException,
-            match="the connection has nothing to obtain an access token with: set its extra `refresh_token`",
-        ) as failed:
+        advice = "the connection has nothing to obtain an access token with: set its extra `refresh_token`"
+        with pytest.raises(AirflowFailException, match=advice) as failed:
             self.renew()
 
         assert "rejected" not in f"{said()} {failed.value}"

@@ -51,6 +51,7 @@ from airflow_provider_webcollect.ui.landings import (
     read_landings,
 )
 from airflow_provider_webcollect.ui.service import ServiceView, known_connections
+from tests.airflow.executions import Connect, Task
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 
@@ -69,6 +70,11 @@ def landed(**facts: Any) -> dict[str, Any]:
     usual = {"webcollect_conn_id": "webcollect_default", "destination": "s3://bucket/prices"}
     counts = {"rows": 30, "bytes": 1, "parts": 1, "duration": 0.5}
     return {**usual, "manifest": "s3://bucket/prices/_manifest.json", **counts, **facts}
+
+
+def landed_a(**facts: Any) -> dict[str, Any]:
+    """Return the same of a landing of the collection task `a`."""
+    return landed(collection_task_id="a", **facts)
 
 
 def several(**facts: Any) -> dict[str, Any]:
@@ -147,34 +153,32 @@ class Events:
 
     def add_dag(self, **facts: Any) -> None:
         """Let Airflow know the DAG."""
+        limits = {"max_active_tasks": 1, "max_consecutive_failed_dag_runs": 0}
+        usual = {"is_paused": False, "is_stale": False, "has_task_concurrency_limits": False, **limits}
         with create_session() as session:
             session.merge(DagBundleModel(name="page"))
             session.flush()
-            session.add(
-                DagModel(
-                    dag_id=self.dag_id,
-                    bundle_name="page",
-                    **{"is_paused": False, "is_stale": False, **facts},
-                    max_active_tasks=1,
-                    max_consecutive_failed_dag_runs=0,
-                    has_task_concurrency_limits=False,
-                )
-            )
+            session.add(DagModel(dag_id=self.dag_id, bundle_name="page", **{**usual, **facts}))
 
     def read(self, search: str = "") -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = read({self.dag_id}, search=search)["series"]
-        return found
+        return read({self.dag_id}, search=search)["series"]
 
     def one(self) -> dict[str, Any]:
         (series,) = self.read()
         return series
 
+    def source(self) -> dict[str, Any]:
+        (source,) = self.one()["sources"]
+        return source
+
+    def marks(self) -> list[str]:
+        return self.one()["marks"]
+
     def columns(self) -> dict[str, Any]:
         return columns_of(self.one())
 
     def runs(self) -> list[dict[str, Any]]:
-        runs: list[dict[str, Any]] = self.one()["runs"]
-        return runs
+        return self.one()["runs"]
 
 
 @pytest.fixture
@@ -186,45 +190,36 @@ class TestLandings:
     def test_runs_are_shown_oldest_first_and_not_more_than_a_strip_can_hold(self, events: Events) -> None:
         # though it has stopped long ago
         events.add(*range(MOST_RUNS + 5), ended=NOW - DAY * 400)
-        assert [run["rows"] for run in events.runs()] == list(range(5, MOST_RUNS + 5))
-        assert events.one()["marks"] == ["late"]
-
-    def test_events_of_others_on_the_asset_leave_its_landings(self, events: Events) -> None:
-        events.add(*range(1, MOST_RUNS + 1))
+        # events of others on the asset take no place
         for _ in range(MOST_RUNS + 1):
             events.add_event({"note": "of another operator"}, source_task_id="another")
             events.add_event({"note": "of the same task"})
             events.add_event({}, source_dag_id=None, source_task_id=None, source_run_id=None)
-        assert [run["rows"] for run in events.runs()] == list(range(1, MOST_RUNS + 1))
+        assert [run["rows"] for run in events.runs()] == list(range(5, MOST_RUNS + 5))
+        assert events.marks() == ["late"]
+        # which names no collection task
+        assert (events.one()["sources"], events.one()["lotno"]) == ([], None)
 
     def test_each_task_each_index_and_each_asset_has_its_own_series(self, events: Events) -> None:
-        events.add(1)
-        events.add(2, source_task_id="land_other")
-        events.add(3, source_map_index=0)
-        events.add(4, source_map_index=1)
+        places = ({}, {"source_task_id": "other"}, {"source_map_index": 0}, {"source_map_index": 1})
+        for rows, place in enumerate(places, 1):
+            events.add(rows, **place)
         Events(events.dag_id).add(5)
         assert sorted(series["runs"][0]["rows"] for series in events.read()) == [1, 2, 3, 4, 5]
-
-    def test_a_task_that_was_cleared_has_one_landing_per_run(self, events: Events) -> None:
-        events.add(1, source_run_id="first", ended=NOW - DAY)
-        events.add(2, source_run_id="second", ended=NOW - DAY / 2)
-        events.add(3, source_run_id="first")
-        assert [(run["run_id"], run["rows"]) for run in events.runs()] == [("second", 2), ("first", 3)]
-
-    def test_dags_that_the_person_may_not_read_are_left_out(self, events: Events) -> None:
-        events.add(1)
+        # of DAGs that the person may not read there is none
         assert read({"another"})["series"] == []
 
-    def test_an_event_that_names_no_task_is_shown_without_one(self, events: Events) -> None:
-        events.add(7)
-        assert (events.one()["sources"], events.one()["lotno"]) == ([], None)
+    def test_a_task_that_was_cleared_has_one_landing_per_run(self, events: Events) -> None:
+        for rows, run_id, days in ((1, "first", 1), (2, "second", 1 / 2), (3, "first", 0)):
+            events.add(rows, source_run_id=run_id, ended=NOW - DAY * days)
+        assert [(run["run_id"], run["rows"]) for run in events.runs()] == [("second", 2), ("first", 3)]
+        events.add_run("first", failed_at=NOW)
+        assert [run["state"] for run in events.runs()] == ["landed", "failed"]
 
     @pytest.mark.parametrize(
         "extra", [{}, {"rows": 1}, landed(rows="1"), landed(webcollect_conn_id=None), landed(manifests=[])]
     )
-    def test_events_that_no_landing_has_left_are_left_out(
-        self, events: Events, extra: dict[str, Any]
-    ) -> None:
+    def test_events_that_no_landing_has_left_are_left_out(self, events: Events, extra: Any) -> None:
         events.add_event(extra)
         assert events.read() == []
 
@@ -242,27 +237,19 @@ class TestLandings:
         counts = {"failed": 1, "checks": 0, "late": 1, "odd": 0, "empty": 0}
         assert found["counts"] == {"landings": most, **counts}
         assert [series["map_index"] for series in found["series"]] == [*range(-1, most - 2), -1]
-
-    def test_what_is_paused_takes_no_place_of_what_still_lands(
-        self, events: Events, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        # what is paused takes no place of what still lands
         monkeypatch.setattr(landings, "MOST_SERIES", 1)
-        paused = Events()
+        paused, lands = Events(), Events()
         paused.add(1, 1, 1, 1, 1, ended=NOW - DAY * 9)
         paused.add_dag(is_paused=True)
-        events.add(1)
-        found = read({events.dag_id, paused.dag_id})
-        assert [series["dag_id"] for series in found["series"]] == [events.dag_id]
+        lands.add(1)
+        found = read({lands.dag_id, paused.dag_id})
+        assert [series["dag_id"] for series in found["series"]] == [lands.dag_id]
 
-    @pytest.mark.parametrize(
-        ("search", "is_found"),
-        [("LANDS_", True), ("land", True), ("Rows_", True), ("://BUCKET", True), ("%", False)],
-    )
-    def test_a_search_finds_names_of_dag_task_and_asset(
-        self, events: Events, search: str, is_found: bool
-    ) -> None:
+    def test_a_search_finds_names_of_dag_task_and_asset(self, events: Events) -> None:
         events.add(1)
-        assert bool(events.read(search)) is is_found
+        searches = {"LANDS_": True, "land": True, "Rows_": True, "://BUCKET": True, "%": False}
+        assert {search: bool(events.read(search)) for search in searches} == searches
 
     @pytest.mark.parametrize(
         ("rows", "state", "marks"),
@@ -290,8 +277,7 @@ class TestLandings:
     ) -> None:
         events.add(*rows)
         newest = events.runs()[-1]
-        assert (newest["state"], newest["is_odd"]) == (state, "odd" in marks)
-        assert events.one()["marks"] == marks
+        assert (newest["state"], newest["is_odd"], events.marks()) == (state, "odd" in marks, marks)
 
     def test_failed_runs_are_among_the_latest(self, events: Events) -> None:
         events.add(1, source_run_id="first", ended=NOW - DAY)
@@ -302,15 +288,10 @@ class TestLandings:
             ("broken", "failed", None),
             ("third", "landed", 3),
         ]
-        assert events.one()["marks"] == []
+        assert events.marks() == []
         events.add_run("last", failed_at=NOW)
-        assert events.one()["marks"] == ["failed"]
+        assert events.marks() == ["failed"]
         assert events.one()["landed_at"] == events.runs()[-2]["ended_at"]
-
-    def test_a_run_that_was_cleared_and_failed_then_has_failed(self, events: Events) -> None:
-        events.add(1, source_run_id="cleared")
-        events.add_run("cleared", failed_at=NOW)
-        assert [run["state"] for run in events.runs()] == ["failed"]
 
     def test_each_run_has_its_logical_date_its_commit_and_manifests_that_differ(self, events: Events) -> None:
         first = landed(manifest="s3://bucket/1/_manifest.json", commit=7)
@@ -319,9 +300,8 @@ class TestLandings:
         events.add_event(landed(manifest="s3://bucket/2/_manifest.json"))
         first, second = events.runs()
         assert (first["commit"], second["commit"]) == (7, None)
-        assert first["logical_date"] == NOW.isoformat()
+        assert (first["logical_date"], second["logical_date"]) == (NOW.isoformat(), None)
         assert first["manifests"] == ["s3://bucket/1/_manifest.json"]
-        assert second["logical_date"] is None
         assert "manifests" not in second
         assert events.one()["manifests"] == ["s3://bucket/2/_manifest.json"]
 
@@ -335,16 +315,15 @@ class TestLandings:
         expected = datetime.datetime.fromisoformat(series["landed_at"]) + DAY
         assert series["expected_at"] == expected.isoformat()
 
-    @pytest.mark.parametrize(
-        ("facts", "is_paused"), [({"is_paused": True}, True), ({"timetable_summary": "None"}, False)]
-    )
+    @pytest.mark.parametrize("facts", [{"is_paused": True}, {"timetable_summary": "None"}])
     def test_a_landing_of_a_dag_that_is_paused_or_has_no_schedule_is_never_late(
-        self, events: Events, facts: dict[str, Any], is_paused: bool
+        self, events: Events, facts: dict[str, Any]
     ) -> None:
         events.add(1, 1, 1, 1, 1, ended=NOW - DAY * 9)
         events.add_dag(**facts)
         series = events.one()
-        assert (series["is_paused"], series["expected_at"], series["marks"]) == (is_paused, None, [])
+        assert (series["expected_at"], series["marks"]) == (None, [])
+        assert series["is_paused"] is ("is_paused" in facts)
 
     @pytest.mark.parametrize("run_type", ["manual", "backfill"])
     def test_runs_that_somebody_has_started_do_not_tell_when_the_next_is_to_come(
@@ -353,34 +332,33 @@ class TestLandings:
         for index in range(6):
             events.add(1, source_run_id=f"run {index}", ended=NOW - DAY * (15 - index))
             events.add_run(f"run {index}", run_type)
-        assert (events.one()["expected_at"], events.one()["marks"]) == (None, [])
+        assert (events.one()["expected_at"], events.marks()) == (None, [])
 
     @pytest.mark.parametrize(("days", "marks", "next_day"), [(8, ["late"], 7), (0.5, [], 0)])
     def test_a_run_that_somebody_has_started_does_not_end_the_schedule(
         self, events: Events, days: float, marks: list[str], next_day: int
     ) -> None:
         events.add(1, 1, 1, 1, 1, 1, ended=NOW - DAY * 9)
-        assert events.one()["marks"] == ["late"]
+        assert events.marks() == ["late"]
         events.add(1, source_run_id="by hand", ended=NOW - DAY * days)
         events.add_run("by hand", "manual")
         expected = NOW - DAY * next_day - datetime.timedelta(minutes=1)
-        assert (events.one()["expected_at"], events.one()["marks"]) == (expected.isoformat(), marks)
+        assert (events.one()["expected_at"], events.marks()) == (expected.isoformat(), marks)
 
     @pytest.mark.parametrize(
-        ("known", "rows", "commits"),
+        ("known", "facts"),
         [
-            ({"source_rows": [10, 20], "source_commits": [7, 3]}, [10, 20], [7, 3]),
-            ({}, [None, None], [None, None]),
+            ({"source_rows": [10, 20], "source_commits": [7, 3]}, [("a", 10, 7), ("b", 20, 3)]),
+            ({}, [("a", None, None), ("b", None, None)]),
         ],
     )
     def test_several_sources_are_shown_with_their_tasks_rows_and_commits(
-        self, events: Events, known: dict[str, Any], rows: list[int | None], commits: list[int | None]
+        self, events: Events, known: dict[str, Any], facts: list[tuple[Any, ...]]
     ) -> None:
         events.add_event(several(**known))
         series = events.one()
-        assert [source["collection_task_id"] for source in series["sources"]] == ["a", "b"]
-        assert [source["rows"] for source in series["sources"]] == rows
-        assert [source["commit"] for source in series["sources"]] == commits
+        names = ("collection_task_id", "rows", "commit")
+        assert [tuple(source[name] for name in names) for source in series["sources"]] == facts
         assert series["runs"][0]["commit"] is None
         assert series["manifests"] == ["a/_manifest.json", "b/_manifest.json"]
 
@@ -393,13 +371,12 @@ class TestLandings:
         for index in range(5, 0, -1):
             add(1000, 10, 10 * (index % 2), at=NOW - DAY * index)
         add(1000, 10, 0, at=NOW - DAY / 2)
-        assert events.one()["marks"] == []
+        assert events.marks() == []
         add(1000, 0, 50, at=NOW)
-        series = events.one()
-        assert series["marks"] == ["empty"]
+        assert events.marks() == ["empty"]
         # `c` is quiet now and then, and has too few runs with rows to tell what is usual
-        assert [source["mark"] for source in series["sources"]] == [None, "empty", None]
-        assert [source["usual_rows"] for source in series["sources"]] == [1000, 10, None]
+        sources = [(source["mark"], source["usual_rows"]) for source in events.one()["sources"]]
+        assert sources == [(None, 1000), ("empty", 10), (None, None)]
 
 
 class TestChecks:
@@ -407,28 +384,25 @@ class TestChecks:
 
     @pytest.mark.parametrize(
         ("states", "marks"),
-        [
-            (["failed"], ["checks"]),
-            (["warning"], ["checks"]),
-            (["passed", "skipped"], []),
-            ([], []),
-        ],
+        [(["failed"], ["checks"]), (["warning"], ["checks"]), (["passed", "skipped"], []), ([], [])],
     )
     def test_what_the_newest_rows_have_not_passed_is_a_mark(
         self, events: Events, states: list[str], marks: list[str]
     ) -> None:
-        checks = [outcome(state=state) for state in states]
-        events.add_event(landed(collection_task_id="a", checks=[outcome()]), NOW - DAY)
-        events.add_event(landed(collection_task_id="a", checks=checks))
-        (source,) = events.one()["sources"]
-        assert events.one()["marks"] == marks
-        assert source["checks"] == [{"state": state, "text": self.FAILED} for state in states if marks]
+        events.add_event(landed_a(checks=[outcome()]), NOW - DAY)
+        events.add_event(landed_a(checks=[outcome(state=state) for state in states]))
+        assert events.marks() == marks
+        told = [{"state": state, "text": self.FAILED} for state in states if marks]
+        assert events.source()["checks"] == told
+        # a run that has failed since says nothing of its rows
+        events.add_run("broken", failed_at=NOW)
+        assert events.marks() == ["failed"]
 
     def test_of_many_failed_checks_some_are_told_in_short_the_failed_ones_first(self, events: Events) -> None:
         names = (f"columns.{n}.filled" for n in ["c" * 5_000, *range(5)])
         checks = [outcome("new_columns", "warning"), *map(outcome, names), {"check": "of another version"}]
-        events.add_event(landed(collection_task_id="a", checks=checks))
-        (source,) = events.one()["sources"]
+        events.add_event(landed_a(checks=checks))
+        source = events.source()
         assert [each["state"] for each in source["checks"]] == ["failed"] * 5
         assert source["checks_left_out"] == 2
         assert len(source["checks"][0]["text"]) == 300
@@ -436,23 +410,17 @@ class TestChecks:
     def test_each_of_several_sources_has_its_own(self, events: Events) -> None:
         events.add_event(several(source_rows=[1, 2], source_checks=[[], [outcome()]]))
         assert [len(source["checks"]) for source in events.one()["sources"]] == [0, 1]
-        assert events.one()["marks"] == ["checks"]
-
-    def test_a_run_that_has_failed_since_says_nothing_of_its_rows(self, events: Events) -> None:
-        events.add_event(landed(collection_task_id="a", checks=[outcome()]), NOW - DAY)
-        events.add_run("broken", failed_at=NOW)
-        assert events.one()["marks"] == ["failed"]
+        assert events.marks() == ["checks"]
 
     def test_quarantined_rows_are_told_for_a_week_with_the_folder_to_decide_on(self, events: Events) -> None:
         for days in (8, 6, 0):
             bad = {"rows": 0, "quarantined_rows": 30, "checks": [outcome()]}
-            events.add_event(landed(collection_task_id="a", **bad), NOW - DAY * days)
-        events.add_event(landed(collection_task_id="a"), NOW - DAY * 3)
+            events.add_event(landed_a(**bad), NOW - DAY * days)
+        events.add_event(landed_a(), NOW - DAY * 3)
         told = events.one()["quarantines"]
         assert [datetime.datetime.fromisoformat(each["ended_at"]) for each in told] == [NOW, NOW - DAY * 6]
-        assert {each["rows"] for each in told} == {30}
+        assert [(each["rows"], each["folders"]) for each in told] == [(30, ["s3://bucket/prices"])] * 2
         assert {each["run_id"] for each in told} <= {run["run_id"] for run in events.runs()}
-        assert [each["folders"] for each in told] == [["s3://bucket/prices"]] * 2
 
     def test_of_several_sources_the_folders_whose_rows_are_quarantined_are_told(self, events: Events) -> None:
         checks = [[outcome(state="warning")], [outcome()]]
@@ -464,15 +432,13 @@ class TestChecks:
         self, events: Events
     ) -> None:
         events.add(100, 100, 100, 100, ended=NOW - DAY)
-        bad = {"collection_task_id": "a", "rows": 0, "quarantined_rows": 100, "checks": [outcome()]}
-        events.add_event(landed(**bad), NOW - DAY / 2)
-        assert events.one()["marks"] == ["checks"]
-        assert events.runs()[-1]["state"] == "quarantined"
+        events.add_event(landed_a(rows=0, quarantined_rows=100, checks=[outcome()]), NOW - DAY / 2)
+        assert (events.marks(), events.runs()[-1]["state"]) == (["checks"], "quarantined")
         events.add(0)
-        assert events.one()["marks"] == ["empty"]
+        assert events.marks() == ["empty"]
 
     def test_a_real_landing_that_fails_its_checks_is_shown(
-        self, connected: None, source: dict[str, Any], destination: str
+        self, connected: None, source: Task, destination: str
     ) -> None:
         checks = {"columns": {"no_such": {"filled": 0.9}}}
         options = {"mode": "incremental", "checks": checks, "on_failed_checks": "quarantine"}
@@ -491,8 +457,7 @@ class TestColumns:
     def add(self, events: Events, *filled: dict[str, float], **facts: Any) -> None:
         """Add a landing for each of the filled shares, the last one now."""
         for index, each in enumerate(filled):
-            at = NOW - DAY * (len(filled) - 1 - index)
-            events.add_event(landed(**{"collection_task_id": "a", "filled": each, **facts}), at)
+            events.add_event(landed_a(filled=each, **facts), NOW - DAY * (len(filled) - 1 - index))
 
     def columns(self, events: Events) -> dict[str, list[float | None]]:
         return {each["name"]: each["shares"] for each in events.columns()["columns"]}
@@ -527,7 +492,7 @@ class TestColumns:
         # an event that names no source, a failed run; beyond those that are counted
         events.add_event(landed(), NOW + DAY)
         events.add_run("broken", failed_at=NOW + DAY * 2)
-        events.add_event(landed(collection_task_id="a", filled=many), NOW + DAY * 3)
+        events.add_event(landed_a(filled=many), NOW + DAY * 3)
         shares = self.columns(events)["price"]
         assert shares == [1.0, None, 0.2, None, 0.9, None, None, None, None]
 
@@ -540,19 +505,16 @@ class TestColumns:
         assert len(found["runs"]) == MOST_RUNS
 
     def test_columns_of_several_sources_are_told_apart(self, events: Events) -> None:
-        filled = [{"price": 1.0}, {"price": 0.4}]
-        checks = [[], [outcome()]]
-        events.add_event(several(source_rows=[10, 20], source_filled=filled, source_checks=checks))
-        found = events.columns()["columns"]
-        assert [(each["collection_task_id"], each["shares"], each["rows"]) for each in found] == [
-            ("b", [0.4], [20]),
-            ("a", [1.0], [10]),
-        ]
+        filled = {"source_filled": [{"price": 1.0}, {"price": 0.4}]}
+        events.add_event(several(source_rows=[10, 20], source_checks=[[], [outcome()]], **filled))
+        names = ("collection_task_id", "shares", "rows")
+        found = [tuple(each[name] for name in names) for each in events.columns()["columns"]]
+        assert found == [("b", [0.4], [20]), ("a", [1.0], [10])]
 
     def test_each_series_of_an_asset_has_its_own(self, events: Events) -> None:
-        events.add_event(landed(collection_task_id="a", filled={"price": 1.0}))
+        events.add_event(landed_a(filled={"price": 1.0}))
         for other in ({"source_task_id": "other"}, {"source_map_index": 3}, {"source_dag_id": "other"}):
-            events.add_event(landed(collection_task_id="a", filled={"other": 1.0}), **other)
+            events.add_event(landed_a(filled={"other": 1.0}), **other)
         series = next(each for each in events.read() if (each["task_id"], each["map_index"]) == ("land", -1))
         assert [each["name"] for each in columns_of(series)["columns"]] == ["price"]
 
@@ -575,32 +537,19 @@ def dag_id(airflow_database: None) -> str:
     return dag.dag_id
 
 
-def change(dag_id: str, columns: dict[str, Any]) -> None:
+def change(dag_id: str, **columns: Any) -> None:
     """Change the task instance that has run, and none that :class:`Events` has added."""
     has_run = TaskInstance.run_id.contains("__", autoescape=True)
+    which = (TaskInstance.dag_id == dag_id, TaskInstance.task_id == "mark", has_run)
     with create_session() as session:
-        session.execute(
-            update(TaskInstance)
-            .where(TaskInstance.dag_id == dag_id, TaskInstance.task_id == "mark", has_run)
-            .values(columns)
-        )
-
-
-def set_arguments(dag_id: str, arguments: dict[str, Any]) -> None:
-    """Change the rendered arguments of the DAG's tasks."""
-    with create_session() as session:
-        session.execute(
-            update(RenderedTaskInstanceFields)
-            .where(RenderedTaskInstanceFields.dag_id == dag_id)
-            .values(rendered_fields=arguments)
-        )
+        session.execute(update(TaskInstance).where(*which).values(columns))
 
 
 class TestActivity:
     def read(self, dag_id: str, now: datetime.datetime | None = None, **columns: Any) -> dict[str, Any]:
         """Change the DAG's newest task instance and read what is told of its task."""
         usual = {"trigger_timeout": None, "operator": "WebCollectMarkExportedOperator"}
-        change(dag_id, {**usual, **columns})
+        change(dag_id, **{**usual, **columns})
         with create_session() as session:
             return read_activity(session, {dag_id}, now or datetime.datetime.now(datetime.UTC))
 
@@ -622,13 +571,11 @@ class TestActivity:
         assert shown["since"]
         assert found["failures"] == []
 
-    @pytest.mark.parametrize(("left", "is_near"), [(0.09, True), (0.11, False)])
-    def test_a_wait_is_near_its_timeout_in_its_last_tenth(
-        self, dag_id: str, left: float, is_near: bool
-    ) -> None:
-        columns = {"start_date": NOW, "trigger_timeout": NOW + DAY}
-        found = self.read(dag_id, NOW + DAY * (1 - left), state="deferred", **columns)
-        assert [each["is_near_timeout"] for each in found["running"]] == [is_near]
+    def test_a_wait_is_near_its_timeout_in_its_last_tenth(self, dag_id: str) -> None:
+        columns = {"state": "deferred", "start_date": NOW, "trigger_timeout": NOW + DAY}
+        for left, is_near in ((0.09, True), (0.11, False)):
+            (shown,) = self.read(dag_id, NOW + DAY * (1 - left), **columns)["running"]
+            assert shown["is_near_timeout"] is is_near
 
     def test_a_deferred_sensor_ends_when_its_own_timeout_says(self, dag_id: str) -> None:
         until = NOW + DAY
@@ -682,14 +629,8 @@ class TestActivity:
         task = sandbox.control.add_task(state="Extracting")["task_id"]
         after_requests(3, "/cloudextraction/statuses/v2", sandbox.control.advance, 10_000)
         with make_dag() as dag:
-            WebCollectTaskStatusSensor(
-                task_id="mark",
-                collection_task_id=task,
-                mode="reschedule",
-                poke_interval=0.1,
-                timeout=PATIENCE,
-                deferrable=False,
-            )
+            options = {"mode": "reschedule", "poke_interval": 0.1, "timeout": PATIENCE, "deferrable": False}
+            WebCollectTaskStatusSensor(task_id="mark", collection_task_id=task, **options)
         run_dag(dag)
         with create_session() as session:
             ti = TaskReschedule.ti_id == TaskInstance.id
@@ -716,6 +657,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return move
 
 
+def shown(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what is told of the collection tasks, by their ids."""
+    return {each["task"]: each for each in found["tasks"]["value"]["tasks"]}
+
+
 class TestService:
     @pytest.fixture
     def view(self, hook: WebCollectHook) -> ServiceView:
@@ -723,7 +669,7 @@ class TestService:
         # the sandbox answers in any case, however slow the machine
         return ServiceView("webcollect_default", patience=PATIENCE)
 
-    def test_it_equals_what_the_service_says(
+    def test_it_equals_what_the_service_says_and_of_the_token_its_age_alone(
         self, view: ServiceView, hook: WebCollectHook, sandbox: Sandbox, events: Events
     ) -> None:
         task = sandbox.control.add_task(lots=[30], subtasks=3)
@@ -732,17 +678,15 @@ class TestService:
 
         assert {found[name]["problem"] for name in PARTS} == {None}
         assert found["capacity"]["value"] == hook.get_running_counts().as_dict()
-        shown = {each["task"]: each for each in found["tasks"]["value"]["tasks"]}[task["task_id"]]
+        row = shown(found)[task["task_id"]]
         (status,) = hook.get_task_statuses_v2([task["task_id"]])
-        assert (shown["status"], shown["rows"]) == ("Finished", status.current_total_extract_count)
-        assert (shown["sub_tasks"], shown["runs"]) == (3, 1)
-        assert shown["ended"] == status.end_execute_time.isoformat()
+        assert (row["status"], row["rows"]) == ("Finished", status.current_total_extract_count)
+        assert (row["sub_tasks"], row["runs"]) == (3, 1)
+        assert row["ended"] == status.end_execute_time.isoformat()
         days = found["days"]["value"]["days"]
         assert days
         assert all(day["rows"] >= 0 for day in days)
-
-    def test_the_token_is_shown_by_its_age_alone(self, view: ServiceView, sandbox: Sandbox) -> None:
-        token = view.read(EVERYTHING)["token"]["value"]
+        token = found["token"]["value"]
         assert token.keys() == {"stored_at", "expires_at", "stored_by"}
         assert "sandbox-" not in str(token)
 
@@ -782,12 +726,7 @@ class TestService:
         ],
     )
     def test_a_service_in_trouble_leaves_what_is_known(
-        self,
-        view: ServiceView,
-        sandbox: Sandbox,
-        clock: Callable[[float], None],
-        fault: dict[str, Any],
-        is_silent: bool,
+        self, view: ServiceView, sandbox: Sandbox, clock: Any, fault: dict[str, Any], is_silent: bool
     ) -> None:
         known = view.read(EVERYTHING)["capacity"]
         sandbox.control.fail(COUNTS, **fault)
@@ -835,11 +774,16 @@ class TestService:
     ) -> None:
         task = str(uuid.uuid4())  # no asset and no landing of another test names it
         sandbox.control.add_task(task, subtasks=3, state="Extracting")
-        set_arguments(dag_id, {"collection_task_id": task, "webcollect_conn_id": "webcollect_default"})
-        change(dag_id, {"state": "deferred"})
-        shown = {each["task"]: each for each in view.read(EVERYTHING)["tasks"]["value"]["tasks"]}[task]
-        assert (shown["status"], shown["sub_tasks"]) == ("Extracting", 3)
-        assert shown["sub_tasks_done"] in range(4)
+        arguments = {"collection_task_id": task, "webcollect_conn_id": "webcollect_default"}
+        of_dag = RenderedTaskInstanceFields.dag_id == dag_id
+        with create_session() as session:
+            session.execute(
+                update(RenderedTaskInstanceFields).where(of_dag).values(rendered_fields=arguments)
+            )
+        change(dag_id, state="deferred")
+        row = shown(view.read(EVERYTHING))[task]
+        assert (row["status"], row["sub_tasks"]) == ("Extracting", 3)
+        assert row["sub_tasks_done"] in range(4)
 
     def test_landings_of_mapped_tasks_for_one_asset_are_all_shown(
         self, view: ServiceView, sandbox: Sandbox, events: Events
@@ -847,8 +791,7 @@ class TestService:
         tasks = [sandbox.control.add_task(lots=[1])["task_id"] for _ in range(3)]
         for index, task in enumerate(tasks):
             events.add_event(landed(collection_task_id=task), source_map_index=index)
-        shown = [each["task"] for each in view.read(EVERYTHING)["tasks"]["value"]["tasks"]]
-        assert set(tasks) <= set(shown)
+        assert set(tasks) <= shown(view.read(EVERYTHING)).keys()
 
     def test_who_may_read_some_dags_sees_the_tasks_of_these_alone(
         self, view: ServiceView, sandbox: Sandbox, events: Events
@@ -859,7 +802,7 @@ class TestService:
             each.add_event(landed(collection_task_id=task))
         found = view.read({events.dag_id})
         assert not found["sees_all"]
-        assert [each["task"] for each in found["tasks"]["value"]["tasks"]] == [own]
+        assert [*shown(found)] == [own]
         assert list(found["names"]) == [own]
         everything = view.read(EVERYTHING)
         assert {own, demo.TASK_ID} <= set(everything["names"])
@@ -876,9 +819,7 @@ class TestService:
         found = view.read({events.dag_id})["tasks"]["value"]
         assert found == {"left_out": 1, "tasks": []}
 
-    def test_a_connection_that_cannot_be_used_is_said_to_be_so(
-        self, set_connection: Callable[..., None]
-    ) -> None:
+    def test_a_connection_that_cannot_be_used_is_said_to_be_so(self, set_connection: Connect) -> None:
         set_connection(extra={"read_timeout": "soon"})
         found = ServiceView("webcollect_default", patience=PATIENCE).read(EVERYTHING)
         assert all("read_timeout" in found[name]["problem"] for name in PARTS)

@@ -115,18 +115,14 @@ def test_the_docstring_is_complete(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_lists_and_objects_are_shown_as_json_once_they_are_rendered(name: str) -> None:
+def test_lists_and_objects_are_rendered_as_json_and_who_works_on_one_collection_task_links_to_it(
+    name: str,
+) -> None:
     cls = getattr(airflow_provider_webcollect, name)
     many = {each for each in cls.template_fields if each in MANY or each.endswith(("_ids", "_names"))}
-
     assert many <= set(cls.template_fields_renderers)
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_who_works_on_one_collection_task_links_to_it(name: str) -> None:
-    cls = getattr(airflow_provider_webcollect, name)
     linked = any(isinstance(link, WebCollectTaskLink) for link in cls.operator_extra_links)
-
     assert linked == ("collection_task_id" in cls.template_fields)
 
 
@@ -134,42 +130,21 @@ def test_the_reference_lists_all_in_one_table_and_describes_each_once() -> None:
     table = re.findall(r"^\| (`WebCollect[^|]*)", (REFERENCE / "operators.md").read_text(), re.MULTILINE)
     pages = "".join(page.read_text() for page in sorted((REFERENCE / "api").glob("*.md")))
     described = re.findall(r"autoclass:: [\w.]+\.(WebCollect\w*(?:Operator|Sensor))$", pages, re.MULTILINE)
-
     assert sorted(re.findall(r"WebCollect\w+", "".join(table))) == sorted(NAMES)
     bases = ["WebCollectOperator", "WebCollectTaskOperator"]
     assert sorted(described) == sorted([*NAMES, *bases])
 
 
 HEAVY = (
-    "requests",
-    "httpx",
-    "pyarrow",
-    "deltalake",
-    "dlt",
-    "fastapi",
-    "starlette",
-    "uvicorn",
-    "fsspec",
-    "flask_appbuilder",
-    "wtforms",
+    *("requests", "httpx", "pyarrow", "deltalake", "dlt", "fastapi", "starlette", "uvicorn", "fsspec"),
+    *("flask_appbuilder", "wtforms"),
 )
 
 #: What is imported when work begins.
 MACHINERY = {
-    "hooks.connection",
-    "hooks.token_store",
-    "landing.formats.base",
-    "landing.run",
-    "landing.job",
-    "landing.storage",
-    "landing.storage.folder",
-    "landing.tables.delta",
-    "landing.tables.table",
-    "service.call",
-    "service.client",
-    "service.pages",
-    "service.tokens",
-    "waiting.poll",
+    *("hooks.connection", "hooks.token_store", "landing.formats.base", "landing.run", "landing.job"),
+    *("landing.storage", "landing.storage.folder", "landing.tables.delta", "landing.tables.table"),
+    *("service.call", "service.client", "service.pages", "service.tokens", "waiting.poll"),
 }
 
 IMPORT = """
@@ -241,14 +216,12 @@ def for_dags() -> tuple[str, ...]:
 def test_dags_import_nothing_but_the_provider_parts_of_airflow_and_msgspec(imported: Imported) -> None:
     # what is imported decides what it costs; seconds would tell of the machine's load
     packages = {name.partition(".")[0] for name in imported.for_dags}
-
     assert packages - sys.stdlib_module_names <= {"airflow", "airflow_provider_webcollect", "msgspec"}
 
 
 def test_dags_import_what_is_declared_and_no_machinery(imported: Imported) -> None:
     package = "airflow_provider_webcollect."
     own = {name.removeprefix(package) for name in imported.for_dags if name.startswith(package)}
-
     assert len(own) <= 41
     assert own.isdisjoint(MACHINERY)
 
@@ -268,7 +241,6 @@ def test_what_dags_use_can_be_imported_from_the_package_itself() -> None:
 
 def test_airflows_own_look_at_the_provider_imports_nothing_heavy(imported: Imported) -> None:
     new = [*imported.for_dags, *imported.look]
-
     assert [name for name in new if name.partition(".")[0] in HEAVY] == []
     # a task's process has imported the provider's operators when it loads the plugins, or will
     assert 1 <= len(imported.plugin) <= 5, imported.plugin
@@ -283,12 +255,10 @@ def imported_alone(module: str) -> set[str]:
 
 def test_the_package_itself_imports_none_of_its_modules() -> None:
     names = imported_alone("airflow_provider_webcollect")
-
     assert {name for name in names if name.startswith("airflow")} == {"airflow_provider_webcollect"}
 
 
 def test_the_provider_info_needs_nothing_but_the_standard_library() -> None:
     names = imported_alone("airflow_provider_webcollect.get_provider_info")
     packages = {name.partition(".")[0] for name in names}
-
     assert packages - sys.stdlib_module_names == {"airflow_provider_webcollect"}

@@ -12,7 +12,7 @@ from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusS
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.event_triggers import triggerer
-from tests.airflow.executions import execute
+from tests.airflow.executions import execute, on_sandbox
 from tests.airflow.waits import until
 from tests.interruption import PATIENCE
 
@@ -21,18 +21,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.sandbox import Sandbox
 
-pytestmark = [
-    pytest.mark.usefixtures("airflow_database", "connected"),
-    pytest.mark.webcollect_sandbox(
-        # by itself, its time does not pass
-        speed=1e-9,
-        enforce_limits=False,
-        stale_seconds=3,
-        wait_seconds=4,
-        run_seconds=2.5,
-        subtasks=2,
-    ),
-]
+# by itself, its time does not pass
+pytestmark = on_sandbox(speed=1e-9, stale_seconds=3, wait_seconds=4, run_seconds=2.5, subtasks=2)
 
 STATUS = "/cloudextraction/statuses/v2"
 #: What services may do: see docs/contributing/assumptions.md, Status.
@@ -45,10 +35,7 @@ SERVICES: dict[str, dict[str, Any]] = {
     "shows no ends": {"hide_end_times": True, "stale_shows": ["executed_times"]},
     "spells ids otherwise": {"echo_ids": "upper"},
 }
-WAYS: dict[str, dict[str, Any]] = {
-    "reschedule": {"mode": "reschedule"},
-    "deferrable": {"deferrable": True},
-}
+WAYS: dict[str, dict[str, Any]] = {"reschedule": {"mode": "reschedule"}, "deferrable": {"deferrable": True}}
 #: The service on which all ways to wait are tried; on the others, one way.
 USUAL = "counts a run at once"
 
@@ -97,7 +84,6 @@ def wait(task_id: str, after: Any, **arguments: Any) -> WebCollectTaskStatusSens
 @each_service(*SERVICES)
 def test_a_start_ends_with_its_own_run(task_id: str, sandbox: Sandbox) -> None:
     result = execute(start(task_id, wait_for_completion=True, poll_interval=0.02, deferrable=False))
-
     assert sandbox.control.task(task_id)["state"] == "Finished"
     assert result["status"]["current_total_extract_count"] >= 20
 
@@ -105,17 +91,12 @@ def test_a_start_ends_with_its_own_run(task_id: str, sandbox: Sandbox) -> None:
 @each_service("counts ended runs", "shows no ends")
 def test_a_poking_sensor_after_a_start_ends_with_that_run(task_id: str, sandbox: Sandbox) -> None:
     record = execute(wait(task_id, execute(start(task_id))))
-
     assert sandbox.control.task(task_id)["state"] == "Finished"
     assert record["current_total_extract_count"] >= 20
 
 
 @pytest.mark.parametrize(
-    ("service", "way"),
-    [
-        (USUAL, "deferrable"),
-        pytest.param(USUAL, "reschedule", marks=pytest.mark.at_night),
-    ],
+    ("service", "way"), [(USUAL, "deferrable"), pytest.param(USUAL, "reschedule", marks=pytest.mark.at_night)]
 )
 def test_a_sensor_after_a_start_ends_with_that_run(
     way: str, service: str, task_id: str, sandbox: Sandbox

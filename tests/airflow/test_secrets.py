@@ -31,11 +31,11 @@ from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
 from airflow_provider_webcollect.service.settings import ClientTiming
 from airflow_provider_webcollect.service.tokens import StoredToken
 from tests.airflow.dag_runs import run_tasks
-from tests.airflow.executions import execute
+from tests.airflow.executions import Connect, Task, execute
 from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from airflow_provider_webcollect.sandbox import Sandbox
 
@@ -79,8 +79,7 @@ def without_variables() -> Iterator[None]:
 def stored(key: str) -> str:
     """Return what a Variable holds, decrypted."""
     with Session() as session:
-        text: str = session.scalar(select(Variable).where(Variable.key == key)).val
-    return text
+        return session.scalar(select(Variable).where(Variable.key == key)).val
 
 
 def stored_token() -> StoredToken:
@@ -89,18 +88,14 @@ def stored_token() -> StoredToken:
 
 
 def test_a_dag_run_needs_one_token_for_all_its_tasks_and_leaves_none_in_the_database(
-    connected: None, sandbox: Sandbox, task: dict[str, Any], airflow_home: str
+    connected: None, sandbox: Sandbox, task: Task, airflow_home: str
 ) -> None:
+    which = {"collection_task_id": task["task_id"]}
+    waits = {"target_states": ["Waiting", "Finished"], "deferrable": True, "poke_interval": 0.1}
     run = run_tasks(
-        lambda: WebCollectStartSubTasksOperator(task_id="start", collection_task_id=task["task_id"]),
-        lambda: WebCollectTaskStatusSensor(
-            task_id="wait",
-            collection_task_id=task["task_id"],
-            target_states=["Waiting", "Finished"],
-            deferrable=True,
-            poke_interval=0.1,
-        ),
-        lambda: WebCollectMarkExportedOperator(task_id="confirm", collection_task_id=task["task_id"]),
+        lambda: WebCollectStartSubTasksOperator(task_id="start", **which),
+        lambda: WebCollectTaskStatusSensor(task_id="wait", **waits, **which),
+        lambda: WebCollectMarkExportedOperator(task_id="confirm", **which),
     )
 
     assert run.states == {"start": "success", "wait": "success", "confirm": "success"}
@@ -113,17 +108,14 @@ def test_a_dag_run_needs_one_token_for_all_its_tasks_and_leaves_none_in_the_data
         assert secret not in everything
 
 
-def test_the_variable_holds_the_token_encrypted(connected: None, sandbox: Sandbox) -> None:
+def test_the_variable_holds_the_token_encrypted_and_that_which_says_who_renews_no_secret(
+    connected: None, sandbox: Sandbox
+) -> None:
     WebCollectHook().get_running_counts()
-
     columns = "select val, is_encrypted from variable where key = ?"
     ((value, is_encrypted),) = execute_sql(columns, VARIABLE)
     assert is_encrypted
     assert "refresh_token" not in value
-
-
-def test_the_variable_that_says_who_renews_holds_no_secret(connected: None, sandbox: Sandbox) -> None:
-    WebCollectHook().get_running_counts()
     sandbox.control.expire_tokens()
     WebCollectHook().get_running_counts()
 
@@ -134,10 +126,9 @@ def test_the_variable_that_says_who_renews_holds_no_secret(connected: None, sand
         assert secret not in state
 
 
-def test_the_connections_secrets_are_masked(set_connection: Callable[..., None], sandbox: Sandbox) -> None:
-    secrets = {
-        name: f"secret-of-{name}" for name in ("refresh_token", "access_token", "api_key", "datahub_api_key")
-    }
+def test_the_connections_secrets_are_masked(set_connection: Connect, sandbox: Sandbox) -> None:
+    names = ("refresh_token", "access_token", "api_key", "datahub_api_key")
+    secrets = {name: f"secret-of-{name}" for name in names}
     set_connection(password="secret-of-password", extra=secrets)
     _ = WebCollectHook().client
 
@@ -148,7 +139,6 @@ def test_the_connections_secrets_are_masked(set_connection: Callable[..., None],
 def test_tokens_learned_from_the_service_are_masked(hook: WebCollectHook) -> None:
     token = hook.refresh_token()
     assert token.refresh_token
-
     assert redact(f"{token.access_token} {token.refresh_token}") == "*** ***"
 
 
@@ -164,7 +154,7 @@ async def test_tokens_learned_on_an_event_loop_are_masked(hook: WebCollectHook, 
 
 
 def test_deleting_the_variable_begins_anew_with_the_connections_credential(
-    set_connection: Callable[..., None], sandbox: Sandbox, task: dict[str, Any]
+    set_connection: Connect, sandbox: Sandbox, task: Task
 ) -> None:
     set_connection(login=sandbox.username, password=sandbox.password, extra={})
 
@@ -193,7 +183,7 @@ print("worked")
 
 @pytest.mark.at_night
 def test_a_script_shares_its_token_with_the_tasks(
-    connected: None, sandbox: Sandbox, task: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    connected: None, sandbox: Sandbox, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE_TIMEOUT", "5")
     command = [sys.executable, "-c", OUTSIDE_A_TASK]
@@ -212,7 +202,6 @@ def test_where_no_variable_can_be_written_no_refresh_token_is_spent(
 ) -> None:
     with pytest.raises(TokenStoreUnavailable, match="the connection's token cannot be read"):
         WebCollectHook().get_running_counts()
-
     assert sandbox.control.requests("/token") == []
 
 

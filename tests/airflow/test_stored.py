@@ -36,8 +36,7 @@ def loaded(name: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("names", "kind"),
-    [("_commits/*", Commit), ("_manifest.json", Manifest), ("_staged/*", Staged)],
+    ("names", "kind"), [("_commits/*", Commit), ("_manifest.json", Manifest), ("_staged/*", Staged)]
 )
 def test_the_files_of_a_landing(names: str, kind: type[Commit | Manifest | Staged]) -> None:
     files = sorted(LANDING.glob(names))
@@ -64,11 +63,7 @@ def test_asset_events(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("register", "load"),
-    [
-        (Register.TOKEN, TokenStore.load),
-        (Register.RENEWAL, TokenStore.load_note),
-    ],
+    ("register", "load"), [(Register.TOKEN, TokenStore.load), (Register.RENEWAL, TokenStore.load_note)]
 )
 def test_what_a_token_store_keeps(register: Register, load: Callable[[TokenStore], Any]) -> None:
     content = loaded(f"{register}.json")

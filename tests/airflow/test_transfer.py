@@ -6,60 +6,41 @@ from typing import TYPE_CHECKING, Any
 
 import fsspec
 import pytest
-from airflow.providers.common.compat.sdk import (
-    AirflowFailException,
-    AirflowSkipException,
-    ObjectStoragePath,
-)
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
 from tests.airflow.dag_runs import make_dag, run_tasks
-from tests.airflow.executions import execute
-from tests.airflow.landings import RETRIES, attach, land, landed, make_transfer, manifest, transfer
+from tests.airflow.executions import Task, execute, on_sandbox
+from tests.airflow.landings import GROWING, RETRIES, attach, landed, make_transfer, manifest, transfer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.airflow.landings import Landing
 
-pytestmark = [
-    pytest.mark.usefixtures("airflow_database", "connected"),
-    pytest.mark.webcollect_sandbox(enforce_limits=False),
-]
+pytestmark = on_sandbox()
 
 
-@pytest.mark.parametrize("place", ["file", "memory"])
-def test_every_row_lands_once(place: str, sandbox: Sandbox, source: dict[str, Any], destination: str) -> None:
-    if place == "memory":
-        attach("memory", fs=fsspec.filesystem("memory"))
-        destination = f"memory://{source['task_id']}/landed"
-    transfer(destination, source)
-
-    assert landed(destination) == sandbox.control.true_rows(source["task_id"])
-    assert not sandbox.control.task(source["task_id"])["exported"]
+def test_every_row_lands_once_on_any_storage_that_airflow_has(sandbox: Sandbox, landing: Landing) -> None:
+    attach("memory", fs=fsspec.filesystem("memory"))
+    destination = f"memory://{landing.task_id}/landed"
+    transfer(destination, landing.task)
+    assert landed(destination) == landing.truth()
+    assert not sandbox.control.task(landing.task_id)["exported"]
 
 
-def test_the_manifest_names_the_run(source: dict[str, Any], destination: str) -> None:
-    run = land(destination, source)
-    named = manifest(destination)["run"]
-
-    assert (named["task_id"], named["run_id"], named["map_index"]) == ("land", run.run_id, -1)
-    assert run.xcoms["land"]["rows"] == 400
-
-
-def test_one_batch_can_be_landed(sandbox: Sandbox, source: dict[str, Any], destination: str) -> None:
-    summary = transfer(destination, source, lotno="000002")
-
-    assert summary["rows"] == 150
-    assert landed(destination) == sandbox.control.true_rows(source["task_id"], "000002")
-    assert manifest(destination)["source"]["lotno"] == "000002"
+def test_one_batch_can_be_landed(landing: Landing) -> None:
+    assert landing.transfer(lotno="000002")["rows"] == 150
+    assert landing.rows() == landing.truth("000002")
+    assert landing.manifest()["source"]["lotno"] == "000002"
 
 
 @pytest.mark.parametrize("native", [True, pytest.param(False, marks=pytest.mark.at_night)])
-def test_an_empty_batch_number_means_all(source: dict[str, Any], destination: str, native: bool) -> None:
+def test_an_empty_batch_number_means_all(source: Task, destination: str, native: bool) -> None:
     run = run_tasks(
         lambda: make_transfer(
             destination + "/{{ ds }}", collection_task_id="{{ params.task }}", lotno="{{ params.lotno }}"
@@ -88,7 +69,7 @@ def test_ids_of_digits_survive_native_rendering(sandbox: Sandbox, destination: s
         assert landed(f"{destination}/20260103") == sandbox.control.true_rows("20260103")
 
 
-def test_it_can_be_mapped(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_it_can_be_mapped_and_the_manifest_names_the_run(sandbox: Sandbox, tmp_path: Path) -> None:
     tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
     run = run_tasks(
         lambda: WebCollectToObjectStorageOperator.partial(task_id="land").expand_kwargs(
@@ -97,122 +78,89 @@ def test_it_can_be_mapped(sandbox: Sandbox, tmp_path: Path) -> None:
     )
 
     assert [run.xcoms[f"land[{index}]"]["rows"] for index in range(2)] == [5, 7]
-    assert manifest(f"file://{tmp_path}/{tasks[1]}")["run"]["map_index"] == 1
+    named = manifest(f"file://{tmp_path}/{tasks[1]}")["run"]
+    assert (named["task_id"], named["run_id"], named["map_index"]) == ("land", run.run_id, 1)
 
 
-def test_a_destination_may_be_an_object_storage_path(source: dict[str, Any], destination: str) -> None:
-    summary = transfer(ObjectStoragePath(destination), source)
+def test_a_retry_goes_on_after_what_is_safe(sandbox: Sandbox, landing: Landing) -> None:
+    # the third page breaks the first try
+    sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
+    run = landing.run(max_part_bytes=1, **RETRIES)
 
-    assert summary["destination"] == destination
-    assert len(landed(destination)) == 400
-
-
-class TestRetries:
-    def test_a_retry_goes_on_after_what_is_safe(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        # the third page breaks the first try
-        sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
-        run = land(destination, source, max_part_bytes=1, **RETRIES)
-
-        assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
-        assert landed(destination) == sandbox.control.true_rows(source["task_id"])
-        offsets = [int(request["query"]["offset"]) for request in sandbox.control.requests("/data/all")]
-        # the retry reads the first page again at the end
-        assert [offset for offset in offsets if not offset] == [offsets[0], offsets[-1]]
+    assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
+    assert landing.rows() == landing.truth()
+    assert landing.manifest()["run"]["map_index"] == -1
+    offsets = [int(request["query"]["offset"]) for request in sandbox.control.requests("/data/all")]
+    # the retry reads the first page again at the end
+    assert [offset for offset in offsets if not offset] == [offsets[0], offsets[-1]]
 
 
-class TestAnotherRun:
-    def test_it_is_refused_and_not_retried(self, source: dict[str, Any], destination: str) -> None:
-        transfer(destination, source, run_id="first")
-        with pytest.raises(
-            AirflowFailException, match=r"holds what run first of .* landed; land with mode='incremental'"
-        ):
-            transfer(destination, source)
-
-        assert manifest(destination)["run"]["run_id"] == "first"
+def test_another_run_is_refused_and_not_retried(landing: Landing) -> None:
+    landing.transfer(run_id="first")
+    refusal = r"holds what run first of .* landed; land with mode='incremental'"
+    with pytest.raises(AirflowFailException, match=refusal):
+        landing.transfer()
+    assert landing.manifest()["run"]["run_id"] == "first"
 
 
-class TestMarkExported:
-    def test_it_confirms_after_the_commit(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        transfer(destination, source, mark_exported=True)
-
-        assert sandbox.control.task(source["task_id"])["exported"]
-        paths = [request["endpoint"] for request in sandbox.control.requests()]
-        assert paths.index("/data/markexported") > max(
-            i for i, path in enumerate(paths) if path == "/data/all"
-        )
+def test_it_confirms_after_the_commit(sandbox: Sandbox, landing: Landing) -> None:
+    landing.transfer(mark_exported=True)
+    assert sandbox.control.task(landing.task_id)["exported"]
+    paths = [request["endpoint"] for request in sandbox.control.requests()]
+    assert paths.index("/data/markexported") > max(i for i, path in enumerate(paths) if path == "/data/all")
 
 
-class TestRowsThatComeLate:
-    pytestmark = pytest.mark.webcollect_sandbox(speed=1e-9)
+@pytest.mark.webcollect_sandbox(speed=1e-9)
+def test_rows_that_come_late_are_waited_for(
+    sandbox: Sandbox, destination: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(stop: Stop, seconds: float) -> None:
+        """Take no time, but for the service."""
+        stop.check()
+        sandbox.control.advance(seconds)
 
-    @pytest.fixture(autouse=True)
-    def passing_time(self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Pauses take no time, but for the service."""
+    monkeypatch.setattr(Stop, "sleep", sleep)
+    sandbox.control.configure(empty_after_finish_seconds=61.5)
+    # its run ended a minute ago
+    source = sandbox.control.add_task(rows=40, state="Finished")
 
-        def sleep(stop: Stop, seconds: float) -> None:
-            stop.check()
-            sandbox.control.advance(seconds)
-
-        monkeypatch.setattr(Stop, "sleep", sleep)
-
-    def test_they_are_waited_for(self, sandbox: Sandbox, destination: str) -> None:
-        sandbox.control.configure(empty_after_finish_seconds=61.5)
-        # its run ended a minute ago
-        source = sandbox.control.add_task(rows=40, state="Finished")
-
-        assert transfer(destination, source, late_rows_delay=10)["rows"] == 40
+    assert transfer(destination, source, late_rows_delay=10)["rows"] == 40
 
 
-class TestFormats:
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"file_format": "csv", "compression": "gzip", "sanitize_formulas": True},
+@pytest.mark.parametrize(
+    ("options", "written"),
+    [
+        ({"file_format": "csv", "compression": "gzip", "sanitize_formulas": True}, {"format": "csv"}),
+        (
             {"file_format": "parquet", "column_types": {"price": "float64"}, "on_cast_error": "null"},
+            {"format": "parquet"},
+        ),
+        (
             {"file_format": "jsonl", "compression": "zstd", "columns": ["title", "price"]},
-        ],
-        ids=lambda options: options["file_format"],
-    )
-    def test_a_format_can_be_chosen(
-        self, source: dict[str, Any], destination: str, options: dict[str, Any]
-    ) -> None:
-        assert transfer(destination, source, **options)["rows"] == 400
-        written = manifest(destination)
-        assert written["format"] == options["file_format"]
-        if "columns" in options:
-            assert written["columns"] == options["columns"]
-
-    def test_an_empty_compression_means_the_usual_one(self, source: dict[str, Any], destination: str) -> None:
-        transfer(destination, source, compression="{{ '' }}")
-
-        assert manifest(destination)["compression"] is None
+            {"format": "jsonl", "columns": ["title", "price"]},
+        ),
+        # the usual one
+        ({"compression": "{{ '' }}"}, {"format": "jsonl", "compression": None}),
+    ],
+)
+def test_a_format_can_be_chosen(landing: Landing, options: dict[str, Any], written: dict[str, Any]) -> None:
+    assert landing.transfer(**options)["rows"] == 400
+    assert landing.manifest().items() >= written.items()
 
 
 class TestManySources:
-    def test_each_has_a_folder_of_its_own(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str, tmp_path: Path
-    ) -> None:
+    def test_each_has_a_folder_of_its_own(self, landing: Landing, sandbox: Sandbox, tmp_path: Path) -> None:
         others = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
         own = f"file://{tmp_path}/elsewhere"
-        summary = transfer(
-            destination,
-            sources=[
-                {"collection_task_id": source["task_id"], "lotno": "000002"},
-                others[0],
-                {"collection_task_id": others[1], "destination": own},
-            ],
-        )
+        batch = {"collection_task_id": landing.task_id, "lotno": "000002"}
+        elsewhere = {"collection_task_id": others[1], "destination": own}
+        summary = transfer(landing.destination, sources=[batch, others[0], elsewhere])
 
-        folders = [f"{destination}/{source['task_id']}/000002", f"{destination}/{others[0]}", own]
-        assert [each["destination"] for each in summary["sources"]] == folders
+        folders = [f"{landing.destination}/{each}" for each in (f"{landing.task_id}/000002", others[0])]
+        assert [each["destination"] for each in summary["sources"]] == [*folders, own]
         assert (summary["rows"], summary["parts"]) == (162, 3)
-        assert landed(folders[0]) == sandbox.control.true_rows(source["task_id"], "000002")
-        assert landed(folders[1]) == sandbox.control.true_rows(others[0])
-        assert landed(folders[2]) == sandbox.control.true_rows(others[1])
+        truth = [landing.truth("000002"), *map(sandbox.control.true_rows, others)]
+        assert [landed(folder) for folder in (*folders, own)] == truth
 
     def test_one_that_fails_does_not_stop_the_others_and_only_it_is_retried(
         self, sandbox: Sandbox, destination: str
@@ -220,7 +168,6 @@ class TestManySources:
         tasks = [sandbox.control.add_task(lots=[10])["task_id"] for _ in range(6)]
         sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
         transfer(destination, tries=2, sources=tasks, max_concurrency=1)
-
         read = [request["query"]["taskId"] for request in sandbox.control.requests("/data/all")]
         assert read == [*tasks, tasks[2]]
         assert all(landed(f"{destination}/{task}") == sandbox.control.true_rows(task) for task in tasks)
@@ -229,7 +176,7 @@ class TestManySources:
         self, sandbox: Sandbox, destination: str
     ) -> None:
         tasks = [sandbox.control.add_task(lots=[10])["task_id"] for _ in range(4)]
-        options = {"sources": tasks, "mode": "incremental", "max_concurrency": 1}
+        options = {"sources": tasks, "max_concurrency": 1, **GROWING}
         transfer(destination, run_id="first", **options)
         sandbox.control.clear_requests()
         transfer(destination, run_id="second", late_rows_delay=0.3, **options)
@@ -244,33 +191,26 @@ class TestManySources:
         good = sandbox.control.add_task(lots=[10])["task_id"]
         with pytest.raises(AirflowFailException, match="2 of 3 sources did not land") as failed:
             transfer(destination, sources=[good, "no-such-1", "no-such-2"])
-
         assert landed(f"{destination}/{good}") == sandbox.control.true_rows(good)
-        assert "task no-such-1 to" in str(failed.value)
-        assert "task no-such-2 to" in str(failed.value)
+        assert all(f"task no-such-{number} to" in str(failed.value) for number in (1, 2))
 
 
-class TestGrowing:
-    def test_a_later_run_adds_what_is_new(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        summaries = [transfer(destination, source, mode="incremental")]
-        sandbox.control.grow(source["task_id"], 30)
-        summaries += [transfer(destination, source, mode="incremental") for _ in range(2)]
-        with pytest.raises(AirflowSkipException):
-            transfer(destination, source, mode="incremental", skip_if_nothing_new=True)
+def test_a_later_run_adds_what_is_new(landing: Landing) -> None:
+    summaries = [landing.transfer(**GROWING)]
+    landing.grow()
+    summaries += [landing.transfer(**GROWING) for _ in range(2)]
+    with pytest.raises(AirflowSkipException):
+        landing.transfer(**GROWING, skip_if_nothing_new=True)
 
-        facts = [(summary["rows"], summary["total_rows"]) for summary in summaries]
-        assert facts == [(400, 400), (30, 430), (0, 430)]
-        assert landed(destination) == sandbox.control.true_rows(source["task_id"])
+    facts = [(summary["rows"], summary["total_rows"]) for summary in summaries]
+    assert facts == [(400, 400), (30, 430), (0, 430)]
+    assert landing.rows() == landing.truth()
 
-    def test_a_reset_source_fails_for_good_unless_told_otherwise(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        transfer(destination, source, mode="incremental")
-        sandbox.control.reset_data(source["task_id"])
-        sandbox.control.grow(source["task_id"], 20)
-        with pytest.raises(AirflowFailException):
-            transfer(destination, source, mode="incremental")
 
-        assert transfer(destination, source, mode="incremental", on_reset="full")["rows"] == 20
+def test_a_reset_source_fails_for_good_unless_told_otherwise(sandbox: Sandbox, landing: Landing) -> None:
+    landing.transfer(**GROWING)
+    sandbox.control.reset_data(landing.task_id)
+    landing.grow(20)
+    with pytest.raises(AirflowFailException):
+        landing.transfer(**GROWING)
+    assert landing.transfer(**GROWING, on_reset="full")["rows"] == 20

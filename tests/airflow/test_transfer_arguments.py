@@ -18,15 +18,14 @@ from airflow_provider_webcollect.destinations import places, safe_name
 from airflow_provider_webcollect.landing.options import check_partition
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from tests.airflow.dag_runs import make_dag, run_dag
-from tests.airflow.landings import landed, make_transfer, manifest, transfer
+from tests.airflow.executions import Task, on_sandbox
+from tests.airflow.landings import GROWING, make_transfer, manifest, transfer
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.airflow.landings import Landing
 
-pytestmark = [
-    pytest.mark.usefixtures("airflow_database", "connected"),
-    pytest.mark.webcollect_sandbox(enforce_limits=False),
-]
+pytestmark = on_sandbox()
 
 DAY = "{{ (dag_run.data_interval_end or dag_run.run_after) | ds }}"
 RUN = "{{ run_id | replace(':', '') | replace('+', '_') }}"
@@ -46,6 +45,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"late_rows_delay": -1}, "late_rows_delay"),
     ({"if_exists": "append"}, "if_exists"),
 ]
+ELSEWHERE = {"collection_task_id": "b", "destination": "gs://b/c"}
 #: Wrong arguments, and combinations of them.
 WRONG_COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ({"sources": ["a"], "collection_task_id": "b"}, "collection_task_id"),
@@ -69,11 +69,7 @@ WRONG_COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ({"redshift_manifest": True}, "redshift_manifest"),
     ({"redshift_manifest": 1, "destination": "s3://b/c"}, "redshift_manifest"),
     (
-        {
-            "redshift_manifest": True,
-            "destination": "s3://b/c",
-            "sources": ["a", {"collection_task_id": "b", "destination": "gs://b/c"}],
-        },
+        {"redshift_manifest": True, "destination": "s3://b/c", "sources": ["a", ELSEWHERE]},
         "redshift_manifest",
     ),
 ]
@@ -94,85 +90,60 @@ class TestWrongArguments:
         assert sandbox.control.requests() == []
 
 
-class TestFoldersInOneAnother:
-    @pytest.mark.parametrize("seed", range(5))
-    def test_both_are_named_in_whatever_order_they_come(self, seed: int) -> None:
-        sources = [
-            {"collection_task_id": "a", "destination": "s3://b/prices"},
-            {"collection_task_id": "b", "destination": "s3://b/prices/old/"},
-            *({"collection_task_id": f"c{number}"} for number in range(20)),
-            # sorts between the two
-            {"collection_task_id": "d", "destination": "s3://b/prices-old"},
-        ]
-        random.Random(seed).shuffle(sources)
-        outer, inner = (
-            next(index for index, source in enumerate(sources) if source["collection_task_id"] == task)
-            for task in "ab"
-        )
+@pytest.mark.parametrize("seed", range(5))
+def test_folders_in_one_another_are_named_in_whatever_order_they_come(seed: int) -> None:
+    sources = [
+        {"collection_task_id": "a", "destination": "s3://b/prices"},
+        {"collection_task_id": "b", "destination": "s3://b/prices/old/"},
+        *({"collection_task_id": f"c{number}"} for number in range(20)),
+        # sorts between the two
+        {"collection_task_id": "d", "destination": "s3://b/prices-old"},
+    ]
+    random.Random(seed).shuffle(sources)
+    tasks = [source["collection_task_id"] for source in sources]
+    rule = f"its folder must not be in that of sources[{tasks.index('a')}]; give one its own `destination`"
+    with pytest.raises(InvalidArgument) as refused:
+        places(sources, "s3://b/others")
 
-        with pytest.raises(InvalidArgument) as refused:
-            places(sources, "s3://b/others")
+    expected = InvalidArgument(f"sources[{tasks.index('b')}]", "s3://b/prices/old/", rule)
+    assert str(refused.value) == str(expected)
 
-        assert str(refused.value) == str(
-            InvalidArgument(
-                f"sources[{inner}]",
-                "s3://b/prices/old/",
-                f"its folder must not be in that of sources[{outer}]; give one its own `destination`",
-            )
-        )
 
-    def test_names_that_begin_alike_are_no_folders_in_one_another(self) -> None:
-        assert len(places(["a", "a-1", "a1", "a.1"], "s3://b")) == 4
+def test_names_that_begin_alike_are_no_folders_in_one_another() -> None:
+    assert len(places(["a", "a-1", "a1", "a.1"], "s3://b")) == 4
 
-    @pytest.mark.at_night
-    def test_fifty_thousand_sources_can_be_checked(self) -> None:
-        # comparing each with each would outlast the time that a test has
-        assert len(places(map(str, range(50_000)), "s3://b")) == 50_000
+
+@pytest.mark.at_night
+def test_fifty_thousand_sources_can_be_checked() -> None:
+    # comparing each with each would outlast the time that a test has
+    assert len(places(map(str, range(50_000)), "s3://b")) == 50_000
 
 
 def test_names_of_folders_are_safe_and_stay_different() -> None:
-    assert safe_name("a-B_1.2") == "a-B_1.2"
-    assert safe_name("a/b") == "a~2fb"
-    assert safe_name("..") == "~2e~2e"
-    assert safe_name("~2f") == "~7e2f"
-    assert safe_name("ä") == "~c3~a4"
+    names = {"a-B_1.2": "a-B_1.2", "a/b": "a~2fb", "..": "~2e~2e", "~2f": "~7e2f", "ä": "~c3~a4"}
+    assert {name: safe_name(name) for name in names} == names
 
 
 class TestNamesOfPartitions:
     @pytest.mark.parametrize(
-        "partition",
-        ["dt=2026-01-01", "dt=2026-01-01/hour=07", "a.b-c_d=E", "d=20260101T000000"],
+        ("given", "partition"),
+        [
+            *((name, name) for name in ("dt=2026-01-01", "dt=2026-01-01/hour=07", "a.b-c_d=E")),
+            ("d=20260101T000000", "d=20260101T000000"),
+            # the line end of a template
+            ("dt=1\n", "dt=1"),
+            (None, None),
+            ("", None),
+        ],
     )
-    def test_names_of_folders_are_taken(self, partition: str) -> None:
-        assert check_partition(partition) == partition
-
-    def test_one_loses_the_line_end_of_a_template(self) -> None:
-        assert check_partition("dt=1\n") == "dt=1"
-
-    @pytest.mark.parametrize("nothing", [None, ""])
-    def test_an_empty_one_means_none(self, nothing: str | None) -> None:
-        assert check_partition(nothing) is None
+    def test_names_of_folders_are_taken(self, given: str | None, partition: str | None) -> None:
+        assert check_partition(given) == partition
 
     @pytest.mark.parametrize(
         "partition",
         [
-            *(
-                "2026/01/01",
-                "dt=",
-                20260101,
-                "/",
-                "dt=1/",
-                "/dt=1",
-                "a//b",
-                ".",
-                "..",
-                "a/..",
-                "../a",
-                "...",
-                "_dt=1",
-                ".dt=1",
-                "a/_b",
-            ),
+            *("2026/01/01", "dt=", 20260101, "/", "dt=1/", "/dt=1", "a//b", ".", "..", "a/..", "../a", "..."),
+            *("_dt=1", ".dt=1", "a/_b"),
             *("dt=2026-01-01T00:00:00", "run=a+b", "dt=1 2", "a\\b", "größe", "dt=1\n2", "a::b", "dt=*", " "),
             *(["dt=1"], 1.5, True),
         ],
@@ -191,37 +162,32 @@ def folders(destination: str) -> list[str]:
     return [posixpath.dirname(part["name"]) for part in manifest(destination)["parts"]]
 
 
-def test_each_run_has_a_folder_for_its_new_parts(
-    sandbox: Sandbox, source: dict[str, Any], destination: str
-) -> None:
-    for day in ("dt=2026-01-01", "dt=2026-01-02", "dt=2026-01-02", ""):
-        summary = transfer(destination, source, mode="incremental", partition=day)
-        sandbox.control.grow(source["task_id"], 30)
+def test_each_run_has_a_folder_for_its_new_parts(landing: Landing) -> None:
+    days = ["dt=2026-01-01", "dt=2026-01-02", "dt=2026-01-02", ""]
+    for day in days:
+        summary = landing.transfer(partition=day, **GROWING)
+        landing.grow()
 
-    assert folders(destination) == ["dt=2026-01-01", "dt=2026-01-02", "dt=2026-01-02", ""]
-    assert landed(destination) == sandbox.control.true_rows(source["task_id"])[:490]
-    assert summary["uris"] == [f"{destination}/{manifest(destination)['parts'][-1]['name']}"]
+    assert folders(landing.destination) == days
+    assert landing.rows() == landing.truth()[:490]
+    assert summary["uris"] == [f"{landing.destination}/{landing.manifest()['parts'][-1]['name']}"]
 
 
 @pytest.mark.parametrize("partition", ["dt=2026-01-01/hour=07", "batch=7"])
-def test_the_next_run_knows_the_files_as_its_own(
-    sandbox: Sandbox, source: dict[str, Any], destination: str, partition: str
-) -> None:
+def test_the_next_run_knows_the_files_as_its_own(sandbox: Sandbox, landing: Landing, partition: str) -> None:
     # the first try leaves parts that nothing lists yet
     sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
     with pytest.raises(WebCollectError):
-        transfer(destination, source, mode="incremental", partition=partition, max_part_bytes=1)
-    transfer(destination, source, mode="incremental", partition=partition)
-
-    assert set(folders(destination)) == {partition}
-    assert landed(destination) == sandbox.control.true_rows(source["task_id"])
+        landing.transfer(partition=partition, max_part_bytes=1, **GROWING)
+    landing.transfer(partition=partition, **GROWING)
+    assert set(folders(landing.destination)) == {partition}
+    assert landing.rows() == landing.truth()
 
 
 def test_many_sources_have_it_each(sandbox: Sandbox, destination: str) -> None:
     tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
-    summary = transfer(destination, sources=tasks, partition="dt=2026-01-01")
-
-    assert [uri.rpartition("/part-")[0] for uri in summary["uris"]] == [
+    uris = transfer(destination, sources=tasks, partition="dt=2026-01-01")["uris"]
+    assert [posixpath.dirname(uri) for uri in uris] == [
         f"{destination}/{task}/dt=2026-01-01" for task in tasks
     ]
 
@@ -241,7 +207,7 @@ def test_many_sources_have_it_each(sandbox: Sandbox, destination: str) -> None:
     ],
 )
 def test_the_templates_of_the_docs_name_it_whatever_has_started_the_run(
-    source: dict[str, Any], destination: str, schedule: str | None, when: dict[str, Any], native: bool
+    source: Task, destination: str, schedule: str | None, when: dict[str, Any], native: bool
 ) -> None:
     with make_dag(schedule=schedule, render_template_as_native_obj=native) as dag:
         make_transfer(f"{destination}/{RUN}", source, partition=f"dt={DAY}")
@@ -258,7 +224,6 @@ def test_the_templates_of_the_docs_name_it_whatever_has_started_the_run(
 def test_the_docs_have_these_templates() -> None:
     docs = Path(__file__).parents[2]
     guide = (docs / "docs/reference/landing.md").read_text()
-
     assert DAY in guide
     assert RUN in guide
     assert DAY in (docs / "README.md").read_text()
@@ -267,5 +232,4 @@ def test_the_docs_have_these_templates() -> None:
 def test_a_wrong_argument_says_in_which_task_it_stands() -> None:
     with make_dag(), pytest.raises(InvalidArgument) as error:
         make_transfer("/tmp/rows", {"task_id": "a"}, mode="append")
-
     assert "in the task land" in "".join(traceback.format_exception(error.value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import fsspec
 import pytest
@@ -20,6 +20,7 @@ from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import ClientTiming
 from airflow_provider_webcollect.transfers.reporting import write_redshift_manifest
+from tests.airflow.executions import Connect, Task, on_sandbox
 from tests.airflow.landings import landed, manifest, transfer
 from tests.interruption import PATIENCE, signalled_when, until_no_thread
 
@@ -29,10 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.sandbox import Sandbox
 
-pytestmark = [
-    pytest.mark.usefixtures("airflow_database", "connected"),
-    pytest.mark.webcollect_sandbox(enforce_limits=False),
-]
+pytestmark = on_sandbox()
 
 READ, MARK = "/data/all", "/data/markexported"
 #: An answer that has the client wait before it tries again; only the end of the task ends the wait sooner.
@@ -76,26 +74,21 @@ def landing(sandbox: Sandbox, destination: str) -> Landing:
 def test_a_page_is_not_asked_for_again(sandbox: Sandbox, landing: Landing) -> None:
     sandbox.control.fail(READ, after=1, **LATER)
     landing.end_when(lambda: landing.requests(READ) == 2)
-
     assert landing.requests(READ) == 2
     assert landing.committed() is None
 
 
 def test_a_page_that_waits_for_its_turn_is_not_asked_for(
-    sandbox: Sandbox, set_connection: Callable[..., None], landing: Landing
+    sandbox: Sandbox, set_connection: Connect, landing: Landing
 ) -> None:
     set_connection(extra={"access_token": sandbox.access_token, "requests_per_second": 0.01})
     landing.end_when(lambda: landing.requests(READ) == 1)
-
     assert landing.requests(READ) == 1
     assert landing.committed() is None
 
 
 def test_nothing_is_asked_for_with_a_token_that_comes_later(
-    sandbox: Sandbox,
-    set_connection: Callable[..., None],
-    landing: Landing,
-    monkeypatch: pytest.MonkeyPatch,
+    sandbox: Sandbox, set_connection: Connect, landing: Landing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # longer than the test waits for its end: a landing that is not ended must not pass for one that is
     monkeypatch.setattr(connection, "TIMING", ClientTiming(patience=2 * PATIENCE))
@@ -127,7 +120,6 @@ def test_nothing_is_committed_or_marked_though_all_rows_were_there(
     # the mark waits for late ones
     monkeypatch.setattr(Observer, "on_late_rows_wait", lambda observer, seconds: waiting.set())
     landing.end_when(waiting.is_set, mark_exported=True, late_rows_delay=PATIENCE)
-
     assert landing.requests(MARK) == 0
     assert landing.committed() is None
 
@@ -142,57 +134,48 @@ def test_the_manifest_for_redshift_is_not_written_over_that_of_a_retry(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-class TestTokens:
-    @pytest.fixture
-    def task_id(self, sandbox: Sandbox) -> str:
-        """A task with 40 pages of rows."""
-        task_id: str = sandbox.control.add_task(lots=[400])["task_id"]
-        return task_id
+@pytest.fixture
+def at_page_20(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Does something while the twentieth page is answered."""
+    # else a slow machine asks for the next page meanwhile
+    monkeypatch.setattr(connection, "TIMING", ClientTiming(adoption=0.1, slow_response=PATIENCE))
+    add = RequestLog.add
 
-    @pytest.fixture
-    def at_page(self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-        """Does something while a page is answered: ``(number, action)``."""
-        # else a slow machine asks for the next page meanwhile
-        monkeypatch.setattr(connection, "TIMING", ClientTiming(adoption=0.1, slow_response=PATIENCE))
-        add = RequestLog.add
+    def plan(action: Callable[[], None]) -> None:
+        def add_and_act(log: RequestLog, entry: Entry) -> None:
+            add(log, entry)
+            if entry.endpoint == READ and log.counters()[READ].total() == 20:
+                action()
 
-        def plan(number: int, action: Callable[[], None]) -> None:
-            def add_and_act(log: RequestLog, entry: Entry) -> None:
-                add(log, entry)
-                if entry.endpoint == READ and log.counters()[READ].total() == number:
-                    action()
+        monkeypatch.setattr(RequestLog, "add", add_and_act)
 
-            monkeypatch.setattr(RequestLog, "add", add_and_act)
+    return plan
 
-        return plan
 
-    PAGES: ClassVar[dict[str, int]] = {"page_size": 10, "max_part_bytes": 10_000}
+#: That a task of 400 rows has 40 of.
+PAGES = {"page_size": 10, "max_part_bytes": 10_000}
 
-    def test_the_end_of_a_token_costs_no_page_and_one_renewal(
-        self, sandbox: Sandbox, destination: str, task_id: str, at_page: Callable[..., None]
-    ) -> None:
-        at_page(20, sandbox._state.tokens.expire)
-        transfer(destination, {"task_id": task_id}, **self.PAGES)
 
-        assert landed(destination) == sandbox.control.true_rows(task_id)
-        pages = sandbox.control.counters()[READ]
-        assert (pages[200], pages[401]) == (40, 1)
-        assert [request["status"] for request in sandbox.control.requests("/token")] == [200, 200]
+def test_the_end_of_a_token_costs_no_page_and_one_renewal(
+    sandbox: Sandbox, source: Task, destination: str, at_page_20: Callable[..., None]
+) -> None:
+    at_page_20(sandbox._state.tokens.expire)
+    transfer(destination, source, **PAGES)
+    assert landed(destination) == sandbox.control.true_rows(source["task_id"])
+    pages = sandbox.control.counters()[READ]
+    assert (pages[200], pages[401]) == (40, 1)
+    assert [request["status"] for request in sandbox.control.requests("/token")] == [200, 200]
 
-    def test_a_credential_that_a_person_replaces_is_used_by_the_retry(
-        self,
-        sandbox: Sandbox,
-        destination: str,
-        task_id: str,
-        set_connection: Callable[..., None],
-        at_page: Callable[..., None],
-    ) -> None:
-        def replace() -> None:
-            set_connection(login=sandbox.username, password=sandbox.password, extra={})
-            sandbox._state.tokens.expire(refresh_tokens=True)
 
-        at_page(20, replace)
-        transfer(destination, {"task_id": task_id}, tries=2, **self.PAGES)
+def test_a_credential_that_a_person_replaces_is_used_by_the_retry(
+    sandbox: Sandbox, source: Task, destination: str, set_connection: Connect, at_page_20: Callable[..., None]
+) -> None:
+    def replace() -> None:
+        set_connection(login=sandbox.username, password=sandbox.password, extra={})
+        sandbox._state.tokens.expire(refresh_tokens=True)
 
-        assert landed(destination) == sandbox.control.true_rows(task_id)
-        assert [request["status"] for request in sandbox.control.requests("/token")] == [200, 400, 200]
+    at_page_20(replace)
+    transfer(destination, source, tries=2, **PAGES)
+
+    assert landed(destination) == sandbox.control.true_rows(source["task_id"])
+    assert [request["status"] for request in sandbox.control.requests("/token")] == [200, 400, 200]

@@ -13,8 +13,8 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectCleanLandingOperator,
     WebCollectVerifyLandingOperator,
 )
-from tests.airflow.executions import execute
-from tests.airflow.landings import RETRIES, land, landed, manifest, table_rows, transfer
+from tests.airflow.executions import Task, execute, on_sandbox
+from tests.airflow.landings import GROWING, RETRIES, TABLE, land, landed, manifest, table_rows, transfer
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("moto", reason="needs moto[server]")
 pytest.importorskip("airflow.providers.amazon.aws.fs.s3", reason="needs the Amazon provider and s3fs")
-pytestmark = [
-    pytest.mark.usefixtures("airflow_database", "connected", "storage_connection"),
-    pytest.mark.webcollect_sandbox(enforce_limits=False),
-]
+pytestmark = on_sandbox("storage_connection")
 
 
 @pytest.fixture
@@ -48,30 +45,63 @@ def folder(s3: Storage) -> str:
     return s3.new_folder()
 
 
-#: Whether the URL or an argument names the connection.
-each_place = pytest.mark.parametrize("in_url", [True, pytest.param(False, marks=pytest.mark.at_night)])
+@pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.at_night)])
+def where(request: pytest.FixtureRequest, folder: str) -> dict[str, Any]:
+    """The arguments that name the folder, and the connection in the URL or beside it."""
+    if request.param:
+        return {"destination": f"s3://storage@{folder}"}
+    return {"destination": f"s3://{folder}", "object_storage_conn_id": "{{ 'storage' }}"}
 
 
-@each_place
+def read_table(s3: Storage, folder: str) -> list[dict[str, Any]]:
+    """Read a table of the server."""
+    options = {
+        "aws_endpoint_url": s3.options["endpoint_url"],
+        "aws_allow_http": "true",
+        "aws_region": "us-east-1",
+        "aws_access_key_id": s3.options["key"],
+        "aws_secret_access_key": s3.options["secret"],
+    }
+    return table_rows(f"s3://{folder}", options)
+
+
 def test_every_row_lands_once_through_the_storages_connection(
-    sandbox: Sandbox, s3: Storage, source: dict[str, Any], folder: str, in_url: bool
+    sandbox: Sandbox, s3: Storage, source: Task, folder: str, where: dict[str, Any]
 ) -> None:
     # the third page breaks the first try
     sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
-    where: dict[str, Any] = {"object_storage_conn_id": "{{ 'storage' }}"}
-    destination, options = (f"s3://storage@{folder}", {}) if in_url else (f"s3://{folder}", where)
-    run = land(destination, source, max_part_bytes=1, **options, **RETRIES)
+    run = land(source=source, max_part_bytes=1, **where, **RETRIES)
 
     assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
     assert landed(f"s3://{folder}", **s3.options) == sandbox.control.true_rows(source["task_id"])
     bucket, _, prefix = folder.partition("/")
     assert s3.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix).get("Uploads", []) == []
+    # uris and objects name the parts without the connection
+    names = [part["name"] for part in manifest(f"s3://{folder}", **s3.options)["parts"]]
+    summary = run.xcoms["land"]
+    assert summary["uris"] == [f"s3://{folder}/{name}" for name in names]
+    assert summary["objects"] == [f"{prefix}/{name}" for name in names]
+    assert all(s3.fs.exists(f"{bucket}/{name}") for name in summary["objects"])
+
+
+def test_every_row_lands_once_in_a_table_with_the_credentials_of_the_connection(
+    sandbox: Sandbox, s3: Storage, source: Task, folder: str, where: dict[str, Any]
+) -> None:
+    sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
+    growing = {**where, **TABLE, **GROWING, "max_part_bytes": 1}
+    first = land(source=source, **growing, **RETRIES)
+    sandbox.control.grow(source["task_id"], 30)
+    second = land(source=source, **growing)
+
+    assert (first.tries, second.states) == ({"land": 2}, {"land": "success"})
+    assert read_table(s3, folder) == sandbox.control.true_rows(source["task_id"])
+    assert second.xcoms["land"]["manifest"] == where["destination"]
+    assert [s3.fs.exists(uri) for uri in second.xcoms["land"]["uris"]] == [True]
 
 
 def test_many_sources_share_the_storage(sandbox: Sandbox, s3: Storage, folder: str) -> None:
     tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30, 40)]
     summary = transfer(f"s3://{folder}", sources=tasks, object_storage_conn_id="storage", file_format="csv")
-
     assert summary["rows"] == 90
     assert [manifest(f"s3://{folder}/{task}", **s3.options)["rows"] for task in tasks] == [20, 30, 40]
 
@@ -81,71 +111,25 @@ def test_an_address_is_without_the_connection() -> None:
     assert Address.of(ObjectStoragePath("s3://landings/a/", conn_id="storage")).uri == "s3://landings/a"
 
 
-class TestFacts:
-    def test_uris_and_objects_name_the_new_parts_without_the_connection(
-        self, s3: Storage, source: dict[str, Any], folder: str
-    ) -> None:
-        summary = transfer(f"s3://storage@{folder}", source, max_part_bytes=1)
-        parts = [part["name"] for part in manifest(f"s3://{folder}", **s3.options)["parts"]]
-
-        bucket, _, path = folder.partition("/")
-        assert summary["uris"] == [f"s3://{folder}/{name}" for name in parts]
-        assert summary["objects"] == [f"{path}/{name}" for name in parts]
-        assert all(s3.fs.exists(f"{bucket}/{name}") for name in summary["objects"])
+def test_the_operators_on_landings_use_the_connection(source: Task, folder: str) -> None:
+    named = {"destination": f"s3://{folder}", "object_storage_conn_id": "storage"}
+    transfer(source=source, **TABLE, **named)
+    verified = execute(WebCollectVerifyLandingOperator(task_id="verify", **named))
+    cleaned = execute(WebCollectCleanLandingOperator(task_id="clean", **named))
+    assert (verified["rows"], cleaned["files"]) == (400, 0)
 
 
-class TestTables:
-    def read(self, s3: Storage, folder: str) -> list[dict[str, Any]]:
-        """Read a table of the server."""
-        options = {
-            "aws_endpoint_url": s3.options["endpoint_url"],
-            "aws_allow_http": "true",
-            "aws_region": "us-east-1",
-            "aws_access_key_id": s3.options["key"],
-            "aws_secret_access_key": s3.options["secret"],
-        }
-        return table_rows(f"s3://{folder}", options)
+def test_a_bucket_that_refuses_the_table_s_log_is_named_and_a_retry_shows_the_rows(
+    sandbox: Sandbox, s3: Storage, source: Task, folder: str
+) -> None:
+    options: dict[str, Any] = {"destination": f"s3://storage@{folder}", "run_id": "run", **TABLE}
+    denied = s3.denied(f"{folder}/_delta_log/*", "s3:PutObject")
+    with denied, pytest.raises(AirflowFailException, match=folder):
+        transfer(source=source, **options)
+    assert not s3.fs.glob(f"{folder}/_delta_log/*")
 
-    @each_place
-    def test_every_row_lands_once_with_the_credentials_of_the_connection(
-        self, sandbox: Sandbox, s3: Storage, source: dict[str, Any], folder: str, in_url: bool
-    ) -> None:
-        sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
-        where: dict[str, Any] = {"object_storage_conn_id": "{{ 'storage' }}"}
-        destination, options = (f"s3://storage@{folder}", {}) if in_url else (f"s3://{folder}", where)
-        growing = {**options, "table_format": "delta", "mode": "incremental", "max_part_bytes": 1}
-        first = land(destination, source, **growing, **RETRIES)
-        sandbox.control.grow(source["task_id"], 30)
-        second = land(destination, source, **growing)
-
-        assert (first.tries, second.states) == ({"land": 2}, {"land": "success"})
-        assert self.read(s3, folder) == sandbox.control.true_rows(source["task_id"])
-        assert second.xcoms["land"]["manifest"] == destination
-        assert [s3.fs.exists(uri) for uri in second.xcoms["land"]["uris"]] == [True]
-
-    def test_the_operators_on_landings_use_the_connection(
-        self, s3: Storage, source: dict[str, Any], folder: str
-    ) -> None:
-        where = {"destination": f"s3://{folder}", "object_storage_conn_id": "storage"}
-        transfer(source=source, table_format="delta", **where)
-        verified = execute(WebCollectVerifyLandingOperator(task_id="verify", **where))
-        cleaned = execute(WebCollectCleanLandingOperator(task_id="clean", **where))
-
-        assert (verified["rows"], cleaned["files"]) == (400, 0)
-
-    def test_a_bucket_that_refuses_the_table_s_log_is_named_and_a_retry_shows_the_rows(
-        self, sandbox: Sandbox, s3: Storage, source: dict[str, Any], folder: str
-    ) -> None:
-        where = f"s3://storage@{folder}"
-        with (
-            s3.denied(f"{folder}/_delta_log/*", "s3:PutObject"),
-            pytest.raises(AirflowFailException, match=folder),
-        ):
-            transfer(where, source, run_id="run", table_format="delta")
-        assert not s3.fs.glob(f"{folder}/_delta_log/*")
-
-        assert transfer(where, source, run_id="run", table_format="delta")["rows"] == 400
-        assert self.read(s3, folder) == sandbox.control.true_rows(source["task_id"])
+    assert transfer(source=source, **options)["rows"] == 400
+    assert read_table(s3, folder) == sandbox.control.true_rows(source["task_id"])
 
 
 class TestRedshift:
@@ -163,64 +147,42 @@ class TestRedshift:
 
     @pytest.mark.parametrize("scheme", ["s3", pytest.param("s3a", marks=pytest.mark.at_night)])
     def test_copy_loads_the_new_parts_of_each_run_also_once_another_has_landed(
-        self, sandbox: Sandbox, s3: Storage, source: dict[str, Any], folder: str, scheme: str
+        self, sandbox: Sandbox, s3: Storage, source: Task, folder: str, scheme: str
     ) -> None:
-        options: dict[str, Any] = {
-            "destination": f"{scheme}://storage@{folder}",
-            "source": source,
-            "mode": "incremental",
-            "redshift_manifest": True,
-        }
-        first = transfer(**options, max_part_bytes=1)
+        options = {"source": source, "redshift_manifest": True, **GROWING}
+        where = f"{scheme}://storage@{folder}"
+        first = transfer(where, max_part_bytes=1, **options)
         sandbox.control.grow(source["task_id"], 30)
-        second = transfer(**options)
+        summaries = [first, *(transfer(where, **options) for _ in range(2))]
 
-        assert [self.copied(s3, summary) for summary in (first, second)] == [[100] * 4, [30]]
-        names = [summary["redshift_manifest"] for summary in (first, second)]
+        # with nothing new, it is given nothing
+        assert [self.copied(s3, summary) for summary in summaries] == [[100] * 4, [30], []]
+        names = [summary["redshift_manifest"] for summary in summaries]
         assert sorted(names) == self.written(s3, folder)
 
     def test_a_retry_writes_that_of_its_run_again(self, sandbox: Sandbox, s3: Storage, folder: str) -> None:
         tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30)]
         sandbox.control.fail("/data/all", after=1, status=400, code="TaskExecuting")
-        where = f"s3://storage@{folder}"
-        summaries = transfer(where, tries=2, sources=tasks, max_concurrency=1, redshift_manifest=True)[
-            "sources"
-        ]
+        options = {"sources": tasks, "max_concurrency": 1, "redshift_manifest": True}
+        summaries = transfer(f"s3://storage@{folder}", tries=2, **options)["sources"]
 
         assert [self.copied(s3, summary) for summary in summaries] == [[20], [30]]
-        assert [self.written(s3, f"{folder}/{task}") for task in tasks] == [
-            [summary["redshift_manifest"]] for summary in summaries
-        ]
+        written = [self.written(s3, f"{folder}/{task}") for task in tasks]
+        assert written == [[summary["redshift_manifest"]] for summary in summaries]
 
-    def test_who_may_not_write_it_is_told_what_to_do(
-        self, s3: Storage, source: dict[str, Any], folder: str
-    ) -> None:
+    def test_who_may_not_write_it_is_told_what_to_do(self, s3: Storage, source: Task, folder: str) -> None:
         message = f"Access to s3://{folder}/_redshift_manifest-"
         denied = s3.denied(f"{folder}/_redshift_manifest*", "s3:PutObject")
         with denied, pytest.raises(AirflowFailException, match=message):
             transfer(f"s3://storage@{folder}", source, redshift_manifest=True)
 
-    def test_with_nothing_new_copy_is_given_nothing(
-        self, s3: Storage, source: dict[str, Any], folder: str
-    ) -> None:
-        where = f"s3://storage@{folder}"
-        summaries = [transfer(where, source, mode="incremental", redshift_manifest=True) for _ in range(2)]
-
-        assert [self.copied(s3, summary) for summary in summaries] == [[400], []]
-
-    def test_that_of_another_run_is_left_as_it_is(
-        self, s3: Storage, source: dict[str, Any], folder: str
-    ) -> None:
-        where = f"s3://storage@{folder}"
-        first = transfer(where, source, redshift_manifest=True)
-        skipped = transfer(where, source, redshift_manifest=True, if_exists="skip")
-
+    def test_that_of_another_run_is_left_as_it_is(self, s3: Storage, source: Task, folder: str) -> None:
+        options = {"destination": f"s3://storage@{folder}", "source": source, "redshift_manifest": True}
+        first, skipped = transfer(**options), transfer(**options, if_exists="skip")
         assert self.copied(s3, first) == [400]
         assert skipped["redshift_manifest"] is None
 
 
-def test_the_commands_of_a_failed_check_name_the_connection_of_the_storage(
-    source: dict[str, Any], folder: str
-) -> None:
+def test_the_commands_of_a_failed_check_name_the_connection_of_the_storage(source: Task, folder: str) -> None:
     with pytest.raises(AirflowFailException, match=rf"webcollect landing accept s3://storage@{folder}`"):
         transfer(f"s3://{folder}", source, object_storage_conn_id="storage", checks={"rows": {"min": 500}})

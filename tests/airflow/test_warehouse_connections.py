@@ -16,52 +16,39 @@ from airflow_provider_webcollect.transfers.warehouses import Warehouse, warehous
 if TYPE_CHECKING:
     from pathlib import Path
 
+LOGIN = {"login": "me", "password": "p"}
+USER = {"username": "me", "password": "p"}
+KEY = "-----BEGIN PRIVATE KEY-----\n"
+CATALOG = {"http_path": "/sql", "catalog": "main"}
 #: A connection of the type, and the credentials that dlt gets.
 KNOWN: list[tuple[str, dict[str, Any], dict[str, Any], str, Any]] = [
     ("duckdb", {"host": "/data/shop.duckdb"}, {}, "duckdb", "/data/shop.duckdb"),
     (
         "postgres",
-        {"host": "db", "schema": "shop", "login": "me", "password": "p"},
+        {"host": "db", "schema": "shop", **LOGIN},
         {"sslmode": "require", "connect_timeout": "9", "cursor": "dictcursor"},
         "postgres",
         {
-            "host": "db",
-            "port": 5432,
-            "database": "shop",
-            "username": "me",
-            "password": "p",
-            "connect_timeout": 9,
-            "query": {"sslmode": "require"},
+            **{"host": "db", "port": 5432, "database": "shop", **USER},
+            **{"connect_timeout": 9, "query": {"sslmode": "require"}},
         },
     ),
     (
         "redshift",
-        {"host": "r.amazonaws.com", "schema": "shop", "login": "me", "password": "p", "port": 5440},
+        {"host": "r.amazonaws.com", "schema": "shop", "port": 5440, **LOGIN},
         {"connect_timeout": "-1"},
         "redshift",
         {
-            "host": "r.amazonaws.com",
-            "port": 5440,
-            "database": "shop",
-            "username": "me",
-            "password": "p",
-            "connect_timeout": -1,
-            "query": {},
+            **{"host": "r.amazonaws.com", "port": 5440, "database": "shop", **USER},
+            **{"connect_timeout": -1, "query": {}},
         },
     ),
     (
         "snowflake",
-        {"login": "me", "password": "p", "schema": "public"},
+        {"schema": "public", **LOGIN},
         {"account": "ab123", "region": "eu-west-1", "database": "SHOP", "warehouse": "WH", "role": "R"},
         "snowflake",
-        {
-            "host": "ab123.eu-west-1",
-            "database": "SHOP",
-            "username": "me",
-            "warehouse": "WH",
-            "role": "R",
-            "password": "p",
-        },
+        {"host": "ab123.eu-west-1", "database": "SHOP", "warehouse": "WH", "role": "R", **USER},
     ),
     (
         "snowflake",
@@ -69,28 +56,19 @@ KNOWN: list[tuple[str, dict[str, Any], dict[str, Any], str, Any]] = [
         {"extra__snowflake__account": "ab123", "database": "SHOP", "private_key_file": "/keys/k.p8"},
         "snowflake",
         {
-            "host": "ab123",
-            "database": "SHOP",
-            "username": "me",
-            "private_key_path": "/keys/k.p8",
-            "private_key_passphrase": "phrase",
+            **{"host": "ab123", "database": "SHOP", "username": "me"},
+            **{"private_key_path": "/keys/k.p8", "private_key_passphrase": "phrase"},
         },
     ),
     (
         "snowflake",
         {"login": "me"},
         {
-            "account": "ab123",
-            "database": "SHOP",
-            "private_key_content": base64.b64encode(b"-----BEGIN PRIVATE KEY-----\n").decode(),
+            **{"account": "ab123", "database": "SHOP"},
+            "private_key_content": base64.b64encode(KEY.encode()).decode(),
         },
         "snowflake",
-        {
-            "host": "ab123",
-            "database": "SHOP",
-            "username": "me",
-            "private_key": "-----BEGIN PRIVATE KEY-----\n",
-        },
+        {"host": "ab123", "database": "SHOP", "username": "me", "private_key": KEY},
     ),
     (
         "google_cloud_platform",
@@ -104,42 +82,26 @@ KNOWN: list[tuple[str, dict[str, Any], dict[str, Any], str, Any]] = [
     (
         "databricks",
         {"host": "https://adb.azuredatabricks.net/", "password": "dapi"},
-        {"http_path": "/sql/1.0/warehouses/1", "catalog": "main"},
+        CATALOG,
         "databricks",
-        {
-            "server_hostname": "adb.azuredatabricks.net",
-            "http_path": "/sql/1.0/warehouses/1",
-            "catalog": "main",
-            "access_token": "dapi",
-        },
+        {"server_hostname": "adb.azuredatabricks.net", "access_token": "dapi", **CATALOG},
     ),
     (
         "databricks",
         {"host": "adb.azuredatabricks.net", "login": "id", "password": "secret"},
-        {"http_path": "/sql", "catalog": "main", "service_principal_oauth": True},
+        {"service_principal_oauth": True, **CATALOG},
         "databricks",
         {
             "server_hostname": "adb.azuredatabricks.net",
-            "http_path": "/sql",
-            "catalog": "main",
-            "client_id": "id",
-            "client_secret": "secret",
+            **{"client_id": "id", "client_secret": "secret", **CATALOG},
         },
     ),
     (
         "clickhouse",
-        {"host": "ch", "login": "me", "password": "p", "schema": "shop"},
+        {"host": "ch", "schema": "shop", **LOGIN},
         {"secure": True},
         "clickhouse",
-        {
-            "host": "ch",
-            "port": 9440,
-            "http_port": 8443,
-            "username": "me",
-            "password": "p",
-            "database": "shop",
-            "secure": 1,
-        },
+        {"host": "ch", "port": 9440, "http_port": 8443, "database": "shop", "secure": 1, **USER},
     ),
 ]
 #: Where dlt declares what credentials have.
@@ -174,7 +136,6 @@ def test_each_type_gives_a_destination_with_its_credentials(
 
 def test_the_project_and_the_location_of_bigquery_are_options() -> None:
     warehouse = of("google_cloud_platform", {"project": "shop", "location": "EU"})
-
     assert warehouse.options == {"project_id": "shop", "location": "EU"}
     assert of("google_cloud_platform").options == {}
 
@@ -182,7 +143,6 @@ def test_the_project_and_the_location_of_bigquery_are_options() -> None:
 def test_a_file_with_the_key_is_read(tmp_path: Path) -> None:
     file = tmp_path / "key.json"
     file.write_text('{"project_id": "keys"}')
-
     assert of("google_cloud_platform", {"key_path": str(file)}).credentials == {"project_id": "keys"}
 
 
@@ -191,18 +151,20 @@ def test_a_file_with_the_key_is_read(tmp_path: Path) -> None:
     [
         ("duckdb", {}, {}, "its `host`, the path of DuckDB's file, is missing"),
         ("postgres", {"host": "db", "login": "me"}, {}, "its `schema`, the name of the database, is missing"),
-        ("postgres", {"host": "db", "login": "me"}, {"iam": True}, "its extra has `iam`"),
-        (
-            "databricks",
-            {"host": "db", "login": "me"},
-            {"azure_tenant_id": "t"},
-            "its extra has `azure_tenant_id`",
+        *(
+            (kind, {"host": "db", "login": "me"}, {name: True}, f"its extra has `{name}`")
+            for kind, name in (
+                ("postgres", "iam"),
+                ("databricks", "azure_tenant_id"),
+                ("snowflake", "refresh_token"),
+            )
         ),
-        ("snowflake", {"host": "db", "login": "me"}, {"refresh_token": "r"}, "its extra has `refresh_token`"),
         ("snowflake", {"login": "me"}, {"account": "a"}, "its `database` is missing"),
         ("databricks", {"host": "h"}, {"http_path": "/sql", "catalog": "c"}, "its token is missing"),
-        ("google_cloud_platform", {}, {"keyfile_dict": "{hunter2"}, "is not the JSON of a service account"),
-        ("google_cloud_platform", {}, {"key_path": "/nowhere"}, "is not the JSON of a service account"),
+        *(
+            ("google_cloud_platform", {}, extra, "is not the JSON of a service account")
+            for extra in ({"keyfile_dict": "{hunter2"}, {"key_path": "/nowhere"})
+        ),
         ("google_cloud_platform", {}, {"impersonation_chain": "a"}, "its extra has `impersonation_chain`"),
         ("clickhouse", {}, {}, "its `host` is missing"),
         ("clickhouse", {"host": "h"}, {"http_port": "x"}, "its `http_port` is no whole number"),
@@ -219,7 +181,6 @@ def test_what_is_missing_or_unknown_to_dlt_is_an_error(
 ) -> None:
     with pytest.raises(InvalidArgument) as refused:
         of(conn_type, extra, **fields)
-
     assert str(refused.value) == f"`warehouse_conn_id` is 'wh'; {rule}" or rule in str(refused.value)
     assert "hunter2" not in str(refused.value)
     assert refused.value.__cause__ is refused.value.__context__ is None
@@ -227,5 +188,4 @@ def test_what_is_missing_or_unknown_to_dlt_is_an_error(
 
 def test_its_repr_has_no_credentials() -> None:
     warehouse = of("postgres", host="db", schema="shop", login="me", password="hunter2")
-
     assert repr(warehouse) == "<Warehouse postgres>"

@@ -68,13 +68,8 @@ def combination(wheel: Path, airflow: str, python: str) -> Result:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     interpreter = folder / "venv" / "bin" / "python"
-    requirements = (
-        f"{wheel}[sandbox,duckdb]",
-        f"apache-airflow=={airflow}.*",
-        "pytest",
-        "psutil",
-        "filelock",
-    )
+    tools = ("pytest", "psutil", "filelock")
+    requirements = (f"{wheel}[sandbox,duckdb]", f"apache-airflow=={airflow}.*", *tools)
     if problem := install(python, interpreter, requirements):
         return Result(airflow, dotted(number), f"not installed: {problem}", bad=True)
     release = "import importlib.metadata as m; print(m.version('apache-airflow'), end='')"

@@ -51,18 +51,16 @@ def test_a_wait_that_runs_inline_reads_the_connection_and_the_run_succeeds(
     task = control.add_task()
     control.expire_tokens()
     home = Path(environment["AIRFLOW_HOME"])
-    shutil.copytree(
-        pytestconfig.rootpath / "example_dags", home / "dags", ignore=lambda _, names: {*names} - {EXAMPLE}
-    )
+    (home / "dags").mkdir()
+    shutil.copy(pytestconfig.rootpath / "example_dags" / EXAMPLE, home / "dags")
     conf = {
         "collection_task_id": task["task_id"],
         "action_id": task["actions"][0]["action_id"],
         "destination": f"file://{tmp_path}/prices",
     }
 
-    output = in_shell(
-        environment, shlex.join(["airflow", "dags", "test", DAG_ID, "--conf", json.dumps(conf)])
-    )
+    command = ["airflow", "dags", "test", DAG_ID, "--conf", json.dumps(conf)]
+    output = in_shell(environment, shlex.join(command))
 
     with sqlite3.connect(home / "airflow.db") as database:
         found = dict(database.execute("select task_id, state from task_instance"))

@@ -70,13 +70,9 @@ def landed(
         return polls[-1:] > polls[:1]
 
     destination = tmp_path_factory.mktemp("landing") / "rows"
-    actions = sandbox.control.task(demo.TASK_ID)["actions"]
-    conf = {
-        "collection_task_id": demo.TASK_ID,
-        "action_id": actions[0]["action_id"],
-        "loop_items": ["oak", "ash", "elm"],
-        "destination": destination.as_uri(),
-    }
+    step = sandbox.control.task(demo.TASK_ID)["actions"][0]["action_id"]
+    conf = {"collection_task_id": demo.TASK_ID, "destination": destination.as_uri()}
+    conf |= {"action_id": step, "loop_items": ["oak", "ash", "elm"]}
     run_id = airflow.trigger(DAG_ID, conf)
     airflow.wait_for(is_queried_by_the_triggerer, PATIENCE, "the triggerer to query the collection task")
     sandbox.control.advance(RUN)
@@ -109,11 +105,8 @@ def ask(airflow: RealAirflow, landed: tuple[Path, str]) -> Ask:
 
     def ask(route: str, person: str | None, headers: dict[str, str] | None = None) -> requests.Response:
         signed_in = {"Authorization": f"Bearer {tokens[person]}"} if person else {}
-        return requests.get(
-            f"{airflow.url}/webcollect/{route}",
-            headers={**signed_in, **(headers or {})},
-            timeout=PATIENCE,
-        )
+        headers = {**signed_in, **(headers or {})}
+        return requests.get(f"{airflow.url}/webcollect/{route}", headers=headers, timeout=PATIENCE)
 
     return ask
 
@@ -143,17 +136,8 @@ def test_the_wait_holds_no_worker_and_asks_with_the_triggerers_poll_alone(
 
 def test_test_connection_works_in_the_api_server(airflow: RealAirflow, sandbox: Sandbox) -> None:
     def test(**extra: str) -> dict[str, object]:
-        answer: dict[str, object] = airflow._api(
-            "POST",
-            "connections/test",
-            json={
-                "connection_id": "tried",
-                "conn_type": "webcollect",
-                "host": sandbox.url,
-                "extra": json.dumps(extra),
-            },
-        )
-        return answer
+        tried = {"connection_id": "tried", "conn_type": "webcollect", "host": sandbox.url}
+        return airflow._api("POST", "connections/test", json={**tried, "extra": json.dumps(extra)})
 
     before = len(sandbox.control.requests("/token"))
     good = test(access_token=sandbox.access_token)
@@ -171,15 +155,11 @@ class TestPage:
     @pytest.mark.parametrize(
         ("route", "viewer", "admin"),
         [
-            ("static/page.js", 200, 200),
-            ("static/page.css", 200, 200),
-            ("static/tile.js", 200, 200),
+            *((f"static/{name}", 200, 200) for name in ("page.js", "page.css", "tile.js")),
             ("static/another.js", 404, 404),
-            ("landings", 200, 200),
+            *((name, 200, 200) for name in ("landings", "activity", "connections")),
             ("landings/1/columns?dag_id=webcollect_collect_and_land&task_id=land", 200, 200),
             ("landings/1/columns?dag_id=another&task_id=land", 404, 404),
-            ("activity", 200, 200),
-            ("connections", 200, 200),
             ("connections/webcollect_default", 403, 200),
             ("connections/another", 403, 404),
         ],
@@ -203,7 +183,6 @@ class TestPage:
 
     def test_the_connections_of_the_service_are_for_those_who_may_read_connections(self, ask: Ask) -> None:
         found = {person: ask("connections", person).json()["connections"] for person in PEOPLE}
-
         assert found == {"viewer": [], "admin": ["webcollect_default"]}
 
     def test_it_says_what_the_api_says(
@@ -247,9 +226,8 @@ class TestPage:
 
 
 def test_a_wrong_task_fails_without_retries(airflow: RealAirflow, failed: str) -> None:
-    update = next(
-        task for task in airflow.task_instances(DAG_ID, failed) if task.task_id == "update_loop_items"
-    )
+    instances = airflow.task_instances(DAG_ID, failed)
+    (update,) = [task for task in instances if task.task_id == "update_loop_items"]
     assert (update.state, update.try_number) == ("failed", 1)
     log = airflow.task_log(DAG_ID, failed, update)
     assert "Check the id" in log
@@ -286,11 +264,8 @@ def test_each_step_of_the_start_is_said(airflow: RealAirflow, steps: list[str]) 
 
 def test_airflow_sees_the_provider_and_its_connection_form(airflow: RealAirflow) -> None:
     form = airflow.get("../../ui/connections/hook_meta")
-
-    assert (
-        airflow.providers().items()
-        >= {"airflow-provider-webcollect": version("airflow-provider-webcollect")}.items()
-    )
+    package = "airflow-provider-webcollect"
+    assert airflow.providers()[package] == version(package)
     assert "webcollect" in {entry["connection_type"] for entry in form}
     assert airflow.import_errors() == {}
 
@@ -298,7 +273,6 @@ def test_airflow_sees_the_provider_and_its_connection_form(airflow: RealAirflow)
 def test_a_refused_connection_is_explained_without_its_secrets(airflow: RealAirflow) -> None:
     with pytest.raises(AirflowProblem, match="conn_type") as refusal:
         airflow.add_connection("wrong", conn_type=None, password="a-secret")  # type: ignore[arg-type]
-
     assert "a-secret" not in str(refusal.value)
 
 
@@ -308,6 +282,5 @@ def test_an_import_error_is_told_at_once(airflow: RealAirflow, dags: Path) -> No
     broken.write_text("import airflow, a_module_that_no_dag_has")
     with pytest.raises(AirflowProblem, match="a_module_that_no_dag_has"):
         airflow.trigger("never_there")
-
     broken.unlink()
     airflow.wait_for(lambda: not airflow.import_errors(), PATIENCE, "the import error to go")

@@ -209,13 +209,8 @@ class Cluster(AirflowApi):
         if name in WORKERS:
             # the service and the rest of Airflow, which are on other hosts, are not slowed down by the tasks
             command = ["nice", *command]
-        self._components.start(
-            name,
-            command,
-            log=self.output(name),
-            env=self._host(name),
-            cwd=self.folder / name,
-        )
+        where = {"env": self._host(name), "cwd": self.folder / name}
+        self._components.start(name, command, log=self.output(name), **where)
 
     def kill(self, name: str) -> None:
         """Kill a component and its task processes with SIGKILL."""
@@ -253,13 +248,10 @@ class Cluster(AirflowApi):
         still does is refused.
         """
         log = f"dag_id={dag_id}/run_id={run_id}/task_id={task_id}/attempt={attempt}.log"
-        entries = [
-            entry
-            for path in self.folder.glob(f"*/logs/{log}")
-            for entry in itertools.takewhile(
-                lambda entry: entry["event"] != GIVEN_UP, map(json.loads, path.open())
-            )
-        ]
+        entries = []
+        for path in self.folder.glob(f"*/logs/{log}"):
+            said = map(json.loads, path.open())
+            entries += itertools.takewhile(lambda entry: entry["event"] != GIVEN_UP, said)
         errors = [entry["error_detail"][0] for entry in entries if entry["event"] == FAILED]
         return f"{errors[-1]['exc_type']}: {errors[-1]['exc_value']}" if errors else None
 
@@ -270,6 +262,5 @@ class Cluster(AirflowApi):
         (home / "config").mkdir(exist_ok=True)
         module = HOST_MODULE.format(imports=IMPORTS, name=name)
         (home / "config" / "webcollect_host.py").write_text(module)
-        environment = {**self._environment, "AIRFLOW_HOME": str(home), "HOME": str(home)}
-        environment["TMPDIR"] = str(home / "tmp")
-        return environment
+        places = {"AIRFLOW_HOME": str(home), "HOME": str(home), "TMPDIR": str(home / "tmp")}
+        return {**self._environment, **places}

@@ -25,8 +25,12 @@ from tests.system.safeguards import SAFEGUARDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import TypeAlias
 
     from airflow_provider_webcollect.sandbox import Control
+
+    StartService: TypeAlias = Callable[..., "Service"]
+    Say: TypeAlias = Callable[[str], None]
 
 SEEN = "seen in scenario"
 TOO_MANY_REQUESTS = 429
@@ -113,9 +117,8 @@ def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="webcollect-system-"))
     folder.chmod(0o711)
     yield folder
-    assert [
-        process for process in psutil.process_iter(["cwd"]) if _is_below(process.info["cwd"], folder)
-    ] == []
+    processes = psutil.process_iter(["cwd"])
+    assert [process for process in processes if _is_below(process.info["cwd"], folder)] == []
     if request.session.testsfailed:
         request.config.stash[KEPT] = folder
     else:
@@ -144,9 +147,8 @@ def start_service(cluster: Cluster, folder: Path) -> Iterator[Callable[..., Serv
     with Processes() as processes:
 
         def start(name: str, extra: dict[str, Any] | None = None, **settings: Any) -> Service:
-            options = [
-                f"--{key.replace('_', '-')}={value}" for key, value in {"speed": 1, **settings}.items()
-            ]
+            settings = {"speed": 1, **settings}
+            options = [f"--{key.replace('_', '-')}={value}" for key, value in settings.items()]
             url, control = start_sandbox(processes, folder / "sandboxes" / name, *options)
             extras = {"refresh_token": demo.REFRESH_TOKEN, **(extra or {})}
             cluster.add_connection(name, "webcollect", host=url, extra=json.dumps(extras))
@@ -160,14 +162,9 @@ def s3(cluster: Cluster) -> Iterator[S3]:
     """An S3 server with its connection."""
     with s3_server() as storage:
         s3 = S3(storage, "storage")
+        keys = {"login": storage.options["key"], "password": storage.options["secret"]}
         extra = {"endpoint_url": storage.options["endpoint_url"], "region_name": "us-east-1"}
-        cluster.add_connection(
-            s3.conn_id,
-            "aws",
-            login=storage.options["key"],
-            password=storage.options["secret"],
-            extra=json.dumps(extra),
-        )
+        cluster.add_connection(s3.conn_id, "aws", **keys, extra=json.dumps(extra))
         access_log = logging.getLogger("werkzeug")
         access_log.addFilter(s3.take)
         yield s3

@@ -77,11 +77,9 @@ class Runs:
     def failures(self) -> dict[str, str | None]:
         """Return the error of each failed attempt; None if Airflow ended it."""
         return {
-            f"{dag_id} {run_id} {task.name} {attempt}": self.cluster.error(
-                dag_id, run_id, task.task_id, attempt
-            )
-            for dag_id, run_id in self._runs
-            for task in self.cluster.task_instances(dag_id, run_id)
+            f"{' '.join(run)} {task.name} {attempt}": self.cluster.error(*run, task.task_id, attempt)
+            for run in self._runs
+            for task in self.cluster.task_instances(*run)
             for attempt in range(1, task.try_number + (task.state == "failed"))
         }
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.system.cluster import Cluster
-    from tests.system.conftest import Service
+    from tests.system.conftest import Say, Service, StartService
 
 PROJECT = Path(__file__).parents[2]
 WAITS, STARTS, LANDINGS, CALLS = "outage_waits", "start_and_wait", "landings", "starts_and_calls"
@@ -58,9 +58,8 @@ class Work(Runs):
     def __init__(self, cluster: Cluster, service: Service, folder: Path) -> None:
         super().__init__(cluster, service, folder / "landed" / service.conn_id)
         self._control = service.control
-        self._control.configure(
-            latency=2, wait_seconds=0, run_seconds=RUN_SECONDS, stale_seconds=0, subtasks=2
-        )
+        times = {"wait_seconds": 0, "run_seconds": RUN_SECONDS, "stale_seconds": 0}
+        self._control.configure(latency=2, subtasks=2, **times)
         self._started, self._landed = self.add_tasks(2), self.add_tasks(2, rows=ROWS, state="Finished")
         self.start(WAITS, self.add_tasks(16, state="Extracting"))
         self.start(STARTS, self._started)
@@ -153,11 +152,7 @@ def said(failures: dict[str, str | None], about: str) -> str:
 
 
 def test_redis_is_killed_and_then_the_service_is_down_for_a_minute(
-    cluster: Cluster,
-    start_service: Callable[..., Service],
-    folder: Path,
-    restarts: Callable[[], str],
-    seen: Callable[[str], None],
+    cluster: Cluster, start_service: StartService, folder: Path, restarts: Callable[[], str], seen: Say
 ) -> None:
     service = start_service("service_down", refresh_reuse="revoke")
     with Processes() as processes:
@@ -178,11 +173,7 @@ def test_redis_is_killed_and_then_the_service_is_down_for_a_minute(
 
 
 def test_postgresql_is_restarted_and_then_the_token_is_revoked_and_replaced(
-    cluster: Cluster,
-    start_service: Callable[..., Service],
-    folder: Path,
-    restarts: Callable[[], str],
-    seen: Callable[[str], None],
+    cluster: Cluster, start_service: StartService, folder: Path, restarts: Callable[[], str], seen: Say
 ) -> None:
     service = start_service("revoked", refresh_reuse="revoke")
     work = Work(cluster, service, folder)

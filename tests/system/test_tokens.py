@@ -12,10 +12,10 @@ from tests.system.cluster import WORKERS
 from tests.system.conftest import Service
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from tests.system.cluster import Cluster
+    from tests.system.conftest import Say, StartService
 
 TOKEN = "/token"
 TASKS = 24
@@ -48,7 +48,7 @@ def renewals(service: Service) -> int:
 
 @pytest.mark.parametrize("reuse", ["refuse", "revoke"])
 def test_24_tasks_on_both_workers_share_one_token(
-    reuse: str, cluster: Cluster, start_service: Callable[..., Service], seen: Callable[[str], None]
+    reuse: str, cluster: Cluster, start_service: StartService, seen: Say
 ) -> None:
     service = start_service(f"tokens_{reuse}", refresh_reuse=reuse, latency=LATENCY)
     wait_for_calls(cluster, start_calls(cluster, service))
@@ -62,7 +62,7 @@ def test_24_tasks_on_both_workers_share_one_token(
 
 
 def test_24_tasks_on_both_workers_share_a_token_that_comes_to_its_end(
-    cluster: Cluster, start_service: Callable[..., Service], seen: Callable[[str], None]
+    cluster: Cluster, start_service: StartService, seen: Say
 ) -> None:
     ends = start_service("tokens_end", refresh_reuse="revoke", latency=LATENCY, token_lifetime=LIFE)
     wait_for_calls(cluster, start_calls(cluster, ends))
@@ -85,7 +85,7 @@ def all_wait(folder: Path, run_id: str) -> bool:
 
 
 def test_24_tasks_wait_for_the_token_keeper(
-    cluster: Cluster, start_service: Callable[..., Service], folder: Path, seen: Callable[[str], None]
+    cluster: Cluster, start_service: StartService, folder: Path, seen: Say
 ) -> None:
     service = start_service("tokens_kept", {"token_refresh": "keeper"}, refresh_reuse="revoke")
     for _ in range(2):

@@ -10,9 +10,10 @@ from airflow_provider_webcollect.sandbox import demo
 from tests.system.conftest import Service
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from tests.system.cluster import Cluster
+    from tests.system.conftest import Say, StartService
 
 STATUS = "/cloudextraction/statuses/v2"
 DAG_ID = "waits"
@@ -36,8 +37,7 @@ def start_tasks(service: Service, run_seconds: float) -> list[str]:
 def count(cluster: Cluster, runs: Iterable[str], state: str) -> int:
     """Return how many waits of these DAG runs are in a state; none may have failed."""
     counts = cluster.postgres.query(
-        "select state, count(*) from task_instance where run_id = any(%s) group by state",
-        list(runs),
+        "select state, count(*) from task_instance where run_id = any(%s) group by state", list(runs)
     )
     by_state = dict(counts)
     assert not by_state.keys() & {"failed", "up_for_retry", "upstream_failed"}
@@ -53,7 +53,7 @@ def fewest_queries(cluster: Cluster) -> int:
 
 
 def test_600_waits_while_a_triggerer_is_killed(
-    cluster: Cluster, start_service: Callable[..., Service], seen: Callable[[str], None]
+    cluster: Cluster, start_service: StartService, seen: Say
 ) -> None:
     # a token that outlasts the advances: the triggerer would be killed while it renews another
     service = start_service("waits", {"access_token": demo.ACCESS_TOKEN}, token_lifetime=100 * LONG)

@@ -62,12 +62,8 @@ def collection_task(number: int) -> str:
 
 def wait(number: int, **arguments: object) -> WebCollectTaskStatusSensor:
     """Wait for one of the run's collection tasks in the triggerer."""
-    return WebCollectTaskStatusSensor(
-        task_id=f"wait_{number}",
-        collection_task_id=collection_task(number),
-        deferrable=True,
-        **{"poke_interval": 10, **arguments},
-    )
+    usual = {"collection_task_id": collection_task(number), "deferrable": True, "poke_interval": 10}
+    return WebCollectTaskStatusSensor(task_id=f"wait_{number}", **{**usual, **arguments})
 
 
 def start(number: int, **arguments: object) -> WebCollectStartSubTasksOperator:
