@@ -11,12 +11,10 @@ import json
 import resource
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DEAREST = 10
 

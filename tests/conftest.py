@@ -20,12 +20,12 @@ import pytest
 from airflow_provider_webcollect.service import pauses
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, renewal
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # slow to import, or not in every environment
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.pauses import Stop
     from tests.contract.client_requests import RequestContract
     from tests.postgresql import PostgreSQL
     from tests.storages import Storage

@@ -9,12 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 from airflow_provider_webcollect.service.pauses import Stop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 #: Whoever has started the tests in the background has them ignore SIGINT.
 _TAKES_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"

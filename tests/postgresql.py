@@ -10,8 +10,9 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg2
 
@@ -19,9 +20,6 @@ from demo.airflow_api import AirflowProblem
 from demo.ports import free_port
 from demo.processes import Processes
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 class PostgreSQL:

@@ -7,8 +7,9 @@ import functools
 import re
 import runpy
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import click
 import msgspec
@@ -25,9 +26,6 @@ from airflow_provider_webcollect.service.endpoints import ENDPOINTS
 from airflow_provider_webcollect.transfers import webcollect_to_object_storage as transfers
 from airflow_provider_webcollect.triggers import webcollect as triggers
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -121,7 +119,6 @@ def test_the_contract_tells_of_each_endpoint_what_its_declaration_says(number: i
 
 def test_every_endpoint_but_the_first_status_query_and_many_copies_at_once_has_a_command() -> None:
     named = {number: cells[3].strip("`").split() for number, cells in rows_of_endpoints().items()}
-
     assert [number for number, words in named.items() if not words] == [8, 12]
     for words in named.values():
         command: click.Command = webcollect

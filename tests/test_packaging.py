@@ -10,10 +10,11 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from collections.abc import Callable
 from importlib.metadata import PathDistribution, distribution, metadata
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import hatchling.build
 import jsonschema
@@ -28,9 +29,6 @@ from airflow_provider_webcollect.cli import run
 from airflow_provider_webcollect.get_provider_info import get_provider_info
 from airflow_provider_webcollect.ui import WebCollectPlugin
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "airflow_provider_webcollect"
@@ -59,7 +57,6 @@ def test_the_version_has_one_source(project: dict[str, Any]) -> None:
 
 def test_the_entry_points_are_the_provider_info_the_page_and_the_command_line() -> None:
     ours = [entry for entry in distribution(DISTRIBUTION).entry_points if entry.value.startswith(PACKAGE)]
-
     assert {entry.group: entry.load() for entry in ours} == {
         "airflow.plugins": WebCollectPlugin,
         "apache_airflow_provider": get_provider_info,
@@ -69,7 +66,6 @@ def test_the_entry_points_are_the_provider_info_the_page_and_the_command_line() 
 
 def test_provider_info_fits_the_schema_of_airflow() -> None:
     schema = json.loads(files("airflow").joinpath("provider_info.schema.json").read_text())
-
     jsonschema.validate(get_provider_info(), schema)
 
 
@@ -77,7 +73,6 @@ def test_provider_info_fits_the_schema_of_airflow() -> None:
 def test_constraints_are_plain_pins_in_order(constraints: Path) -> None:
     lines = pins(constraints)
     names = [match["name"] if (match := PIN.fullmatch(line)) else line for line in lines]
-
     assert [line for line in lines if not PIN.fullmatch(line)] == []
     assert names
     assert names == sorted(names)
@@ -90,7 +85,6 @@ def test_all_that_make_installs_is_pinned(project: dict[str, Any], constraints: 
     # the scenarios on a distributed Airflow run on the newest one only
     used = [group for name, group in groups.items() if name != "system" or "3.3" in constraints.name]
     wanted += [entry for group in used for entry in group if isinstance(entry, str)]
-
     names = {canonicalize_name(Requirement(line).name) for line in pins(constraints)}
     assert {canonicalize_name(Requirement(entry).name) for entry in wanted} <= names
 
@@ -122,25 +116,18 @@ def links(html: str) -> list[str]:
     return re.findall(r'(?:href|src)="([^"]*)"', html)
 
 
-def test_links_of_the_long_description_are_plain_text_while_no_repository_is_known(
+def test_the_long_description_has_plain_text_for_links_and_no_pictures_while_no_repository_is_known(
     describe: Callable[..., str],
 ) -> None:
-    assert [link for link in links(describe(README, None)) if not re.match(r"https?://|#", link)] == []
-
-
-def test_pictures_are_left_out_of_the_long_description_while_no_repository_is_known(
-    describe: Callable[..., str],
-) -> None:
-    html = describe("[`a`](docs/a.md)\n\n![b](docs/b.png)\n\nc", None)
-
-    assert re.findall(r"<p>(.*)</p>", html) == ["<code>a</code>", "c"]
+    html = describe(f"{README}\n\n[`a`](docs/a.md)\n\n![b](docs/b.png)\n\nc", None)
+    assert [link for link in links(html) if not re.match(r"https?://|#", link)] == []
+    assert re.findall(r"<p>(.*)</p>", html)[-2:] == ["<code>a</code>", "c"]
 
 
 def test_links_of_the_long_description_lead_to_the_pages_of_this_version(
     describe: Callable[..., str],
 ) -> None:
     found = links(describe(README, REPOSITORY))
-
     pages = f"{REPOSITORY}/blob/v{airflow_provider_webcollect.__version__}/"
     ours = [link.removeprefix(pages) for link in found if link.startswith(pages)]
     assert ours
@@ -159,7 +146,6 @@ row["e"](f.md)
 ```
 """
     tag = f"v{airflow_provider_webcollect.__version__}"
-
     assert links(describe(readme, f"{REPOSITORY}/")) == [
         f"{REPOSITORY}/blob/{tag}/docs/a.md#part",
         "https://example.com/b",
@@ -172,7 +158,6 @@ def test_the_wheel_holds_the_package_alone(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(ROOT)
     with zipfile.ZipFile(tmp_path / hatchling.build.build_wheel(str(tmp_path))) as wheel:
         names = wheel.namelist()
-
     dist_info = f"{PACKAGE}-{airflow_provider_webcollect.__version__}.dist-info"
     assert {name.split("/")[0] for name in names} == {PACKAGE, dist_info}
     assert {
@@ -191,16 +176,9 @@ def test_the_source_distribution_can_be_tested_and_built(
     monkeypatch.chdir(ROOT)
     with tarfile.open(tmp_path / hatchling.build.build_sdist(str(tmp_path))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-
     needed = [
-        "LICENSE",
-        "Makefile",
-        "README.md",
-        "SECURITY.md",
-        "benchmarks/waiting.py",
-        "constraints/airflow-3.3.txt",
-        "demo/__main__.py",
-        "hatch_build.py",
+        *("LICENSE", "Makefile", "README.md", "SECURITY.md", "benchmarks/waiting.py"),
+        *("constraints/airflow-3.3.txt", "demo/__main__.py", "hatch_build.py"),
         "pyproject.toml",
     ]
     assert {*needed, "tests/test_packaging.py", f"{PACKAGE}/__init__.py"} <= names
@@ -250,7 +228,6 @@ def test_a_tree_that_is_ready_is_released_under_its_own_tag_alone(tree: Path) ->
 def test_what_a_release_lacks_is_said(tree: Path, file: str, there: str, instead: str, missing: str) -> None:
     path = tree / file
     path.write_text(path.read_text().replace(there, instead))
-
     code, said = release_check(tree)
     assert (code, missing in said) == (1, True)
 

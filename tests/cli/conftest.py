@@ -9,22 +9,18 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 import tests.airflow.conftest  # noqa: F401  # gives Airflow a home before anything imports it
 from airflow_provider_webcollect.cli.main import main
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.pauses import Stop
 from tests.cli.processes import Started
 from tests.conftest import SEED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 
 class Ended(NamedTuple):
@@ -50,8 +46,15 @@ class Ended(NamedTuple):
         """The rows of ``--output csv``."""
         return list(csv.DictReader(io.StringIO(self.out, newline="")))
 
+    def refused(self, code: int, *said: str) -> None:
+        """Check that it has failed with this code and shown nothing, and that its error says all this."""
+        assert (self.code, self.out) == (code, "")
+        for each in said:
+            assert each in self.err
+
 
 Run = Callable[..., Ended]
+Show = Callable[..., list[dict[str, str]]]
 #: The ways of showing a result.
 OUTPUTS = ("table", "json", "csv")
 
@@ -150,6 +153,18 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         return Ended(code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def show(run: Run, output: str) -> Show:
+    """Runs a command that is silent on standard error, and gives its rows, shown in one of the ways."""
+
+    def show(*arguments: object) -> list[dict[str, str]]:
+        ended = run(*arguments, "-o", output)
+        assert (ended.code, ended.err) == (0, "")
+        return shown(ended, output)
+
+    return show
 
 
 @pytest.fixture

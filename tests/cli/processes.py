@@ -10,13 +10,11 @@ import subprocess
 import sys
 import termios
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 WEBCOLLECT = Path(sys.executable).with_name("webcollect")
 #: Whoever has started the tests in the background has them ignore SIGINT; and a terminal has to be taken.

@@ -6,21 +6,15 @@ import datetime
 import json
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import time_machine
 
-from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service.settings import ClientTiming
-from tests.cli.conftest import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.cli.conftest import Run
+from tests.cli.conftest import Run, Show
 
 pytestmark = [
     pytest.mark.webcollect_sandbox(enforce_limits=False, refresh_reuse="revoke"),
@@ -64,11 +58,9 @@ def stored(state: Path) -> dict[str, str]:
 
 def test_commands_use_one_refresh_token_after_another(run: Run, sandbox: Sandbox) -> None:
     task = sandbox.control.add_task(lots=[30])["task_id"]
-
     assert run("capacity").code == 0
     assert run("read", task).lines == sandbox.control.true_rows(task)
     assert renewals(sandbox) == 1
-
     sandbox.control.expire_tokens()
     assert run("capacity").code == 0
     assert run("read", task).code == 0
@@ -78,7 +70,6 @@ def test_commands_use_one_refresh_token_after_another(run: Run, sandbox: Sandbox
 @pytest.mark.usefixtures("open_umask")
 def test_only_the_user_can_read_what_is_remembered(run: Run, state: Path) -> None:
     assert run("capacity").code == 0
-
     assert state.stat().st_mode & 0o777 == 0o700
     assert len(list(state.iterdir())) == 2
     assert {path.stat().st_mode & 0o777 for path in state.iterdir()} == {0o600}
@@ -90,10 +81,8 @@ def test_without_the_variable_for_it_the_state_is_in_the_usual_folder(
 ) -> None:
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-
     assert run("capacity").code == 0
     assert run("token", "status").code == 0
-
     assert stored(tmp_path / "home" / ".local" / "state" / "webcollect")["access_token"]
 
 
@@ -104,11 +93,9 @@ def test_another_credential_does_not_take_the_token_of_the_first(
     monkeypatch.delenv("WEBCOLLECT_REFRESH_TOKEN")
     monkeypatch.setenv("WEBCOLLECT_USERNAME", demo.USERNAME)
     monkeypatch.setenv("WEBCOLLECT_PASSWORD", demo.PASSWORD)
-
     assert run("token", "status").code == 1
     assert run("capacity").code == 0
     assert run("capacity").code == 0
-
     assert renewals(sandbox) == 2
 
 
@@ -124,7 +111,6 @@ def test_no_token_is_ever_said(
         for command in (["capacity"], ["token", "status", "-o", "json"], ["read", "unknown"])
     ]
     after = stored(state)
-
     tokens = {token[name] for token in (before, after) for name in ("access_token", "refresh_token")}
     secrets = {sandbox.refresh_token} | tokens
     assert len(secrets) == 5
@@ -134,17 +120,13 @@ def test_no_token_is_ever_said(
 
 
 def test_the_status_of_the_token_says_since_when_and_until_when_it_is_there(
-    run: Run, sandbox: Sandbox, output: str
+    show: Show, run: Run, sandbox: Sandbox
 ) -> None:
     began = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     assert run("capacity").code == 0
     sent = len(sandbox.control.requests())
-
-    ended = run("token", "status", "-o", output)
-
-    assert (ended.code, ended.err) == (0, "")
+    [row] = show("token", "status")
     assert len(sandbox.control.requests()) == sent
-    [row] = shown(ended, output)
     assert row["connection"] == sandbox.url
     since, until = (datetime.datetime.fromisoformat(row[name]) for name in ("stored", "expires"))
     lifetime = sandbox.control.configure()["token_lifetime"]
@@ -155,11 +137,8 @@ def test_the_status_of_the_token_says_since_when_and_until_when_it_is_there(
 
 
 def test_the_status_is_1_while_there_is_no_token_that_can_be_used(run: Run, sandbox: Sandbox) -> None:
-    none = run("token", "status")
-    assert (none.code, none.out) == (1, "")
-    assert "no token is stored" in none.err
+    run("token", "status").refused(1, "no token is stored")
     assert renewals(sandbox) == 0
-
     assert run("token", "refresh").code == 0
     assert run("token", "status").code == 0
     with time_machine.travel(datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=2)):
@@ -167,15 +146,11 @@ def test_the_status_is_1_while_there_is_no_token_that_can_be_used(run: Run, sand
 
 
 def test_a_refresh_renews_the_token_for_the_commands_that_follow(
-    run: Run, sandbox: Sandbox, state: Path, output: str
+    show: Show, run: Run, sandbox: Sandbox, state: Path
 ) -> None:
     assert run("capacity").code == 0
     before = stored(state)
-
-    ended = run("token", "refresh", "-o", output)
-
-    assert ended.code == 0
-    [row] = shown(ended, output)
+    [row] = show("token", "refresh")
     assert row["connection"] == sandbox.url
     assert stored(state)["access_token"] != before["access_token"]
     assert renewals(sandbox) == 2
@@ -188,9 +163,7 @@ def test_where_a_new_token_cannot_be_kept_none_is_obtained(
 ) -> None:
     monkeypatch.setattr("airflow_provider_webcollect.hooks.connection.TIMING", ClientTiming(store_patience=0))
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
-
     assert run("capacity").code == 4
-
     assert renewals(sandbox) == 0
 
 
@@ -199,10 +172,9 @@ def test_without_a_credential_to_renew_it_a_refresh_is_refused(
 ) -> None:
     monkeypatch.delenv("WEBCOLLECT_REFRESH_TOKEN")
     monkeypatch.setenv("WEBCOLLECT_ACCESS_TOKEN", sandbox.access_token)
-
-    ended = run("token", "refresh")
-
-    assert ended.code == 3
-    assert "the connection has nothing to obtain an access token with" in ended.err
-    assert "the extra `refresh_token` is WEBCOLLECT_REFRESH_TOKEN" in ended.err
+    run("token", "refresh").refused(
+        3,
+        "the connection has nothing to obtain an access token with",
+        "the extra `refresh_token` is WEBCOLLECT_REFRESH_TOKEN",
+    )
     assert renewals(sandbox) == 0

@@ -5,23 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from airflow_provider_webcollect import read_landing
-from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox import Sandbox, demo
 from demo.ports import free_port
 from tests.airflow.conftest import airflow_database, airflow_home  # noqa: F401  # fixtures
-from tests.cli.conftest import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.cli.conftest import Run
-    from tests.cli.processes import Started
-    from tests.storages import Storage
+from tests.cli.conftest import Run, shown
+from tests.cli.processes import Started
+from tests.storages import Storage
 
 pytestmark = [
     pytest.mark.webcollect_sandbox(enforce_limits=False),
@@ -84,9 +79,7 @@ class TestService:
     ) -> None:
         set_connection()
         task = sandbox.control.add_task(lots=[30], subtasks=3)["task_id"]
-
         ended = run("status", task, "--conn-id", CONN_ID, "-o", output)
-
         assert ended.code == 0, ended.err
         [row] = shown(ended, output)
         assert (row["task"], row["status"], row["sub_tasks"]) == (task, "Finished", "3")
@@ -95,7 +88,6 @@ class TestService:
     @pytest.mark.parametrize("command", [["capacity"], ["token", "status"]], ids=" ".join)
     def test_a_connection_that_airflow_does_not_have_is_named(self, run: Run, command: list[str]) -> None:
         ended = run(*command, "--conn-id", "output")
-
         assert (ended.code, ended.out) == (3, "")
         assert ended.err.startswith("Error: Airflow gives no connection output: The conn_id `output` isn't")
         assert "Name another one, or go without Airflow with --url" in ended.err
@@ -113,25 +105,17 @@ class TestService:
         self, run: Run, set_connection: Callable[..., None], fields: dict[str, Any], named: str
     ) -> None:
         set_connection(**fields)
-
-        ended = run("capacity", "--conn-id", CONN_ID)
-
-        assert ended.code == 2
-        assert f"Error: {named}" in ended.err
+        run("capacity", "--conn-id", CONN_ID).refused(2, f"Error: {named}")
 
     def test_that_airflow_is_not_installed_is_said(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "airflow.settings", None)
-
         for command in (
             ["capacity", "--conn-id", "any"],
             ["status"],
             ["token", "status"],
             ["landing", "verify", "s3://any@bucket/folder"],
         ):
-            ended = run(*command)
-
-            assert (ended.code, ended.out) == (2, "")
-            assert "apache-airflow, which cannot be imported here" in ended.err
+            run(*command).refused(2, "apache-airflow, which cannot be imported here")
 
     @pytest.mark.at_night
     def test_a_configuration_that_airflow_cannot_start_with_is_said_without_its_values(
@@ -140,7 +124,6 @@ class TestService:
         wrong = "nothing://airflow:the-password@host/airflow"
         monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", wrong)
         ended = start("capacity", "--conn-id", "any")
-
         assert ended.end() == 2
         assert ended.err.splitlines()[-1].startswith("Error: Airflow cannot start with its configuration (")
         assert "Traceback" not in ended.err
@@ -151,20 +134,15 @@ class TestService:
     ) -> None:
         address = f"http://127.0.0.1:{free_port()}"
         set_connection(host=address, extra={"refresh_token": "any"})
-
-        ended = run("capacity", "--conn-id", CONN_ID)
-
-        assert ended.code == 4
-        assert f"no connection to {address} (the connection {CONN_ID}): " in ended.err
+        run("capacity", "--conn-id", CONN_ID).refused(
+            4, f"no connection to {address} (the connection {CONN_ID}): "
+        )
         assert sum(no_pauses) < 5
 
     def test_without_options_it_is_the_usual_connection(
         self, run: Run, set_connection: Callable[..., None]
     ) -> None:
-        ended = run("capacity")
-        assert ended.code == 3
-        assert "webcollect_default" in ended.err
-
+        run("capacity").refused(3, "webcollect_default")
         set_connection("webcollect_default")
         assert run("capacity").code == 0
 
@@ -173,7 +151,6 @@ class TestService:
     ) -> None:
         set_connection()
         monkeypatch.setenv("WEBCOLLECT_URL", "ftp://elsewhere")
-
         assert run("capacity").code == 2
         assert run("capacity", "--conn-id", CONN_ID).code == 0
 
@@ -181,11 +158,7 @@ class TestService:
         self, run: Run, sandbox: Sandbox, set_connection: Callable[..., None]
     ) -> None:
         set_connection()
-
-        ended = run("capacity", "--conn-id", CONN_ID, "--url", sandbox.url)
-
-        assert ended.code == 2
-        assert "--url" in ended.err
+        run("capacity", "--conn-id", CONN_ID, "--url", sandbox.url).refused(2, "--url")
         assert sandbox.control.requests() == []
 
     def test_the_token_is_the_one_that_airflow_s_tasks_share(
@@ -203,7 +176,6 @@ class TestService:
         finally:
             for name in ("token", "renewal"):
                 Variable.delete(f"webcollect_{name}__{CONN_ID}")
-
         assert ended.code == 0
         assert ended.json[0]["connection"] == CONN_ID
         assert shared["access_token"] not in ended.out
@@ -251,7 +223,6 @@ class TestService:
         with stored(kept):
             reading = start("read", task, "--conn-id", "in_database")
             assert reading.end() == 0, reading.err
-
         rows = [json.loads(line) for line in reading.out.split("\n") if line]
         assert rows == sandbox.control.true_rows(task)
         assert "unknown_extra" in reading.err
@@ -304,9 +275,4 @@ class TestStorage:
         named: str,
     ) -> None:
         set_connection("my_storage", **bucket)
-
-        ended = run("landing", "verify", *place)
-
-        assert (ended.code, ended.out) == (2, "")
-        assert named in ended.err
-        assert place[0] in ended.err
+        run("landing", "verify", *place).refused(2, named, place[0])

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.conftest import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.cli.conftest import Run
+from airflow_provider_webcollect.sandbox import Sandbox
+from tests.cli.conftest import Run, shown
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -105,13 +101,12 @@ class TestDecisions:
     ) -> None:
         facts = run("landing", "verify", folder, "-o", "json").json[0]
         assert (facts["rows"], facts["staged_rows"], facts["discarded_rows"]) == (100, 40, None)
-        asked = run("landing", "discard", folder, "bad")
-        assert asked.code == 2
-        assert f"Delete the rows of bad that wait for a decision at {folder}?" in asked.err
-        absent = run("landing", "discard", folder, "other", "--yes")
-        assert absent.code == 3
-        assert "no rows of other wait for a decision" in absent.err
-        assert "40 rows of bad (staged)" in absent.err
+        run("landing", "discard", folder, "bad").refused(
+            2, f"Delete the rows of bad that wait for a decision at {folder}?"
+        )
+        run("landing", "discard", folder, "other", "--yes").refused(
+            3, "no rows of other wait for a decision", "40 rows of bad (staged)"
+        )
         ended = run("landing", "discard", folder, "bad", "--yes")
         assert ended.code == 0, ended.err
         facts = run("landing", "verify", folder, "-o", "json").json[0]
@@ -128,9 +123,9 @@ class TestDecisions:
         rows = sandbox.control.true_rows(task)
         assert run("landing", "cat", folder, "--quarantined", 2).lines == rows[100:]
         assert run("landing", "cat", folder).lines == rows[:100]
-        absent = run("landing", "cat", folder, "--quarantined", 1)
-        assert (absent.code, absent.out) == (3, "")
-        assert "no rows of commit 1 wait for a decision" in absent.err
+        run("landing", "cat", folder, "--quarantined", 1).refused(
+            3, "no rows of commit 1 wait for a decision"
+        )
         (line,) = json.loads(run("landing", "accept", folder, "bad", "-o", "json").out)
         checks = "columns.price.filled"
         assert line == {"run": "bad", "rows": 40, "was": "quarantined", "commit": 2, "checks": checks}
@@ -147,7 +142,5 @@ class TestDecisions:
 def test_wrong_checks_are_wrong_usage(
     run: Run, connected: None, folder: Path, checks: str, message: str
 ) -> None:
-    ended = run("land", "t", folder, "--checks", checks)
-    assert ended.code == 2
-    assert message in ended.err
+    run("land", "t", folder, "--checks", checks).refused(2, message)
     assert not folder.exists()

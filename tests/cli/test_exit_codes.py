@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 
 from airflow_provider_webcollect import __version__
 from airflow_provider_webcollect.cli.main import webcollect
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.settings import ClientTiming
 from demo.ports import free_port
+from tests.cli.conftest import Run
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.cli.conftest import Run
-
-pytestmark = [
-    pytest.mark.webcollect_sandbox(enforce_limits=False),
-    pytest.mark.usefixtures("connected"),
-]
+pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.usefixtures("connected")]
 
 
 def paths(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -41,9 +34,7 @@ def test_every_command_explains_itself_in_80_columns(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-
     ended = run(*command, "--help")
-
     usage, _, text = ended.out.partition("\n\n")
     assert (ended.code, ended.err) == (0, "")
     assert usage.startswith(f"Usage: {' '.join(['webcollect', *command])}")
@@ -135,11 +126,7 @@ def test_a_wrong_argument_is_named_and_nothing_is_sent(
 ) -> None:
     (tmp_path / "LATIN").write_bytes("bücher".encode("latin-1"))
     (tmp_path / "WORDS").write_text("https://shop.example/1\nshoes\n")
-
-    ended = run(*(str(tmp_path / each) if each.isupper() else each for each in arguments))
-
-    assert (ended.code, ended.out) == (2, "")
-    assert named in ended.err
+    run(*(str(tmp_path / each) if each.isupper() else each for each in arguments)).refused(2, named)
     assert sandbox.control.requests() == []
 
 
@@ -156,11 +143,7 @@ def test_a_wrong_variable_of_the_environment_is_named(
     run: Run, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(f"WEBCOLLECT_{name}", value)
-
-    ended = run("capacity")
-
-    assert ended.code == 2
-    assert f"WEBCOLLECT_{name} is" in ended.err
+    run("capacity").refused(2, f"WEBCOLLECT_{name} is")
 
 
 @pytest.mark.parametrize(
@@ -180,9 +163,7 @@ def test_wrong_credentials_are_refused_and_named(
     monkeypatch.delenv("WEBCOLLECT_ACCESS_TOKEN")
     for name, value in wrong.items():
         monkeypatch.setenv(f"WEBCOLLECT_{name}", value)
-
     ended = run("capacity")
-
     assert (ended.code, ended.out) == (3, "")
     assert ended.err.startswith("Error: ")
     assert named in ended.err
@@ -223,9 +204,7 @@ def test_a_service_that_cannot_be_reached_is_named_within_seconds(
         monkeypatch.setenv(f"WEBCOLLECT_{name}", value)
     if command[0] == "token" and not credentials:
         monkeypatch.setenv("WEBCOLLECT_REFRESH_TOKEN", "r")
-
     ended = run(*(address if each == "ADDRESS" else each for each in command))
-
     # the service may be there later
     assert (ended.code, ended.out) == (4, "")
     assert ended.err.startswith("Error: ")
@@ -249,11 +228,9 @@ def test_a_long_command_goes_on_and_says_by_one_counter_what_it_waits_for(
     monkeypatch.setenv("WEBCOLLECT_USERNAME", "demo")
     monkeypatch.setenv("WEBCOLLECT_PASSWORD", "sandbox-password")
     folder = str(tmp_path / "landed")
-
-    ended = run(*(folder if each == "FOLDER" else each for each in command), "--url", address)
-
-    assert ended.code == 4
-    assert f"no connection to {address} (--url): " in ended.err
+    run(*(folder if each == "FOLDER" else each for each in command), "--url", address).refused(
+        4, f"no connection to {address} (--url): "
+    )
     [message] = caplog.messages
     assert f"no connection to {address} (--url): " in message
     attempt = re.match(r"Attempt (\d) of at most 7 follows", message)
@@ -264,8 +241,6 @@ def test_a_long_command_goes_on_and_says_by_one_counter_what_it_waits_for(
 
 def test_a_service_that_fails_may_work_later(run: Run, sandbox: Sandbox, no_pauses: list[float]) -> None:
     sandbox.control.fail("/cloudextraction/task/stats", times=None)
-
     assert run("capacity").code == 4
-
     sandbox.control.clear_faults()
     assert run("capacity").code == 0

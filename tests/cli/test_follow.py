@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_webcollect.sandbox import Sandbox
 from demo.ports import free_port
-from tests.cli.conftest import shown
-from tests.interruption import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.cli.conftest import Run
-    from tests.cli.processes import Started
+from tests.cli.conftest import Run, shown
 
 STATUSES = "/cloudextraction/statuses/v2"
 #: Seconds that a run takes, of which nothing passes unless a test advances the time.
@@ -50,9 +42,7 @@ def test_runs_are_followed_to_their_end_with_one_status_query_for_all(
     run: Run, sandbox: Sandbox, advancing: list[float], output: str
 ) -> None:
     ids = [sandbox.control.add_task(rows=120, state="Extracting")["task_id"] for _ in range(3)]
-
     ended = run("follow", *ids, "--every", 7, "-o", output)
-
     assert ended.code == 0
     found = {row["task"]: row["status"] for row in shown(ended, output)}
     assert found == dict.fromkeys(ids, "Finished")
@@ -67,9 +57,7 @@ def test_a_stopped_run_is_exit_code_1_after_the_others_have_ended(
 ) -> None:
     stopped, other = (sandbox.control.add_task(state="Extracting")["task_id"] for _ in range(2))
     sandbox.control.stop_task(stopped)
-
     ended = run("follow", stopped, other, "-o", "json")
-
     assert ended.code == 1
     assert [row["status"] for row in ended.json] == ["Stopped", "Finished"]
     assert ended.err.endswith(f"\nTask {stopped}: its run was stopped\n")
@@ -81,9 +69,7 @@ def test_the_run_after_the_one_that_is_shown_is_followed(
     task_id = sandbox.control.add_task(state="Finished")["task_id"]
     steps = iter((lambda: sandbox.control.start_task(task_id), lambda: sandbox.control.advance(LONG)))
     monkeypatch.setattr(time, "sleep", lambda seconds: next(steps)())
-
     ended = run("follow", "--next", task_id, "--every", 1, "-o", "json")
-
     assert ended.code == 0
     assert "Extracting" in ended.err
     assert queried(sandbox, STATUSES) == 3
@@ -95,9 +81,7 @@ def test_an_error_that_may_pass_is_said_and_does_not_end_it(
 ) -> None:
     task_id = sandbox.control.add_task(state="Extracting")["task_id"]
     sandbox.control.fail(STATUSES, status=503, times=10)
-
     ended = run("follow", task_id)
-
     assert ended.code == 0
     assert "HTTP 503" in ended.err
 
@@ -165,20 +149,6 @@ def test_a_run_that_next_waits_for_is_announced(run: Run, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(time, "sleep", interrupt)
 
-    ended = run("follow", "--next", "00000000-0000-4000-8000-000000000000")
-
-    assert ended.code == 130
-    assert "The service does not show task" in ended.err
-    assert "--next waits until it does" in ended.err
-
-
-def test_ctrl_c_ends_it(start: Callable[..., Started], sandbox: Sandbox) -> None:
-    task_id = sandbox.control.add_task(state="Extracting")["task_id"]
-
-    following = start("follow", task_id, terminal=True)
-    until(lambda: "Extracting" in following.err)
-    following.interrupt()
-
-    assert following.end() == 130
-    assert following.out == ""
-    assert "Interrupted" in following.err
+    run("follow", "--next", "00000000-0000-4000-8000-000000000000").refused(
+        130, "The service does not show task", "--next waits until it does"
+    )

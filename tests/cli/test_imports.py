@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.cli.conftest import Run
+from airflow_provider_webcollect.sandbox import Sandbox
+from tests.cli.conftest import Run
 
 #: Runs commands one after another, and writes their exit codes and all that is imported then into a file.
 SCRIPT = """
@@ -38,18 +35,10 @@ def imported_by(tmp_path: Path, *commands: list[str]) -> set[str]:
 
 def test_help_imports_nothing_that_takes_long(tmp_path: Path) -> None:
     commands = [
-        [],
-        ["land"],
-        ["read"],
-        ["status"],
-        ["landing"],
-        ["landing", "sql"],
-        ["token", "refresh"],
-        ["task", "copy"],
+        *([], ["land"], ["read"], ["status"], ["landing"], ["landing", "sql"]),
+        *(["token", "refresh"], ["task", "copy"]),
     ]
-
     packages = imported_by(tmp_path, *([*command, "--help"] for command in commands), ["--version"])
-
     assert "click" in packages
     assert not packages & {"airflow", "httpx", "requests", "urllib3", "pyarrow", "duckdb", "fsspec", "rich"}
 
@@ -57,7 +46,6 @@ def test_help_imports_nothing_that_takes_long(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("connected")
 def test_what_goes_without_airflow_does_not_import_it(tmp_path: Path, sandbox: Sandbox) -> None:
     task, folder = sandbox.control.add_task(lots=[30])["task_id"], str(tmp_path / "landed")
-
     packages = imported_by(
         tmp_path,
         ["capacity"],
@@ -70,7 +58,6 @@ def test_what_goes_without_airflow_does_not_import_it(tmp_path: Path, sandbox: S
         ["landing", "sql", folder, "select count(*) from landing"],
         ["landing", "clean", folder],
     )
-
     assert "pyarrow" in packages
     assert "airflow" not in packages
 
@@ -82,8 +69,6 @@ def test_what_reads_a_landing_sends_no_requests_and_needs_no_client(
     task, folder = sandbox.control.add_task(lots=[30])["task_id"], str(tmp_path / "landed")
     run("land", task, folder)
     sandbox.control.clear_requests()
-
     packages = imported_by(tmp_path, ["landing", "verify", folder], ["landing", "cat", folder])
-
     assert not packages & {"airflow", "httpx", "requests", "urllib3", "duckdb"}
     assert sandbox.control.requests() == []

@@ -5,77 +5,53 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.conftest import Ended
-from tests.cli.processes import WEBCOLLECT
+from airflow_provider_webcollect.sandbox import Sandbox
+from tests.cli.conftest import Run
+from tests.cli.processes import WEBCOLLECT, Started
 from tests.cli.test_read import cursor
 from tests.interruption import until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.cli.conftest import Run
-    from tests.cli.processes import Started
-
-pytestmark = [
-    pytest.mark.webcollect_sandbox(enforce_limits=False),
-    pytest.mark.usefixtures("connected"),
-]
-
-
-@pytest.mark.parametrize("command", ["read", pytest.param("cat", marks=pytest.mark.at_night)])
-def test_nobody_taking_the_rows_any_more_is_no_failure(
-    start: Callable[..., Started], run: Run, sandbox: Sandbox, tmp_path: Path, command: str
-) -> None:
-    task = sandbox.control.add_task(lots=[4000])["task_id"]
-    run("land", task, tmp_path / "landed")
-    arguments = ["read", task] if command == "read" else ["landing", "cat", tmp_path / "landed"]
-    reading = start(*arguments, reading=False)
-
-    row = json.loads(reading.stdout.readline())
-    reading.stdout.close()
-
-    assert (reading.end(), reading.err) == (0, "")
-    assert row == sandbox.control.true_rows(task)[0]
+pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.usefixtures("connected")]
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("command", "taken"),
     [
-        ["status"],
+        (["read", "TASK"], 1),
+        (["status"], 0),
         *(
-            pytest.param(command, marks=pytest.mark.at_night)
-            for command in (
-                ["--help"],
-                ["status", "-o", "json"],
-                ["status", "-o", "csv"],
-                ["landing", "verify", "FOLDER"],
-                ["landing", "sql", "FOLDER", "from landing"],
+            pytest.param(command, taken, marks=pytest.mark.at_night)
+            for command, taken in (
+                (["landing", "cat", "FOLDER"], 1),
+                (["--help"], 0),
+                (["status", "-o", "json"], 0),
+                (["status", "-o", "csv"], 0),
+                (["landing", "verify", "FOLDER"], 0),
+                (["landing", "sql", "FOLDER", "from landing"], 0),
             )
         ),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_a_reader_that_ends_at_once_is_no_failure(
-    start: Callable[..., Started], run: Run, task: str, tmp_path: Path, command: list[str]
+def test_a_reader_that_ends_at_once_or_after_a_row_is_no_failure(
+    start: Callable[..., Started], run: Run, sandbox: Sandbox, tmp_path: Path, command: list[str], taken: int
 ) -> None:
-    run("land", task, tmp_path / "landed")
-    folder = str(tmp_path / "landed")
-    writing = start(*(folder if word == "FOLDER" else word for word in command), reading=False)
-
+    task, folder = sandbox.control.add_task(lots=[4000])["task_id"], str(tmp_path / "landed")
+    run("land", task, folder)
+    writing = start(*({"TASK": task, "FOLDER": folder}.get(word, word) for word in command), reading=False)
+    rows = [json.loads(writing.stdout.readline()) for _ in range(taken)]
     writing.stdout.close()
-
     assert (writing.end(), writing.err) == (0, "")
+    assert rows == sandbox.control.true_rows(task)[:taken]
 
 
 #: Runs what is installed as `webcollect`, and interrupts it when it first imports what is named.
@@ -100,7 +76,6 @@ sys.exit(entry.load()())
 def test_an_interrupt_while_modules_are_imported_gives_no_traceback(module: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED_AT, module]
     ended = subprocess.run(command, capture_output=True, text=True)
-
     assert (ended.returncode, ended.stdout) == (130, "")
     assert ended.stderr in {"", "Interrupted\n"}
 
@@ -110,9 +85,7 @@ def test_json_has_letters_as_they_are_and_is_json_whatever_the_terminal_knows(
 ) -> None:
     name = "Prix d'été 价格 \x9b2J\u202e"
     sandbox.control.add_task(lots=[30], name=name)
-
     said = run("status", "-o", "json").out
-
     assert "Prix d'été 价格 " in said
     assert {character for character in said if not character.isprintable()} == {"\n"}
     assert name in [row["name"] for row in json.loads(said)]
@@ -157,7 +130,6 @@ def test_an_output_that_cannot_be_written_gives_no_traceback(task: str, command:
     arguments = [task if word == "TASK" else word for word in command]
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run([WEBCOLLECT, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
-
     assert ended.returncode == 4
     assert "No space left" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -173,71 +145,34 @@ def test_a_terminal_that_knows_no_such_characters_gets_others(
     arguments = ["status"] if command == ["status"] else ["landing", "cat", str(tmp_path / "landed")]
     environment = os.environ | {"PYTHONIOENCODING": "iso-8859-1"}
     ended = subprocess.run([WEBCOLLECT, *arguments], env=environment, capture_output=True)
-
     assert ended.returncode == 0
     assert b"Traceback" not in ended.stderr
 
 
-#: Runs commands one after the other, each with its environment; a line on both outputs ends what it says.
-COMMANDS = """
-import json, os, sys
-from airflow_provider_webcollect.cli.main import main
-
-for environment, arguments in json.loads(sys.argv[1]):
-    os.environ.update(environment)
-    code = main(arguments)
-    for output in (sys.stdout, sys.stderr):
-        print(f"ended {code}", file=output, flush=True)
-"""
-
-
 @pytest.mark.at_night
 def test_a_database_that_airflow_does_not_have_is_said_in_a_sentence(
-    sandbox: Sandbox, tmp_path: Path
+    start: Callable[..., Started], sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = connection(sandbox, "variable", refresh_token=sandbox.refresh_token)
-    status, *keeping = in_one_process(
-        tmp_path,
-        (connection(sandbox, "memory", access_token=sandbox.access_token), "status"),
-        (kept, "capacity"),
-        (kept, "token", "status"),
-        (kept, "token", "refresh"),
-    )
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow"))
+
+    def ended(store: str, credential: dict[str, str], *command: str) -> Started:
+        fields = {"conn_type": "webcollect", "host": sandbox.url, "extra": credential}
+        monkeypatch.setenv("AIRFLOW_CONN_MY_SERVICE", json.dumps(fields))
+        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE", store)
+        return start(*command, "--conn-id", "my_service")
 
     # it needs nothing of the database
-    assert status.code == 0
+    status = ended("memory", {"access_token": sandbox.access_token}, "status")
+    assert status.end() == 0
     for word in ("sqlite", "[SQL", "Traceback"):
         assert word not in status.err
-    for ended in keeping:
-        assert (ended.code, ended.out) == (3, "")
-        [said] = [line for line in ended.err.splitlines() if "sqlite" in line or line.startswith("Error")]
+    for command in (["capacity"], ["token", "status"], ["token", "refresh"]):
+        keeping = ended("variable", {"refresh_token": sandbox.refresh_token}, *command)
+        assert (keeping.end(), keeping.out) == (3, "")
+        [said] = [line for line in keeping.err.splitlines() if "sqlite" in line or line.startswith("Error")]
         assert said.startswith(
             "Error: Airflow keeps the token of the connection my_service, but its database"
         )
         assert "`airflow db migrate` sets it up" in said
-        assert "Traceback" not in ended.err
+        assert "Traceback" not in keeping.err
     assert sandbox.control.requests("/token") == []
-
-
-def connection(sandbox: Sandbox, store: str, **credential: str) -> dict[str, str]:
-    """Return an environment with the connection ``my_service``, whose tokens are kept in that store."""
-    fields = {"conn_type": "webcollect", "host": sandbox.url, "extra": credential}
-    return {"AIRFLOW_CONN_MY_SERVICE": json.dumps(fields), "AIRFLOW__WEBCOLLECT__TOKEN_STORE": store}
-
-
-def in_one_process(tmp_path: Path, *commands: tuple[dict[str, str], *tuple[str, ...]]) -> list[Ended]:
-    """Run commands for ``my_service`` in one process: an Airflow (without a database) starts slowly."""
-    named = [(environment, [*arguments, "--conn-id", "my_service"]) for environment, *arguments in commands]
-    done = subprocess.run(
-        [sys.executable, "-c", COMMANDS, json.dumps(named)],
-        env=os.environ | {"AIRFLOW_HOME": str(tmp_path / "airflow")},
-        capture_output=True,
-        text=True,
-    )
-    end = re.compile(r"^ended (\d)\n", re.MULTILINE)
-    outs, errs = end.split(done.stdout), end.split(done.stderr)
-    assert len(outs) == len(errs) == 2 * len(commands) + 1, done.stderr
-    return [
-        Ended(int(code), out, err)
-        for out, code, err in zip(outs[:-1:2], outs[1::2], errs[:-1:2], strict=True)
-    ]

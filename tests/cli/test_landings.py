@@ -7,19 +7,14 @@ import json
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.conftest import OUTPUTS, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.cli.conftest import Run
-    from tests.cli.processes import Started
+from airflow_provider_webcollect.sandbox import Sandbox
+from tests.cli.conftest import OUTPUTS, Run, Show, shown
+from tests.cli.processes import Started
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -78,13 +73,10 @@ def leave(folder: Path, name: str, days: float) -> None:
 
 class TestVerify:
     def test_of_a_landing_that_is_whole_the_facts_of_the_manifest_are_shown(
-        self, run: Run, landed: Path, task: str, output: str
+        self, show: Show, landed: Path, task: str
     ) -> None:
-        ended = run("landing", "verify", landed, "-o", output)
-
+        [row] = show("landing", "verify", landed)
         manifest = json.loads((landed / "_manifest.json").read_text())
-        assert (ended.code, ended.err) == (0, "")
-        [row] = shown(ended, output)
         assert row.pop("run").endswith(manifest["run"]["run_id"])
         assert task in row.pop("source")
         assert row == {
@@ -105,12 +97,8 @@ class TestVerify:
         whole, damaged, _ = parts(landed)
         content = damaged.read_bytes()
         damage(damaged)
-
         ended = run("landing", "verify", landed)
-
-        assert (ended.code, ended.out) == (1, "")
-        assert damaged.name in ended.err
-        assert said in ended.err
+        ended.refused(1, damaged.name, said)
         assert whole.name not in ended.err
         damaged.write_bytes(content)
         assert run("landing", "verify", landed).code == 0
@@ -124,9 +112,7 @@ class TestVerify:
                 ["changes", "--key", "id", "--since", "r"],
             ):
                 query = ["select 1"] if command == ["sql"] else []
-
                 ended = run("landing", *command, folder, *query)
-
                 assert (ended.code, ended.out) == (1, ""), command
                 assert ended.err.startswith("Error: ")
                 assert str(folder) in ended.err
@@ -140,9 +126,7 @@ class TestCat:
         self, run: Run, land: Callable[..., Path], sandbox: Sandbox, task: str, form: str
     ) -> None:
         folder = land("--format", form)
-
         ended = run("landing", "cat", folder)
-
         assert (ended.code, ended.err) == (0, "")
         assert ended.lines == sandbox.control.true_rows(task)
 
@@ -154,7 +138,6 @@ class TestCat:
             sandbox.control.grow(task, grown)
             folder = land(*incremental)
         rows = sandbox.control.true_rows(task)
-
         count = ("landing", "sql", folder, "select count(*) n from landing", "-o", "json")
         for some, first in (
             *((["--new-only"], 307), (["--since", 0], 0), (["--since", 1], 300)),
@@ -162,28 +145,22 @@ class TestCat:
         ):
             assert run("landing", "cat", folder, *some).lines == rows[first:]
             assert run(*count, *some).json == [{"n": 312 - first}]
-        ended = run("landing", "cat", folder, "--since", 4)
-        assert (ended.code, ended.out) == (2, "")
-        assert "--since is 4; the last commit of" in ended.err
+        run("landing", "cat", folder, "--since", 4).refused(2, "--since is 4; the last commit of")
 
 
 class TestSql:
     def test_a_query_counts_exactly_the_rows_of_the_manifest(
-        self, run: Run, landed: Path, sandbox: Sandbox, task: str, output: str
+        self, show: Show, landed: Path, sandbox: Sandbox, task: str
     ) -> None:
         foreign = landed / parts(landed)[0].name.replace("part-00001", "part-00009")
         foreign.write_bytes(parts(landed)[0].read_bytes())
         (landed / "other.jsonl").write_bytes(parts(landed)[1].read_bytes())
-
         query = (
             "select left(id, 6) as batch, keyword, count(*) as number from landing group by all order by all"
         )
-
-        ended = run("landing", "sql", landed, query, "-o", output)
-
-        assert ended.code == 0
+        found = show("landing", "sql", landed, query)
         groups = Counter((row["id"][:6], row["keyword"]) for row in sandbox.control.true_rows(task))
-        assert shown(ended, output) == [
+        assert found == [
             {"batch": batch, "keyword": keyword, "number": str(number)}
             for (batch, keyword), number in sorted(groups.items())
         ]
@@ -191,7 +168,6 @@ class TestSql:
     @pytest.mark.parametrize("query", ["selec", "select * from nowhere", "select nothing from landing"])
     def test_a_wrong_query_is_wrong_usage(self, run: Run, landed: Path, query: str) -> None:
         ended = run("landing", "sql", landed, query)
-
         assert (ended.code, ended.out) == (2, "")
         assert query.split()[-1] in ended.err or "nothing" in ended.err
 
@@ -212,7 +188,6 @@ class TestSql:
         self, run: Run, landed: Path, query: str, table: str, rows: list[dict[str, str]]
     ) -> None:
         ended = {output: run("landing", "sql", landed, query, "-o", output) for output in OUTPUTS}
-
         assert ended["table"].out.split() == table.split()
         assert shown(ended["json"], "json") == shown(ended["csv"], "csv") == rows
         assert (
@@ -247,64 +222,35 @@ class TestByKey:
         runs = json.loads((folder / "_manifest.json").read_text())["history"]
         return [str(datetime.datetime.fromisoformat(run["finished_at"])) for run in runs]
 
-    def test_latest_shows_the_newest_row_of_each_key(
-        self, run: Run, folder: Path, times: list[str], output: str
+    @pytest.mark.parametrize(
+        ("command", "columns", "rows"),
+        [
+            ("latest", "id url price landed_at", ["4 b 2.00 T1", "5 a 1.50 T1", "6 c 3.00 T1"]),
+            ("latest --key price", "id", ["1", "4", "5", "6"]),
+            ("changes --since second --compare price", "id change", ["5 changed", "6 new"]),
+            ("changes --since T0 --compare price", "id change", ["5 changed", "6 new"]),
+            ("changes --since second", "id", ["4", "5", "6"]),
+            ("changes --since T1", "id", []),
+            (
+                "history --compare price",
+                "url price valid_from valid_to",
+                ["a 1.00 T0 T1", "b 2.00 T0 -", "a 1.50 T1 -", "c 3.00 T1 -"],
+            ),
+        ],
+    )
+    def test_rows_are_shown_by_their_key(
+        self, show: Show, folder: Path, times: list[str], command: str, columns: str, rows: list[str]
     ) -> None:
-        ended = run("landing", "latest", folder, "--key", "url", "-o", output)
-
-        assert (ended.code, ended.err) == (0, "")
-        assert [(row["id"], row["url"], row["price"]) for row in shown(ended, output)] == [
-            ("4", "b", "2.00"),
-            ("5", "a", "1.50"),
-            ("6", "c", "3.00"),
-        ]
-        assert {row["landed_at"] for row in shown(ended, output)} == {times[1]}
-
-    def test_several_columns_can_be_the_key(self, run: Run, folder: Path) -> None:
-        rows = run("landing", "latest", folder, "--key", "url", "--key", "price", "-o", "json").json
-
-        assert [row["id"] for row in rows] == ["1", "4", "5", "6"]
-
-    def test_changes_shows_what_is_new_and_what_has_changed(
-        self, run: Run, folder: Path, times: list[str], output: str
-    ) -> None:
-        for since in ("second", times[0]):
-            ended = run(
-                *("landing", "changes", folder, "--key", "url", "--since", since),
-                *("--compare", "price", "-o", output),
-            )
-
-            assert (ended.code, ended.err) == (0, "")
-            assert [(row["id"], row["change"]) for row in shown(ended, output)] == [
-                ("5", "changed"),
-                ("6", "new"),
-            ]
-        ended = run("landing", "changes", folder, "--key", "url", "--since", "second", "-o", "json")
-        assert [row["id"] for row in ended.json] == ["4", "5", "6"]
-        ended = run("landing", "changes", folder, "--key", "url", "--since", times[1], "-o", "json")
-        assert (ended.code, ended.json) == (0, [])
-
-    def test_history_shows_the_periods(self, run: Run, folder: Path, times: list[str]) -> None:
-        ended = run("landing", "history", folder, "--key", "url", "--compare", "price", "-o", "json")
-
-        assert ended.code == 0
-        assert [(row["url"], row["price"], row["valid_from"], row["valid_to"]) for row in ended.json] == [
-            ("a", "1.00", times[0], times[1]),
-            ("b", "2.00", times[0], None),
-            ("a", "1.50", times[1], None),
-            ("c", "3.00", times[1], None),
-        ]
+        name, *options = [times[int(word[1])] if word in {"T0", "T1"} else word for word in command.split()]
+        shown = show("landing", name, folder, "--key", "url", *options)
+        found = [" ".join(row.get(column, "-") for column in columns.split()) for row in shown]
+        assert found == [row.replace("T0", times[0]).replace("T1", times[1]) for row in rows]
 
     def test_times_are_in_utc_wherever_it_runs(
-        self,
-        start: Callable[..., Started],
-        folder: Path,
-        times: list[str],
-        monkeypatch: pytest.MonkeyPatch,
+        self, start: Callable[..., Started], folder: Path, times: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("TZ", "Asia/Tokyo")
         ended = start("landing", "latest", folder, "--key", "url", "-o", "json")
-
         assert ended.end() == 0
         assert {row["landed_at"] for row in json.loads(ended.out)} == {times[1]}
 
@@ -322,14 +268,10 @@ class TestByKey:
     def test_a_column_that_is_there_is_needed_as_the_key(
         self, run: Run, folder: Path, command: list[str], options: list[str], said: str
     ) -> None:
-        ended = run("landing", *command, folder, *options)
-
-        assert (ended.code, ended.out) == (2, "")
-        assert said in ended.err
+        run("landing", *command, folder, *options).refused(2, said)
 
     def test_a_time_without_a_zone_is_wrong_usage(self, run: Run, folder: Path) -> None:
         ended = run("landing", "changes", folder, "--key", "url", "--since", "2026-01-01")
-
         assert (ended.code, ended.out) == (2, "")
         assert ended.err.startswith("Error: --since is '2026-01-01'; it must be a time with a zone")
 
@@ -339,11 +281,9 @@ class TestByKey:
     ) -> None:
         monkeypatch.setitem(sys.modules, "duckdb", None)
         key = ["--key", "url"] if command in self.COMMANDS else []
-
-        ended = run("landing", command[0], folder, *command[1:], *key)
-
-        assert (ended.code, ended.out) == (2, "")
-        assert "install airflow-provider-webcollect[duckdb]" in ended.err
+        run("landing", command[0], folder, *command[1:], *key).refused(
+            2, "install airflow-provider-webcollect[duckdb]"
+        )
 
 
 class TestClean:
@@ -358,9 +298,7 @@ class TestClean:
 
     def test_without_yes_nothing_is_removed(self, run: Run, landed: Path, output: str) -> None:
         before = names(landed)
-
         ended = run("landing", "clean", landed, "-o", output)
-
         assert ended.code == 0
         assert names(landed) == before
         assert "--yes" in ended.err
@@ -371,9 +309,7 @@ class TestClean:
 
     def test_with_yes_exactly_what_was_listed_is_removed(self, run: Run, landed: Path) -> None:
         before = names(landed)
-
         ended = run("landing", "clean", landed, "--yes", "-o", "json")
-
         assert [row["name"] for row in ended.json] == [self.OLD]
         assert names(landed) == [name for name in before if name != self.OLD]
         assert run("landing", "verify", landed).code == 0
@@ -385,28 +321,20 @@ class TestClean:
     @pytest.mark.parametrize(
         ("age", "found"),
         [
-            ("2d", [OLD]),
-            ("80h", []),
-            ("70h", [OLD]),
-            ("110m", [OLD, YOUNG]),
-            ("130m", [OLD]),
-            ("7000s", [OLD, YOUNG]),
-            ("7400s", [OLD]),
+            *(("2d", [OLD]), ("80h", []), ("70h", [OLD]), ("110m", [OLD, YOUNG])),
+            *(("130m", [OLD]), ("7000s", [OLD, YOUNG]), ("7400s", [OLD])),
         ],
     )
     def test_only_files_of_the_given_age_are_listed(
         self, run: Run, landed: Path, age: str, found: list[str]
     ) -> None:
         ended = run("landing", "clean", landed, "--older-than", age, "-o", "json")
-
         assert [row["name"] for row in ended.json] == found
 
     @pytest.mark.parametrize("age", ["", "5", "d", "1.5d", "-1d", "2 d", "1w", "9" * 400 + "d"])
     def test_a_wrong_age_is_named_and_nothing_is_removed(self, run: Run, landed: Path, age: str) -> None:
         before = names(landed)
-
         ended = run("landing", "clean", landed, "--older-than", age, "--yes")
-
         assert ended.code == 2
         assert "older-than" in ended.err or "older_than" in ended.err
         assert names(landed) == before
@@ -429,9 +357,7 @@ class TestRestore:
     def test_without_yes_it_is_only_shown(self, run: Run, replaced: Path, output: str) -> None:
         before = {path: path.read_bytes() for path in replaced.rglob("*") if path.is_file()}
         first = json.loads((replaced / "_commits" / "00000001.json").read_text())
-
         ended = run("landing", "restore", replaced, "-o", output)
-
         assert (ended.code, ended.err) == (0, "--yes puts it back\n")
         assert shown(ended, output) == [{"rows": "300", "parts": "3", "finished_at": first["at"]}]
         assert {path: path.read_bytes() for path in replaced.rglob("*") if path.is_file()} == before
@@ -449,10 +375,6 @@ class TestRestore:
     ) -> None:
         ended = run("landing", "restore", landed, "-o", "json")
         assert (ended.code, ended.json) == (0, [])
-
         assert run("landing", "restore", landed).err == "No landing was replaced here\n"
-
-        ended = run("landing", "restore", landed, "--yes")
-        assert ended.code == 1
-        assert "no landing that was replaced" in ended.err
+        run("landing", "restore", landed, "--yes").refused(1, "no landing that was replaced")
         assert self.rows(run, landed) == 300

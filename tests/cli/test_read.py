@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from airflow_provider_webcollect.sandbox import Sandbox
+from tests.cli.conftest import Run
+from tests.cli.processes import Started
 from tests.interruption import PATIENCE, until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.cli.conftest import Run
-    from tests.cli.processes import Started
-
-pytestmark = [
-    pytest.mark.webcollect_sandbox(enforce_limits=False),
-    pytest.mark.usefixtures("connected"),
-]
+pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.usefixtures("connected")]
 
 
 def cursor(said: str) -> str:
@@ -33,7 +27,6 @@ def test_all_rows_come_as_json_lines_and_nothing_else_and_none_is_marked_as_expo
     run: Run, sandbox: Sandbox, task: str
 ) -> None:
     ended = run("read", task)
-
     assert ended.code == 0
     assert ended.lines == sandbox.control.true_rows(task)
     assert "1,800 rows" in ended.err
@@ -43,7 +36,6 @@ def test_all_rows_come_as_json_lines_and_nothing_else_and_none_is_marked_as_expo
 
 def test_rows_of_one_batch_can_be_chosen(run: Run, sandbox: Sandbox, task: str) -> None:
     ended = run("read", task, "--lotno", "000002")
-
     assert ended.lines == sandbox.control.true_rows(task, "000002")
     assert len(ended.lines) == 300
 
@@ -61,7 +53,6 @@ def test_a_read_goes_on_exactly_where_the_one_before_says_that_it_ended(
         offset = cursor(ended.err)
         assert f"{1800 - len(rows):,} are left" in ended.err
     rest = run("read", task, "--offset", offset)
-
     assert rows + rest.lines == sandbox.control.true_rows(task)
     assert "0 are left" in rest.err
 
@@ -71,23 +62,17 @@ def test_what_is_added_after_a_read_comes_from_the_cursor_that_it_said(
 ) -> None:
     before = run("read", task)
     sandbox.control.grow(task, 25)
-
     after = run("read", task, "--offset", cursor(before.err))
-
     assert len(after.lines) == 25
     assert before.lines + after.lines == sandbox.control.true_rows(task)
 
 
 def test_a_task_without_rows_gives_none(run: Run, sandbox: Sandbox) -> None:
-    ended = run("read", sandbox.control.add_task()["task_id"])
-
-    assert (ended.code, ended.out) == (0, "")
-    assert "0 rows" in ended.err
+    run("read", sandbox.control.add_task()["task_id"]).refused(0, "0 rows")
 
 
 def test_no_more_rows_are_requested_than_wanted(run: Run, sandbox: Sandbox, task: str) -> None:
     run("read", task, "-n", 1200)
-
     assert [int(each["query"]["size"]) for each in sandbox.control.requests("/data/all")] == [1000, 200]
 
 
@@ -98,9 +83,7 @@ def test_rows_that_are_announced_and_do_not_come_are_an_error(
     page = {"offset": 5, "total": 5, "restTotal": 0, "data": None}
     body = json.dumps({"data": page, "requestId": "1"}).encode()
     sandbox.control.fail("/data/all", kind="raw", body=body, headers={"Content-Type": "application/json"})
-
     ended = run("read", task, *options)
-
     assert ended.code != 0
     assert "announced 5 rows, and 0 came" in ended.err
 
@@ -112,9 +95,7 @@ def test_rows_are_written_while_later_ones_are_awaited_and_an_interrupt_says_whe
     reading = start("read", task)
     until(lambda: reading.out.count("\n") == 1000)
     assert reading.process.poll() is None
-
     reading.interrupt()
-
     assert reading.end() == 130
     assert "Traceback" not in reading.err
     sandbox.control.clear_faults()
@@ -124,7 +105,4 @@ def test_rows_are_written_while_later_ones_are_awaited_and_an_interrupt_says_whe
 
 
 def test_an_unknown_task_is_refused(run: Run) -> None:
-    ended = run("read", "unknown")
-
-    assert (ended.code, ended.out) == (3, "")
-    assert "InvalidTaskId" in ended.err
+    run("read", "unknown").refused(3, "InvalidTaskId")

@@ -5,24 +5,17 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from tests.cli.conftest import shown
+from airflow_provider_webcollect.sandbox import Sandbox
+from tests.cli.conftest import Ended, Run, shown
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.cli.conftest import Ended, Run
-
-pytestmark = [
-    pytest.mark.webcollect_sandbox(enforce_limits=False),
-    pytest.mark.usefixtures("connected"),
-]
+pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.usefixtures("connected")]
 
 COUNT = "select count(*) n from landing"
 
@@ -56,7 +49,6 @@ def test_rows_land_in_a_table_and_the_commands_find_them_there(
     [landed] = shown(land("-o", output), output)
     [verified] = shown(run("landing", "verify", table, "-o", output), output)
     rows = sandbox.control.true_rows(task)
-
     assert (landed["folder"], landed["new_rows"], landed["parts"]) == (str(table), "300", "3")
     assert (verified["folder"], verified["rows"], verified["parts"]) == (str(table), "300", "3")
     assert run("landing", "cat", table).lines == rows
@@ -70,7 +62,6 @@ def test_what_is_no_table_format_or_does_not_go_with_it_is_wrong_usage(
     run: Run, land: Callable[..., Ended], task: str, table: Path
 ) -> None:
     csv, hudi = land("--format", "csv"), run("land", task, table, "--table-format", "hudi")
-
     assert (csv.code, hudi.code) == (2, 2)
     assert csv.err == "Error: --format is 'csv'; table_format='delta' goes with 'parquet' alone\n"
     assert "'hudi' is not one of 'delta', 'iceberg'" in hudi.err
@@ -79,11 +70,7 @@ def test_what_is_no_table_format_or_does_not_go_with_it_is_wrong_usage(
 
 def test_columns_of_an_error_are_not_taken_for_options(run: Run, sandbox: Sandbox, table: Path) -> None:
     task = sandbox.control.add_task(rows=[{"url": "a", "URL": "b"}], lots=[1])["task_id"]
-
-    ended = run("land", task, table, "--table-format", "delta")
-
-    assert ended.code == 3
-    assert "the columns `url` and `URL` would be one" in ended.err
+    run("land", task, table, "--table-format", "delta").refused(3, "the columns `url` and `URL` would be one")
 
 
 def test_files_that_no_version_needs_go_and_a_table_puts_its_versions_back_itself(
@@ -93,14 +80,11 @@ def test_files_that_no_version_needs_go_and_a_table_puts_its_versions_back_itsel
     left = table / "part-00009-0badcafe.parquet"
     left.write_bytes(b"rows")
     os.utime(left, (then := time.time() - 3 * 86_400, then))
-
     assert [row["name"] for row in run("landing", "clean", table, "-o", "json").json] == [left.name]
     assert [row["name"] for row in run("landing", "clean", table, "--yes", "-o", "json").json] == [left.name]
     assert not left.exists()
     for options in ([], ["--yes"]):
-        ended = run("landing", "restore", table, *options)
-        assert (ended.code, ended.out) == (2, "")
-        assert "a table keeps its own versions" in ended.err
+        run("landing", "restore", table, *options).refused(2, "a table keeps its own versions")
 
 
 @pytest.mark.parametrize("command", [["verify"], ["cat"], ["sql", "select 1"], ["clean"], ["restore"]])
@@ -109,10 +93,7 @@ def test_a_table_of_others_is_no_landing(run: Run, table: Path, command: list[st
     from deltalake import write_deltalake
 
     write_deltalake(table, pa.table({"id": ["1"]}))
-    ended = run("landing", command[0], table, *command[1:])
-
-    assert (ended.code, ended.out) == (1, "")
-    assert "nothing has landed" in ended.err
+    run("landing", command[0], table, *command[1:]).refused(1, "nothing has landed")
 
 
 #: A table of Iceberg.

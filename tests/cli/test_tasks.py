@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.sandbox import demo
-from tests.cli.conftest import as_text, shown
+from airflow_provider_webcollect.sandbox import Sandbox, demo
+from tests.cli.conftest import Run, Show, as_text, shown
 from tests.sandbox.plain_client import Client, data
 
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.cli.conftest import Run
-
-pytestmark = [
-    pytest.mark.webcollect_sandbox(enforce_limits=False),
-    pytest.mark.usefixtures("connected"),
-]
+pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.usefixtures("connected")]
 
 #: A title of the terminal's window, two that clear its screen, and one that turns the text around.
 CONTROLS = "\x1b]0;title\x07 \x1b[2J \x9b2J \u202e"
@@ -33,16 +26,14 @@ def analytics(sandbox: Sandbox, **query: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def test_status_shows_what_the_service_says_of_each_task(run: Run, sandbox: Sandbox, output: str) -> None:
+def test_status_shows_what_the_service_says_of_each_task(show: Show, sandbox: Sandbox) -> None:
     ran = sandbox.control.add_task(lots=[30, 20], subtasks=3)["task_id"]
     running = sandbox.control.add_task(state="Extracting", subtasks=2)["task_id"]
     new = sandbox.control.add_task(subtasks=1)["task_id"]
     client = Client(sandbox)
 
-    ended = run("status", new, ran, running, "-o", output)
+    found = show("status", new, ran, running)
 
-    found = shown(ended, output)
-    assert ended.code == 0
     assert [(row["task"], row["status"], row["sub_tasks"], row["runs"]) for row in found] == [
         (new, "Unexecuted", "1", "0"),
         (ran, "Finished", "3", "2"),
@@ -62,9 +53,7 @@ def test_status_without_ids_shows_the_tasks_of_the_account_with_their_names(
     run: Run, sandbox: Sandbox
 ) -> None:
     added = sandbox.control.add_task(lots=[30], name="Prices of shops")["task_id"]
-
     names = {row["task"]: row["name"] for row in run("status", "-o", "json").json}
-
     own = [task for task in sandbox.control.tasks() if task["owner"] == demo.USERNAME]
     assert names == {task["task_id"]: task["name"] for task in own}
     assert names[added] == "Prices of shops"
@@ -75,9 +64,7 @@ def test_a_task_that_the_service_does_not_know_is_shown_with_its_id_alone_and_th
     run: Run, sandbox: Sandbox
 ) -> None:
     known = sandbox.control.add_task(lots=[30])["task_id"]
-
     ended = run("status", "unknown", known, "-o", "json")
-
     assert ended.code == 1
     assert ended.err == "The service does not know unknown.\n"
     unknown, other = ended.json
@@ -90,16 +77,13 @@ def test_more_tasks_than_a_query_may_name_are_asked_for_in_several(
 ) -> None:
     ids = [sandbox.control.add_task(lots=[number + 1])["task_id"] for number in range(5)]
     monkeypatch.setenv("WEBCOLLECT_STATUS_BATCH_SIZE", "2")
-
     found = run("status", *ids, "-o", "json").json
-
     assert [(row["task"], row["status"]) for row in found] == [(task_id, "Finished") for task_id in ids]
     assert len(sandbox.control.requests("/cloudextraction/statuses/v2")) == 3
 
 
 def test_no_control_character_of_a_name_reaches_the_terminal_in_a_table(run: Run, sandbox: Sandbox) -> None:
     sandbox.control.add_task(lots=[30], name=f"before{CONTROLS}after")
-
     for command in (["status"], ["analytics"], ["analytics", "--by", "week"]):
         said = run(*command).out
         assert "before" in said
@@ -111,23 +95,17 @@ def test_no_control_character_of_a_name_reaches_the_terminal_in_a_table(run: Run
 
 def test_a_table_is_not_cut_where_its_lines_are_longer_than_a_terminal(run: Run, sandbox: Sandbox) -> None:
     sandbox.control.add_task(lots=[30], name="long " * 40 + "end")
-
     line = next(line for line in run("status").out.splitlines() if "long" in line)
-
     assert "long " * 40 + "end" in line
     assert "Finished" in line
 
 
-def test_capacity_shows_the_running_and_waiting_tasks(run: Run, sandbox: Sandbox, output: str) -> None:
+def test_capacity_shows_the_running_and_waiting_tasks(show: Show, sandbox: Sandbox) -> None:
     sandbox.control.add_task(state="Extracting", subtasks=3)
     sandbox.control.add_task(state="Extracting", subtasks=2)
     sandbox.control.add_task(state="Waiting", subtasks=1)
     truth = data(Client(sandbox).get("/cloudextraction/task/stats"))
-
-    ended = run("capacity", "-o", output)
-
-    assert ended.code == 0
-    assert shown(ended, output) == [
+    assert show("capacity") == [
         {
             "extracting_count": "2",
             "waiting_count": "1",
@@ -163,15 +141,11 @@ def by_task(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def test_analytics_shows_a_row_for_each_task_of_the_account(run: Run, sandbox: Sandbox, output: str) -> None:
+def test_analytics_shows_a_row_for_each_task(show: Show, sandbox: Sandbox, output: str) -> None:
     sandbox.control.add_task(lots=[30], name="Prices")
-
-    ended = run("analytics", "-o", output)
-
+    found = show("analytics")
     truth = [sums(rows) for rows in by_task(analytics(sandbox)).values()]
-    assert ended.code == 0
     assert len(truth) == 4
-    found = shown(ended, output)
     for row in (*found, *truth):
         row["cost"] = as_text(float(row["cost"]))
     if output == "table":
@@ -196,12 +170,10 @@ def test_analytics_of_chosen_days_and_tasks(run: Run, sandbox: Sandbox) -> None:
     today = datetime.datetime.now(datetime.UTC).date()
     start, end = str(today - datetime.timedelta(days=12)), str(today - datetime.timedelta(days=3))
     chosen = [demo.TASK_ID, demo.FINISHED_TASK_ID]
-
     found = run(
         *("analytics", "--from", start, "--to", end, "--by", "day", "-o", "json"),
         *("--task", chosen[0], "--task", chosen[1]),
     ).json
-
     truth = analytics(sandbox, start=start, end=end, taskIds=chosen)
     assert [(row["day"], row["task"], row["collected"]) for row in found] == [
         (row["dayKey"], row["taskId"], row["dataVolumeMetrics"]["totalCollected"]) for row in truth
@@ -213,18 +185,10 @@ def test_analytics_of_chosen_days_and_tasks(run: Run, sandbox: Sandbox) -> None:
 @pytest.mark.webcollect_sandbox(null_metrics=True)
 def test_numbers_that_the_service_does_not_give_are_left_open(run: Run) -> None:
     columns = [
-        "task",
-        "name",
-        "collected",
-        "rows_without_duplicates",
-        "runs",
-        "succeeded",
-        "seconds_per_run",
-        "cost",
+        *("task", "name", "collected", "rows_without_duplicates"),
+        *("runs", "succeeded", "seconds_per_run", "cost"),
     ]
-
     [row] = run("analytics", "--task", demo.TASK_ID, "-o", "json").json
-
     assert row == dict.fromkeys(columns) | {"task": demo.TASK_ID, "name": "Shop search"}
     [row] = run("analytics", "--task", demo.TASK_ID, "-o", "csv").csv
     assert row == dict.fromkeys(columns, "") | {"task": demo.TASK_ID, "name": "Shop search"}
@@ -233,8 +197,6 @@ def test_numbers_that_the_service_does_not_give_are_left_open(run: Run) -> None:
 
 def test_what_is_unknown_of_some_tasks_is_a_dash_in_a_table(run: Run, sandbox: Sandbox) -> None:
     known = sandbox.control.add_task(lots=[30])["task_id"]
-
     _, unknown, other = run("status", "unknown", known).out.splitlines()
-
     assert set(unknown.split()) == {"unknown", "–"}
     assert "–" not in other

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from openapi_core import OpenAPI
@@ -15,9 +16,6 @@ from openapi_core.exceptions import OpenAPIError
 from werkzeug.datastructures import Headers, ImmutableMultiDict
 
 import airflow_provider_webcollect.sandbox
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 CLIENT = "airflow-provider-webcollect/"
 SPEC_FILE = Path(airflow_provider_webcollect.sandbox.__file__).with_name("openapi.yaml")

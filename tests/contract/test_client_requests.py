@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import requests
 
-from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox import Sandbox, demo
 from tests.contract.client_requests import RequestContract
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 BEARER = {"Authorization": f"Bearer {demo.ACCESS_TOKEN}"}
 API_KEY = {"x-api-key": demo.API_KEY}
@@ -72,7 +69,6 @@ def test_a_wrong_request_is_named(
     request_: dict[str, Any],
 ) -> None:
     send(sandbox, method, path, **{"headers": BEARER, **request_})
-
     with pytest.raises(AssertionError, match=problem) as failure:
         contract.check(sandbox.control.requests())
     assert f"{method} {path}" in str(failure.value)
@@ -81,7 +77,6 @@ def test_a_wrong_request_is_named(
 def test_a_request_too_long_for_the_log_is_still_counted(sandbox: Sandbox, contract: RequestContract) -> None:
     send(sandbox, "POST", DELETE, json={"taskIds": ["t" * 300_000]}, headers=BEARER)
     assert contract.check(sandbox.control.requests()) == {"delete_tasks": 1}
-
     send(sandbox, "POST", "/nowhere", json={"taskIds": ["t" * 300_000]}, headers=BEARER)
     with pytest.raises(AssertionError, match="not a path"):
         contract.check(sandbox.control.requests())
@@ -89,5 +84,4 @@ def test_a_request_too_long_for_the_log_is_still_counted(sandbox: Sandbox, contr
 
 def test_requests_of_others_are_passed_over(sandbox: Sandbox, contract: RequestContract) -> None:
     send(sandbox, "GET", "/nowhere", agent="curl/8")
-
     assert contract.check(sandbox.control.requests()) == {}

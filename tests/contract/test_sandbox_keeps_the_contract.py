@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -14,21 +15,14 @@ import requests
 import schemathesis
 import yaml
 from hypothesis import HealthCheck, settings
-from schemathesis import GenerationMode
+from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS
 from schemathesis.core.failures import Failure
 
 import airflow_provider_webcollect.sandbox
-from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox import Sandbox, demo
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from schemathesis import Case
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 SPEC_FILE = Path(airflow_provider_webcollect.sandbox.__file__).with_name("openapi.yaml")
 DATA_APP_PATH = "/v1/data-apps/{app_id}/deprecate"
@@ -123,7 +117,6 @@ def good_requests(real: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_the_contract_has_the_twenty_operations() -> None:
     operations = [operation.ok() for operation in SCHEMA.get_all_operations()]
-
     ids = {operation.definition.raw["operationId"] for operation in operations}
     assert ids == good_requests(defaultdict(str)).keys()
     assert len(operations) == len(ids) == 20
@@ -158,7 +151,6 @@ def test_any_request_is_answered_as_the_contract_says(case: Case, exercised: San
     headers = credentials(exercised, case.path)
     for name in HTTP_HEADERS:
         case.headers.pop(name, None)
-
     case.call_and_validate(exercised.url, headers=headers, excluded_checks=EXCLUDED_CHECKS)
 
 
@@ -172,7 +164,6 @@ def test_any_valid_request_about_real_things_is_answered_as_the_contract_says(
     case.path_parameters = with_values(case.path_parameters, real)
     case.query, case.body = with_values(case.query, real), with_values(case.body, real)
     headers = credentials(sandbox, case.path)
-
     case.call_and_validate(sandbox.url, headers=headers, excluded_checks=EXCLUDED_CHECKS)
 
 
@@ -210,9 +201,7 @@ def test_every_operation_succeeds_in_the_contracts_shape(
     operation: Any, sandbox: Sandbox, changes: dict[str, Any]
 ) -> None:
     sandbox.control.configure(**changes)
-
     response = call(sandbox, operation)
-
     assert response.status_code == 200, response.text
 
 
@@ -237,7 +226,6 @@ def test_an_operation_without_a_body_refuses_one(operation: Any, sandbox: Sandbo
 @every_operation
 def test_every_operation_refuses_both_credentials_at_once(operation: Any, sandbox: Sandbox) -> None:
     both = {"Authorization": f"Bearer {sandbox.access_token}", "x-api-key": sandbox.api_key}
-
     assert is_refused(call(sandbox, operation, headers={**both, **credentials(sandbox, operation.path)}))
 
 
@@ -248,7 +236,6 @@ def test_an_answer_of_another_shape_is_noticed(sandbox: Sandbox) -> None:
         headers=credentials(sandbox, "/data/all"),
         timeout=PATIENCE,
     )
-
     SCHEMA["/data/all"]["GET"].validate_response(answer)
     with pytest.raises(Failure, match="Response violates schema"):
         SCHEMA["/data/markexported"]["POST"].validate_response(answer)

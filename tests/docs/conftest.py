@@ -26,9 +26,9 @@ import os
 import shutil
 import sqlite3
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
@@ -43,12 +43,7 @@ from tests.airflow.conftest import (  # noqa: F401  # fixtures
     set_connection,
 )
 from tests.docs.world import STARTS_SANDBOX, World
-from tests.storages import s3_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.storages import Storage
+from tests.storages import Storage, s3_server
 
 
 @pytest.fixture(scope="session")

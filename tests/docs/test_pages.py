@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from sybil import Document
 from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, FencedCodeBlockLexer
 
 from tests.docs.world import NOT_RUN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytest.importorskip("moto", reason="needs moto[server]")
 pytest.importorskip("airflow.providers.amazon.aws.fs.s3", reason="needs the Amazon provider and s3fs")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytest.importorskip("moto", reason="needs moto[server]")
 pytest.importorskip("airflow.providers.amazon.aws.fs.s3", reason="needs the Amazon provider and s3fs")
@@ -42,16 +39,6 @@ def run(tmp_path: Path, run_page: Callable[[Path], None]) -> Callable[..., None]
         run_page(page)
 
     return run
-
-
-def test_blocks_share_names_folder_and_environment(run: Callable[..., None], tmp_path: Path) -> None:
-    run(
-        ("python", "import os; from pathlib import Path; number = 1"),
-        ("shell", "export COLOR=green\nmkdir below\ncd below\necho said"),
-        "<!--- invisible-code-block: python\nsaid = f'{number} {os.environ[\"COLOR\"]} {output}'\n--->",
-        ("python", "Path('seen').write_text(said)"),
-    )
-    assert (tmp_path / "below/seen").read_text() == "1 green said\n"
 
 
 @pytest.mark.parametrize(

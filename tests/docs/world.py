@@ -11,21 +11,18 @@ import socket
 import subprocess
 import time
 import unittest
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.providers.common.compat.sdk import DAG, BaseOperator
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from sybil import Document, Region
+from sybil.example import Example
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
 from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer
 
 from tests.airflow.dag_runs import run_dag
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from sybil.example import Example
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +47,7 @@ class World:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        dags: Path,
-        port: int,
-        replaced: Mapping[str, str] | None = None,
-        **names: Any,
+        self, folder: Path, dags: Path, port: int, replaced: Mapping[str, str] | None = None, **names: Any
     ) -> None:
         self._folder = folder
         self._dags = dags

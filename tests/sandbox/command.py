@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.interruption import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COMMAND = [sys.executable, "-m", "airflow_provider_webcollect.sandbox"]
 

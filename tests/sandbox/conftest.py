@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox, state, world
 from airflow_provider_webcollect.sandbox.settings import make_settings
 from tests.sandbox.plain_client import Client
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 class RealTime:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import requests
 
+from airflow_provider_webcollect.sandbox import Control, Sandbox
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Control, Sandbox
 
 
 class Client:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.operations import OPERATIONS
+from tests.sandbox.conftest import RealTime
 from tests.sandbox.plain_client import Client, refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.sandbox.conftest import RealTime
 
 STATS = "/cloudextraction/task/stats"
 STATUS_V1 = "/cloudextraction/statuses"
@@ -53,7 +50,6 @@ def test_every_endpoint_wants_a_credential(client: Client, method: str, path: st
 @pytest.mark.parametrize(("method", "path"), MAIN_PATHS)
 def test_an_api_key_opens_five_endpoints(client: Client, method: str, path: str) -> None:
     status = call(client, method, path, client.key).status_code
-
     assert status == (400 if path in TAKE_A_KEY else 401)
 
 
@@ -74,9 +70,7 @@ def test_a_wrong_credential_is_refused(client: Client, headers: dict[str, str]) 
 def test_a_plan_opens_its_endpoints_only(client: Client, tier: str) -> None:
     client.control.configure(tier=tier)
     answers = {path: call(client, method, path) for method, path in MAIN_PATHS}
-
     closed = {path for path, answer in answers.items() if answer.status_code == 403}
-
     assert closed == LACKS[tier]
     assert {refusal(answers[path]) for path in closed} <= {(403, "PermissionDenied")}
 
@@ -95,9 +89,7 @@ def test_a_number_of_requests_is_let_in_and_another_a_period_after_the_first(
     period: float,
 ) -> None:
     client = start_sandbox()
-
     answers = [client.call(method, path, json=json) for _ in range(allowed + 1)]
-
     assert [answer.status_code for answer in answers] == [*[200] * allowed, 429]
     assert refusal(answers[-1]) == (429, "TooManyRequests")
     assert client.get(STATS).status_code == (429 if path == STATS else 200)
@@ -110,9 +102,7 @@ def test_a_number_of_requests_is_let_in_and_another_a_period_after_the_first(
 def test_advancing_the_clock_does_not_help_against_limits(start_sandbox: Callable[..., Client]) -> None:
     client = start_sandbox()
     client.post(STATUS_V1, TASKS)
-
     client.control.advance(60)
-
     assert client.post(STATUS_V1, TASKS).status_code == 429
 
 
@@ -120,10 +110,8 @@ def test_limits_count_callers_apart(start_sandbox: Callable[..., Client]) -> Non
     client = start_sandbox(general_rate=1)
     other = client.session.get_adapter("http://")
     other.init_poolmanager(1, 1, source_address=("127.0.0.2", 0))
-
     from_elsewhere = client.get(STATS)
     client.session = type(client.session)()
-
     assert from_elsewhere.status_code == 200
     assert client.get(STATS).status_code == 200
     assert client.get(STATS).status_code == 429

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import requests
@@ -16,9 +16,6 @@ from airflow_provider_webcollect.sandbox.__main__ import main
 from tests.airflow_commands import in_shell, shell_environment
 from tests.interruption import PATIENCE
 from tests.sandbox.command import Running
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture
@@ -59,7 +56,6 @@ def test_it_serves_with_the_settings_given(start: Callable[..., Running]) -> Non
 def test_it_ends_cleanly_and_has_said_where_it_was(start: Callable[..., Running], by: int) -> None:
     running = start()
     running.process.send_signal(by)
-
     assert running.process.wait(timeout=PATIENCE) == 0
     assert running.url in running.output
     assert "docs/reference/sandbox.md" in running.output
@@ -68,7 +64,6 @@ def test_it_ends_cleanly_and_has_said_where_it_was(start: Callable[..., Running]
 def test_without_options_a_run_takes_seconds_and_it_says_how_many(start: Callable[..., Running]) -> None:
     sandbox = start()
     settings = Control(sandbox.url).configure()
-
     seconds = re.search(r"a run takes ([0-9.]+) s \(--speed ([0-9.]+)\)", sandbox.output)
     assert seconds is not None
     assert float(seconds[2]) == settings["speed"]
@@ -95,13 +90,11 @@ def test_the_printed_variable_is_a_connection_to_the_printed_tasks(
 ) -> None:
     sandbox = start()
     ids = re.findall(r"^[0-9a-f]{8}-\S+(?= )", sandbox.output, re.MULTILINE)
-
     said = in_shell(
         shell_environment(tmp_path / "airflow") | {"AIRFLOW__WEBCOLLECT__TOKEN_STORE": "memory"},
         sandbox.line("export AIRFLOW_"),
         shlex.join(["python", "-c", USE, *ids]),
     )
-
     assert [line for line in said.splitlines() if line.startswith(("task ", "app "))] == [
         f"task {demo.TASK_ID} Unexecuted 0",
         f"task {demo.FINISHED_TASK_ID} Finished 240",
@@ -124,10 +117,8 @@ def test_what_cannot_be_served_is_explained(
     options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
     with pytest.raises(SystemExit) as ended:
         main(["--port", "0", *options])
-
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
     assert ended.value.code == 2
     assert message in capsys.readouterr().err

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import requests
 
 from airflow_provider_webcollect.sandbox import Control, Sandbox, SandboxError, Settings, demo
 from tests.interruption import PATIENCE
+from tests.sandbox.conftest import RealTime
 from tests.sandbox.plain_client import Client, data
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.sandbox.conftest import RealTime
 
 STATS = "/cloudextraction/task/stats"
 
@@ -29,9 +25,7 @@ def test_importing_the_package_does_not_import_the_server() -> None:
         "import sys; from airflow_provider_webcollect.sandbox import Control, Settings, pytest_plugin;"
         "print([m for m in ('starlette', 'uvicorn', 'uvloop', 'airflow') if m in sys.modules])"
     )
-
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
     assert found.stdout.strip() == "[]"
 
 
@@ -46,7 +40,6 @@ def test_a_sandbox_stops_though_a_connection_to_it_is_open() -> None:
     with Sandbox() as sandbox:
         session = requests.Session()
         session.get(sandbox.url, timeout=PATIENCE)
-
     with pytest.raises(requests.ConnectionError):
         session.get(sandbox.url, timeout=PATIENCE)
 
@@ -65,7 +58,6 @@ def test_a_sandbox_stops_while_it_is_answering() -> None:
 def test_sandboxes_do_not_know_each_other(start_sandbox: Callable[..., Client]) -> None:
     one, other = start_sandbox(), start_sandbox()
     one.control.add_task("mine")
-
     assert [t["task_id"] for t in other.control.tasks()].count("mine") == 0
 
 
@@ -98,7 +90,6 @@ def test_a_wrong_setting_is_an_error(wrong: dict[str, object]) -> None:
 
 def test_a_task_is_described_in_full(client: Client) -> None:
     added = client.control.add_task("id-1", "Name", rows=9, subtasks=2, group_id=7, lots=2, fields=["a", "b"])
-
     assert added == client.control.task("id-1")
     assert added["group_id"] == 7
     assert client.control.groups()[7] == "Group 7"
@@ -113,7 +104,6 @@ def test_a_task_is_described_in_full(client: Client) -> None:
 def test_earlier_runs_ended_an_hour_apart_the_last_an_hour_ago(client: Client) -> None:
     now = client.control.now()
     task = client.control.add_task(rows=9, lots=2)
-
     lasts = sum(client.control.configure()[name] for name in ("wait_seconds", "run_seconds"))
     starts = [datetime.fromisoformat(run["start"] + "+00:00").timestamp() for run in task["runs"]]
     # the service tells milliseconds
@@ -122,14 +112,12 @@ def test_earlier_runs_ended_an_hour_apart_the_last_an_hour_ago(client: Client) -
 
 def test_a_task_gets_an_id_from_the_seed(start_sandbox: Callable[..., Client]) -> None:
     first, second = (start_sandbox().control.add_task()["task_id"] for _ in range(2))
-
     assert first == second
     assert len(first) == 36
 
 
 def test_a_task_with_a_past_can_be_running(client: Client) -> None:
     task = client.control.add_task(rows=100, lots=[50], state="Extracting")
-
     assert (task["state"], task["executed_times"]) == ("Extracting", 2)
     assert 50 < task["rows"] < 150
 
@@ -168,7 +156,6 @@ def test_an_unknown_command_or_argument_is_refused(
     client: Client, command: str, arguments: dict[str, int] | None, status: int, problem: str
 ) -> None:
     answer = client.post(f"/_sandbox/{command}", arguments)
-
     assert answer.status_code == status
     assert problem in answer.json()["error"]
 
@@ -209,9 +196,7 @@ def reset(client: Client, method: str, headers: dict[str, str]) -> requests.Resp
 @pytest.mark.parametrize(("method", "headers", "status"), OF_PAGES)
 def test_a_web_page_cannot_control(client: Client, method: str, headers: dict[str, str], status: int) -> None:
     client.control.add_task("mine")
-
     answer = reset(client, method, headers)
-
     assert (answer.status_code, answer.headers["Allow"]) == (status, "POST")
     assert method == "HEAD" or list(answer.json()) == ["error"]
     assert client.control.task("mine")
@@ -220,7 +205,6 @@ def test_a_web_page_cannot_control(client: Client, method: str, headers: dict[st
 @pytest.mark.parametrize("host", ["127.0.0.1:{port}", "LocalHost:{port}", "127.1.2.3:{port}", "[::1]:{port}"])
 def test_every_loopback_name_with_the_own_port_can_control(client: Client, host: str) -> None:
     client.control.add_task("mine")
-
     assert reset(client, "POST", {"Host": host, "Origin": f"http://{host}"}).status_code == 200
     assert "mine" not in [task["task_id"] for task in client.control.tasks()]
 
@@ -230,7 +214,6 @@ def test_a_sandbox_for_other_machines_can_be_controlled_by_any_name_but_not_by_o
         now = f"{sandbox.url}/_sandbox/now"
         by_name = requests.post(now, headers={"Host": "sandbox:8155"}, timeout=PATIENCE)
         by_page = requests.post(now, headers={"Origin": "https://evil.example"}, timeout=PATIENCE)
-
         assert sandbox.url.startswith("http://0.0.0.0:")
         assert sandbox.control.now() > 0
     assert (by_name.status_code, by_page.status_code) == (200, 403)
@@ -238,20 +221,17 @@ def test_a_sandbox_for_other_machines_can_be_controlled_by_any_name_but_not_by_o
 
 def test_the_service_itself_is_not_particular_about_names(client: Client) -> None:
     headers = {**client.bearer, "Host": "service.example", "Origin": "https://elsewhere.example"}
-
     assert client.get(STATS, headers).status_code == 200
 
 
 def test_a_proxy_of_the_environment_is_not_used(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
-
     assert client.control.now() > 0
 
 
 def test_the_clock_is_advanced_and_does_not_jump_with_the_speed(client: Client, real_time: RealTime) -> None:
     before = client.control.now()
     assert client.control.advance(3600) - before == pytest.approx(3600)
-
     real_time.sleep(1)
     client.control.configure(speed=100)
     real_time.sleep(1)
@@ -260,7 +240,6 @@ def test_the_clock_is_advanced_and_does_not_jump_with_the_speed(client: Client, 
 
 def test_settings_can_be_changed_while_it_runs(client: Client) -> None:
     settings = client.control.configure(tier="Team", general_rate=3)
-
     expected = asdict(Settings(enforce_limits=False, tier="Team", general_rate=3))
     assert settings == client.control.configure() == {**expected, "stale_shows": []}
     assert client.get(STATS).status_code == 403
@@ -271,7 +250,6 @@ def test_a_table_can_be_given_while_it_runs(client: Client, tmp_path: Path) -> N
     table.write_text('{"n": "1"}')
     client.control.configure(data=table)
     client.run(demo.TASK_ID)
-
     assert client.rows(demo.TASK_ID) == [{"n": "1"}]
 
 
@@ -279,7 +257,6 @@ def test_a_run_keeps_the_durations_that_it_began_with(client: Client) -> None:
     client.start(demo.TASK_ID)
     client.control.configure(run_seconds=10_000)
     client.control.advance(300)
-
     assert client.status(demo.TASK_ID)["status"] == "Finished"
 
 
@@ -291,9 +268,7 @@ def test_a_reset_makes_everything_as_new(client: Client) -> None:
     client.control.start_task(demo.TASK_ID)
     client.control.advance(10**6)
     client.get(STATS)
-
     client.control.reset()
-
     assert client.control.requests() == []
     assert client.get(STATS).status_code == 200
     # The demo tasks' earlier runs are counted back from the moment of the reset.
@@ -329,7 +304,6 @@ def test_the_log_can_be_asked_by_path_and_emptied(client: Client) -> None:
     client.get(STATS)
     client.get("/nowhere")
     client.post("/datahub/v1/data-apps/a%2Fb/deprecate")
-
     assert [entry["path"] for entry in client.control.requests("/nowhere")] == ["/nowhere"]
     by_contract = client.control.requests("/v1/data-apps/{app_id}/deprecate")
     assert by_contract == client.control.requests("/datahub/v1/data-apps/a%2Fb/deprecate")
@@ -343,5 +317,4 @@ def test_control_is_not_counted_against_limits(start_sandbox: Callable[..., Clie
     client = start_sandbox(general_rate=1)
     for _ in range(5):
         client.control.now()
-
     assert data(client.get(STATS))

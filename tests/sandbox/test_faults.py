@@ -38,7 +38,6 @@ def test_failures_strike_when_they_were_planned_for(
 ) -> None:
     for path, fault in planned:
         client.control.fail(path, **fault)
-
     assert [client.get(STATS).status_code for _ in statuses] == statuses
 
 
@@ -57,9 +56,7 @@ def test_an_error_has_the_status_code_message_and_headers_asked_for(
     client: Client, fault: dict[str, Any], status: int, code: str
 ) -> None:
     client.control.fail(STATS, **fault, headers={"Retry-After": "7"}, message="Slow down.")
-
     answer = client.get(STATS)
-
     assert refusal(answer) == (status, code)
     assert answer.headers["Retry-After"] == "7"
     assert answer.json()["error"]["message"] == "Slow down."
@@ -76,9 +73,7 @@ def test_a_gateway_answers_with_a_page_that_names_its_status(
     client: Client, status: int | None, words: str
 ) -> None:
     client.control.fail(STATS, kind="html", status=status)
-
     answer = client.get(STATS)
-
     assert (answer.status_code, answer.headers["Content-Type"]) == (status or 502, "text/html")
     assert "<html>" in answer.text
     assert words in answer.text
@@ -91,9 +86,7 @@ def test_a_gateway_answers_with_a_page_that_names_its_status(
 )
 def test_an_answer_can_be_any_bytes(client: Client, body: bytes) -> None:
     client.control.fail(STATS, kind="raw", body=body, headers={"content-type": "application/problem+json"})
-
     answer = client.get(STATS)
-
     assert (answer.status_code, answer.content) == (200, body)
     assert answer.headers["Content-Type"] == "application/problem+json"
     assert client.control.requests(STATS)[0]["status"] == 200
@@ -101,9 +94,7 @@ def test_an_answer_can_be_any_bytes(client: Client, body: bytes) -> None:
 
 def test_an_answer_can_be_bare(client: Client) -> None:
     client.control.fail(STATS, kind="raw", status=401, headers={"WWW-Authenticate": 'Bearer error="expired"'})
-
     answer = client.get(STATS)
-
     assert (answer.status_code, answer.content) == (401, b"")
     assert answer.headers["WWW-Authenticate"] == 'Bearer error="expired"'
     assert "Content-Type" not in answer.headers
@@ -114,9 +105,7 @@ def test_an_answer_can_be_bare(client: Client) -> None:
 def test_a_wrong_answer_can_come_after_the_deed(client: Client, kind: str, done: bool) -> None:
     before = tasks(client)
     client.control.fail(COPY, kind=kind, done=done)
-
     answer = copy(client)
-
     assert '"data"' not in answer.text
     assert tasks(client) == before + done
 
@@ -135,7 +124,6 @@ def test_an_answer_is_torn_or_missing_before_or_after_the_deed(
 ) -> None:
     before = tasks(client)
     client.control.fail(COPY, **fault)
-
     with pytest.raises(error):
         copy(client).json()
     assert tasks(client) == before + done
@@ -150,7 +138,6 @@ def test_a_slow_answer_comes_in_the_end(client: Client, whose: str) -> None:
     else:
         client.control.configure(latency=0.2)
     began = time.monotonic()
-
     assert client.get(STATS).status_code == 200
     assert time.monotonic() - began > 0.2
 
@@ -158,33 +145,27 @@ def test_a_slow_answer_comes_in_the_end(client: Client, whose: str) -> None:
 def test_an_answer_can_come_drop_by_drop(client: Client) -> None:
     client.control.fail(STATS, kind="drip", seconds=0.005)
     began = time.monotonic()
-
     answer = client.get(STATS)
     took = time.monotonic() - began
-
     assert data(answer) == data(client.get(STATS))
     assert took > 0.004 * len(answer.content)
 
 
 def test_a_failure_for_all_strikes_unknown_paths_too(client: Client) -> None:
     client.control.fail("*", status=500)
-
     assert client.get("/nowhere").status_code == 500
 
 
 def test_a_failure_without_end_lasts_until_it_is_cleared(client: Client) -> None:
     client.control.fail(STATS, times=None)
     assert {client.get(STATS).status_code for _ in range(5)} == {500}
-
     client.control.clear_faults()
     assert client.get(STATS).status_code == 200
 
 
 def test_a_failure_can_be_a_matter_of_chance(client: Client) -> None:
     client.control.fail(STATS, times=None, probability=0.3)
-
     failed = [client.get(STATS).status_code for _ in range(100)].count(500)
-
     assert 15 < failed < 45
 
 

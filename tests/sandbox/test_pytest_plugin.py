@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 # what a run within this process imports first is imported again by the next one
 import airflow_provider_webcollect.sandbox.server  # noqa: F401
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytest_plugins = ["pytester"]
 
@@ -40,11 +37,8 @@ def run(
     return elsewhere
 
 
-def test_who_does_not_ask_for_the_plugin_does_not_get_it(
-    elsewhere: Callable[..., pytest.RunResult],
-) -> None:
+def test_who_does_not_ask_for_the_plugin_does_not_get_it(elsewhere: Callable[..., pytest.RunResult]) -> None:
     result = elsewhere("--markers")
-
     assert result.ret == 0
     result.stdout.no_fnmatch_line("*webcollect*")
 
@@ -61,9 +55,7 @@ def test_a_test_gets_a_running_sandbox_of_its_own(pytester: pytest.Pytester) -> 
             assert webcollect_sandbox.url.startswith("http://127.0.0.1:")
         """
     )
-
     result = pytester.runpytest_subprocess()
-
     result.assert_outcomes(passed=2)
 
 
@@ -87,14 +79,6 @@ def test_the_nearest_marker_sets_what_is_a_setting(
     pytester: pytest.Pytester, run: Callable[..., pytest.RunResult], marker: str, outcome: str, said: str
 ) -> None:
     pytester.makepyfile(SETTINGS.format(marker=marker))
-
     result = run()
-
     result.assert_outcomes(**{outcome: 1})
     result.stdout.fnmatch_lines([f"*{said}*"])
-
-
-def test_the_marker_is_known(run: Callable[..., pytest.RunResult]) -> None:
-    result = run("--markers")
-
-    result.stdout.fnmatch_lines(["@pytest.mark.webcollect_sandbox*"])

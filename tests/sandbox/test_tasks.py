@@ -31,7 +31,6 @@ def upload(client: Client, content: bytes) -> Any:
 
 def test_steps_of_unknown_tasks_are_left_out(client: Client) -> None:
     request = {"taskIds": ["unknown", demo.COLLEAGUES_TASK_ID], "actionTypes": ALL_TYPES}
-
     assert data(client.post("/task/getActions", request)) == []
 
 
@@ -41,7 +40,6 @@ def test_a_loop_type_is_understood_in_any_letter_case_and_echoed_as_sent(
 ) -> None:
     data(client.post("/task/updateLoopItems", loop_request(client, ["HTTPS://A.example"], loopType=spelling)))
     assert client.control.task(demo.TASK_ID)["urls"] == ["HTTPS://A.example"]
-
     loop = loop_request(client, ["b"], loopType=spelling)
     del loop["taskId"]
     request = {"taskId": demo.TASK_ID, "loopItems": [loop]}
@@ -53,16 +51,13 @@ def test_a_loop_type_is_understood_in_any_letter_case_and_echoed_as_sent(
 
 def test_only_a_loop_step_has_loop_items(client: Client) -> None:
     action_id = steps(client)["NavigateAction"]["actionId"]
-
     answer = client.post("/task/updateLoopItems", loop_request(client, ["a"], actionId=action_id))
-
     assert refusal(answer) == (400, "TaskSettingsNotFound")
 
 
 def test_an_update_that_fails_in_part_changes_nothing(client: Client) -> None:
     loop = {"actionId": steps(client)["LoopAction"]["actionId"], "loopType": "TextList", "loopItems": ["x"]}
     request = {"taskId": demo.TASK_ID, "loopItems": [loop, {**loop, "actionId": "unknown"}]}
-
     assert refusal(client.post("/task/updateTaskParameters", request)) == (400, "TaskSettingsNotFound")
     assert steps(client)["LoopAction"]["loopItems"] == list(demo.LOOP_ITEMS)
 
@@ -86,56 +81,41 @@ def test_a_file_replaces_the_urls(client: Client, content: str, urls: list[str])
 
 def test_a_file_of_many_megabytes_is_taken(client: Client) -> None:
     urls = [f"https://a.example/{number:050}" for number in range(40_000)]
-
     data(upload(client, "\n".join(urls).encode()))
-
     assert client.control.task(demo.TASK_ID)["urls"] == urls
 
 
 def test_a_file_is_refused_while_the_task_runs(client: Client) -> None:
     client.control.start_task(demo.TASK_ID)
-
     assert refusal(upload(client, b"https://a.example")) == (400, "TaskExecuting")
 
 
-def test_the_steps_of_a_copy_are_its_own(client: Client) -> None:
-    before = client.control.task(demo.TASK_ID)["actions"]
-    copy = client.copy(demo.TASK_ID)
-    loop = steps(client, copy)["LoopAction"]["actionId"]
-
-    data(client.post("/task/updateLoopItems", loop_request(client, ["x"], taskId=copy, actionId=loop)))
-
-    changed = client.control.task(copy)["actions"]
-    assert changed[0]["loop_items"] == ["x"]
-    assert client.control.task(demo.TASK_ID)["actions"] == before
-    assert not {step["action_id"] for step in changed} & {step["action_id"] for step in before}
+def test_a_copy_has_the_steps_for_itself_but_not_the_rows(client: Client) -> None:
+    source = client.control.add_task(lots=[10], subtasks=7, loop_items=["only"], fields=["id", "word"])
+    copy = client.control.task(client.copy(source["task_id"]))
+    assert (copy["state"], copy["rows"], len(copy["subtasks"])) == ("Unexecuted", 0, 7)
+    assert copy["actions"][0]["loop_items"] == ["only"]
+    assert copy["fields"] == ["id", "word"]
+    loop, *others = (action["action_id"] for action in copy["actions"])
+    assert not {loop, *others} & {action["action_id"] for action in source["actions"]}
+    changed = loop_request(client, ["x"], taskId=copy["task_id"], actionId=loop)
+    data(client.post("/task/updateLoopItems", changed))
+    assert client.control.task(copy["task_id"])["actions"][0]["loop_items"] == ["x"]
+    assert client.control.task(source["task_id"])["actions"] == source["actions"]
 
 
 def test_a_copy_goes_to_the_same_group_unless_another_is_named(client: Client) -> None:
     source = demo.GROUPED_TASK_ID
     same = data(client.post("/task/copy", params={"taskId": source}, headers=client.key))
     copies = [same["taskId"], *(client.copy(source, taskGroupId=group) for group in ("", 3))]
-
     assert [client.control.task(copy)["group_id"] for copy in copies] == [2, 2, 3]
     assert same["taskName"] == "News archive (copy)"
 
 
-def test_a_copy_has_the_steps_but_not_the_rows(client: Client) -> None:
-    source = client.control.add_task(lots=[10], subtasks=7, loop_items=["only"], fields=["id", "word"])
-
-    copy = client.control.task(client.copy(source["task_id"]))
-    assert (copy["state"], copy["rows"], len(copy["subtasks"])) == ("Unexecuted", 0, 7)
-    assert copy["actions"][0]["loop_items"] == ["only"]
-    assert copy["fields"] == ["id", "word"]
-    assert not {a["action_id"] for a in copy["actions"]} & {a["action_id"] for a in source["actions"]}
-
-
 def test_deleting_tasks_leaves_other_peoples_alone(client: Client) -> None:
     request = {"taskIds": [demo.TASK_ID, demo.COLLEAGUES_TASK_ID, "unknown", demo.TASK_ID]}
-
     assert data(client.post("/task/deleteTasks", request)) == []
     assert data(client.post("/task/deleteTasks", request)) == []
-
     left = {task["task_id"] for task in client.control.tasks()}
     assert demo.TASK_ID not in left
     assert demo.COLLEAGUES_TASK_ID in left
@@ -143,6 +123,5 @@ def test_deleting_tasks_leaves_other_peoples_alone(client: Client) -> None:
 
 def test_tasks_of_a_deleted_group_go_to_the_default_group(client: Client) -> None:
     assert data(client.post("/taskGroup/deleteGroups", {"groupIds": [2, 99]})) == []
-
     assert client.control.groups().keys() == {1, 3}
     assert client.control.task(demo.GROUPED_TASK_ID)["group_id"] == 1

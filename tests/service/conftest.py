@@ -7,20 +7,16 @@ import dataclasses
 import heapq
 import math
 import threading
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import pytest
 
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.client import AsyncClient, Client
+from airflow_provider_webcollect.service.endpoints import Call
 from airflow_provider_webcollect.service.pauses import STATUS_INTERVALS, RateLimit, RateLimiter, Stop
 from airflow_provider_webcollect.service.settings import ClientTiming
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.endpoints import Call
-
 
 #: Makes clients; what is given replaces the usual settings, credentials and so on.
 Connect: TypeAlias = "Callable[..., Client]"

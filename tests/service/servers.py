@@ -10,18 +10,15 @@ import re
 import socket
 import ssl
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.settings import TIMING, ClientTiming, Credentials, Settings
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 def refusal(code: str, status: int = 400) -> bytes:
@@ -125,7 +122,7 @@ def serving(
 
 
 def make_authority(folder: Path, name: str = "127.0.0.1") -> tuple[Path, ssl.SSLContext]:
-    """Make a certificate authority and a server certificate for ``name``.
+    """Make a certificate for ``name`` that is its own authority.
 
     :return: the authority's file, and the server's TLS context.
     """
@@ -134,39 +131,20 @@ def make_authority(folder: Path, name: str = "127.0.0.1") -> tuple[Path, ssl.SSL
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import NameOID
 
-    now = datetime.datetime.now(datetime.UTC)
-    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
-    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in ("Test CA", "server")]
-
-    def certificate(number: int, extension: x509.ExtensionType) -> x509.Certificate:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(names[number])
-            .issuer_name(names[0])
-            .public_key(keys[number].public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(extension, critical=number == 0)
-            .add_extension(
-                x509.SubjectKeyIdentifier.from_public_key(keys[number].public_key()), critical=False
-            )
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(keys[0].public_key()), critical=False
-            )
-            .sign(keys[0], hashes.SHA256())
-        )
-
-    authority = certificate(0, x509.BasicConstraints(ca=True, path_length=None))
-    own = certificate(1, x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(name))]))
-    authority_file, server_file = folder / "authority.pem", folder / "server.pem"
-    authority_file.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-    server_file.write_bytes(
-        keys[1].private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        + own.public_bytes(serialization.Encoding.PEM)
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Test CA")])
+    own = x509.CertificateBuilder(
+        subject, subject, key.public_key(), x509.random_serial_number(), now - day, now + day
     )
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(name))])
+    own = own.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    certificate = own.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    text, encoding = certificate.public_bytes(serialization.Encoding.PEM), serialization.Encoding.PEM
+    secret = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    authority_file, server_file = folder / "authority.pem", folder / "server.pem"
+    authority_file.write_bytes(text)
+    server_file.write_bytes(secret + text)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(server_file)
     return authority_file, context

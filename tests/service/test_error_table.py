@@ -13,25 +13,21 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service import client as client_module
 from airflow_provider_webcollect.service import errors
-from airflow_provider_webcollect.service.endpoints import Retry
+from airflow_provider_webcollect.service.endpoints import Call, Retry
 from airflow_provider_webcollect.service.responses import NOTHING
 from airflow_provider_webcollect.service.settings import Retries
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.interruption import until
-from tests.service.servers import answer, make_authority, refusal, serving
+from tests.service.conftest import Connect
+from tests.service.servers import Server, answer, make_authority, refusal, serving
 from tests.service.test_endpoints import one_call_of_each
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.endpoints import Call
-    from tests.service.conftest import Connect
-    from tests.service.servers import Server
 
 pytestmark = [
     pytest.mark.usefixtures("plain_environment"),

@@ -5,22 +5,19 @@ from __future__ import annotations
 import datetime
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service.call import STUCK_TRIES
+from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import PagingError
+from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import PageReader, all_analytics, all_subtasks
 from airflow_provider_webcollect.service.settings import TIMING, ClientTiming
+from tests.service.conftest import Clock, Connect
 from tests.service.servers import answer, serving
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client import Client
-    from airflow_provider_webcollect.service.models import DataPage
-    from tests.service.conftest import Clock, Connect
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -188,9 +185,7 @@ class TestLists:
             assert len(all_subtasks(client, "t")) == 20
             assert len(server.received) == 2
 
-    def test_all_analytics_come(
-        self, client: Client, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_all_analytics_come(self, client: Client, sandbox: Sandbox) -> None:
         today = datetime.datetime.now(datetime.UTC).date()
         start = today - datetime.timedelta(days=60)
         for _ in range(12):

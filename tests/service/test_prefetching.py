@@ -9,12 +9,15 @@ import json
 import random
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.client import HEAD_BYTES, Client
 from airflow_provider_webcollect.service.errors import RequestRejected
+from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader
 from airflow_provider_webcollect.service.responses import offset_before_rows
 from airflow_provider_webcollect.service.settings import ClientTiming, Credentials
@@ -22,12 +25,6 @@ from tests.conftest import ALL_HISTORIES, SEED
 from tests.interruption import PATIENCE, Signalled, signalled_when
 from tests.service.conftest import Clock, Connect
 from tests.service.servers import answer, client_of, query_number, refusal, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.models import DataPage
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -138,6 +135,8 @@ class TestTheNextPage:
         assert rows_of(iter(pages)) == sandbox.control.true_rows(task)
         assert sent == [2, 3, 4, 5, 5]
         assert len(sandbox.control.requests()) == 5
+        # none where an earlier page is read again
+        assert reader.sent_by(0) == 1
 
     def test_is_seen_in_a_packed_answer(self) -> None:
         def respond(request: bytes) -> bytes:
@@ -156,13 +155,6 @@ class TestTheNextPage:
             rows = rows_of(reader.pages())
         assert [row["n"] for row in rows] == list(range(ROWS))
         assert reader.sent == ROWS // SIZE
-
-    def test_is_not_asked_for_where_an_earlier_page_is_read_again(
-        self, client: Client, sandbox: Sandbox, task: str
-    ) -> None:
-        reader = Reader(client, task)
-        assert rows_of(reader.pages()) == sandbox.control.true_rows(task)
-        assert reader.sent_by(0) == 1
 
     def test_is_not_asked_for_out_of_its_turn(self, on_clock: Connect, clock: Clock) -> None:
         with serving(lambda request: answer(body_at(query_number(request)))) as server:
@@ -233,12 +225,6 @@ class TestAPageThatWasAskedForInVain:
         self, client: Client, sandbox: Sandbox, task: str, fault: dict[str, Any], good: int
     ) -> None:
         sandbox.control.fail("/data/all", after=good, times=2, **fault)
-        assert rows_of(Reader(client, task).pages()) == sandbox.control.true_rows(task)
-
-    def test_does_not_matter_on_a_link_that_keeps_failing(self, client: Client, sandbox: Sandbox) -> None:
-        task = sandbox.control.add_task(rows=3000, state="Finished")["task_id"]
-        for number, kind in enumerate(("cut_body", "drop", "broken_json") * 10):
-            sandbox.control.fail("/data/all", kind=kind, after=3 * number)
         assert rows_of(Reader(client, task).pages()) == sandbox.control.true_rows(task)
 
     def test_may_have_been_asked_for_by_a_page_that_was_cut(self) -> None:

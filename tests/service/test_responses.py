@@ -9,25 +9,20 @@ import time
 import tracemalloc
 import zlib
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service import endpoints, errors
-from airflow_provider_webcollect.service.models import (
-    TokenRecord,
-    parse_time,
-)
+from airflow_provider_webcollect.service.endpoints import Call
+from airflow_provider_webcollect.service.models import TokenRecord, parse_time
 from airflow_provider_webcollect.service.responses import Response, read_response
 from tests.conftest import ALL_HISTORIES
+from tests.service.conftest import Connect
 from tests.service.servers import answer, serving
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.endpoints import Call
-    from tests.service.conftest import Connect
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 values = st.recursive(
@@ -417,23 +412,20 @@ class TestValues:
             data(COPY, {"taskId": "n"}).task_id = "m"
 
 
-class TestTimes:
-    def test_a_time_is_naive_or_in_the_connections_zone(self) -> None:
-        naive = parse_time("2024-07-01T12:00:00.500", None)
-        assert naive is not None
-        assert naive.tzinfo is None
-        there = parse_time("2024-07-01T12:00:00.500", "Europe/Berlin")
-        assert there is not None
-        assert there.isoformat() == "2024-07-01T12:00:00.500000+02:00"
-
-    def test_a_zone_in_the_time_wins(self) -> None:
-        moment = parse_time("2024-07-01T12:00:00Z", "Europe/Berlin")
-        assert moment is not None
-        assert moment.utcoffset() == datetime.timedelta(0)
-
-    @pytest.mark.parametrize("value", ["", "soon", 5, None, ["x"]])
-    def test_what_is_no_time_is_none(self, value: Any) -> None:
-        assert parse_time(value, "Europe/Berlin") is None
+@pytest.mark.parametrize(
+    ("text", "zone", "moment"),
+    [
+        ("2024-07-01T12:00:00.500", None, "2024-07-01T12:00:00.500000"),
+        ("2024-07-01T12:00:00.500", "Europe/Berlin", "2024-07-01T12:00:00.500000+02:00"),
+        ("2024-07-01T12:00:00Z", "Europe/Berlin", "2024-07-01T12:00:00+00:00"),
+        *((odd, "Europe/Berlin", None) for odd in ("", "soon", 5, None, ["x"])),
+    ],
+)
+def test_a_time_is_naive_or_in_its_own_or_the_connections_zone(
+    text: Any, zone: str | None, moment: str | None
+) -> None:
+    read = parse_time(text, zone)
+    assert (read and read.isoformat()) == moment
 
 
 class TestSecrets:

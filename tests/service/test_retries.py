@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import itertools
 import threading
-from email.utils import format_datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service import client as client_module
 from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.client import AsyncClient, Client
-from airflow_provider_webcollect.service.endpoints import Retry
+from airflow_provider_webcollect.service.endpoints import Call, Retry
 from airflow_provider_webcollect.service.settings import Credentials, Retries
 from demo.ports import free_port
 from tests.interruption import PATIENCE, Pauses, Signalled, signalled_when
+from tests.service.conftest import Clock, Connect
 from tests.service.servers import answer, serving
 from tests.service.test_endpoints import one_call_of_each
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.endpoints import Call
-    from tests.service.conftest import Clock, Connect
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -114,13 +108,6 @@ class TestRetryAfter:
         on_clock(retries=Retries()).send(CALL)
         assert clock.slept == [7]
 
-    def test_a_date_is_waited_for(self, on_clock: Connect, sandbox: Sandbox, clock: Clock) -> None:
-        later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=20)
-        headers = {"Retry-After": format_datetime(later, usegmt=True)}
-        sandbox.control.fail(STATS, status=429, headers=headers)
-        on_clock(retries=Retries()).send(CALL)
-        assert sum(clock.slept) == pytest.approx(20, abs=2)
-
     @pytest.mark.parametrize(
         "retry_after", ["86400", "9" * 400, "Fri, 31 Dec 9998 23:59:59 GMT"], ids=["day", "for ever", "date"]
     )
@@ -135,13 +122,6 @@ class TestRetryAfter:
 
 
 class TestUnsafeCalls:
-    def test_a_copy_whose_answer_got_lost_is_there_once(self, client: Client, sandbox: Sandbox) -> None:
-        before = len(sandbox.control.tasks())
-        sandbox.control.fail(COPY, kind="drop", done=True)
-        with pytest.raises(errors.OutcomeUnknown):
-            client.send(endpoints.copy_task(demo.TASK_ID))
-        assert len(sandbox.control.tasks()) == before + 1
-
     def test_a_rejected_token_is_replaced_and_the_call_repeated(
         self, on_clock: Connect, sandbox: Sandbox
     ) -> None:

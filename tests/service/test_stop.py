@@ -6,7 +6,7 @@ import functools
 import json
 import socket
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,12 +17,8 @@ from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import ClientTiming, Credentials, Retries
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register
 from tests.interruption import PATIENCE, Pauses, ended_by
+from tests.service.conftest import Connect
 from tests.service.servers import answer, make_authority, query_number, refusal, serving
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.service.conftest import Connect
 
 pytestmark = pytest.mark.usefixtures("plain_environment")
 

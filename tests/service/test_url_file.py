@@ -7,24 +7,19 @@ import contextlib
 import gzip
 import io
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fsspec
 import pytest
 from fsspec.spec import AbstractBufferedFile
 
-from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import FileUnreadable, InvalidArgument
 from airflow_provider_webcollect.service.url_file import MAX_LINE_BYTES, url_file, url_list
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client import Client
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,9 +17,6 @@ from airflow_provider_webcollect.waiting.conditions import Outcome, TaskStates
 from airflow_provider_webcollect.waiting.runs import Baseline, LastRun, follow
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.waiting.statuses import Clock, PolledWait, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DOCS = Path(__file__).parents[2] / "docs/reference/waiting.md"
 ACTIVE_COLUMN, UNCHANGED_COLUMN = "an active state was seen since the start", "none was seen"
@@ -90,7 +88,6 @@ def test_a_wait_after_a_start_ends_as_the_table_says(
         started = 5000.0
         assert wait.outcome(started, shown("Extracting", began=30)) is None
     counts = unchanged_for >= table()[row][column]
-
     assert wait.outcome(started + unchanged_for, shown(state, executed_times=count, **ROWS[row])) == (
         STATES[state] if counts else None
     )
@@ -112,7 +109,6 @@ def test_the_event_of_a_finished_run_comes_as_the_table_says(
         column == ACTIVE_COLUMN or last_run.is_before(LastRun.of(last)) or (state == "Stopped" and last_count)
     )
     _, ended = follow(last_run, "a", last, ["Finished", "Stopped"], unchanged_for)
-
     assert (ended is not None) == bool(is_sign and unchanged_for >= table()[row][column])
 
 

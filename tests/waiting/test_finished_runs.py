@@ -44,7 +44,6 @@ def test_a_run_is_reported_when_it_is_finished_and_only_once() -> None:
     finished = shown(
         "Finished", current_total_extract_count=30, end_execute_time=pendulum.naive(2026, 1, 1, 0, 9)
     )
-
     assert reported(shown("Waiting"), shown("Extracting"), finished, finished) == [
         EndedRun(
             collection_task_id=TASK,
@@ -58,85 +57,127 @@ def test_a_run_is_reported_when_it_is_finished_and_only_once() -> None:
     ]
 
 
-def test_what_had_ended_before_the_first_poll_is_not_reported() -> None:
-    assert runs(shown("Finished"), shown("Finished")) == []
+MINUTE_9 = pendulum.naive(2026, 1, 1, 0, 9)
+NEVER_RAN = shown("Unexecuted", 0, None)
+NEW, OLD = shown("Finished", 2, 9), shown("Finished", 1, 1)
+#: How the first run's end looks while the next one is already counted, or has its start already.
+STALE = {
+    started: shown("Finished", 2, started, end_execute_time=OLD.end_execute_time) for started in (1, 9, None)
+}
+#: What polls show, one after the other, and what is reported.
+CASES: dict[str, tuple[list[TaskStatus | None], list[tuple[int | None, int | None, str | None]]]] = {
+    "what had ended before the first poll is not": ([OLD, OLD], []),
+    "a first run that was missing before": ([None, OLD], [(1, 1, "Finished")]),
+    "a first run that was never seen going on": ([NEVER_RAN, OLD], [(1, 1, "Finished")]),
+    "runs between two polls share the event of the one that is seen": (
+        [shown("Finished", 3), shown("Finished", 6, 9)],
+        [(4, 6, "Finished")],
+    ),
+    "as do those after one that went on": (
+        [shown("Extracting", 3), shown("Finished", 6, 9)],
+        [(3, 6, "Finished")],
+    ),
+    "an end that was missed is, once the next run is seen": (
+        [shown("Extracting", 3), shown("Waiting", 4, 9), shown("Finished", 4, 9)],
+        [(3, 3, None), (4, 4, "Finished")],
+    ),
+    "an end that was missed, of several": ([shown("Extracting", 3), shown("Stopped", 5, 9)], [(3, 4, None)]),
+    "a stopped run that goes on is when it is finished": (
+        [shown("Stopped"), shown("Extracting"), shown("Finished", end_execute_time=MINUTE_9)],
+        [(1, 1, "Finished")],
+    ),
+    "a task that is missing for a while is where it was": (
+        [shown("Finished", 5), None, shown("Finished", 5)],
+        [],
+    ),
+    "a task that is missing while it runs": (
+        [shown("Extracting", 5), None, shown("Finished", 5)],
+        [(5, 5, "Finished")],
+    ),
+    "an answer older than the one before changes nothing": (
+        [shown("Extracting", 1, 1), OLD, NEW, OLD, NEW],
+        [(1, 1, "Finished"), (2, 2, "Finished")],
+    ),
+    "nor does one from when the run went on": (
+        [shown("Extracting"), OLD, shown("Extracting"), OLD],
+        [(1, 1, "Finished")],
+    ),
+    "a count that begins again is followed": (
+        [shown("Finished", 7, 1), shown("Finished", 1, 9)],
+        [(1, 1, "Finished")],
+    ),
+    "a count that begins again with a run that goes on": (
+        [shown("Finished", 7, 1), shown("Extracting", 1, 9), shown("Finished", 1, 9)],
+        [(1, 1, "Finished")],
+    ),
+    **{
+        f"a count that stands still or is absent leaves it to the start: {run}": (
+            [shown("Finished", run, 1), shown("Extracting", run, 9), shown("Finished", run, 9)],
+            [(run, run, "Finished")],
+        )
+        for run in (1, None)
+    },
+    "a count of ended runs names each run once": (
+        [
+            *(shown("Finished", 1, 1), shown("Extracting", 1, 9), shown("Finished", 2, 9)),
+            *(shown("Extracting", 2, 20), shown("Finished", 3, 20)),
+        ],
+        [(2, 2, "Finished"), (3, 3, "Finished")],
+    ),
+    **{
+        f"a run that is counted when it starts is when it ends: {started}": (
+            [OLD, STALE[started], STALE[started], shown("Extracting", 2, 9), STALE[started], NEW],
+            [(2, 2, "Finished")],
+        )
+        for started in (1, 9)
+    },
+    # while a run goes on, some services show no end
+    **{
+        f"an older answer does not end a run whose times are not there: {started}": (
+            [OLD, shown("Waiting", 2, started), STALE[None], NEW],
+            [(2, 2, "Finished")],
+        )
+        for started in (None, 9)
+    },
+    "nor one whose times are those of the run before": (
+        [
+            *(OLD, shown("Extracting", 2, 9), shown("Extracting", 2, 1)),
+            *(shown("Finished", 2, 1, end_execute_time=None), NEW),
+        ],
+        [(2, 2, "Finished")],
+    ),
+    "an end is under its own number though the next run is counted already": (
+        [shown("Extracting", 1, 1), shown("Finished", 2, 1), shown("Extracting", 2, 9), NEW],
+        [(1, 1, "Finished"), (2, 2, "Finished")],
+    ),
+    "a start that is shown late does not make another run": (
+        [shown("Waiting", 2, 1), shown("Extracting", 2, 9), NEW],
+        [(2, 2, "Finished")],
+    ),
+    "nor does the zone of the connection": (
+        [OLD, shown("Finished", start_execute_time=pendulum.datetime(2026, 1, 1, 0, 1, tz="Asia/Shanghai"))],
+        [],
+    ),
+}
 
 
-@pytest.mark.parametrize("never_ran", [None, shown("Unexecuted", 0, None)], ids=["missing", "unexecuted"])
-def test_the_first_run_of_a_task_is_reported_though_it_was_never_seen_going_on(
-    never_ran: TaskStatus | None,
+@pytest.mark.parametrize(("polls", "expected"), CASES.values(), ids=CASES)
+def test_what_polls_show_is_reported(
+    polls: list[TaskStatus | None], expected: list[tuple[int | None, int | None, str | None]]
 ) -> None:
-    assert runs(never_ran, shown("Finished")) == [(1, 1, "Finished")]
-
-
-def test_runs_that_passed_between_two_polls_share_the_event_of_the_one_that_is_seen() -> None:
-    assert runs(shown("Finished", 3), shown("Finished", 6, 9)) == [(4, 6, "Finished")]
-    assert runs(shown("Extracting", 3), shown("Finished", 6, 9)) == [(3, 6, "Finished")]
-
-
-def test_an_end_that_was_missed_is_reported_once_the_next_run_is_seen() -> None:
-    polls = shown("Extracting", 3), shown("Waiting", 4, 9), shown("Finished", 4, 9)
-
-    assert runs(*polls) == [(3, 3, None), (4, 4, "Finished")]
-    assert runs(shown("Extracting", 3), shown("Stopped", 5, 9)) == [(3, 4, None)]
+    assert runs(*polls) == expected
 
 
 def test_only_the_states_that_are_asked_for_are_reported() -> None:
     polls = shown("Extracting"), shown("Stopped"), shown("Finished", 2, 9)
-
     assert runs(*polls) == [(2, 2, "Finished")]
     assert runs(*polls, states=("Stopped",)) == [(1, 1, "Stopped")]
     assert runs(*polls, states=FINAL_STATES) == [(1, 1, "Stopped"), (2, 2, "Finished")]
 
 
-def test_a_stopped_run_that_goes_on_is_reported_when_it_is_finished() -> None:
-    later = shown("Finished", end_execute_time=pendulum.naive(2026, 1, 1, 0, 9))
-
-    assert runs(shown("Stopped"), shown("Extracting"), later) == [(1, 1, "Finished")]
-    # with no end to tell it from an old answer, once the answers stay the same
-    assert runs(shown("Stopped"), shown("Extracting"), shown("Finished"), unchanged_for=90) == [
-        (1, 1, "Finished")
-    ]
-
-
-def test_a_task_that_is_missing_for_a_while_is_where_it_was() -> None:
-    assert runs(shown("Finished", 5), None, shown("Finished", 5)) == []
-    assert runs(shown("Extracting", 5), None, shown("Finished", 5)) == [(5, 5, "Finished")]
-
-
-def test_an_answer_older_than_the_one_before_changes_nothing() -> None:
-    new, old = shown("Finished", 2, 9), shown("Finished", 1, 1)
-
-    assert runs(shown("Extracting", 1, 1), old, new, old, new) == [(1, 1, "Finished"), (2, 2, "Finished")]
-    assert runs(shown("Extracting"), shown("Finished"), shown("Extracting"), shown("Finished")) == [
-        (1, 1, "Finished")
-    ]
-
-
-def test_a_count_that_begins_again_is_followed() -> None:
-    assert runs(shown("Finished", 7, 1), shown("Finished", 1, 9)) == [(1, 1, "Finished")]
-    assert runs(shown("Finished", 7, 1), shown("Extracting", 1, 9), shown("Finished", 1, 9)) == [
-        (1, 1, "Finished")
-    ]
-
-
-def test_a_count_that_stands_still_or_is_absent_leaves_it_to_the_start() -> None:
-    for run in (1, None):
-        assert runs(shown("Finished", run, 1), shown("Extracting", run, 9), shown("Finished", run, 9)) == [
-            (run, run, "Finished")
-        ]
-
-
-def test_a_count_of_ended_runs_names_each_run_once() -> None:
-    statuses = (
-        shown("Finished", 1, 1),
-        shown("Extracting", 1, 9),
-        shown("Finished", 2, 9),
-        shown("Extracting", 2, 20),
-        shown("Finished", 3, 20),
-    )
-
-    assert runs(*statuses) == [(2, 2, "Finished"), (3, 3, "Finished")]
+def test_with_no_end_to_tell_it_from_an_old_answer_an_end_is_reported_once_answers_stay_the_same() -> None:
+    polls = shown("Stopped"), shown("Extracting"), shown("Finished")
+    assert runs(*polls, unchanged_for=90) == [(1, 1, "Finished")]
 
 
 @pytest.mark.parametrize("count", [0, 4], ids=["the first run", "a later run"])
@@ -154,51 +195,3 @@ def test_a_count_of_ended_runs_names_each_run_once_though_the_watch_began_during
     assert named == ["2026-01-01T00:01:00", "2026-01-01T00:09:00"]
     assert last_run
     assert last_run.run == count + 2
-
-
-@pytest.mark.parametrize("lagging", [1, 9], ids=["old start", "new start"])
-def test_a_run_that_is_counted_when_it_starts_is_reported_when_it_ends(lagging: int) -> None:
-    before = shown("Finished", 1, 1)
-    stale = shown("Finished", 2, lagging, end_execute_time=before.end_execute_time)
-
-    assert runs(before, stale, stale) == []
-    assert runs(before, stale, shown("Extracting", 2, 9), stale, shown("Finished", 2, 9)) == [
-        (2, 2, "Finished")
-    ]
-
-
-def test_an_older_answer_does_not_end_the_run_that_the_times_are_not_yet_or_no_more_of() -> None:
-    before = shown("Finished", 1, 1)
-    # while a run goes on, some services show no end
-    for active in (shown("Waiting", 2, None), shown("Waiting", 2, 9)):
-        stale = shown("Finished", 2, None, end_execute_time=before.end_execute_time)
-        assert runs(before, active, stale, shown("Finished", 2, 9)) == [(2, 2, "Finished")]
-    # an active state with the start of the run before
-    late = (
-        shown("Extracting", 2, 9),
-        shown("Extracting", 2, 1),
-        shown("Finished", 2, 1, end_execute_time=None),
-    )
-    assert runs(before, *late, shown("Finished", 2, 9)) == [(2, 2, "Finished")]
-
-
-def test_the_end_of_a_run_is_reported_under_its_own_number_though_the_next_one_is_counted_already() -> None:
-    stale = shown("Finished", 2, 1)
-
-    assert runs(shown("Extracting", 1, 1), stale, shown("Extracting", 2, 9), shown("Finished", 2, 9)) == [
-        (1, 1, "Finished"),
-        (2, 2, "Finished"),
-    ]
-
-
-def test_a_start_that_is_shown_late_does_not_make_another_run() -> None:
-    assert runs(shown("Waiting", 2, 1), shown("Extracting", 2, 9), shown("Finished", 2, 9)) == [
-        (2, 2, "Finished")
-    ]
-
-
-def test_the_zone_of_the_connection_does_not_make_another_run() -> None:
-    there = pendulum.datetime(2026, 1, 1, 0, 1, tz="Asia/Shanghai")
-    elsewhere = TaskStatus(task_id=TASK, status="Finished", executed_times=1, start_execute_time=there)
-
-    assert runs(shown("Finished"), elsewhere) == []

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
 from airflow_provider_webcollect.service.settings import Credentials, Settings, digest
-from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, RenewalNote
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client import Client
-    from airflow_provider_webcollect.service.tokens import RenewalState, StoredToken
+from airflow_provider_webcollect.service.tokens import (
+    MemoryTokenStore,
+    Register,
+    RenewalNote,
+    RenewalState,
+    StoredToken,
+)
 
 CALL = endpoints.get_running_counts()
 STATS = CALL.endpoint.path

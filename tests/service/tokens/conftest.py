@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.service.client import Client
+from tests.service.conftest import Clock
 from tests.service.tokens.cases import Account, with_refresh_token
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client import Client
-    from tests.service.conftest import Clock
 
 
 @pytest.fixture

@@ -6,8 +6,10 @@ import contextlib
 import multiprocessing
 import os
 import time
-from typing import TYPE_CHECKING
+from multiprocessing.connection import Connection
+from pathlib import Path
 
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable, WebCollectError
@@ -15,12 +17,6 @@ from airflow_provider_webcollect.service.settings import ClientTiming, Credentia
 from airflow_provider_webcollect.service.tokens import FileTokenStore, Register, StoredToken
 from tests.interruption import PATIENCE
 from tests.service.tokens.cases import CALL, with_refresh_token
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-    from pathlib import Path
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 #: Starts processes as forks of one that has already imported what they need.
 FORKS = multiprocessing.get_context("forkserver")

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import GrantRejected
 from tests.conftest import ALL_HISTORIES
 from tests.service.tokens.cases import CALL, Account, refreshes
 from tests.service.tokens.fleet import Fleet, SlowFileTokenStore, store_expired
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 #: Processes of a host and of two hosts, and how often a token is dropped.
 SIZE, ROUNDS = (32, 20) if ALL_HISTORIES else (8, 2)
 
 
 @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
-def test_processes_of_a_host_renew_an_expired_token_once(sandbox: Sandbox, tmp_path: Path) -> None:
-    store_expired(sandbox, tmp_path / "token")
-    with Fleet(sandbox, tmp_path / "token", size=SIZE) as fleet:
-        assert fleet.call() == ["ok"] * SIZE
-    assert refreshes(sandbox) == [200]
-
-
-@pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
-def test_two_hosts_renew_a_token_that_the_service_has_dropped_once(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_processes_of_two_hosts_renew_an_expired_token_once_and_each_that_is_dropped(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
     store_expired(sandbox, tmp_path / "token")
     with Fleet(sandbox, tmp_path / "token", size=SIZE) as fleet:
         for number in range(1, ROUNDS + 1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,6 +17,7 @@ from airflow_provider_webcollect.service.errors import (
 )
 from airflow_provider_webcollect.service.settings import Credentials
 from airflow_provider_webcollect.service.tokens import Register, RenewalState, StoredToken
+from tests.service.conftest import Clock
 from tests.service.tokens.cases import (
     CALL,
     GRANT_REFUSED,
@@ -28,9 +29,6 @@ from tests.service.tokens.cases import (
     changed,
     note,
 )
-
-if TYPE_CHECKING:
-    from tests.service.conftest import Clock
 
 REVOKES = pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
 OF_ANOTHER = StoredToken(access_token="a", refresh_token="r", lineage="another")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from airflow_provider_webcollect.service.call import make_context
-from airflow_provider_webcollect.service.errors import GrantRejected, TokenRejected, TokenUnavailable
+from airflow_provider_webcollect.service.errors import TokenRejected, TokenUnavailable
 from airflow_provider_webcollect.service.settings import Credentials, Settings
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, RenewalState, StoredToken
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from tests.interruption import PATIENCE, Pauses
 from tests.service.tokens.cases import CALL, SETTINGS, STATS, Account, note
 from tests.service.tokens.fleet import SlowFileTokenStore
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_connections_refresh_token_gives_the_first_access_token_and_its_successor_is_kept(
@@ -30,26 +27,9 @@ def test_the_connections_refresh_token_gives_the_first_access_token_and_its_succ
     assert stored.expires_at == pytest.approx(time.time() + 86399, abs=PATIENCE)
 
 
-def test_a_stored_token_is_used_without_asking_the_token_endpoint(account: Account) -> None:
-    for _ in range(3):
-        account.process().send(CALL)
-    assert account.refreshes == [200]
-
-
 def test_login_and_password_give_the_first_token(account: Account) -> None:
     assert account.process(credentials=account.login()).send(CALL)
     assert account.grants == ["password"]
-
-
-def test_a_wrong_password_is_a_clear_error(account: Account) -> None:
-    with pytest.raises(GrantRejected) as refusal:
-        account.process(credentials=account.login(password="not it")).send(CALL)
-    assert "not it" not in str(refusal.value)
-
-
-def test_a_ready_access_token_is_used_as_it_is(account: Account) -> None:
-    account.process(credentials=Credentials(access_token=account.sandbox.access_token)).send(CALL)
-    assert account.refreshes == []
 
 
 def test_an_access_token_that_is_rejected_with_nothing_behind_it_is_a_clear_error(account: Account) -> None:

@@ -7,13 +7,15 @@ import contextlib
 import itertools
 import math
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from airflow_provider_webcollect.service import client as client_module
+from airflow_provider_webcollect.service.call import ClientContext
 from airflow_provider_webcollect.service.client import THREADS, AsyncClient
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable, TokenUnavailable
 from airflow_provider_webcollect.service.settings import ClientTiming, Credentials
@@ -21,16 +23,9 @@ from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Registe
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from tests.conftest import ALL_HISTORIES
 from tests.interruption import PATIENCE, Pauses, Signalled, signalled_when, until
+from tests.service.conftest import Clock
 from tests.service.tokens.cases import CALL, SETTINGS, Account, Unreachable
 from tests.service.tokens.fleet import SlowFileTokenStore, store_expired
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from airflow_provider_webcollect.service.call import ClientContext
-    from tests.service.conftest import Clock
-
 
 WAITERS = 1000 if ALL_HISTORIES else 100
 
@@ -169,48 +164,27 @@ def test_a_store_that_loses_what_is_written_is_named_at_once_and_not_written_to_
     assert world.now < 5
 
 
-def test_a_token_that_the_note_says_was_replaced_is_not_spent_again_however_late_the_store_shows_it() -> None:
-    world = Alone("late")
-    world.store.save(noted(RenewalState.RELEASED, newest=1))
-    world.run(until=25)
-    assert world.sent_at == []
-    # nobody reads that late; it was deleted
-    world.run(until=80)
-    assert len(world.sent_at) == 1
-
-
-def test_a_store_that_was_late_long_ago_is_waited_for_again() -> None:
-    world = Alone("late again")
-    world.store.save(noted(RenewalState.RELEASED, newest=1))
-    world.run(until=5)
-    world.now = 1000
-    world.run(until=1025)
-    assert world.sent_at == []
-    world.run(until=1080)
-    assert len(world.sent_at) == 1
-
-
-def test_a_process_that_stood_still_while_the_store_was_late_waits_for_it_again() -> None:
-    world = Alone("stood still while it was late")
-    world.store.save(noted(RenewalState.RELEASED, newest=1))
-    world.run(until=70, stands_still=50)
-    assert world.sent_at == []
-
-
-def test_a_process_that_did_not_stand_still_sends_it() -> None:
-    world = Alone("goes on")
-    world.run(until=10)
-    assert len(world.sent_at) == 1
-
-
-def test_thirty_two_threads_renew_an_expired_token_once(account: Account, tmp_path: Path) -> None:
-    store_expired(account.sandbox, tmp_path / "token")
-    account.sandbox.control.configure(enforce_limits=False)
-    client = account.process(store=SlowFileTokenStore(tmp_path / "token"))
-    with ThreadPoolExecutor(32) as threads:
-        calls = [threads.submit(client.send, CALL) for _ in range(32)]
-        assert all(call.result() for call in calls)
-    assert account.refreshes == [200]
+@pytest.mark.parametrize(
+    ("is_late", "stands_still", "runs"),
+    [
+        # nobody reads later than a minute: then it was deleted
+        (True, 0, [(0, 25, 0), (25, 80, 1)]),
+        (True, 0, [(0, 5, 0), (1000, 1025, 0), (1025, 1080, 1)]),
+        (True, 50, [(0, 70, 0)]),
+        (False, 0, [(0, 10, 1)]),
+    ],
+    ids=["late", "late again", "stood still meanwhile", "not late"],
+)
+def test_a_token_that_was_replaced_is_not_spent_again_however_late_the_store_shows_its_successor(
+    is_late: bool, stands_still: float, runs: list[tuple[float, float, int]]
+) -> None:
+    world = Alone(f"late: {runs}")
+    if is_late:
+        world.store.save(noted(RenewalState.RELEASED, newest=1))
+    for begin, until_then, sent in runs:
+        world.now = max(world.now, begin)
+        world.run(until=until_then, stands_still=stands_still)
+        assert len(world.sent_at) == sent
 
 
 def test_waiters_of_an_event_loop_renew_an_expired_token_once(

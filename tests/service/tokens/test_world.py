@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 
 from airflow_provider_webcollect.service.tokens import renewal
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.service.tokens.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 HISTORIES = range(2080)
 #: All histories in 26 tests, or 40 of them in one.
