@@ -237,11 +237,10 @@ def _unfinished_run(folder: Folder) -> Run | None:
     """Return the run of the last command that has not ended here, so that this one goes on from its rows."""
     commits = CommitLog(folder)
     state = commits.read()
-    number = 0 if state is None else state.commit
     unfinished = [
         each
         for each in commits.staged().values()
-        if each.base == number and each.run == _run(each.run.run_id)
+        if each.follows(state) and each.run == _run(each.run.run_id)
     ]
     return max(unfinished, key=lambda each: each.started_at).run if unfinished else None
 

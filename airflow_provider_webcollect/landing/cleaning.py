@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import datetime
-import functools
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from airflow_provider_webcollect.landing.commits import Manifest, fold, following, missing_part
+from airflow_provider_webcollect.landing.commits import Manifest, missing_part
 from airflow_provider_webcollect.landing.errors import LogContended, NothingLanded, PartsMissing
+from airflow_provider_webcollect.landing.fold import fold, following
 from airflow_provider_webcollect.landing.log import CommitLog, Conflict
 from airflow_provider_webcollect.landing.names import is_removable, redshift_manifest
 from airflow_provider_webcollect.landing.options import landing_at
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 log = logging.getLogger(__name__)
+#: Seconds: no file is older.
+_OLDEST = 1e9
 
 
 class Leftover(NamedTuple):
@@ -72,7 +74,8 @@ def clean(
     :raises DestinationUnreadable: if a commit cannot be read; nothing is removed then.
     :raises InvalidArgument: if an argument is wrong.
     """
-    until = _moment_before_now(age_in_seconds(older_than))
+    age = datetime.timedelta(seconds=min(age_in_seconds(older_than), _OLDEST))
+    until = datetime.datetime.now(datetime.UTC) - age
     validation.boolean("dry_run", dry_run)
     folder = landing_at(path)
     if outer := folder.enclosing():
@@ -88,8 +91,8 @@ def clean(
             "removed"
         )
     candidates = sorted(folder.unreferenced(removable - (needed or set())))
-    modified = functools.cache(lambda name: _modified(folder.fs, f"{folder.root}/{name}"))
-    old = tuple(Leftover(name, files[name], modified(name)) for name in candidates if modified(name) < until)
+    modified = ((name, _modified(folder.fs, f"{folder.root}/{name}")) for name in candidates)
+    old = tuple(Leftover(name, files[name], at) for name, at in modified if at and at < until)
     if not dry_run:
         folder.delete(file.name for file in old)
     for file in old:
@@ -104,23 +107,21 @@ def _needed(folder: Folder, until: datetime.datetime) -> set[str] | None:
     """
     commits = CommitLog(folder)
     # before the log: what is committed in between is found there
-    every_staged = commits.staged()
+    drafts = commits.staged()
     state = commits.read()
-    number = 0 if state is None else state.commit
     needed = set()
-    for name, staged in every_staged.items():
-        if staged.base == number:
-            needed |= {name, *(part.name for part in staged.parts)}
+    for name, draft in drafts.items():
+        if draft.follows(state):
+            needed |= {name, *(part.name for part in draft.parts)}
     if state is None:
         return needed or None
     needed.update(part.name for part in state.parts)
     needed.add(redshift_manifest(state.run.digest()))
-    for each in state.quarantined:
-        (commit,) = commits.commits(each.commit, each.commit)
+    for commit in commits.commits([each.commit for each in state.quarantined]):
         needed.update(part.name for part in commit.parts)
     if state.replaced:
-        (began,) = commits.commits(state.first_commit, state.first_commit)
-        if datetime.datetime.fromisoformat(began.at) >= until:
+        (began,) = commits.commits([state.first_commit])
+        if datetime.datetime.fromisoformat(began.finished_at) >= until:
             needed.update(state.replaced)
     return needed
 
@@ -132,10 +133,8 @@ def replaced_landing(path: Any) -> Manifest | None:
     :raises DestinationUnreadable: if a commit cannot be read.
     :raises InvalidArgument: if it is a table.
     """
-    folder = _restorable(path)
-    commits = CommitLog(folder)
-    state = commits.read()
-    return None if state is None or not state.replaced else _before(commits, state)
+    commits = CommitLog(_restorable(path))
+    return _before(commits, commits.read())
 
 
 def _restorable(path: Any) -> Folder:
@@ -149,9 +148,9 @@ def _restorable(path: Any) -> Folder:
     return folder
 
 
-def _before(commits: CommitLog, state: Manifest) -> Manifest | None:
-    """Return what had landed before a landing has begun again."""
-    return fold(None, commits.commits(1, state.first_commit - 1))
+def _before(commits: CommitLog, state: Manifest | None) -> Manifest | None:
+    """Return what had landed before a landing has begun again; None if that is not kept."""
+    return fold(None, commits.commits(range(1, state.first_commit))) if state and state.replaced else None
 
 
 def restore(path: Any) -> Manifest:
@@ -171,14 +170,14 @@ def restore(path: Any) -> Manifest:
     folder = _restorable(path)
     commits = CommitLog(folder)
     state = commits.read()
-    before = _before(commits, state) if state is not None and state.replaced else None
-    if state is None or before is None:
+    before = _before(commits, state)
+    if before is None:
         raise NothingLanded(f"{folder.root} has no landing that was replaced; nothing was changed")
     if missing := missing_part(before.parts, folder.files()):
         raise PartsMissing(f"{missing.name} is not at {folder.root} any more; nothing was changed")
     profiles = {
         part.name: part.profile
-        for commit in commits.commits(before.first_commit, before.commit)
+        for commit in commits.commits(range(before.first_commit, before.commit + 1))
         for part in commit.parts
     }
     parts = tuple(msgspec.structs.replace(part, profile=profiles[part.name]) for part in before.parts)
@@ -187,27 +186,26 @@ def restore(path: Any) -> Manifest:
         "restored",
         before.run,
         replaces=True,
-        encoding=before.file_format,
-        columns=before.columns or (),
         parts=parts,
-        cursor=before.cursor,
         checks=before.checks,
         about=before.commit,
         set_apart=before.set_apart,
+        **before.place,
     )
     try:
         return commits.publish(commits.append(state, put_back))
     except Conflict as error:
+        # not tried again: another landing may have been put back
         raise LogContended(f"another landing has committed to {folder.root}; try again") from error
 
 
-def _modified(fs: Any, path: str) -> datetime.datetime:
+def _modified(fs: Any, path: str) -> datetime.datetime | None:
+    """Return when a file was written; None if a landing has removed it since."""
     with storage_errors(fs, path):
         try:
             modified: datetime.datetime = fs.modified(path)
         except FileNotFoundError:
-            # a landing has already removed it
-            return datetime.datetime.max.replace(tzinfo=datetime.UTC)
+            return None
     return modified if modified.tzinfo else modified.replace(tzinfo=datetime.UTC)
 
 
@@ -215,11 +213,3 @@ def age_in_seconds(older_than: object) -> float:
     """Return the checked age in seconds; raise :class:`InvalidArgument` if it is invalid."""
     seconds = older_than.total_seconds() if isinstance(older_than, datetime.timedelta) else older_than
     return validation.seconds("older_than", seconds, may_be_zero=True)
-
-
-def _moment_before_now(seconds: float) -> datetime.datetime:
-    """Return the time a number of seconds ago."""
-    try:
-        return datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds)
-    except OverflowError:
-        return datetime.datetime.min.replace(tzinfo=datetime.UTC)

@@ -153,7 +153,7 @@ class LandedData:
         return [
             RunProfile(
                 run.run_id,
-                commits[-1].at,
+                commits[-1].finished_at,
                 sum(commit.rows for commit in commits),
                 sum_of(part.profile for commit in commits for part in commit.parts),
             )
@@ -404,11 +404,7 @@ class LandedData:
 
     def _commits(self, numbers: Collection[int]) -> Iterator[Commit]:
         """Yield those of some commits that have landed parts, in order."""
-        wanted = sorted(number for number in self._numbers if number in numbers)
-        if wanted:
-            chosen = set(wanted)
-            commits = self._log.commits(wanted[0], wanted[-1])
-            yield from (commit for commit in commits if commit.number in chosen)
+        yield from self._log.commits(sorted(number for number in self._numbers if number in numbers))
 
     def _keyed(self, key: object, compare: object = None) -> KeyedRows:
         require("duckdb", "duckdb", "a relation of DuckDB")
@@ -425,7 +421,7 @@ class LandedData:
 
     def _part_times(self) -> list[datetime.datetime]:
         """Return when each was committed; none before an earlier one, whatever the hosts' clocks say."""
-        times = {commit.number: commit.at for commit in self._commits(self._numbers)}
+        times = {commit.number: commit.finished_at for commit in self._commits(self._numbers)}
         parsed = (datetime.datetime.fromisoformat(times[part.commit or 0]) for part in self._all_parts)
         return list(itertools.accumulate(parsed, max))
 
@@ -441,7 +437,7 @@ class LandedData:
 
     def _quarantined_parts(self) -> Iterator[Part]:
         for apart in self.manifest.quarantined:
-            for commit in self._log.commits(apart.commit, apart.commit):
+            for commit in self._log.commits([apart.commit]):
                 yield from commit.parts
 
     @functools.cached_property

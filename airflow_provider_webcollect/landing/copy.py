@@ -1,12 +1,10 @@
-"""Reading the rows of a source to the end, checking the service's counts, and writing them as parts."""
+"""Reading the rows of a source to the end, checking the service's counts; writing while they come."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
-import itertools
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -15,24 +13,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_provider_webcollect.landing.checks import Checks, ValueCounter
-from airflow_provider_webcollect.landing.commits import PageFingerprint, Part, Staged
+from airflow_provider_webcollect.landing.commits import Commit, PageFingerprint
 from airflow_provider_webcollect.landing.errors import RowsMissing, SourceReset
-from airflow_provider_webcollect.landing.formats.reading import part_reader
-from airflow_provider_webcollect.landing.job import Job, intervals
-from airflow_provider_webcollect.landing.names import part_name
-from airflow_provider_webcollect.landing.profile import Profiler
+from airflow_provider_webcollect.landing.job import Job
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import PagingError
 from airflow_provider_webcollect.service.pages import RowCount
 from airflow_provider_webcollect.service.pauses import Notice, drop, first_done, in_background
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
     from airflow_provider_webcollect.landing.formats.base import SupportsWrite
-    from airflow_provider_webcollect.landing.staging import Staging
     from airflow_provider_webcollect.service.models import DataPage
 
 log = logging.getLogger(__name__)
@@ -55,7 +47,7 @@ class Page:
     :ivar offset: the cursor with which they were read; ``next_offset`` is the cursor after them.
     :ivar rows_so_far: number of the source's rows up to the last of these.
     :ivar total: number of all rows that the service announces.
-    :ivar landed: landed rows right before these, which were read with the cursor ``landed_offset``.
+    :ivar landed: the landed rows right before these, and the cursor with which they were read.
     """
 
     rows: Sequence[msgspec.Raw]
@@ -63,18 +55,17 @@ class Page:
     next_offset: int
     rows_so_far: int
     total: int
-    landed: Sequence[msgspec.Raw] = ()
-    landed_offset: int = 0
+    landed: tuple[Sequence[msgspec.Raw], int] = ((), 0)
 
     def fingerprint(self) -> PageFingerprint:
         """Return the fingerprint with which a later landing checks whether the source still has this page.
 
         It covers the landed rows before these up to a page in all, since runs may add one row each.
         """
-        if self.landed and len(self.landed) + len(self.rows) <= MAX_DATA_SIZE:
-            rows, offset = (*self.landed, *self.rows), self.landed_offset
-        else:
-            rows, offset = (*self.rows,), self.offset
+        landed, offset = self.landed
+        if not landed or len(landed) + len(self.rows) > MAX_DATA_SIZE:
+            landed, offset = (), self.offset
+        rows = (*landed, *self.rows)
         return PageFingerprint(offset=offset, rows=len(rows), sha256=digest_rows(rows))
 
 
@@ -82,26 +73,23 @@ class SourceReader:
     """Reads a source once, from the first row or from the end of the landed rows.
 
     :ivar count: the number of the source's rows up to those read last, and the total announced last.
-    :ivar first: the first page that was read, or the landed one from which the read goes on.
     :ivar no_late_rows: whether ``late_rows_delay`` seconds have passed without new rows.
     """
 
     def __init__(self, job: Job) -> None:
         self.count = RowCount()
-        self.first: PageFingerprint | None = None
         self.no_late_rows = False
         self._job = job
         self._offset = 0
         self._ahead: DataPage | None = None
-        self._landed: Sequence[msgspec.Raw] = ()
-        self._landed_offset = 0
+        self._landed: tuple[Sequence[msgspec.Raw], int] = ((), 0)
         self._began = time.monotonic()
         self._waited = False
         self._pages = 0
         self._least_left: int | None = None
         self._pages_since = 0
 
-    def go_to(self, landed: Staged) -> None:
+    def go_to(self, landed: Commit) -> None:
         """Check that the source still begins with the landed rows, and move the cursor to their end.
 
         The last landed page is read again, and its rows must have the same content: counts alone do not show
@@ -112,32 +100,30 @@ class SourceReader:
 
         :raises SourceReset: if the source does not continue from there.
         """
-        if not landed.rows:
+        if not landed.total:
             return
         waits = self._waits("all rows to be shown: there are fewer than were landed")
         count_waits = iter([COUNT_INTERVAL] * (COUNT_READS - 1))
         while True:
             fingerprint = landed.last_page
-            page, rows, counts_fit = self._read_again(fingerprint, landed.rows)
-            if page.total < landed.rows:
+            page, rows, counts_fit = self._read_again(fingerprint, landed.total)
+            if page.total < landed.total:
                 wait = next(waits, None)
             elif digest_rows(rows[: fingerprint.rows]) != fingerprint.sha256:
                 wait = None
             elif counts_fit:
-                self._offset, self.count.rows = landed.next_offset, landed.rows
+                self._offset, self.count.rows = landed.next_offset, landed.total
                 self._ahead = msgspec.structs.replace(page, rows=rows[fingerprint.rows :])
-                self._landed, self._landed_offset = rows[: fingerprint.rows], fingerprint.offset
-                self.first = fingerprint
-                if landed.parts:
-                    # those were read by an earlier attempt, some time ago
-                    self.first, self._waited = landed.first_page, True
+                self._landed = (rows[: fingerprint.rows], fingerprint.offset)
+                # parts that are not committed were read by an earlier attempt, some time ago
+                self._waited = self._waited or bool(landed.parts)
                 return
             else:
                 log.info("%s: the counts do not fit the rows: %d in all.", landed.source, page.total)
                 wait = next(count_waits, None)
             if wait is None:
                 raise SourceReset(
-                    f"{landed.source} has {page.total} rows now, {landed.rows} were landed; it does not go "
+                    f"{landed.source} has {page.total} rows now, {landed.total} were landed; it does not go "
                     "on where these end: it was emptied, or rows were taken away or changed"
                 )
             self._wait(wait)
@@ -171,22 +157,23 @@ class SourceReader:
             yield from self._to_the_end(iter(()), late=True)
         self.no_late_rows = self.count.rows == before
 
-    def check_unchanged(self) -> None:
+    def check_unchanged(self, first: PageFingerprint | None) -> None:
         """Read the first page again, if there was time for the rows to change since.
 
         Before a mark, which covers all rows of the source, a second page is time enough. A source that shows
         fewer rows than were read is read again for ``late_rows_delay`` seconds.
 
+        :param first: the page; None if there were no rows.
         :raises RowsMissing: if its rows are others now: what was read does not go together.
         """
         had_time = self._waited or time.monotonic() - self._began >= LONG_READ
         had_time = had_time or (self._job.options.mark_exported and self._pages > 1)
-        if self.first is None or not had_time:
+        if first is None or not had_time:
             return
         waits = self._waits("all rows to be shown: there are fewer than were read")
         while True:
-            page, rows, _ = self._read_again(self.first, self.first.rows)
-            if digest_rows(rows[: self.first.rows]) == self.first.sha256:
+            page, rows, _ = self._read_again(first, first.rows)
+            if digest_rows(rows[: first.rows]) == first.sha256:
                 return
             wait = next(waits, None) if page.total < self.count.rows else None
             if wait is None:
@@ -199,8 +186,10 @@ class SourceReader:
 
     def _to_the_end(self, waits: Iterator[float], *, late: bool = False) -> Iterator[Page]:
         while True:
-            answer = self._ahead or self._read(self._offset)
-            self._ahead = None
+            answer, self._ahead = self._ahead, None
+            if answer is None:
+                answer = self._job.pages.read(self._offset)
+                self._job.observer.on_page()
             self._pages += 1
             if not answer.rows and answer.total < max(self.count.rows, 1):
                 # not all rows are shown yet, so the counts are ignored
@@ -216,11 +205,6 @@ class SourceReader:
             if answer.rest_total <= 0 and all_read:
                 return
 
-    def _read(self, offset: int) -> DataPage:
-        page = self._job.pages.read(offset)
-        self._job.observer.on_page()
-        return page
-
     def _counted(self, answer: DataPage) -> Page:
         if answer.total < self.count.total:
             # rows may have been taken away behind these, or all of them: the first page tells
@@ -231,13 +215,10 @@ class SourceReader:
         except PagingError as contradiction:
             raise rows_missing(self._job.source, contradiction.message) from contradiction
         self._refuse_endless_read(answer.rest_total)
-        page = Page(answer.rows, self._offset, answer.offset, self.count.rows, answer.total)
-        if self._landed:
-            page = dataclasses.replace(page, landed=self._landed, landed_offset=self._landed_offset)
-            self._landed = ()
-        elif self.first is None and page.rows:
-            self.first = page.fingerprint()
-        self._offset = answer.offset
+        page = Page(
+            answer.rows, self._offset, answer.offset, self.count.rows, answer.total, landed=self._landed
+        )
+        self._offset, self._landed = answer.offset, ((), 0)
         return page
 
     def _refuse_endless_read(self, left: int) -> None:
@@ -260,7 +241,8 @@ class SourceReader:
         offset, counts_fit = last.offset, True
         rows: list[msgspec.Raw] = []
         while True:
-            page = self._read(offset)
+            page = self._job.pages.read(offset)
+            self._job.observer.on_page()
             before = page.total - page.rest_total - len(page.rows)
             counts_fit = counts_fit and before == rows_so_far - last.rows + len(rows)
             rows += page.rows
@@ -270,11 +252,11 @@ class SourceReader:
 
     def _waits(self, purpose: str) -> Iterator[float]:
         notice, rest = Notice(log), self._job.options.late_rows_delay
-        for index, wait in enumerate(intervals(rest, LATE_ROWS_INTERVAL)):
-            if not index:
-                self._job.observer.on_late_rows_wait(rest)
+        if rest:
+            self._job.observer.on_late_rows_wait(rest)
+        while rest > 0:
             notice.give(rest, "Waiting up to %.0f s for %s.", rest, purpose)
-            yield wait
+            yield (wait := min(rest, LATE_ROWS_INTERVAL))
             rest -= wait
 
 
@@ -366,81 +348,3 @@ class WriteBehind:
 
     def _write_at_once(self, pieces: Sequence[bytes]) -> None:
         self._sink.write(b"".join(pieces))
-
-
-class PartsWriter:
-    """Writes the parts of one landing: each is recorded when it is finished, and written while pages come.
-
-    :ivar values: of all parts, if there are checks of columns, also of those that an earlier attempt has
-        written.
-    """
-
-    def __init__(self, job: Job, staging: Staging, reader: SourceReader) -> None:
-        self._job = job
-        self._staging = staging
-        self._reader = reader
-        self._columns = job.options.file_format.columns_after(staging.staged.columns)
-        self.values = ValueCounter(job.options.checks or Checks())
-        if self.values.needs_values:
-            for part in staging.staged.parts:
-                self._count_again(part)
-
-    def write(self, pages: Iterator[Page]) -> None:
-        """Write the pages as parts."""
-        page = next(pages, None)
-        while page is not None:
-            page = self._write_part(page, pages) or next(pages, None)
-
-    def _count_again(self, part: Part) -> None:
-        file_format = self._job.options.file_format
-        types = getattr(file_format, "column_types", {})
-        reader = part_reader(file_format.name, file_format.compression, self._columns.names, types)
-        assert reader is not None
-        self.values.offset = part.start_offset
-        with self._job.folder.opened(part.name) as file:
-            reader.inspect(file, self.values, is_sanitized=getattr(file_format, "sanitize_formulas", False))
-
-    def _write_part(self, first: Page, others: Iterator[Page]) -> Page | None:
-        """Write the next part.
-
-        :return: the page that was read but belongs to the next part, if there is one.
-        """
-        staged = self._staging.staged
-        number = staged.parts_before + len(staged.parts) + 1
-        name = part_name(number, staged.attempt_id, self._job.options.file_format.suffix)
-        if self._job.options.partition:
-            name = f"{self._job.options.partition}/{name}"
-        last = left_over = None
-        profiler = Profiler(self.values if self.values.columns else None)
-        with (
-            self._job.folder.part(name) as file,
-            write_behind(file) as behind,
-            self._job.options.file_format.writer(behind, self._columns, profiler) as writer,
-        ):
-            for page in itertools.chain((first,), others):
-                self.values.offset = page.offset
-                if not writer.write(page.rows):
-                    left_over = page
-                    break
-                last = page
-                self._job.observer.on_progress(page.rows_so_far, page.total)
-                self._job.stop.check()
-                if behind.bytes >= self._job.options.max_part_bytes:
-                    break
-        # the first page of a part is always written
-        assert last is not None
-        rows = last.rows_so_far - (first.rows_so_far - len(first.rows))
-        part = Part(
-            name=name,
-            rows=rows,
-            bytes=file.bytes,
-            sha256=file.sha256,
-            start_offset=staged.next_offset,
-            next_offset=last.next_offset,
-            columns=None if self._columns.fixed else len(writer.columns) or None,
-            profile=profiler.profile(rows),
-        )
-        self._staging.save(
-            staged.with_part(part, self._columns.names, self._reader.first, last.fingerprint())
-        )
-        return left_over

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -58,13 +58,11 @@ class Observer:
 
 
 class Pages(Protocol):
-    """The pages of a source, such as a :class:`~.service.pages.PageReader`."""
+    """The pages of a source, as a :class:`~.service.pages.PageReader` gives them."""
 
-    def read(self, offset: int) -> DataPage:
-        """Return the page at an offset."""
+    def read(self, offset: int) -> DataPage: ...
 
-    def forget(self) -> object:
-        """Drop what was read ahead: the next page is requested from the service."""
+    def forget(self) -> object: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,13 +106,10 @@ def job_of(
 ) -> Job:
     """Return the landing of a source of the service; nothing is read or written.
 
+    For the other parameters see :class:`Job`.
+
     :param client: of the service; once its ``stop`` is set, nothing is committed any more.
     :param source: the host of the client is added to it.
-    :param folder: see :class:`Job`, as for ``run``, ``options`` and ``began``.
-    :param run: likewise.
-    :param options: likewise.
-    :param began: likewise.
-    :param observer: likewise; None for nobody.
     """
     observer = observer or Observer()
     task, lotno = source.collection_task_id, source.lotno
@@ -129,13 +124,6 @@ def job_of(
         observer=observer,
         stop=client.stop,
     )
-
-
-def intervals(seconds: float, longest: float) -> Iterator[float]:
-    """Split a waiting time into intervals of at most ``longest`` seconds, to poll after each."""
-    while seconds > 0:
-        yield (interval := min(seconds, longest))
-        seconds -= interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from concurrent.futures import wait
@@ -9,17 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_provider_webcollect.landing.commits import (
-    REMEDY,
-    Commit,
-    Contradiction,
-    Manifest,
-    Staged,
-    decode,
-    encode,
-    fold,
-)
-from airflow_provider_webcollect.landing.errors import DestinationUnreadable
+from airflow_provider_webcollect.landing.commits import REMEDY, Commit, Manifest, decode, encode
+from airflow_provider_webcollect.landing.errors import DestinationUnreadable, LogContended
+from airflow_provider_webcollect.landing.fold import Contradiction, fold
 from airflow_provider_webcollect.landing.names import (
     COMMITS,
     MANIFEST,
@@ -31,18 +24,41 @@ from airflow_provider_webcollect.landing.names import (
 from airflow_provider_webcollect.service.pauses import in_background
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from airflow_provider_webcollect.landing.commits import Part, Run
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 log = logging.getLogger(__name__)
+#: How often a commit is tried again because another landing has committed meanwhile.
+TRIES = 10
 #: How many commits are read at a time at most.
 _AT_ONCE = 16
 
 
 class Conflict(Exception):
     """Another landing has made a commit of this number: the log must be read again."""
+
+
+@contextlib.contextmanager
+def unless_beaten(folder: Folder) -> Iterator[None]:
+    """Read the log and commit in the block; it ends early if another landing has committed before it.
+
+    It is tried :data:`TRIES` times, and then :func:`contended` is raised.
+    """
+    try:
+        yield
+    except Conflict:
+        log.warning(
+            "Another landing has committed to %s meanwhile, so this one begins again; `max_active_runs=1` "
+            "spares that.",
+            folder.root,
+        )
+
+
+def contended(folder: Folder) -> LogContended:
+    """Return the error for a commit that others have been before again and again."""
+    return LogContended(f"other landings keep committing to {folder.url}; try again")
 
 
 class CommitLog:
@@ -64,7 +80,7 @@ class CommitLog:
         state = self.checkpoint()
         if state is None:
             # only a listing says how many commits there must be
-            state = self._folded(None, self.commits(1, last_commit(self._folder.files(COMMITS))))
+            state = self._folded(None, self.commits(range(1, 1 + last_commit(self._folder.files(COMMITS)))))
         return self.newer(state)
 
     def checkpoint(self) -> Manifest | None:
@@ -111,29 +127,28 @@ class CommitLog:
             state = None
         number = 0 if state is None else state.commit
         if number < version:
-            state, number = self._folded(state, self.commits(number + 1, version)), version
+            state, number = self._folded(state, self.commits(range(number + 1, version + 1))), version
         while (commits := self._read(range(number + 1, number + 2))) and not commits[0].changes_rows:
             state, number = self._folded(state, commits), number + 1
         return state
 
-    def commits(self, first: int, last: int) -> Iterator[Commit]:
-        """Yield commits that are there, in order.
+    def commits(self, numbers: Sequence[int]) -> Iterator[Commit]:
+        """Yield commits that are there.
 
-        :param first: the number of the first; ``last`` is that of the last.
+        :param numbers: of these commits, in this order.
         :raises DestinationUnreadable: if one cannot be read, or is missing.
         """
-        for begin in range(first, last + 1, _AT_ONCE):
-            numbers = range(begin, min(begin + _AT_ONCE, last + 1))
-            found = self._read(numbers)
-            if len(found) < len(numbers):
-                raise self._missing(begin + len(found))
+        for begin in range(0, len(numbers), _AT_ONCE):
+            wanted = numbers[begin : begin + _AT_ONCE]
+            found = self._read(wanted)
+            if len(found) < len(wanted):
+                raise self._missing(wanted[len(found)])
             yield from found
 
     def table_format(self) -> str | None:
         """Return the format of the table that the landing is, or is to be; None for a folder."""
-        state = self.checkpoint() or self._folded(None, self._read(range(1, 2)))
-        staged = [] if state else [*self.staged().values()]
-        return state.table_format if state else staged[0].table_format if staged else None
+        found = self.checkpoint() or next(iter(self._read([1]) or self.staged().values()), None)
+        return found.table_format if found else None
 
     def append(self, state: Manifest | None, commit: Commit) -> Manifest:
         """Add a commit, and return what has landed then.
@@ -175,8 +190,8 @@ class CommitLog:
         :param state: what has landed.
         :param number: of the commit.
         """
-        first, last = max(number + 1, state.first_commit), min(self._shown, state.rows_commit)
-        earlier = [part for commit in self.commits(first, last) for part in commit.added]
+        numbers = range(max(number + 1, state.first_commit), min(self._shown, state.rows_commit) + 1)
+        earlier = [part for commit in self.commits(numbers) for part in commit.added]
         later = [part for part in state.parts if (part.commit or 0) > max(number, self._shown)]
         return (*earlier, *later)
 
@@ -188,18 +203,13 @@ class CommitLog:
         record = state.record_of(run)
         # after the landing has begun again, earlier parts are there only if they were put back
         put_back = {part.commit for part in state.parts}
-        numbers = {
-            *(each.commit for each in state.set_apart if each.run == run),
-            *(
-                number
-                for number in (record.commits if record else ())
-                if number >= state.first_commit or number in put_back
-            ),
-        }
-        return tuple(commit for number in sorted(numbers) for commit in self.commits(number, number))
+        landed = record.commits if record else ()
+        numbers = {number for number in landed if number >= state.first_commit or number in put_back}
+        numbers.update(each.commit for each in state.set_apart if each.run == run)
+        return tuple(self.commits(sorted(numbers)))
 
-    def staged(self, run: Run | None = None) -> dict[str, Staged]:
-        """Return what attempts have written that have not committed it, by the names of these files.
+    def staged(self, run: Run | None = None) -> dict[str, Commit]:
+        """Return the drafts of attempts that have not committed them, by the names of their files.
 
         :param run: whose attempts; None for those of all runs.
         """
@@ -209,7 +219,7 @@ class CommitLog:
         for name in names:
             content = self._folder.read(name)
             if content is not None and not _is_torn(content):
-                found[name] = decode(content, self._folder.path_of(name), Staged)
+                found[name] = decode(content, self._folder.path_of(name), Commit)
         return found
 
     def _folded(self, state: Manifest | None, commits: Iterable[Commit]) -> Manifest | None:
@@ -221,7 +231,7 @@ class CommitLog:
                 f"{where} does not follow from the commits before it: {contradiction}; {REMEDY}"
             ) from contradiction
 
-    def _read(self, numbers: range) -> list[Commit]:
+    def _read(self, numbers: Sequence[int]) -> list[Commit]:
         """Return the commits of these numbers up to the first that is not there."""
         names = [commit_name(number) for number in numbers]
         if len(names) == 1:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 import msgspec
 
 from airflow_provider_webcollect.landing.checks import Checks, OnFailedChecks, make_checks
-from airflow_provider_webcollect.landing.commits import Mode
 from airflow_provider_webcollect.landing.names import MANIFEST, PARTITION_PATTERN
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
+Mode = Literal["full", "incremental"]
 IfExists = Literal["fail", "overwrite", "skip"]
 OnReset = Literal["fail", "full", "append"]
 WriteDisposition = Literal["append", "merge", "replace", "scd2"]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from airflow_provider_webcollect.landing.commits import alone
 from airflow_provider_webcollect.landing.contents import LandedData, RunProfile
 from airflow_provider_webcollect.landing.errors import (
     DestinationUnreadable,
@@ -16,6 +15,7 @@ from airflow_provider_webcollect.landing.errors import (
     NothingToReview,
     RowsRewritten,
 )
+from airflow_provider_webcollect.landing.fold import alone
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.keyed import in_duckdb
 from airflow_provider_webcollect.landing.log import CommitLog
@@ -98,7 +98,7 @@ def _quarantined(folder: Folder, number: int) -> QuarantinedData:
             f"no rows of commit {number} wait for a decision at {folder.url}; those of these commits do: "
             f"{', '.join(map(str, numbers)) or 'none'}"
         )
-    (commit,) = CommitLog(folder).commits(number, number)
+    (commit,) = CommitLog(folder).commits([number])
     return QuarantinedData(folder, alone(commit))
 
 

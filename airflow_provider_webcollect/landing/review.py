@@ -1,38 +1,29 @@
 """Rows that have failed their checks: set apart by the landing, accepted or discarded by a person.
 
-They are staged (finished parts that no commit lists) or quarantined (parts that a commit sets apart). In each
-case one commit decides.
+They are staged (in the draft of a commit) or quarantined (a commit sets them apart). In each case one commit
+decides.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
-from airflow_provider_webcollect.landing.commits import (
-    Commit,
-    Run,
-    commit_of,
-    counted,
-    following,
-    missing_part,
-)
-from airflow_provider_webcollect.landing.errors import LogContended, NothingToReview, PartsMissing
-from airflow_provider_webcollect.landing.log import CommitLog, Conflict
+from airflow_provider_webcollect.landing.commits import Commit, Manifest, Run, counted, missing_part, now
+from airflow_provider_webcollect.landing.errors import NothingToReview, PartsMissing
+from airflow_provider_webcollect.landing.fold import following
+from airflow_provider_webcollect.landing.log import TRIES, CommitLog, contended, unless_beaten
 from airflow_provider_webcollect.landing.options import landing_at
-from airflow_provider_webcollect.landing.plan import can_be_set_apart
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.checks import CheckOutcome
-    from airflow_provider_webcollect.landing.commits import Manifest, Part
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
-log = logging.getLogger(__name__)
-#: How often a decision is made again because another landing has committed meanwhile.
-_TRIES = 5
+#: Returns the commit that decides on rows, given where they are, what has landed, and the commit of the rows,
+#: of which they are quarantined, or its draft, in which they are staged.
+Decide = Callable[["Folder", Manifest | None, Commit], Commit]
 
 
 class InReview(NamedTuple):
@@ -74,7 +65,7 @@ def accept(path: Any, run_id: str | None = None) -> InReview:
     :raises PartsMissing: if parts of these rows are missing; nothing is committed then.
     :raises LogContended: if other landings have committed again and again meanwhile.
     """
-    return _decide(landing_at(path), run_id, _Found.accept)
+    return _decide(landing_at(path), run_id, _accepted)
 
 
 def discard(path: Any, run_id: str) -> InReview:
@@ -89,7 +80,7 @@ def discard(path: Any, run_id: str) -> InReview:
     :raises NothingToReview: if no such rows wait for a decision.
     :raises LogContended: as for :func:`accept`.
     """
-    return _decide(landing_at(path), run_id, _Found.discard)
+    return _decide(landing_at(path), run_id, _discarded)
 
 
 def quarantine(path: Any, run_id: str | None = None) -> InReview:
@@ -101,21 +92,50 @@ def quarantine(path: Any, run_id: str | None = None) -> InReview:
     :raises NothingToReview: if they are quarantined already, or a landing would begin with them.
     :raises LogContended: as for :func:`accept`.
     """
-    return _decide(landing_at(path), run_id, _Found.quarantine)
+    return _decide(landing_at(path), run_id, _quarantined)
 
 
-def _decide(folder: Folder, run_id: str | None, decide: Callable[[_Found, InReview], None]) -> InReview:
-    """Carry out a decision; again on what there is by then, if another landing has committed meanwhile."""
-    for _ in range(_TRIES):
+def _decide(folder: Folder, run_id: str | None, decide: Decide) -> InReview:
+    """Carry out a decision on the rows of a run; None for the only one whose rows wait."""
+    for _ in range(TRIES):
         found = _Found(folder)
         chosen = found.choose(run_id)
-        try:
-            decide(found, chosen)
-        except Conflict:
-            run_id = chosen.run.run_id
-        else:
+        # by the next try, other rows may wait too
+        run_id = chosen.run.run_id
+        with unless_beaten(folder):
+            name, read = found.commit_of(chosen)
+            commit = replace(decide(folder, found.state, read), finished_at=now())
+            is_discarded = commit.kind == "discarded"
+            if not (is_discarded and commit.replaces):
+                found.log.publish(found.log.append(found.state, commit))
+                kept = () if is_discarded else commit.parts
+                folder.delete(part.name for part in read.parts if part not in kept)
+            folder.delete(name)
             return chosen
-    raise LogContended(f"other landings keep committing to {folder.url}; try again")
+    raise contended(folder)
+
+
+def _accepted(folder: Folder, state: Manifest | None, read: Commit) -> Commit:
+    if missing := missing_part(read.parts, folder.files()):
+        raise PartsMissing(f"{missing.name} is not at {folder.url} any more; nothing was committed")
+    if read.kind == "landed":
+        return read
+    parts = folder.brought_back(read.parts)
+    return following(state, "accepted", read.run, parts=parts, checks=read.checks, about=read.number)
+
+
+def _discarded(folder: Folder, state: Manifest | None, read: Commit) -> Commit:
+    if read.kind == "landed":
+        return replace(read, kind="discarded")
+    return following(state, "discarded", read.run, about=read.number)
+
+
+def _quarantined(folder: Folder, state: Manifest | None, read: Commit) -> Commit:
+    if read.kind != "landed" or read.replaces:
+        kind = "staged" if read.kind == "landed" else read.kind
+        rows = f"{counted(read.rows, 'row')} of {read.run.run_id} ({kind})"
+        raise NothingToReview(f"{rows} at {folder.url} cannot be quarantined")
+    return replace(read, kind="quarantined", parts=folder.set_aside(read.parts))
 
 
 class _Found:
@@ -126,24 +146,20 @@ class _Found:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._log = CommitLog(folder)
-        self._state = self._log.read()
-        number = self._state.commit if self._state else 0
+        self.log = CommitLog(folder)
+        self.state = state = self.log.read()
         # those of an earlier commit were read again by later runs
-        self._staged = {
-            each.run: (name, each)
-            for name, each in self._log.staged().items()
-            if each.refused and each.base == number
+        self._drafts = {
+            draft.run: (name, draft)
+            for name, draft in self.log.staged().items()
+            if draft.failed and draft.follows(state)
         }
-        staged = [
-            InReview("staged", run, each.part_rows, None, _failed(each.refused))
-            for run, (_, each) in self._staged.items()
-        ]
-        quarantined = [
-            InReview("quarantined", each.run, each.rows, each.commit, each.checks)
-            for each in (self._state.quarantined if self._state else ())
-        ]
-        self.waiting = (*staged, *quarantined)
+        staged = [draft for _, draft in self._drafts.values()]
+        quarantined = state.quarantined if state else ()
+        self.waiting = (
+            *(InReview("staged", each.run, each.rows, None, each.failed) for each in staged),
+            *(InReview("quarantined", each.run, each.rows, each.commit, each.checks) for each in quarantined),
+        )
 
     def choose(self, run_id: str | None) -> InReview:
         """Return the rows of a run; None for the only one whose rows wait."""
@@ -157,60 +173,9 @@ class _Found:
         whose = "no rows wait" if run_id is None else f"no rows of {run_id} wait"
         raise NothingToReview(f"{whose} for a decision at {self._folder.url}; there are {listed or 'none'}")
 
-    def accept(self, chosen: InReview) -> None:
-        if chosen.commit is None:
-            _, staged = self._staged[chosen.run]
-            self._refuse_missing(staged.parts)
-            self._append(commit_of("landed", staged, staged.rows, staged.refused))
-            self._end(chosen.run)
-            return
-        state, apart = self._quarantined(chosen.commit)
-        self._refuse_missing(apart.parts)
-        parts = self._folder.brought_back(apart.parts)
-        self._append(
-            following(state, "accepted", apart.run, parts=parts, checks=apart.checks, about=apart.number)
-        )
-        self._folder.delete(part.name for part in apart.parts if part not in parts)
-
-    def discard(self, chosen: InReview) -> None:
-        if chosen.commit is None:
-            _, staged = self._staged[chosen.run]
-            if can_be_set_apart(staged):
-                # columns that only they have are none of the landing's
-                columns = (self._state.columns or ()) if self._state else ()
-                left_out = msgspec.structs.replace(staged, columns=columns)
-                self._append(commit_of("discarded", left_out, staged.rows, staged.refused))
-                self._folder.delete(part.name for part in staged.parts)
-            self._end(chosen.run)
-            return
-        state, apart = self._quarantined(chosen.commit)
-        self._append(following(state, "discarded", apart.run, about=apart.number))
-        self._folder.delete(part.name for part in apart.parts)
-
-    def quarantine(self, chosen: InReview) -> None:
-        _, staged = self._staged.get(chosen.run, ("", None))
-        if chosen.commit is not None or staged is None or not can_be_set_apart(staged):
-            raise NothingToReview(f"{chosen} at {self._folder.url} cannot be quarantined")
-        aside = msgspec.structs.replace(staged, parts=self._folder.set_aside(staged.parts))
-        self._append(commit_of("quarantined", aside, staged.rows, staged.refused))
-        self._folder.delete(part.name for part in staged.parts if part not in aside.parts)
-        self._end(chosen.run)
-
-    def _refuse_missing(self, parts: Iterable[Part]) -> None:
-        if missing := missing_part(parts, self._folder.files()):
-            raise PartsMissing(f"{missing.name} is not at {self._folder.url} any more; nothing was committed")
-
-    def _quarantined(self, number: int) -> tuple[Manifest, Commit]:
-        assert self._state is not None
-        return self._state, next(self._log.commits(number, number))
-
-    def _append(self, commit: Commit) -> None:
-        self._log.publish(self._log.append(self._state, commit))
-
-    def _end(self, run: Run) -> None:
-        name, _ = self._staged[run]
-        self._folder.delete([name])
-
-
-def _failed(outcomes: tuple[CheckOutcome, ...]) -> tuple[CheckOutcome, ...]:
-    return tuple(outcome for outcome in outcomes if outcome.state == "failed")
+    def commit_of(self, chosen: InReview) -> tuple[list[str], Commit]:
+        """Return the commit that has the rows, or the draft that has them with its file."""
+        if chosen.commit is not None:
+            return [], next(self.log.commits([chosen.commit]))
+        name, draft = self._drafts[chosen.run]
+        return [name], draft

@@ -16,24 +16,13 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from airflow_provider_webcollect.landing.checks import Checks, ValueCounter, evaluate
-from airflow_provider_webcollect.landing.commits import Kind, commit_of, counted, following, missing_part
-from airflow_provider_webcollect.landing.copy import PartsWriter, SourceReader, rows_missing
-from airflow_provider_webcollect.landing.errors import (
-    ChecksFailed,
-    DestinationTaken,
-    LogContended,
-    SomeFailed,
-    SourceReset,
-)
+from airflow_provider_webcollect.landing.commits import counted, missing_part, now
+from airflow_provider_webcollect.landing.copy import SourceReader, rows_missing
+from airflow_provider_webcollect.landing.errors import ChecksFailed, DestinationTaken, SomeFailed, SourceReset
+from airflow_provider_webcollect.landing.fold import following
 from airflow_provider_webcollect.landing.job import Job, Landed
-from airflow_provider_webcollect.landing.log import CommitLog, Conflict
-from airflow_provider_webcollect.landing.plan import (
-    Keep,
-    can_be_set_apart,
-    has_committed,
-    is_mark_due,
-    make_plan,
-)
+from airflow_provider_webcollect.landing.log import TRIES, CommitLog, Conflict, contended, unless_beaten
+from airflow_provider_webcollect.landing.plan import has_committed, is_mark_due, make_plan
 from airflow_provider_webcollect.landing.profile import sum_of
 from airflow_provider_webcollect.landing.staging import Staging
 from airflow_provider_webcollect.service.pauses import first_done, in_background
@@ -43,14 +32,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from airflow_provider_webcollect.landing.checks import CheckOutcome
-    from airflow_provider_webcollect.landing.commits import Manifest, Part, Staged
+    from airflow_provider_webcollect.landing.commits import Commit, Manifest
     from airflow_provider_webcollect.landing.copy import Page
-    from airflow_provider_webcollect.landing.plan import Copy
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-#: How often the log is read again because another landing has committed meanwhile.
-PLAN_TRIES = 10
 #: How many failed checks a message names.
 _SHOWN = 20
 
@@ -86,17 +72,10 @@ def run_job(job: Job) -> Landed:
             f"{job.folder.root} is inside the landing at {outer.root}; give each landing a folder of its own"
         )
     job.folder.check_partition(job.options.partition)
-    for _ in range(PLAN_TRIES):
-        try:
+    for _ in range(TRIES):
+        with unless_beaten(job.folder):
             return _Landing(job).run()
-        except Conflict:
-            log.warning(
-                "Another landing has committed to %s while this one read the source, which begins again; "
-                "`max_active_runs=1` spares that.",
-                job.folder.root,
-            )
-            job.pages.forget()
-    raise LogContended(f"other landings keep committing to {job.folder.root}")
+    raise contended(job.folder)
 
 
 class _Landing:
@@ -107,79 +86,103 @@ class _Landing:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        # what another try has read ahead may be an old page
+        job.pages.forget()
         self._log = CommitLog(job.folder)
         self._state = state = self._log.read()
-        #: Of earlier attempts of the run.
+        #: Of earlier attempts of the run: their commits, the parts that these have landed, the last checks.
         self._own = self._log.commits_of(state, job.run) if state else ()
+        landed = [commit for commit in self._own if commit.kind in ("landed", "accepted")]
+        self._own_parts = tuple(part for commit in landed for part in commit.parts)
+        self._own_checks = self._own[-1].checks if self._own else ()
 
     def run(self) -> Landed:
         job, state = self._job, self._state
         if state is None:
             job.folder.refuse_foreign_files()
-        staged = self._log.staged(job.run)
-        if staged:
+        drafts = self._log.staged(job.run)
+        if drafts:
             files = job.folder.files()
-            staged = {name: each for name, each in staged.items() if not missing_part(each.parts, files)}
-        plan = make_plan(job, state, staged.values())
-        if isinstance(plan, Keep):
-            return self._kept(plan.state)
+            drafts = {name: draft for name, draft in drafts.items() if not missing_part(draft.parts, files)}
+        starts = make_plan(job, state, drafts.values())
+        if state is not None and not starts:
+            return self._kept(state)
         reader = SourceReader(job)
-        start, first, others = self._first_page(reader, plan)
-        if first is None and state is not None and start.continues and not start.parts:
+        draft = _confirmed_start(job, reader, starts)
+        pages = self._pages(reader, draft)
+        if state is not None and pages is None:
             return self._nothing_new(state)
-        if start.parts:
-            count = counted(start.parts_before + len(start.parts), "part")
-            log.info("Going on after %d rows in %s.", start.rows, count)
-        with Staging(job, start, staged) as staging:
-            writer = PartsWriter(job, staging, reader)
-            writer.write(itertools.chain(() if first is None else (first,), others))
-            _complete(job, staging, reader, writer)
-            outcomes = self._check(staging.staged.parts, writer.values)
-            return self._commit(staging, reader.count.total, outcomes)
+        parts_before = 0 if state is None or draft.replaces else state.part_count
+        if draft.parts:
+            count = counted(parts_before + len(draft.parts), "part")
+            log.info("Going on after %d rows in %s.", draft.total, count)
+        with Staging(job, draft, parts_before, drafts) as staging:
+            staging.write(pages or iter(()))
+            _complete(job, staging, reader)
+            return self._commit(staging, self._check(staging.draft, staging.values))
+
+    def _pages(self, reader: SourceReader, draft: Commit) -> Iterator[Page] | None:
+        """Return the pages behind a draft; None if a landing that goes on there finds nothing new.
+
+        :raises SourceReset: if a source without rows would replace rows that are landed.
+        """
+        state, pages = self._state, reader.pages()
+        first = next(pages, None)
+        if first is None and state is not None and not draft.parts:
+            if draft.replaces and state.rows:
+                raise SourceReset(
+                    f"{self._job.source} has no rows now, and the {state.rows} rows at "
+                    f"{self._job.folder.root} are kept: a landing is replaced only by rows"
+                )
+            if draft.total:
+                # before a mark, which covers what has arrived by now, the wait begins now
+                pages = reader.late_pages(None if is_mark_due(self._job, state) else self._job.began)
+                first = next(pages, None)
+            if first is None and not draft.replaces:
+                return None
+        return itertools.chain(() if first is None else (first,), pages)
 
     def _kept(self, state: Manifest) -> Landed:
         """Return the result of a landing that leaves what has landed as it is."""
         is_own = has_committed(self._job.run, state)
         if is_own:
             log.info("%s has landed already.", self._job.run)
-        latest = self._log.publish(state)
-        return Landed(latest, is_own, self._earlier_parts(), checks=self._earlier_checks())
+        return Landed(self._log.publish(state), is_own, self._own_parts, checks=self._own_checks)
 
     def _nothing_new(self, state: Manifest) -> Landed:
         """Return the result of a landing that has found nothing new; mark what is to be marked."""
-        outcomes = self._check((), ValueCounter(Checks()))
+        outcomes = self._check(None, ValueCounter(Checks()))
         # rows of its own were checked before their commit, or a person has accepted them
         if not self._own and (failed := self._failed(outcomes)):
-            raise _refusal(self._job, (), failed)
+            raise _refusal(self._job, 0, failed)
         log.info("%s has nothing new for %s.", self._job.source, self._job.folder.root)
-        return Landed(self._published(state), new=self._earlier_parts(), checks=outcomes)
+        return Landed(self._published(state), new=self._own_parts, checks=outcomes)
 
-    def _commit(self, staging: Staging, total: int, outcomes: tuple[CheckOutcome, ...]) -> Landed:
+    def _commit(self, staging: Staging, outcomes: tuple[CheckOutcome, ...]) -> Landed:
         """Commit what was read, unless its rows have failed their checks; then mark the export."""
-        job, staged = self._job, staging.staged
-        kind: Kind = "landed"
+        job = self._job
+        commit = msgspec.structs.replace(staging.draft, checks=outcomes, finished_at=now())
         if failed := self._failed(outcomes):
-            if not staged.parts:
-                raise _refusal(job, (), failed)
-            if job.options.on_failed_checks != "quarantine" or not can_be_set_apart(staged):
+            if not commit.parts:
+                raise _refusal(job, 0, failed)
+            if job.options.on_failed_checks != "quarantine" or commit.replaces:
                 staging.refuse(outcomes)
-                raise _refusal(job, staged.parts, failed)
-            kind = "quarantined"
-            staged = msgspec.structs.replace(staged, parts=job.folder.set_aside(staged.parts))
+                raise _refusal(job, commit.rows, failed)
+            aside = job.folder.set_aside(commit.parts)
+            commit = msgspec.structs.replace(commit, kind="quarantined", parts=aside)
         job.stop.check()
-        state = self._log.append(self._state, commit_of(kind, staged, total, outcomes))
-        if kind == "quarantined":
-            rows = sum(part.rows for part in staged.parts)
-            log.warning("%s of %s are quarantined.", counted(rows, "row"), job.source)
-        committed = staged.parts if kind == "landed" else ()
-        new = (*self._earlier_parts(), *committed) if staged.continues else committed
+        state = self._log.append(self._state, commit)
+        if failed:
+            log.warning("%s of %s are quarantined.", counted(commit.rows, "row"), job.source)
+        committed = () if failed else commit.parts
+        new = committed if commit.replaces else (*self._own_parts, *committed)
         landed = Landed(state, new=new, committed=committed, checks=outcomes)
         staging.end()
         job.observer.on_commit(landed)
         landed = dataclasses.replace(landed, manifest=self._published(state))
         # a table's are copied when they are quarantined
-        job.folder.delete(part.name for part in staging.staged.parts if part not in staged.parts)
-        if self._state is not None and not staged.continues:
+        job.folder.delete(part.name for part in staging.draft.parts if part not in commit.parts)
+        if self._state is not None and commit.replaces:
             # one generation is kept, for those who read it, and to be put back
             job.folder.delete(self._state.replaced)
         return landed
@@ -195,47 +198,30 @@ class _Landing:
         job.stop.check()
         job.mark()
         try:
-            return self._log.publish(self._log.append(latest, following(latest, "exported", job.run)))
+            latest = self._log.append(latest, following(latest, "exported", job.run))
         except Conflict:
             log.warning("Another landing has committed to %s while the export was marked.", job.folder.root)
-            return self._log.publish(latest)
+        return self._log.publish(latest)
 
-    def _first_page(self, reader: SourceReader, plan: Copy) -> tuple[Staged, Page | None, Iterator[Page]]:
-        """Return the starting point, the first page from it, and those after it; nothing is written yet.
-
-        The first page is None if there are no rows.
-        """
-        job, state = self._job, self._state
-        start = _confirmed_start(job, reader, plan)
-        pages = reader.pages()
-        first = next(pages, None)
-        if first is None:
-            _keep_landed(job, start, state)
-            if start.continues and start.rows and not start.parts:
-                # before a mark, which covers what has arrived by now, the wait begins now
-                pages = reader.late_pages(None if is_mark_due(job, state) else job.began)
-                first = next(pages, None)
-        return start, first, pages
-
-    def _check(self, parts: Sequence[Part], values: ValueCounter) -> tuple[CheckOutcome, ...]:
+    def _check(self, draft: Commit | None, values: ValueCounter) -> tuple[CheckOutcome, ...]:
         """Return what becomes of the checks of a run's rows.
 
-        :param parts: that have the rows, besides those that an earlier attempt has committed.
+        :param draft: of the rows besides those that an earlier attempt has committed; None for no others.
         """
         job, state = self._job, self._state
         if (checks := job.options.checks) is None:
             return ()
+        parts = draft.parts if draft else ()
         record = state and state.record_of(job.run)
-        if state is not None and record is not None and not parts:
+        if record is not None and not parts:
             # only the mark is left to do, of rows that were checked before
-            return self._earlier_checks()
-        before = [each for each in (state.history if state else ()) if each.run != job.run]
+            return self._own_checks
         outcomes = evaluate(
             checks,
             sum(part.rows for part in parts),
             sum_of(part.profile for part in parts),
             values,
-            before,
+            [each for each in (state.history if state else ()) if each.run != job.run],
             rows_before=record.rows if record and job.options.mode == "incremental" else 0,
         )
         for outcome in outcomes:
@@ -244,15 +230,6 @@ class _Landing:
         job.observer.on_checks(outcomes)
         return outcomes
 
-    def _earlier_parts(self) -> tuple[Part, ...]:
-        """Return the parts that earlier attempts of the run have landed."""
-        landed = [commit for commit in self._own if commit.kind in ("landed", "accepted")]
-        return tuple(part for commit in landed for part in commit.parts)
-
-    def _earlier_checks(self) -> tuple[CheckOutcome, ...]:
-        """Return what became of the checks of the run's rows in its last commit."""
-        return self._own[-1].checks if self._own else ()
-
     def _failed(self, outcomes: Sequence[CheckOutcome]) -> tuple[CheckOutcome, ...]:
         """Return the checks for which nothing may be committed."""
         if self._job.options.on_failed_checks == "warn":
@@ -260,13 +237,12 @@ class _Landing:
         return tuple(outcome for outcome in outcomes if outcome.state == "failed")
 
 
-def _refusal(job: Job, parts: Sequence[Part], failed: Sequence[CheckOutcome]) -> ChecksFailed:
+def _refusal(job: Job, rows: int, failed: Sequence[CheckOutcome]) -> ChecksFailed:
     """Return the error for failed checks.
 
-    :param parts: those that are staged.
+    :param rows: how many are staged.
     """
     where, run_id = job.folder.as_argument, shlex.quote(job.run.run_id)
-    rows = sum(part.rows for part in parts)
     ways = (
         f"; the {counted(rows, 'row')} that were read stay staged there. `webcollect landing accept {where}` "
         f"lands them as they are, `webcollect landing discard {where} {run_id}` leaves them out; or change "
@@ -282,19 +258,9 @@ def _refusal(job: Job, parts: Sequence[Part], failed: Sequence[CheckOutcome]) ->
     )
 
 
-def _keep_landed(job: Job, start: Staged, state: Manifest | None) -> None:
-    """Raise :class:`SourceReset` if a source without rows would replace rows that are landed."""
-    landed = 0 if state is None else state.rows
-    if landed and not start.continues and not start.rows:
-        raise SourceReset(
-            f"{job.source} has no rows now, and the {landed} rows at {job.folder.root} are kept: a landing "
-            "is replaced only by rows"
-        )
-
-
-def _confirmed_start(job: Job, reader: SourceReader, plan: Copy) -> Staged:
+def _confirmed_start(job: Job, reader: SourceReader, starts: Sequence[Commit]) -> Commit:
     """Return the first starting point that the source still matches."""
-    for start in plan.starts:
+    for start in starts:
         try:
             reader.go_to(start)
         except SourceReset as error:
@@ -310,14 +276,14 @@ def _confirmed_start(job: Job, reader: SourceReader, plan: Copy) -> Staged:
     raise SourceReset(f"{reset}. Nothing was changed; {remedy}; another destination keeps what is there")
 
 
-def _complete(job: Job, staging: Staging, reader: SourceReader, writer: PartsWriter) -> None:
+def _complete(job: Job, staging: Staging, reader: SourceReader) -> None:
     """Write rows that have come late, and check that there are as many as the service has announced."""
-    if job.options.mark_exported and staging.staged.rows and not reader.no_late_rows:
+    if job.options.mark_exported and staging.draft.total and not reader.no_late_rows:
         # the mark covers the whole task, so rows that arrived while the last part was written must land first
-        writer.write(reader.pages())
-        writer.write(reader.late_pages())
-    reader.check_unchanged()
-    rows, total = staging.staged.rows, reader.count.total
+        staging.write(reader.pages())
+        staging.write(reader.late_pages())
+    reader.check_unchanged(staging.draft.first_page)
+    rows, total = staging.draft.total, reader.count.total
     if rows != total:
         raise rows_missing(job.source, f"the service announced {total} rows, and {rows} came")
 

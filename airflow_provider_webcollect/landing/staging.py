@@ -1,50 +1,65 @@
-"""What an attempt has written and not committed yet: for a retry, or for a person's decision."""
+"""Writing the parts of a landing, and the draft of its commit: for a retry, or for a person's decision."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_provider_webcollect.landing.commits import encode
+from airflow_provider_webcollect.landing.checks import Checks, ValueCounter
+from airflow_provider_webcollect.landing.commits import Part, encode
+from airflow_provider_webcollect.landing.copy import write_behind
 from airflow_provider_webcollect.landing.errors import RowsMissing
-from airflow_provider_webcollect.landing.names import staged_name
+from airflow_provider_webcollect.landing.formats.reading import part_reader
+from airflow_provider_webcollect.landing.names import part_name, staged_name
+from airflow_provider_webcollect.landing.profile import Profiler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
 
     from airflow_provider_webcollect.landing.checks import CheckOutcome
-    from airflow_provider_webcollect.landing.commits import Staged
+    from airflow_provider_webcollect.landing.commits import Commit
+    from airflow_provider_webcollect.landing.copy import Page
     from airflow_provider_webcollect.landing.job import Job
 
-#: Seconds between two writes: stores such as Google Cloud Storage take one write per second of an object.
+#: Seconds between two writes of a draft: stores such as Google Cloud Storage take one a second of an object.
 INTERVAL = 1.0
 
 
 class Staging:
-    """Keeps what an attempt has written.
+    """Writes the parts of one landing, and keeps the draft of its commit in a file.
 
-    After an error in the block, its file has all finished parts; after :class:`RowsMissing`, it is deleted.
+    After an error in the block, the file has all finished parts; after :class:`RowsMissing`, it is deleted.
 
-    :param job: the landing.
-    :param start: with what it begins.
+    :param draft: with which it begins.
+    :param parts_before: how many parts the landing has already: names go on from there, so that their order
+        is that of the rows.
     :param earlier: the files of earlier attempts of the run.
-    :ivar staged: what is written.
+    :ivar draft: what is written.
+    :ivar values: of all parts, if there are checks of columns, also of those that an earlier attempt has
+        written.
     """
 
-    def __init__(self, job: Job, start: Staged, earlier: Iterable[str]) -> None:
-        self.staged = start
+    def __init__(self, job: Job, draft: Commit, parts_before: int, earlier: Iterable[str]) -> None:
+        self.draft = draft
+        self.values = ValueCounter(job.options.checks or Checks())
         self._job = job
-        self._name = staged_name(job.run.digest(), start.attempt_id)
+        self._columns = job.options.file_format.columns_after(draft.columns or ())
+        self._parts_before = parts_before
+        self._name = staged_name(job.run.digest(), draft.attempt_id)
         self._earlier = list(earlier)
         self._is_there = False
         self._is_saved = True
-        self._written = time.monotonic()
+        self._saved = time.monotonic()
 
     def __enter__(self) -> Staging:
+        if self.values.needs_values:
+            for part in self.draft.parts:
+                self._count_again(part)
         return self
 
     def __exit__(
@@ -56,29 +71,82 @@ class Staging:
                 self.end()
             # after an interruption, such as a timeout, no storage is waited for
             elif isinstance(error, Exception) and not self._is_saved:
-                self.write()
+                self._save()
 
-    def save(self, staged: Staged) -> None:
-        """Write it to the file, unless that was written just now: then the next write has it.
-
-        :raises Stopped: if the landing is to end.
-        """
-        self._job.stop.check()
-        self.staged, self._is_saved = staged, False
-        if time.monotonic() - self._written >= INTERVAL:
-            self.write()
-
-    def write(self) -> None:
-        """Write it to the file."""
-        self._job.folder.write(self._name, encode(self.staged))
-        self._is_there, self._is_saved, self._written = True, True, time.monotonic()
+    def write(self, pages: Iterator[Page]) -> None:
+        """Write pages as parts, while the next ones come."""
+        page = next(pages, None)
+        while page is not None:
+            page = self._write_part(page, pages) or next(pages, None)
 
     def refuse(self, outcomes: tuple[CheckOutcome, ...]) -> None:
-        """Write that the rows have failed their checks: a person decides what becomes of them."""
-        self.staged = msgspec.structs.replace(self.staged, refused=outcomes)
-        self.write()
+        """Save that the rows have failed their checks: a person decides what becomes of them."""
+        self.draft = msgspec.structs.replace(self.draft, checks=outcomes)
+        self._save()
 
     def end(self) -> None:
-        """Delete the files of the run's attempts: what they have written is committed, or read again."""
+        """Delete the drafts of the run: what they have is committed, or read again."""
         self._is_saved = True
         self._job.folder.delete([*self._earlier, *([self._name] if self._is_there else [])])
+
+    def _save(self) -> None:
+        self._job.folder.write(self._name, encode(self.draft))
+        self._is_there, self._is_saved, self._saved = True, True, time.monotonic()
+
+    def _count_again(self, part: Part) -> None:
+        file_format = self._job.options.file_format
+        types = getattr(file_format, "column_types", {})
+        reader = part_reader(file_format.name, file_format.compression, self._columns.names, types)
+        assert reader is not None
+        self.values.offset = part.start_offset
+        with self._job.folder.opened(part.name) as file:
+            reader.inspect(file, self.values, is_sanitized=getattr(file_format, "sanitize_formulas", False))
+
+    def _write_part(self, first: Page, others: Iterator[Page]) -> Page | None:
+        """Write the next part.
+
+        :return: the page that was read but belongs to the next part, if there is one.
+        """
+        options, draft = self._job.options, self.draft
+        number = self._parts_before + len(draft.parts) + 1
+        name = part_name(number, draft.attempt_id, options.file_format.suffix)
+        if options.partition:
+            name = f"{options.partition}/{name}"
+        last = left_over = None
+        profiler = Profiler(self.values if self.values.columns else None)
+        with (
+            self._job.folder.part(name) as file,
+            write_behind(file) as behind,
+            options.file_format.writer(behind, self._columns, profiler) as writer,
+        ):
+            for page in itertools.chain((first,), others):
+                self.values.offset = page.offset
+                if not writer.write(page.rows):
+                    left_over = page
+                    break
+                last = page
+                self._job.observer.on_progress(page.rows_so_far, page.total)
+                self._job.stop.check()
+                if behind.bytes >= options.max_part_bytes:
+                    break
+        # the first page of a part is always written
+        assert last is not None
+        rows = last.rows_so_far - (first.rows_so_far - len(first.rows))
+        part = Part(
+            name=name,
+            rows=rows,
+            bytes=file.bytes,
+            sha256=file.sha256,
+            start_offset=draft.next_offset,
+            next_offset=last.next_offset,
+            columns=None if self._columns.fixed else len(writer.columns) or None,
+            profile=profiler.profile(rows),
+        )
+        self._job.stop.check()
+        begin = draft.first_page or (draft.last_page if draft.total else first.fingerprint())
+        self.draft = draft.with_part(part, self._columns.names, begin, last.fingerprint())
+        self._is_saved = False
+        # else the next part, or an error, saves it
+        if time.monotonic() - self._saved >= INTERVAL:
+            self._save()
+        return left_over

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from airflow_provider_webcollect.assets import Address, LandingEvent, dataset_name, landing_asset
-from airflow_provider_webcollect.landing.commits import Manifest, Mode, Part, Run, Source, counted
+from airflow_provider_webcollect.landing.commits import Manifest, Part, Run, Source, counted
 from airflow_provider_webcollect.landing.job import Landed, Observer
 from airflow_provider_webcollect.landing.names import MANIFEST, redshift_manifest
 from airflow_provider_webcollect.landing.profile import Profile, sum_of
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.destinations import Place
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.landing.checks import CheckOutcome
+    from airflow_provider_webcollect.landing.options import Mode
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.pauses import Stop
 

@@ -27,13 +27,14 @@ from airflow_provider_webcollect.destinations import (
 )
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.checks import OnFailedChecks
-from airflow_provider_webcollect.landing.commits import Mode, Run
+from airflow_provider_webcollect.landing.commits import Run
 from airflow_provider_webcollect.landing.formats import OnCastError, make_format
 from airflow_provider_webcollect.landing.options import (
     LATE_ROWS_DELAY,
     MAX_PART_BYTES,
     STORAGE_EXTRAS,
     IfExists,
+    Mode,
     OnReset,
     Options,
     make_options,

@@ -20,7 +20,8 @@ from sqlalchemy import text
 
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.destinations import Place
-from airflow_provider_webcollect.landing.commits import Commit, Run, Source, fold
+from airflow_provider_webcollect.landing.commits import Commit, Run, Source
+from airflow_provider_webcollect.landing.fold import fold
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.transfers import reporting
 from airflow_provider_webcollect.transfers.reporting import LandingReport, totals_of
@@ -131,10 +132,10 @@ def report_of(parts: int, task: str = "a") -> LandingReport:
             "source": {"collection_task_id": task},
             "run": {"dag_id": "d", "task_id": "t", "run_id": "r"},
             "attempt_id": "0badcafe",
-            **dict.fromkeys(["started_at", "at", "provider_version"], ""),
-            "encoding": {"file_format": "jsonl", "compression": None},
+            **dict.fromkeys(["started_at", "finished_at", "provider_version"], ""),
+            "format": "jsonl",
             "parts": [{"name": f"part-{number:05d}-0badcafe.jsonl", **part} for number in range(parts)],
-            "cursor": {"total": parts},
+            "total": parts,
         },
         Commit,
     )

@@ -9,18 +9,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from airflow_provider_webcollect.landing.commits import (
-    Commit,
-    PageFingerprint,
-    Part,
-    Run,
-    Source,
-    Staged,
-    commit_of,
-    encode,
-    fold,
-)
+from airflow_provider_webcollect.landing.commits import Commit, PageFingerprint, Part, Run, Source, encode
 from airflow_provider_webcollect.landing.copy import digest_rows
+from airflow_provider_webcollect.landing.fold import fold
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.names import MANIFEST, commit_name, part_name
@@ -38,6 +29,7 @@ Rows = list[dict[str, str]]
 
 #: Rows that each run has landed, as one part.
 EACH = 100
+AT = "2026-01-01T00:00:00.000+00:00"
 #: Of how many runs the files are there.
 NEWEST = 100
 SOURCE = Source(collection_task_id="0f6a1f7e-1f3c-4f0e-9d53-0f1a2b3c4d5e", host="openapi.example.com")
@@ -126,22 +118,22 @@ class Runs:
 
     def _commit(self, number: int, part: Part) -> Commit:
         last_page = [msgspec.Raw(json.dumps(row).encode()) for row in rows_of(number)]
-        staged = Staged(
+        return Commit(
+            number=number + 1,
+            kind="landed",
             attempt_id=part.name[-14:-6],
             source=SOURCE,
             run=run_of(number),
-            mode="incremental",
-            encoding=encoding_of(self.format),
-            columns=() if self.format.name == "jsonl" else tuple(self.rows[0]),
-            base=number,
-            continues=number > 0,
-            rows_before=number * EACH,
-            offset_before=number * EACH,
+            **encoding_of(self.format),
+            columns=None if self.format.name == "jsonl" else tuple(self.rows[0]),
+            next_offset=part.next_offset,
             last_page=PageFingerprint(offset=number * EACH, rows=EACH, sha256=digest_rows(last_page)),
-            started_at="2026-01-01T00:00:00.000+00:00",
+            total=(number + 1) * EACH,
+            started_at=AT,
+            finished_at=AT,
+            provider_version="0.1.0",
             parts=(part,),
         )
-        return commit_of("landed", staged, (number + 1) * EACH)
 
     def _part(self, number: int) -> tuple[Part, bytes]:
         rows = rows_of(number)

@@ -267,6 +267,7 @@ class TestFailures:
         # the last page and the first, to see whether the source still goes on from there
         assert asked == [200, 0]
 
+    @pytest.mark.usefixtures("each_part_is_staged")
     @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
     def test_values_are_the_same_after_an_interruption(self, runs: Runs, name: str) -> None:
         chosen = make_format(name, **({"sanitize_formulas": True} if name == "csv" else {}))

@@ -11,19 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_webcollect.landing.commits import (
-    MOST_RECORDS,
-    Commit,
-    Contradiction,
-    Cursor,
-    Manifest,
-    Source,
-    decode,
-    encode,
-    fold,
-    following,
-)
+from airflow_provider_webcollect.landing.commits import MOST_RECORDS, Commit, Manifest, Source, decode, encode
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable
+from airflow_provider_webcollect.landing.fold import Contradiction, fold, following
 from tests.landing.logs import commit_after, decision, restoring
 
 
@@ -179,7 +169,7 @@ WRONG: dict[str, tuple[Callable[[Manifest, list[Commit]], Commit], str]] = {
         "it makes 5 of the source's rows, and says that there are 6",
     ),
     "too many rows": (
-        lambda state, log: changed(commit_after(state, 1), cursor=Cursor(next_offset=5, total=4)),
+        lambda state, log: changed(commit_after(state, 1), total=4),
         "it makes 5 of the source's rows, and says that there are 4",
     ),
     "a part that has landed": (
@@ -191,15 +181,11 @@ WRONG: dict[str, tuple[Callable[[Manifest, list[Commit]], Commit], str]] = {
         "has landed twice",
     ),
     "earlier rows of no reset": (
-        lambda state, log: changed(
-            commit_after(state, 1), cursor=Cursor(next_offset=5, total=3, earlier_rows=2)
-        ),
+        lambda state, log: changed(commit_after(state, 1), total=3, earlier_rows=2),
         "0 rows are not the source's any more, and it says 2",
     ),
     "a reset that forgets earlier rows": (
-        lambda state, log: changed(
-            commit_after(state, 1, begin="reset"), cursor=Cursor(next_offset=1, total=5)
-        ),
+        lambda state, log: changed(commit_after(state, 1, begin="reset"), total=5, earlier_rows=0),
         "3 rows are not the source's any more, and it says 0",
     ),
     "a decision on what has landed": (

@@ -211,6 +211,7 @@ class TestLog:
         told = caplog.text + "".join(traceback.format_exception(error.value))
         assert not [name for name, secret in access.items() if secret in told]
 
+
 class TestPartsThatAreGone:
     """VACUUM with a short retention removes what the table does not have yet."""
 

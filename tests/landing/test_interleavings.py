@@ -19,7 +19,8 @@ import pytest
 from airflow_provider_webcollect.landing.commits import Part
 from airflow_provider_webcollect.landing.errors import LogContended
 from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.run import PLAN_TRIES, run_job
+from airflow_provider_webcollect.landing.log import TRIES
+from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import ClientTiming
@@ -130,7 +131,7 @@ class TestRunsThatMeet:
             run_job(job(rows, stepping(folder.destination, overtake), "r1", mode="incremental"))
         assert not error.value.permanent
         assert folder.rows() == true_rows(rows.count - PAGE)
-        assert next(others) == PLAN_TRIES + 1
+        assert next(others) == TRIES + 1
 
     @pytest.mark.parametrize("count", [ALL, ALL + 5], ids=["nothing new", "more rows"])
     def test_a_run_that_fails_after_its_commit_keeps_its_rows(self, folder: Folder, count: int) -> None:

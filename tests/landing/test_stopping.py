@@ -10,8 +10,10 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from airflow_provider_webcollect.landing.checks import make_checks
 from airflow_provider_webcollect.landing.commits import Source
-from airflow_provider_webcollect.landing.job import Job, Landed
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.job import Job, Landed, Observer
 from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
@@ -106,3 +108,18 @@ def test_a_landing_that_is_stopped_commits_and_marks_nothing_and_the_next_attemp
     # after the last commit, there is only what is to be shown and deleted
     kinds = [kind for kind, _ in itertools.groupby(ends, type)]
     assert kinds == [Stopped, Landed]
+
+
+def test_a_landing_that_is_stopped_right_before_its_commit_makes_none(
+    job: Callable[..., Job], tmp_path: Path
+) -> None:
+    folder, stop = Folder(fsspec.filesystem("file"), f"{tmp_path}/landing"), Stop()
+
+    class Ends(Observer):
+        def on_checks(self, outcomes: object) -> None:
+            stop.set()
+
+    checks = make_checks({"rows": {"min": 1}}, make_format())
+    with pytest.raises(Stopped):
+        run_job(changed(job(folder.destination, stop), mark=None, checks=checks, observer=Ends()))
+    assert folder.commits() == []
