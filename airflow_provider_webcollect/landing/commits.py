@@ -267,7 +267,10 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(outcome for outcome in self.checks if outcome.state == "failed")
 
     def follows(self, state: Manifest | None) -> bool:
-        """Return whether it is the next commit after what has landed; a draft that is not will never be."""
+        """Return whether it is the next commit after what has landed; a draft that is not will never be.
+
+        :param state: what has landed; None for nothing.
+        """
         return self.number == (0 if state is None else state.commit) + 1
 
     def with_part(
@@ -275,8 +278,10 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
     ) -> Commit:
         """Return a draft after another part.
 
+        :param part: the part.
         :param columns: of all parts.
         :param first_page: with which the reading of all parts began.
+        :param last_page: with which it has ended so far.
         """
         return msgspec.structs.replace(
             self,
@@ -337,7 +342,10 @@ class Manifest(Landing, frozen=True, kw_only=True):
         return self.exported_at is None and all(each.is_earlier for each in self.quarantined)
 
     def record_of(self, run: Run) -> RunRecord | None:
-        """Return the record of a run, if it is among the last that have landed rows."""
+        """Return the record of a run; None if it is not among the last that have landed rows.
+
+        :param run: the run.
+        """
         return next((record for record in self.history if record.run == run), None)
 
 

@@ -104,7 +104,8 @@ class LandedData:
     def parts(self, new_only: bool | str = False, *, since: int | None = None) -> Sequence[Part]:
         """Return the parts, in the order of their rows.
 
-        :param new_only: only the parts of a run, and ``since`` those of later commits, see above.
+        :param new_only: only the parts of a run, see above.
+        :param since: only those of later commits, see above.
         """
         numbers = self._chosen(new_only, since)
         return self._all_parts if numbers is None else self._parts_of(numbers)
@@ -114,7 +115,8 @@ class LandedData:
 
         The scheme is fsspec's first one for the storage: ``s3``, ``gs``, ``abfs``, ``file``.
 
-        :param new_only: only the parts of a run, and ``since`` those of later commits, see above.
+        :param new_only: only the parts of a run, see above.
+        :param since: only those of later commits, see above.
         """
         return [f"{self.uri}/{part.name}" for part in self.parts(new_only, since=since)]
 
@@ -135,7 +137,8 @@ class LandedData:
 
         That of all rows is in the manifest; for others their commits are read.
 
-        :param new_only: only the parts of a run, and ``since`` those of later commits, see above.
+        :param new_only: only the parts of a run, see above.
+        :param since: only those of later commits, see above.
         """
         numbers = self._chosen(new_only, since)
         if numbers is None:
@@ -168,7 +171,8 @@ class LandedData:
         Parquet have their column's type. In JSON lines a row has only its own keys. In CSV, null is read as
         an empty string in parts that have a single column.
 
-        :param new_only: only the parts of a run, and ``since`` those of later commits, see above.
+        :param new_only: only the parts of a run, see above.
+        :param since: only those of later commits, see above.
         :raises LandingDamaged: if a part is missing or differs from the manifest; some of its rows may
             already have been yielded. Only :meth:`verify` shows whether a part still is what was written.
         :raises LandingReplaced: if another landing has deleted parts of this one meanwhile.
@@ -187,7 +191,8 @@ class LandedData:
         are strings, as are those of Parquet without ``column_types``; other values (numbers, lists) become
         their JSON text. Missing values are null. Without parts, the table has the columns and no rows.
 
-        :param new_only: only the parts of a run, and ``since`` those of later commits, see above.
+        :param new_only: only the parts of a run, see above.
+        :param since: only those of later commits, see above.
         :raises LandingDamaged: in the same cases as :meth:`iter_rows`, which also lists the other errors.
         :raises ExtraMissing: if pyarrow (the extra ``parquet``) is not installed.
         """
@@ -213,7 +218,8 @@ class LandedData:
 
         :param connection: where the relation is created, to join it with tables there; None for a new
             connection, which shows times in UTC.
-        :param new_only: only the parts of a run, and ``since`` those of later commits, see above.
+        :param new_only: only the parts of a run, see above.
+        :param since: only those of later commits, see above.
         :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; other errors as in
             :meth:`iter_rows`.
         """
@@ -223,7 +229,8 @@ class LandedData:
     def to_pandas(self, new_only: bool | str = False, *, since: int | None = None) -> pandas.DataFrame:
         """Return the rows as a data frame of pandas, with the columns of :meth:`to_arrow`.
 
-        :param new_only: only the parts of a run, and ``since`` those of later commits, see above.
+        :param new_only: only the parts of a run, see above.
+        :param since: only those of later commits, see above.
         :raises ExtraMissing: if pandas or pyarrow (the extra ``parquet``) is not installed; other errors as
             in :meth:`iter_rows`.
         """
@@ -233,7 +240,8 @@ class LandedData:
     def to_polars(self, new_only: bool | str = False, *, since: int | None = None) -> polars.DataFrame:
         """Return the rows as a data frame of polars, with the columns of :meth:`to_arrow`.
 
-        :param new_only: only the parts of a run, and ``since`` those of later commits, see above.
+        :param new_only: only the parts of a run, see above.
+        :param since: only those of later commits, see above.
         :raises ExtraMissing: if polars or pyarrow (the extra ``parquet``) is not installed; other errors as
             in :meth:`iter_rows`.
         """

@@ -106,10 +106,13 @@ def job_of(
 ) -> Job:
     """Return the landing of a source of the service; nothing is read or written.
 
-    For the other parameters see :class:`Job`.
-
     :param client: of the service; once its ``stop`` is set, nothing is committed any more.
     :param source: the host of the client is added to it.
+    :param folder: see :class:`Job`, as for ``run``, ``options`` and ``began``.
+    :param run: likewise.
+    :param options: likewise.
+    :param began: likewise.
+    :param observer: likewise; None for nobody.
     """
     observer = observer or Observer()
     task, lotno = source.collection_task_id, source.lotno

@@ -25,7 +25,10 @@ PACKAGE = "airflow_provider_webcollect"
 FIELD = re.compile(r"^:(param|raises|return|ivar)\b ?(\w*):")
 
 #: Made by functions alone: what they are made of is nobody's business.
-MADE_BY_FUNCTIONS = {f"{PACKAGE}.landing.contents.LandedData"}
+MADE_BY_FUNCTIONS = {
+    f"{PACKAGE}.landing.contents.LandedData",
+    f"{PACKAGE}.landing.job.Landed",
+}
 #: Arguments that Python and pytest pass.
 NOT_GIVEN = {"self", "cls", "request"}
 
