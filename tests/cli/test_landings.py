@@ -359,7 +359,7 @@ class TestRestore:
         first = json.loads((replaced / "_commits" / "00000001.json").read_text())
         ended = run("landing", "restore", replaced, "-o", output)
         assert (ended.code, ended.err) == (0, "--yes puts it back\n")
-        assert shown(ended, output) == [{"rows": "300", "parts": "3", "finished_at": first["at"]}]
+        assert shown(ended, output) == [{"rows": "300", "parts": "3", "finished_at": first["finished_at"]}]
         assert {path: path.read_bytes() for path in replaced.rglob("*") if path.is_file()} == before
 
     def test_with_yes_it_is_put_back_and_a_second_time_what_was_there(self, run: Run, replaced: Path) -> None:
