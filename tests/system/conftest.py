@@ -64,21 +64,22 @@ class Service:
 
 
 @dataclass(frozen=True)
-class Write:
-    """A file that a client has sent to S3.
+class FileRequest:
+    """A request of a client for a file on S3.
 
     :param time: of the answer, seconds since 1970.
     :param path: with the bucket.
     """
 
     time: float
+    method: str
     path: str
     status: int
 
 
 @dataclass(frozen=True)
 class S3:
-    """An S3 server, and what was written to it.
+    """An S3 server, and what was asked of it.
 
     :param storage: what reaches it without Airflow.
     :param conn_id: the connection in Airflow.
@@ -86,12 +87,12 @@ class S3:
 
     storage: Storage
     conn_id: str
-    writes: list[Write] = field(default_factory=list)
+    requests: list[FileRequest] = field(default_factory=list)
 
     def take(self, record: logging.LogRecord) -> bool:
-        """Take a write from the server's access log; none of its thousands of lines is printed."""
-        if line := re.search(r"PUT /(\S+) HTTP/\S+ (\d{3})", record.getMessage()):
-            self.writes.append(Write(record.created, line[1], int(line[2])))
+        """Take a request from the server's access log; none of its thousands of lines is printed."""
+        if line := re.search(r"(GET|PUT) /(\S+) HTTP/\S+ (\d{3})", record.getMessage()):
+            self.requests.append(FileRequest(record.created, line[1], line[2], int(line[3])))
         return False
 
 
