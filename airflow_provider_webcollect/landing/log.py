@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_provider_webcollect.landing.commits import REMEDY, Commit, Manifest, decode, encode
+from airflow_provider_webcollect.landing.commits import REMEDY, Commit, F, Manifest, decode, encode
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable, LogContended
 from airflow_provider_webcollect.landing.fold import Contradiction, fold
 from airflow_provider_webcollect.landing.names import (
@@ -91,11 +91,10 @@ class CommitLog:
         content = self._folder.read(MANIFEST)
         if content is None:
             return None
-        if _is_torn(content):
-            # as a kill may leave it on a storage that does not replace files whole
+        manifest = self._unless_torn(content, MANIFEST, Manifest)
+        if manifest is None:
             log.warning("%s is not complete; the commits are read instead.", self._folder.path_of(MANIFEST))
             return None
-        manifest = decode(content, self._folder.path_of(MANIFEST), Manifest)
         self._shown = manifest.commit
         return manifest
 
@@ -218,8 +217,8 @@ class CommitLog:
         found = {}
         for name in names:
             content = self._folder.read(name)
-            if content is not None and not _is_torn(content):
-                found[name] = decode(content, self._folder.path_of(name), Commit)
+            if content is not None and (draft := self._unless_torn(content, name, Commit)):
+                found[name] = draft
         return found
 
     def _folded(self, state: Manifest | None, commits: Iterable[Commit]) -> Manifest | None:
@@ -249,6 +248,19 @@ class CommitLog:
             decode(content or b"", self._folder.path_of(name), Commit)
             for name, content in zip(names[:there], contents, strict=False)
         ]
+
+    def _unless_torn(self, content: bytes, name: str, kind: type[F]) -> F | None:
+        """Return what is in a file that is replaced in place.
+
+        :return: None if it is torn, as a kill may leave it on a storage that does not replace files whole.
+        """
+        try:
+            return decode(content, self._folder.path_of(name), kind)
+        except DestinationUnreadable:
+            # looked for here alone: manifests are long
+            if _is_torn(content):
+                return None
+            raise
 
     def _missing(self, number: int) -> DestinationUnreadable:
         return DestinationUnreadable(
