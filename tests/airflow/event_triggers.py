@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 from tests.airflow.waits import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 
 
 class Store:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import BaseSensorOperator
 
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.sensors.webcollect import (
     WebCollectSubTaskStatusSensor,
     WebCollectTaskStatusSensor,
@@ -19,11 +21,6 @@ from tests.airflow.executions import Connect, Task, on_sandbox
 from tests.airflow.proxy import proxy
 from tests.airflow.waits import MODES, STATUS_PATHS, each_mode, until
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import BaseSensorOperator
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = on_sandbox(stale_seconds=0, run_seconds=10_000)
 

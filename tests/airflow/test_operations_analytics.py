@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pendulum
 import pytest
@@ -16,17 +18,12 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectMetricsCheckOperator,
     WebCollectQueryAnalyticsOperator,
 )
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.client import Client
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import Connect, Said, execute, on_sandbox
 from tests.service.servers import answer, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client import Client
 
 pytestmark = on_sandbox()
 

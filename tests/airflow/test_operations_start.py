@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from sqlalchemy import inspect, text
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.start import Clock, _Memory, _Start
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.waiting.runs import STATUS_DELAY, Baseline
@@ -26,11 +28,6 @@ from tests.airflow.dag_runs import FinishedRun, run_tasks
 from tests.airflow.executions import Connect, Said, Store, Task, execute, on_sandbox
 from tests.airflow.proxy import proxy
 from tests.interruption import PATIENCE, signalled_when
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = on_sandbox(speed=200, wait_seconds=10, run_seconds=60, stale_seconds=20)
 

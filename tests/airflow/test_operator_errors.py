@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pendulum
 import pytest
@@ -37,15 +37,13 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectUpdateLoopItemsOperator,
     WebCollectUpdateTaskParametersOperator,
 )
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.endpoints import ENDPOINTS
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.executions import Connect, Task, execute, on_sandbox
 from tests.airflow.proxy import proxy
 from tests.interruption import PATIENCE, signalled_when
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = on_sandbox(stale_seconds=0)
 

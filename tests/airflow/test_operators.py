@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pendulum
 import pytest
@@ -29,18 +31,12 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectUpdateLoopItemsOperator,
     WebCollectUpdateTaskParametersOperator,
 )
-from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete
 from airflow_provider_webcollect.service.settings import ClientTiming
 from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
 from tests.airflow.executions import Connect, Said, Task, execute, on_sandbox
 from tests.service.servers import answer, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = on_sandbox(stale_seconds=0)
 

@@ -6,7 +6,8 @@ import datetime
 import itertools
 import threading
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import Asset
@@ -16,18 +17,13 @@ from sqlalchemy import insert, select, update
 
 from airflow_provider_webcollect.common import GRACE
 from airflow_provider_webcollect.hooks import webcollect
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.webcollect import WebCollectMarkExportedOperator
-from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.landings import make_transfer
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 if not AIRFLOW_V_3_1_PLUS:
     pytest.skip("the page is for Airflow 3.1 and later", allow_module_level=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.sandbox.state import Entry, RequestLog
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
@@ -15,11 +17,6 @@ from tests.airflow.event_triggers import triggerer
 from tests.airflow.executions import execute, on_sandbox
 from tests.airflow.waits import until
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 # by itself, its time does not pass
 pytestmark = on_sandbox(speed=1e-9, stale_seconds=3, wait_seconds=4, run_seconds=2.5, subtasks=2)

@@ -8,8 +8,9 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,6 +26,7 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectMarkExportedOperator,
     WebCollectStartSubTasksOperator,
 )
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
@@ -33,11 +35,6 @@ from airflow_provider_webcollect.service.tokens import StoredToken
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import Connect, Task, execute
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = [
     pytest.mark.usefixtures("airflow_database", "token_in_variable"),

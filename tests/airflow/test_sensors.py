@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_provider_webcollect.operators.webcollect import WebCollectGetRunningCountsOperator
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.sensors.webcollect import (
     WebCollectCapacitySensor,
     WebCollectTaskStatusSensor,
@@ -21,11 +23,6 @@ from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
 from tests.airflow.executions import Connect, Said, Task, execute, on_sandbox
 from tests.airflow.waits import MODES, SENSORS, STATUS_PATHS, each_mode, each_sensor, outcome
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = on_sandbox(wait_seconds=0.2, run_seconds=0.4, stale_seconds=0, subtasks=2)
 

@@ -37,8 +37,7 @@ def loaded(name: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("names", "kind"),
-    [("_commits/*", Commit), ("_manifest.json", Manifest), ("_staged/*", Commit)],
+    ("names", "kind"), [("_commits/*", Commit), ("_manifest.json", Manifest), ("_staged/*", Commit)]
 )
 def test_the_files_of_a_landing(names: str, kind: type[Commit | Manifest]) -> None:
     files = sorted(LANDING.glob(names))

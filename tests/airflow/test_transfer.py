@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
 from tests.airflow.dag_runs import make_dag, run_tasks
 from tests.airflow.executions import Task, execute, on_sandbox
-from tests.airflow.landings import GROWING, RETRIES, attach, landed, make_transfer, manifest, transfer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.airflow.landings import Landing
+from tests.airflow.landings import (
+    GROWING,
+    RETRIES,
+    Landing,
+    attach,
+    landed,
+    make_transfer,
+    manifest,
+    transfer,
+)
 
 pytestmark = on_sandbox()
 

@@ -7,7 +7,7 @@ import random
 import re
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pendulum
 import pytest
@@ -16,14 +16,11 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.destinations import places, safe_name
 from airflow_provider_webcollect.landing.options import check_partition
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.executions import Task, on_sandbox
-from tests.airflow.landings import GROWING, make_transfer, manifest, transfer
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.airflow.landings import Landing
+from tests.airflow.landings import GROWING, Landing, make_transfer, manifest, transfer
 
 pytestmark = on_sandbox()
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -15,6 +17,7 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.commits import Run
 from airflow_provider_webcollect.landing.job import Observer
 from airflow_provider_webcollect.landing.storage.folder import Folder
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.sandbox.state import Entry, RequestLog
 from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pauses import Stop
@@ -23,12 +26,6 @@ from airflow_provider_webcollect.transfers.reporting import write_redshift_manif
 from tests.airflow.executions import Connect, Task, on_sandbox
 from tests.airflow.landings import landed, manifest, transfer
 from tests.interruption import PATIENCE, signalled_when, until_no_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = on_sandbox()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -23,12 +23,14 @@ from airflow_provider_webcollect.destinations import Place
 from airflow_provider_webcollect.landing.commits import Commit, Run, Source
 from airflow_provider_webcollect.landing.fold import fold
 from airflow_provider_webcollect.landing.job import Landed
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.transfers import reporting
 from airflow_provider_webcollect.transfers.reporting import LandingReport, totals_of
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.executions import Task, execute, on_sandbox
 from tests.airflow.landings import (
     GROWING,
+    Landing,
     land,
     make_transfer,
     manifest,
@@ -37,10 +39,6 @@ from tests.airflow.landings import (
     transfer,
     without_duration,
 )
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.airflow.landings import Landing
 
 pytestmark = on_sandbox()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath
@@ -13,12 +13,10 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectCleanLandingOperator,
     WebCollectVerifyLandingOperator,
 )
+from airflow_provider_webcollect.sandbox import Sandbox
 from tests.airflow.executions import Task, execute, on_sandbox
 from tests.airflow.landings import GROWING, RETRIES, TABLE, land, landed, manifest, table_rows, transfer
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.storages import Storage
+from tests.storages import Storage
 
 pytest.importorskip("moto", reason="needs moto[server]")
 pytest.importorskip("airflow.providers.amazon.aws.fs.s3", reason="needs the Amazon provider and s3fs")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import deltalake
 import fsspec
@@ -23,6 +23,7 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectAcceptLandingOperator,
     WebCollectVerifyLandingOperator,
 )
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import make_dag, run_tasks
 from tests.airflow.executions import Task, execute, on_sandbox
@@ -37,9 +38,6 @@ from tests.airflow.landings import (
     transfer,
 )
 from tests.airflow.test_checks import CHECKS
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = on_sandbox()
 

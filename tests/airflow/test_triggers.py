@@ -6,7 +6,8 @@ import asyncio
 import functools
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import psutil
 import pytest
@@ -28,9 +29,6 @@ from tests.airflow.executions import Connect, Task, on_sandbox
 from tests.airflow.waits import STATUS_PATHS, for_subtasks, for_task, other_tasks, outcome, until
 from tests.interruption import PATIENCE
 from tests.waiting.simulated_time import Turns
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 pytestmark = on_sandbox(stale_seconds=0, run_seconds=10_000)
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import base64
 import importlib
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.models import Connection
 
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers.warehouses import Warehouse, warehouse_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOGIN = {"login": "me", "password": "p"}
 USER = {"username": "me", "password": "p"}

@@ -9,9 +9,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +20,6 @@ from airflow_provider_webcollect.get_provider_info import get_provider_info
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
 from airflow_provider_webcollect.sandbox.demo import TASK_ID
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 AIRFLOW_2 = version("apache-airflow").startswith("2.")
 

@@ -12,9 +12,10 @@ import os
 import secrets
 import signal
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import redis
 
@@ -23,9 +24,6 @@ from demo.ports import free_port
 from demo.processes import Processes
 from demo.real_airflow import airflow_command, base_environment, run_airflow
 from tests.postgresql import PostgreSQL, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 START_TIMEOUT_SECONDS = 180.0
 #: How the command line of a process begins that runs a task; that of its supervisor begins otherwise.

@@ -8,14 +8,15 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import psutil
 import pytest
 
-from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox import Control, demo
 from demo.processes import Processes
 from demo.sandbox import start_sandbox
 from tests.postgresql import copy_programs
@@ -23,14 +24,8 @@ from tests.storages import Storage, s3_server
 from tests.system.cluster import Cluster
 from tests.system.safeguards import SAFEGUARDS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TypeAlias
-
-    from airflow_provider_webcollect.sandbox import Control
-
-    StartService: TypeAlias = Callable[..., "Service"]
-    Say: TypeAlias = Callable[[str], None]
+StartService: TypeAlias = Callable[..., "Service"]
+Say: TypeAlias = Callable[[str], None]
 
 SEEN = "seen in scenario"
 TOO_MANY_REQUESTS = 429

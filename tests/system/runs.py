@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from airflow_provider_webcollect.landing.reader import read_landing
-from demo.airflow_api import FINAL_RUN_STATES
+from demo.airflow_api import FINAL_RUN_STATES, TaskInstance
 from demo.landing import prove
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from demo.airflow_api import TaskInstance
-    from tests.system.cluster import Cluster
-    from tests.system.conftest import Service
+from tests.system.cluster import Cluster
+from tests.system.conftest import Service
 
 
 class Runs:

@@ -69,11 +69,7 @@ SAFEGUARDS = {
     "conditional-commit": Safeguard(
         "test_a_worker_that_stood_still_changes_nothing_once_its_landings_were_taken_over",
         (
-            Edit(
-                "landing/storage/object_stores.py",
-                'content, mode="create")',
-                "content)",
-            ),
+            Edit("landing/storage/object_stores.py", 'content, mode="create")', "content)"),
             # a landing that has not committed before looks before it writes
             Edit("landing/storage/object_stores.py", "if self.read(path) is not None:", "if False:"),
             # and where conditions are not respected, each landing does

@@ -6,23 +6,17 @@ import json
 import random
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.names import MANIFEST, commit_name
 from airflow_provider_webcollect.landing.reader import read_landing
-from demo.airflow_api import FINAL_RUN_STATES
+from demo.airflow_api import FINAL_RUN_STATES, TaskInstance
 from tests.interruption import PATIENCE
 from tests.landing.conftest import Folder
-from tests.system.cluster import WORKERS
+from tests.system.cluster import WORKERS, Cluster
 from tests.system.conftest import S3, Service
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from demo.airflow_api import TaskInstance
-    from tests.system.cluster import Cluster
 
 PIPELINES, PIPELINES_OF_A_RUN = 200, 10
 #: Seconds that a run of a collection task takes, and for which the service still shows the end of the run

@@ -7,8 +7,8 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
@@ -18,13 +18,9 @@ from airflow_provider_webcollect.sandbox import demo
 from demo.ports import free_port
 from demo.processes import Processes
 from tests.interruption import PATIENCE
+from tests.system.cluster import Cluster
+from tests.system.conftest import Say, Service, StartService
 from tests.system.runs import Runs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.system.cluster import Cluster
-    from tests.system.conftest import Say, Service, StartService
 
 PROJECT = Path(__file__).parents[2]
 WAITS, STARTS, LANDINGS, CALLS = "outage_waits", "start_and_wait", "landings", "starts_and_calls"

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from tests.system.cluster import WORKERS
-from tests.system.conftest import Service
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.system.cluster import Cluster
-    from tests.system.conftest import Say, StartService
+from tests.system.cluster import WORKERS, Cluster
+from tests.system.conftest import Say, Service, StartService
 
 TOKEN = "/token"
 TASKS = 24

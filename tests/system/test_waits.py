@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import datetime
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from airflow_provider_webcollect.sandbox import demo
-from tests.system.conftest import Service
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.system.cluster import Cluster
-    from tests.system.conftest import Say, StartService
+from tests.system.cluster import Cluster
+from tests.system.conftest import Say, Service, StartService
 
 STATUS = "/cloudextraction/statuses/v2"
 DAG_ID = "waits"
