@@ -18,25 +18,9 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.settings import Session
 from sqlalchemy import text
 
+import airflow_provider_webcollect
 from airflow_provider_webcollect.common import INTERRUPTS
-from airflow_provider_webcollect.operators.webcollect import (
-    WebCollectCopyTaskOperator,
-    WebCollectCopyTasksOperator,
-    WebCollectDeleteTaskGroupsOperator,
-    WebCollectDeleteTasksOperator,
-    WebCollectDeprecateDataAppOperator,
-    WebCollectGetActionsOperator,
-    WebCollectGetRunningCountsOperator,
-    WebCollectMarkExportedOperator,
-    WebCollectMetricsCheckOperator,
-    WebCollectMoveTaskOperator,
-    WebCollectQueryAnalyticsOperator,
-    WebCollectRefreshTokenOperator,
-    WebCollectReplaceUrlsOperator,
-    WebCollectStartSubTasksOperator,
-    WebCollectUpdateLoopItemsOperator,
-    WebCollectUpdateTaskParametersOperator,
-)
+from airflow_provider_webcollect.operators.webcollect import WebCollectMarkExportedOperator
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.endpoints import ENDPOINTS
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -51,44 +35,52 @@ RETRIES: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(0)}
 GROUP, OTHER_GROUP = 1, 7
 APP = "demo/price-watch"
 
-TODAY = pendulum.now("UTC").date()
-#: One operator for each endpoint but those of starts and renewals, by the endpoint's name.
-MAKE: dict[str, Callable[..., Any]] = {
-    "replace_urls": lambda task, **k: WebCollectReplaceUrlsOperator(
-        **of(task), urls=["https://shop.example/1"], **k
-    ),
-    "update_loop_items": lambda task, **k: WebCollectUpdateLoopItemsOperator(
-        **of(task), **loop(task, "y"), **k
-    ),
-    "copy_task": lambda task, **k: WebCollectCopyTaskOperator(**of(task), **k),
-    "copy_tasks": lambda task, **k: WebCollectCopyTasksOperator(
-        collection_task_ids=[task["task_id"]], task_group_ids=[GROUP], **k
-    ),
-    "move_task": lambda task, **k: WebCollectMoveTaskOperator(**of(task), task_group_id=GROUP, **k),
-    "delete_tasks": lambda task, **k: WebCollectDeleteTasksOperator(collection_task_ids=["gone"], **k),
-    "delete_task_groups": lambda task, **k: WebCollectDeleteTaskGroupsOperator(
-        task_group_ids=[OTHER_GROUP], **k
-    ),
-    "update_task_parameters": lambda task, **k: WebCollectUpdateTaskParametersOperator(
-        **of(task), loop_items=[{**loop(task, "x"), "is_append": True}], **k
-    ),
-    "mark_exported": lambda task, **k: WebCollectMarkExportedOperator(**of(task), **k),
-    "query_analytics": lambda task, **k: WebCollectQueryAnalyticsOperator(start=TODAY, end=TODAY, **k),
-    "get_actions": lambda task, **k: WebCollectGetActionsOperator(collection_task_ids=[task["task_id"]], **k),
-    "get_running_counts": lambda task, **k: WebCollectGetRunningCountsOperator(**k),
-    "deprecate_data_app": lambda task, **k: WebCollectDeprecateDataAppOperator(app_id=APP, **k),
-}
+TODAY = pendulum.now("UTC").date().isoformat()
+#: Operators are named like their endpoints, but for letter case and underscores.
+OPERATORS = {name.lower(): name for name in dir(airflow_provider_webcollect)}
 
 
-def of(task: Task) -> dict[str, Any]:
-    return {"collection_task_id": task["task_id"]}
+def operator_of(name: str) -> type[Any]:
+    """Return the operator of an endpoint."""
+    found = OPERATORS[f"webcollect{name.replace('_', '')}operator"]
+    return getattr(airflow_provider_webcollect, found)
 
 
-def loop(task: Task, item: str) -> dict[str, Any]:
-    """Return an update of the values of a task's first step."""
-    return {"action_id": task["actions"][0]["action_id"], "loop_type": "TextList", "loop_items": [item]}
+def right_arguments(task: Task) -> dict[str, dict[str, Any]]:
+    """Return arguments of operators that work on a task, by endpoint."""
+    one, several = {"collection_task_id": task["task_id"]}, {"collection_task_ids": [task["task_id"]]}
+    loop = {"action_id": task["actions"][0]["action_id"], "loop_type": "TextList"}
+    days = {"start": TODAY, "end": TODAY}
+    return {
+        "refresh_token": {},
+        "query_analytics": days,
+        "metrics_check": days,
+        "replace_urls": {**one, "urls": ["https://shop.example/1"]},
+        "update_loop_items": {**one, **loop, "loop_items": ["y"]},
+        "update_task_parameters": {**one, "loop_items": [{**loop, "loop_items": ["x"], "is_append": True}]},
+        "get_actions": several,
+        "copy_task": one,
+        "copy_tasks": {**several, "task_group_ids": [GROUP]},
+        "move_task": {**one, "task_group_id": GROUP},
+        "delete_tasks": {"collection_task_ids": ["gone"]},
+        "delete_task_groups": {"task_group_ids": [OTHER_GROUP]},
+        "start_subtasks": one,
+        "get_running_counts": {},
+        "mark_exported": one,
+        "deprecate_data_app": {"app_id": APP},
+    }
 
 
+def make(name: str, task: Task, **arguments: Any) -> Any:
+    """Make the operator of an endpoint, which works on a task."""
+    return operator_of(name)(**{"task_id": name, **right_arguments(task)[name], **arguments})
+
+
+#: A task that there need not be.
+TASK: Task = {"task_id": "t", "actions": [{"action_id": "a-step"}]}
+#: Those whose calls differ from the others': starts look first, and a renewal is none of an operation.
+OTHERS = {"refresh_token", "metrics_check", "start_subtasks"}
+NAMES = [name for name in right_arguments(TASK) if name not in OTHERS]
 PATHS = {endpoint.name: endpoint.path for endpoint in ENDPOINTS}
 ERRORS = {endpoint.name: endpoint.errors for endpoint in ENDPOINTS}
 UNSAFE = {"copy_task", "copy_tasks", "update_task_parameters"}
@@ -140,7 +132,7 @@ class TestErrors:
     def test_codes_of_the_contract_and_plans_that_are_too_low_fail_without_retries(
         self, sandbox: Sandbox, task: Task
     ) -> None:
-        for name in MAKE:
+        for name in NAMES:
             is_app = name == "deprecate_data_app"
             causes = [(401 if is_app else 400, code, "") for code in ERRORS[name][:1]]
             causes.append((403, "PermissionDenied", "" if is_app else ".*See `Required plan tiers` in the"))
@@ -149,7 +141,7 @@ class TestErrors:
                 sandbox.control.fail(PATHS[name], status=status, code=code, message="so it is", times=2)
                 said = f"{name}: HTTP {status} {code}: so it is{advice}"
                 with pytest.raises(AirflowFailException, match=said):
-                    execute(MAKE[name](task, task_id=name))
+                    execute(make(name, task))
                 sandbox.control.clear_faults()
 
     @pytest.mark.parametrize("done", [False, True])
@@ -158,16 +150,16 @@ class TestErrors:
     ) -> None:
         count = in_group(sandbox)
         unknown = {}
-        for name in MAKE:
+        for name in NAMES:
             sandbox.control.fail(PATHS[name], kind="drop", done=done)
             try:
-                execute(MAKE[name](task, task_id=name))
+                execute(make(name, task))
             except AirflowFailException as error:
                 unknown[name] = str(error)
 
         assert unknown.keys() == UNSAFE
-        assert {name: sent(sandbox, name) for name in MAKE} == {
-            name: 1 if name in UNSAFE else 2 for name in MAKE
+        assert {name: sent(sandbox, name) for name in NAMES} == {
+            name: 1 if name in UNSAFE else 2 for name in NAMES
         }
         assert in_group(sandbox) - count == (2 if done else 0)
         loop = sandbox.control.task(task["task_id"])["actions"][0]["loop_items"]
@@ -179,21 +171,20 @@ class TestErrors:
     def test_retries_of_an_unknown_outcome_can_be_asked_for(self, sandbox: Sandbox, task: Task) -> None:
         for name in UNSAFE:
             sandbox.control.fail(PATHS[name], kind="drop")
-            execute(MAKE[name](task, task_id=name, retry_unknown_outcome=True), tries=2)
+            execute(make(name, task, retry_unknown_outcome=True), tries=2)
 
     def test_a_timeout_that_interrupts_one_counts_as_an_unknown_outcome(
         self, sandbox: Sandbox, task: Task, execute_interrupted: Callable[[str, Any], None]
     ) -> None:
         count = in_group(sandbox)
         said = {}
-        start = WebCollectStartSubTasksOperator(task_id="start", collection_task_id=task["task_id"])
-        operators = {name: MAKE[name](task, task_id=name) for name in UNSAFE} | {"start_subtasks": start}
-        for name, operator in operators.items():
+        names = {*UNSAFE, "start_subtasks"}
+        for name in names:
             with pytest.raises(AirflowFailException) as failed:
-                execute_interrupted(name, operator)
+                execute_interrupted(name, make(name, task))
             said[name] = str(failed.value)
 
-        assert {name: sent(sandbox, name) for name in operators} == dict.fromkeys(operators, 1)
+        assert {name: sent(sandbox, name) for name in names} == dict.fromkeys(names, 1)
         assert in_group(sandbox) - count == 2
         assert sandbox.control.task(task["task_id"])["actions"][0]["loop_items"] == ["one", "two", "x"]
         assert all("interrupted before it answered (AirflowTaskTimeout)" in each for each in said.values())
@@ -207,14 +198,14 @@ class TestErrors:
         self, task: Task, execute_interrupted: Callable[[str, Any], None], name: str
     ) -> None:
         with pytest.raises(AirflowTaskTimeout):
-            execute_interrupted(name, MAKE[name](task, task_id=name, retry_unknown_outcome=True))
+            execute_interrupted(name, make(name, task, retry_unknown_outcome=True))
 
     def test_a_worker_that_is_shut_down_makes_no_second_copy(
         self, sandbox: Sandbox, task: Task, set_connection: Connect
     ) -> None:
         count = in_group(sandbox)
         with make_dag() as dag:
-            MAKE["copy_task"](task, task_id="copy", **RETRIES)
+            make("copy_task", task, **RETRIES)
 
         def shut_down_meanwhile(path: str, status: int, body: Any) -> tuple[int, Any]:
             if path.startswith(PATHS["copy_task"]):
@@ -239,87 +230,50 @@ class TestErrors:
     ) -> None:
         for name in UNSAFE:
             sandbox.control.fail(PATHS[name], status=429, code="TooManyRequests")
-            execute(MAKE[name](task, task_id=name))
+            execute(make(name, task))
         assert {name: sent(sandbox, name) for name in UNSAFE} == dict.fromkeys(UNSAFE, 2)
 
 
-_TODAY = {"start": TODAY.isoformat(), "end": TODAY.isoformat()}
-ONE = {"collection_task_id": "t"}
-_LOOP = {**ONE, "action_id": "a-step", "loop_type": "TextList", "loop_items": ["a"]}
-#: By operator, its usual arguments, and wrong ones, of which the error names the first.
-_WRONG: dict[type[Any], tuple[dict[str, Any], list[dict[str, Any]]]] = {
-    WebCollectCopyTaskOperator: (ONE, [{"collection_task_id": ""}, {"task_group_id": "one"}]),
-    WebCollectCopyTasksOperator: (
-        {"collection_task_ids": ["t"], "task_group_ids": [1]},
-        [{"collection_task_ids": []}, {"task_group_ids": 1}, {"on_partial_failure": "hope"}],
-    ),
-    WebCollectMoveTaskOperator: (
-        {**ONE, "task_group_id": 1},
-        [{"collection_task_id": None}, {"task_group_id": None}],
-    ),
-    WebCollectDeleteTasksOperator: (
-        {},
-        [{"collection_task_ids": []}, {"collection_task_ids": "t", "ignore_empty": True}],
-    ),
-    WebCollectDeleteTaskGroupsOperator: (
-        {},
-        [{"task_group_ids": ["a"]}, {"task_group_ids": "", "ignore_empty": True}],
-    ),
-    WebCollectUpdateTaskParametersOperator: (ONE, [{"actions": None}, {"actions": [{"action_id": "a"}]}]),
-    WebCollectUpdateLoopItemsOperator: (
-        _LOOP,
-        [
-            *({"loop_items": items} for items in ([], "laptop", [1])),
-            *({name: wrong} for name, wrong in (("loop_type", "Texts"), ("action_id", ""))),
-            {"collection_task_id": None},
-            {"is_append": "yes"},
-        ],
-    ),
-    WebCollectGetActionsOperator: (
-        {"collection_task_ids": ["t"]},
-        [{"action_types": ["Fly"]}, {"collection_task_ids": "t"}],
-    ),
-    WebCollectReplaceUrlsOperator: (
-        ONE,
-        [
-            *({"urls": urls} for urls in (None, ["ftp://a"], "https://a")),
-            {"urls": ["https://a"], "urls_path": "/f"},
-            {"urls_path": ""},
-        ],
-    ),
-    WebCollectStartSubTasksOperator: (
-        ONE,
-        [
-            *({"sub_task_ids": ids} for ids in ([], "one")),
-            *({"collection_task_id": " "}, {"poll_interval": 0}, {"failure_states": "Stopped"}),
-        ],
-    ),
-    WebCollectMarkExportedOperator: ({}, [{"collection_task_id": ""}]),
-    WebCollectDeprecateDataAppOperator: ({}, [{"app_id": ".."}]),
-    WebCollectQueryAnalyticsOperator: (
-        _TODAY,
-        [
-            *({"start": "yesterday"}, {"end": "2020-01-01"}, {"collection_task_ids": ["t"] * 101}),
-            *({"member_names": "me"}, {"collection_method": "Magic"}, {"time_granularity": "Year"}),
-            *({"max_xcom_rows": -1}, {"destination": "s3://bucket/folder/"}),
-            {"file_format": "xls", "destination": "/f"},
-        ],
-    ),
-    WebCollectMetricsCheckOperator: (
-        _TODAY,
-        [
-            *({"min_success_rate": share} for share in (None, 95)),
-            {"max_volume_drop": -0.1},
-            {"max_cost": "10"},
-            {"on_violation": "cry", "max_cost": 1},
-        ],
-    ),
-    WebCollectRefreshTokenOperator: ({}, [{"renew_after": share} for share in (-0.1, 1.5, "0.5")]),
+#: By endpoint, wrong arguments of its operator, of which the error names the first.
+_WRONG: dict[str, list[dict[str, Any]]] = {
+    "copy_task": [{"collection_task_id": ""}, {"task_group_id": "one"}],
+    "copy_tasks": [{"collection_task_ids": []}, {"task_group_ids": 1}, {"on_partial_failure": "hope"}],
+    "move_task": [{"collection_task_id": None}, {"task_group_id": None}],
+    "delete_tasks": [{"collection_task_ids": []}, {"collection_task_ids": "t", "ignore_empty": True}],
+    "delete_task_groups": [{"task_group_ids": ["a"]}, {"task_group_ids": "", "ignore_empty": True}],
+    "update_task_parameters": [{"actions": None, "loop_items": None}, {"actions": [{"action_id": "a"}]}],
+    "update_loop_items": [
+        *({"loop_items": items} for items in ([], "laptop", [1])),
+        *({"loop_type": "Texts"}, {"action_id": ""}, {"collection_task_id": None}, {"is_append": "yes"}),
+    ],
+    "get_actions": [{"action_types": ["Fly"]}, {"collection_task_ids": "t"}],
+    "replace_urls": [
+        *({"urls": urls} for urls in (None, ["ftp://a"], "https://a")),
+        {"urls": ["https://a"], "urls_path": "/f"},
+        {"urls_path": "", "urls": None},
+    ],
+    "start_subtasks": [
+        *({"sub_task_ids": ids} for ids in ([], "one")),
+        *({"collection_task_id": " "}, {"poll_interval": 0}, {"failure_states": "Stopped"}),
+    ],
+    "mark_exported": [{"collection_task_id": ""}],
+    "deprecate_data_app": [{"app_id": ".."}],
+    "query_analytics": [
+        *({"start": "yesterday"}, {"end": "2020-01-01"}, {"collection_task_ids": ["t"] * 101}),
+        *({"member_names": "me"}, {"collection_method": "Magic"}, {"time_granularity": "Year"}),
+        *({"max_xcom_rows": -1}, {"destination": "s3://bucket/folder/"}),
+        {"file_format": "xls", "destination": "/f"},
+    ],
+    "metrics_check": [
+        *({"min_success_rate": share} for share in (None, 95)),
+        *({"max_volume_drop": -0.1}, {"max_cost": "10"}, {"on_violation": "cry", "max_cost": 1}),
+    ],
+    "refresh_token": [{"renew_after": share} for share in (-0.1, 1.5, "0.5")],
 }
 #: Each operator with arguments of which one is wrong, and the name of that one.
 WRONG = [
-    (operator, {**usual, **wrong}, next(iter(wrong)))
-    for operator, (usual, cases) in _WRONG.items()
+    (operator_of(name), {**right_arguments(TASK)[name], **wrong}, next(iter(wrong)))
+    for name, cases in _WRONG.items()
     for wrong in cases
 ]
 
@@ -327,7 +281,9 @@ WRONG = [
 class TestArguments:
     """They are checked while the DAG is parsed, or by the task where they are not known before."""
 
-    @pytest.mark.parametrize(("operator", "arguments", "name"), WRONG)
+    @pytest.mark.parametrize(
+        ("operator", "arguments", "name"), WRONG, ids=[f"{case[0].__name__}-{case[2]}" for case in WRONG]
+    )
     def test_a_wrong_literal_argument_fails_while_the_dag_is_parsed(
         self, operator: type[Any], arguments: dict[str, Any], name: str
     ) -> None:
@@ -350,11 +306,6 @@ class TestArguments:
                     execute(task)
         assert sandbox.control.requests() == []
 
-    def test_a_share_is_checked_beside_a_template(self) -> None:
-        connection = "{{ params.c }}"
-        with make_dag(), pytest.raises(InvalidArgument, match="`renew_after"):
-            WebCollectRefreshTokenOperator(task_id="renew", renew_after=2, webcollect_conn_id=connection)
-
     def test_a_wrong_one_that_is_mapped_fails_the_task_once_and_its_callback_is_called(
         self, sandbox: Sandbox
     ) -> None:
@@ -376,10 +327,12 @@ class TestArguments:
         assert sorted(ended) == ["alone", "group.in"]
         assert sandbox.control.requests() == []
 
-    @pytest.mark.parametrize("places", [[], [make_dag, lambda: TaskGroup("group")]])
-    def test_a_literal_one_is_checked_in_every_place(self, places: list[Callable[[], Any]]) -> None:
-        with contextlib.ExitStack() as stack:
-            for place in places:
-                stack.enter_context(place())
-            with pytest.raises(InvalidArgument, match="`collection_task_id`"):
-                WebCollectMarkExportedOperator(task_id="wrong", collection_task_id="")
+    def test_a_literal_one_is_checked_in_every_place_and_beside_a_template(self) -> None:
+        wrong = {"task_id": "wrong", "collection_task_id": ""}
+        refused = pytest.raises(InvalidArgument, match="`collection_task_id`")
+        with refused:
+            WebCollectMarkExportedOperator(**wrong)
+        with make_dag(), TaskGroup("group"), refused:
+            WebCollectMarkExportedOperator(**wrong)
+        with make_dag(), pytest.raises(InvalidArgument, match="`renew_after"):
+            make("refresh_token", TASK, renew_after=2, webcollect_conn_id="{{ params.c }}")
