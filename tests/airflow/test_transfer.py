@@ -10,7 +10,6 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
 from airflow_provider_webcollect.sandbox import Sandbox
-from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
@@ -18,12 +17,12 @@ from tests.airflow.dag_runs import make_dag, run_tasks
 from tests.airflow.executions import Task, execute, on_sandbox
 from tests.airflow.landings import (
     GROWING,
-    RETRIES,
     Landing,
     attach,
     landed,
     make_transfer,
     manifest,
+    rows_at,
     transfer,
 )
 
@@ -36,12 +35,6 @@ def test_every_row_lands_once_on_any_storage_that_airflow_has(sandbox: Sandbox, 
     transfer(destination, landing.task)
     assert landed(destination) == landing.truth()
     assert not sandbox.control.task(landing.task_id)["exported"]
-
-
-def test_one_batch_can_be_landed(landing: Landing) -> None:
-    assert landing.transfer(lotno="000002")["rows"] == 150
-    assert landing.rows() == landing.truth("000002")
-    assert landing.manifest()["source"]["lotno"] == "000002"
 
 
 @pytest.mark.parametrize("native", [True, pytest.param(False, marks=pytest.mark.at_night)])
@@ -87,25 +80,13 @@ def test_it_can_be_mapped_and_the_manifest_names_the_run(sandbox: Sandbox, tmp_p
     assert (named["task_id"], named["run_id"], named["map_index"]) == ("land", run.run_id, 1)
 
 
-def test_a_retry_goes_on_after_what_is_safe(sandbox: Sandbox, landing: Landing) -> None:
-    # the third page breaks the first try
-    sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
-    run = landing.run(max_part_bytes=1, **RETRIES)
-
-    assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
-    assert landing.rows() == landing.truth()
-    assert landing.manifest()["run"]["map_index"] == -1
-    offsets = [int(request["query"]["offset"]) for request in sandbox.control.requests("/data/all")]
-    # the retry reads the first page again at the end
-    assert [offset for offset in offsets if not offset] == [offsets[0], offsets[-1]]
-
-
 def test_another_run_is_refused_and_not_retried(landing: Landing) -> None:
     landing.transfer(run_id="first")
     refusal = r"holds what run first of .* landed; land with mode='incremental'"
     with pytest.raises(AirflowFailException, match=refusal):
         landing.transfer()
-    assert landing.manifest()["run"]["run_id"] == "first"
+    run = landing.manifest()["run"]
+    assert (run["run_id"], run["map_index"]) == ("first", -1)
 
 
 def test_it_confirms_after_the_commit(sandbox: Sandbox, landing: Landing) -> None:
@@ -113,23 +94,6 @@ def test_it_confirms_after_the_commit(sandbox: Sandbox, landing: Landing) -> Non
     assert sandbox.control.task(landing.task_id)["exported"]
     paths = [request["endpoint"] for request in sandbox.control.requests()]
     assert paths.index("/data/markexported") > max(i for i, path in enumerate(paths) if path == "/data/all")
-
-
-@pytest.mark.webcollect_sandbox(speed=1e-9)
-def test_rows_that_come_late_are_waited_for(
-    sandbox: Sandbox, destination: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def sleep(stop: Stop, seconds: float) -> None:
-        """Take no time, but for the service."""
-        stop.check()
-        sandbox.control.advance(seconds)
-
-    monkeypatch.setattr(Stop, "sleep", sleep)
-    sandbox.control.configure(empty_after_finish_seconds=61.5)
-    # its run ended a minute ago
-    source = sandbox.control.add_task(rows=40, state="Finished")
-
-    assert transfer(destination, source, late_rows_delay=10)["rows"] == 40
 
 
 @pytest.mark.parametrize(
@@ -177,7 +141,7 @@ class TestManySources:
         assert read == [*tasks, tasks[2]]
         assert all(landed(f"{destination}/{task}") == sandbox.control.true_rows(task) for task in tasks)
 
-    def test_those_without_new_rows_wait_for_late_ones_together(
+    def test_late_rows_of_those_without_new_ones_are_waited_for_together(
         self, sandbox: Sandbox, destination: str
     ) -> None:
         tasks = [sandbox.control.add_task(lots=[10])["task_id"] for _ in range(4)]
@@ -200,16 +164,20 @@ class TestManySources:
         assert all(f"task no-such-{number} to" in str(failed.value) for number in (1, 2))
 
 
-def test_a_later_run_adds_what_is_new(landing: Landing) -> None:
-    summaries = [landing.transfer(**GROWING)]
+def test_a_later_run_adds_what_is_new_and_names_its_parts_alone(landing: Landing) -> None:
+    first = landing.transfer(**GROWING)
     landing.grow()
-    summaries += [landing.transfer(**GROWING) for _ in range(2)]
+    second, third = (landing.transfer(**GROWING) for _ in range(2))
     with pytest.raises(AirflowSkipException):
         landing.transfer(**GROWING, skip_if_nothing_new=True)
 
-    facts = [(summary["rows"], summary["total_rows"]) for summary in summaries]
-    assert facts == [(400, 400), (30, 430), (0, 430)]
-    assert landing.rows() == landing.truth()
+    rows = landing.truth()
+    assert landing.rows() == rows
+    assert (rows_at(first["uris"]), rows_at(second["uris"])) == (rows[:400], rows[400:])
+    assert (third["uris"], third["objects"]) == ([], [])
+    # a run that has found nothing new has made no commit
+    facts = [(each["rows"], each["total_rows"], each["commit"]) for each in (first, second, third)]
+    assert facts == [(400, 400, 1), (30, 430, 2), (0, 430, 2)]
 
 
 def test_a_reset_source_fails_for_good_unless_told_otherwise(sandbox: Sandbox, landing: Landing) -> None:

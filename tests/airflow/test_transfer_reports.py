@@ -10,23 +10,19 @@ import time
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-import msgspec
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, Asset, ObjectStoragePath
-from airflow.providers.common.compat.standard.operators import PythonOperator
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.settings import Session
 from sqlalchemy import text
 
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.destinations import Place
-from airflow_provider_webcollect.landing.commits import Commit, Run, Source
-from airflow_provider_webcollect.landing.fold import fold
-from airflow_provider_webcollect.landing.job import Landed
+from airflow_provider_webcollect.landing.commits import Run, Source
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.transfers import reporting
-from airflow_provider_webcollect.transfers.reporting import LandingReport, totals_of
-from tests.airflow.dag_runs import make_dag, run_dag
+from airflow_provider_webcollect.transfers.reporting import LandingReport
+from tests.airflow.dag_runs import make_dag
 from tests.airflow.executions import Task, execute, on_sandbox
 from tests.airflow.landings import (
     GROWING,
@@ -72,17 +68,6 @@ class TestSummary:
         }
         assert len(uris) == 4
 
-    def test_it_names_the_new_parts_alone(self, landing: Landing) -> None:
-        first = landing.transfer(**GROWING)
-        landing.grow()
-        second, third = (landing.transfer(**GROWING) for _ in range(2))
-
-        rows = landing.truth()
-        assert (rows_at(first["uris"]), rows_at(second["uris"])) == (rows[:400], rows[400:])
-        assert (third["uris"], third["objects"]) == ([], [])
-        # a run that has found nothing new has made none
-        assert [each["commit"] for each in (first, second, third)] == [1, 2, 2]
-
     def test_a_landing_of_another_run_that_is_skipped_has_no_new_parts(self, landing: Landing) -> None:
         landing.transfer()
         summary = landing.transfer(if_exists="skip")
@@ -101,73 +86,30 @@ class TestSummary:
         assert rows_at(summary["uris"]) == [row for some in rows for row in some]
         assert summary["objects"] == [name for facts in each for name in facts["objects"]]
 
-    def test_the_next_task_gets_the_objects_as_a_list(self, source: Task, destination: str) -> None:
-        got: list[Any] = []
-        with make_dag() as dag:
-            operator = make_transfer(destination, source, multiple_outputs=True)
-            PythonOperator(task_id="load", python_callable=got.append, op_args=[operator.output["objects"]])
-        run = run_dag(dag)
-        assert got == [run.xcoms["land"]["objects"]]
 
+@pytest.mark.parametrize(
+    ("most", "of_one", "of_several"), [(5, 4, [5, 4, 1]), (4, 4, [None] * 3), (3, None, [None] * 3)]
+)
+def test_parts_are_listed_unless_those_of_all_sources_together_are_too_many(
+    sandbox: Sandbox,
+    landing: Landing,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    of_one: int | None,
+    of_several: list[int | None],
+) -> None:
+    assert reporting.MAX_LISTED == 1000
+    monkeypatch.setattr(reporting, "MAX_LISTED", most)
+    other = sandbox.control.add_task(lots=[5])["task_id"]
+    one = landing.transfer(max_part_bytes=1)
+    several = transfer(f"{landing.destination}-all", sources=[landing.task_id, other], max_part_bytes=1)
 
-class Lines:
-    """A log that keeps its lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def info(self, line: str, *arguments: object) -> None:
-        self.lines.append(line % arguments)
-
-
-def report_of(parts: int, task: str = "a") -> LandingReport:
-    """Return the report of a run that has landed ``parts`` parts, of one row each."""
-    part = {"rows": 1, "bytes": 2, "sha256": "", "start_offset": 0, "next_offset": 1}
-    commit = msgspec.convert(
-        {
-            "number": 1,
-            "kind": "landed",
-            "source": {"collection_task_id": task},
-            "run": {"dag_id": "d", "task_id": "t", "run_id": "r"},
-            "attempt_id": "0badcafe",
-            **dict.fromkeys(["started_at", "finished_at", "provider_version"], ""),
-            "format": "jsonl",
-            "parts": [{"name": f"part-{number:05d}-0badcafe.jsonl", **part} for number in range(parts)],
-            "total": parts,
-        },
-        Commit,
-    )
-    manifest = fold(None, [commit])
-    assert manifest is not None
-    folder = f"file:///tmp/{task}"
-    return LandingReport(
-        place=Place(commit.source, folder),
-        path=ObjectStoragePath(folder),
-        run=commit.run,
-        mode="full",
-        log=Lines(),
-        landed=Landed(manifest, new=commit.parts, committed=commit.parts),
-    )
-
-
-class TestManyParts:
-    @pytest.mark.parametrize(("parts", "listed"), [(1000, True), (1001, False)])
-    def test_above_a_thousand_the_manifest_alone_is_named(self, parts: int, listed: bool) -> None:
-        report = report_of(parts)
-        summary = report.summary(reporting.are_listed([report]))
-
-        assert summary["parts"] == parts
-        assert summary["manifest"] == "file:///tmp/a/_manifest.json"
-        assert [summary[name] and len(summary[name]) for name in ("uris", "objects")] == (
-            [1000, 1000] if listed else [None, None]
-        )
-
-    @pytest.mark.parametrize(("parts", "listed"), [(500, True), (501, False)])
-    def test_the_thousand_is_of_all_sources_together(self, parts: int, listed: bool) -> None:
-        summary = totals_of("file:///tmp", [report_of(500), report_of(parts, "b")], 0.0)
-        found = [summary, *summary["sources"]]
-        counts = [[facts[name] and len(facts[name]) for name in ("uris", "objects")] for facts in found]
-        assert counts == ([[1000] * 2, [500] * 2, [500] * 2] if listed else [[None] * 2] * 3)
+    for listed in ("uris", "objects"):
+        assert (one[listed] and len(one[listed])) == of_one
+        found = (several, *several["sources"])
+        assert [facts[listed] and len(facts[listed]) for facts in found] == of_several
+    assert (one["parts"], several["parts"]) == (4, 5)
+    assert one["manifest"] == f"{landing.destination}/_manifest.json"
 
 
 def stored_events(destination: str) -> list[dict[str, Any]]:
@@ -289,20 +231,20 @@ class TestMetrics:
 def test_no_rate_is_logged_before_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [time.monotonic()]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    log = Lines()
+    lines: list[str] = []
     report = LandingReport(
         Place(Source(collection_task_id="a"), "file:///tmp/a"),
         ObjectStoragePath("file:///tmp/a"),
         Run(dag_id="d", task_id="t", run_id="r"),
         "full",
-        log,
+        SimpleNamespace(info=lambda line, *arguments: lines.append(line % arguments)),
     )
     # the third shows so few new rows that the rate would round to none
     for rows, seconds in ((50, 10.0), (50, 10.0), (51, 10.0), (150, 10.0)):
         clock[0] += seconds
         report.on_progress(rows, 400)
 
-    assert log.lines == [
+    assert lines == [
         "task a: 50 of 400 rows",
         "task a: 50 of 400 rows",
         "task a: 51 of 400 rows",
@@ -374,4 +316,5 @@ class TestRetriesOfWhatHasLanded:
         facts = [(each["rows"], len(each["uris"]), each["total_rows"]) for each in (first, second)]
         assert facts == [(400, 4, 430), (30, 1, 430)]
         assert [each["commit"] for each in (first, second)] == [2, 2]
+        assert not {*first["uris"]} & {*second["uris"]}
         assert self.rows(landing, form) == landing.truth()

@@ -12,7 +12,6 @@ import fsspec
 import pytest
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
-    AirflowSkipException,
     Asset,
     ObjectStoragePath,
 )
@@ -77,17 +76,6 @@ class TestRows:
         sizes = [Path(uri.removeprefix("file://")).stat().st_size for uri in summary["uris"]]
         assert (summary["rows"], summary["parts"], summary["bytes"]) == (400, 4, sum(sizes))
 
-    def test_a_run_adds_what_is_new_and_one_without_news_commits_nothing(self, landing: Landing) -> None:
-        landing.transfer(**GROWING)
-        landing.grow()
-        landing.transfer(**GROWING)
-        with pytest.raises(AirflowSkipException):
-            landing.transfer(skip_if_nothing_new=True, **GROWING)
-
-        assert landing.table() == landing.truth()
-        versions = versions_of(landing.destination)
-        assert [commit.get("webcollect.rows") for commit in versions][:2] == ["400", "30"]
-
     @pytest.mark.parametrize("native", [True, pytest.param(False, marks=pytest.mark.at_night)])
     def test_the_format_may_be_a_template(self, landing: Landing, native: bool) -> None:
         def to(folder: str, kind: str | None) -> str:
@@ -115,27 +103,6 @@ class TestRows:
         tables = [each["manifest"] for each in summary["sources"]]
         assert tables == [f"{destination}/{task}" for task in tasks]
         assert [table_rows(table) for table in tables] == [*map(sandbox.control.true_rows, tasks)]
-
-    def test_the_partition_of_a_run_is_a_column_of_the_table(self, landing: Landing) -> None:
-        for day in ("2026-01-01", "2026-01-02"):
-            landing.transfer(partition=f"dt={day}", **GROWING)
-            landing.grow()
-
-        days = [row["dt"] for row in landing.table()]
-        assert (days.count("2026-01-01"), days.count("2026-01-02")) == (400, 30)
-        with pytest.raises(AirflowFailException, match="is partitioned by dt, and `partition` says hour"):
-            landing.transfer(partition="hour=07", **GROWING)
-        assert deltalake.DeltaTable(landing.destination).metadata().partition_columns == ["dt"]
-
-    def test_a_cleared_run_reports_none_of_the_rows_of_its_successor(self, landing: Landing) -> None:
-        first = landing.transfer(run_id="first", **GROWING)
-        landing.grow()
-        second = landing.transfer(run_id="second", **GROWING)
-        cleared = landing.transfer(run_id="first", **GROWING)
-
-        assert cleared["uris"] == first["uris"]
-        assert sorted([*first["uris"], *second["uris"]]) == sorted(files_of(landing.destination))
-        assert landing.table() == landing.truth()
 
 
 def test_the_event_has_the_keys_that_it_has_for_a_folder(source: Task, destination: str) -> None:
