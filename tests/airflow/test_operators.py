@@ -61,11 +61,6 @@ def loop(task: Task) -> dict[str, Any]:
     }
 
 
-def subtask_ids(task: Task) -> list[str]:
-    """Return the ids of a task's sub-tasks."""
-    return [subtask["subtask_id"] for subtask in task["subtasks"]]
-
-
 class TestUpdateLoopItems:
     def items(self, sandbox: Sandbox, task: Task) -> list[str]:
         return sandbox.control.task(task["task_id"])["actions"][0]["loop_items"]
@@ -140,14 +135,6 @@ class TestReplaceUrls:
         assert self.urls(sandbox, task) == self.URLS
         assert result == {"collection_task_id": task["task_id"], "count": 2}
 
-    def test_it_takes_what_an_upstream_task_returned(self, sandbox: Sandbox, task: Task) -> None:
-        with make_dag() as dag:
-            found = PythonOperator(task_id="find", python_callable=lambda: list(self.URLS))
-            self.replace(task, urls=found.output)
-        run = run_dag(dag)
-        assert run.states == {"find": "success", "replace": "success"}
-        assert self.urls(sandbox, task) == self.URLS
-
     def test_a_bad_line_is_named_before_anything_is_sent(
         self, sandbox: Sandbox, task: Task, file: Path
     ) -> None:
@@ -156,10 +143,15 @@ class TestReplaceUrls:
             execute(self.replace(task, urls_path=str(file)))
         assert sandbox.control.requests() == []
 
-    def test_a_running_task_is_left_to_the_retries(self, sandbox: Sandbox, task: Task) -> None:
+    def test_it_takes_what_an_upstream_task_returned_and_leaves_a_running_task_to_the_retries(
+        self, sandbox: Sandbox, task: Task
+    ) -> None:
         sandbox.control.fail("/task/urls:file", status=400, code="TaskExecuting", times=2)
-        run = run_tasks(lambda: self.replace(task, urls=list(self.URLS), **RETRIES))
-        assert (run.states, run.tries) == ({"replace": "success"}, {"replace": 3})
+        with make_dag() as dag:
+            found = PythonOperator(task_id="find", python_callable=lambda: list(self.URLS))
+            self.replace(task, urls=found.output, **RETRIES)
+        run = run_dag(dag)
+        assert (run.state, run.tries) == ("success", {"find": 1, "replace": 3})
         assert self.urls(sandbox, task) == self.URLS
 
 
@@ -173,7 +165,7 @@ class TestStartSubTasks:
     def test_it_starts_all_of_them_or_those_that_are_given(
         self, sandbox: Sandbox, task: Task, count: int
     ) -> None:
-        ids = subtask_ids(task)[:count]
+        ids = [subtask["subtask_id"] for subtask in task["subtasks"][:count]]
         result = self.start(task, **({"sub_task_ids": ids} if count < 3 else {}))
         assert sandbox.control.task(task["task_id"])["runs"][-1]["started_subtasks"] == count
         after = result.pop("after")
@@ -181,7 +173,7 @@ class TestStartSubTasks:
         assert (after["executed_times"], after["running"]) == (1, False)
 
     def test_it_leaves_those_that_run_alone(self, sandbox: Sandbox, task: Task) -> None:
-        first, second, third = subtask_ids(task)
+        first, second, third = (subtask["subtask_id"] for subtask in task["subtasks"])
         self.start(task, sub_task_ids=[first])
         rest, again = self.start(task), self.start(task)
 
@@ -202,33 +194,12 @@ class TestStartSubTasks:
             "running": False,
         }
 
-    @pytest.mark.parametrize("kind", ["drop", "broken_json", "cut_body"])
-    def test_a_start_whose_answer_is_lost_is_not_repeated(
-        self, sandbox: Sandbox, task: Task, kind: str
-    ) -> None:
-        sandbox.control.fail("/cloudextraction/subtasks:start", kind=kind, done=True)
-        advice = r"Check in the service whether it took effect before repeating it\."
-        with pytest.raises(AirflowFailException, match=advice):
-            self.start(task)
-        assert len(sandbox.control.requests("/cloudextraction/subtasks:start")) == 1
 
-
-class TestMarkExported:
-    def confirm(self, task_id: str, **arguments: Any) -> WebCollectMarkExportedOperator:
-        return WebCollectMarkExportedOperator(task_id="confirm", collection_task_id=task_id, **arguments)
-
-    def test_a_rejected_credential_fails_without_retries(self, set_connection: Connect, task: Task) -> None:
-        set_connection(extra={"access_token": "wrong"})
-        run = run_tasks(lambda: self.confirm(task["task_id"], **RETRIES))
-        assert (run.states, run.tries) == ({"confirm": "failed"}, {"confirm": 1})
-
-    def test_it_confirms_the_export_also_of_a_template_through_one(
-        self, sandbox: Sandbox, task: Task
-    ) -> None:
-        confirm = self.confirm("{{ params.which }}", webcollect_conn_id="webcollect_{{ 'default' }}")
-        result = execute(confirm, params={"which": task["task_id"]})
-        assert result == {"collection_task_id": task["task_id"]}
-        assert sandbox.control.task(task["task_id"])["exported"]
+def test_an_export_is_confirmed_also_of_a_template_through_one(sandbox: Sandbox, task: Task) -> None:
+    which = {"collection_task_id": "{{ params.which }}", "webcollect_conn_id": "webcollect_{{ 'default' }}"}
+    confirm = WebCollectMarkExportedOperator(task_id="confirm", **which)
+    assert execute(confirm, params={"which": task["task_id"]}) == {"collection_task_id": task["task_id"]}
+    assert sandbox.control.task(task["task_id"])["exported"]
 
 
 class TestTasksAndGroups:
