@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -25,8 +23,7 @@ from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.endpoints import ENDPOINTS
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import make_dag, run_dag
-from tests.airflow.executions import Connect, Task, execute, on_sandbox
-from tests.airflow.proxy import proxy
+from tests.airflow.executions import Task, execute, on_sandbox
 from tests.interruption import PATIENCE, signalled_when
 
 pytestmark = on_sandbox(stale_seconds=0)
@@ -103,29 +100,11 @@ def in_group(sandbox: Sandbox) -> int:
     return sum(task["group_id"] == GROUP for task in sandbox.control.tasks())
 
 
-@pytest.fixture
-def execute_interrupted(sandbox: Sandbox, set_connection: Connect) -> Iterator[Callable[[str, Any], None]]:
-    """Executes an operator that a timeout interrupts when its endpoint, given by name, has acted."""
-    held: dict[str, tuple[threading.Event, threading.Event]] = {}
-
-    def hold(path: str, status: int, body: Any) -> tuple[int, Any]:
-        for name, (acted, ended) in tuple(held.items()):
-            if path.startswith(PATHS[name]):
-                acted.set()
-                ended.wait(PATIENCE)
-        return status, body
-
-    def execute_interrupted(name: str, operator: Any) -> None:
-        acted, ended = held[name] = (threading.Event(), threading.Event())
-        with signalled_when(acted.is_set, AirflowTaskTimeout):
-            try:
-                execute(operator)
-            finally:
-                ended.set()
-
-    with proxy(sandbox.url, hold) as url:
-        set_connection(host=url)
-        yield execute_interrupted
+def execute_interrupted(sandbox: Sandbox, name: str, task: Task, **arguments: Any) -> None:
+    """Execute an operator that a timeout interrupts when its endpoint has acted, and is answering."""
+    sandbox.control.fail(PATHS[name], kind="drip", seconds=PATIENCE)
+    with signalled_when(lambda: sent(sandbox, name), AirflowTaskTimeout):
+        execute(make(name, task, **arguments))
 
 
 class TestErrors:
@@ -174,14 +153,14 @@ class TestErrors:
             execute(make(name, task, retry_unknown_outcome=True), tries=2)
 
     def test_a_timeout_that_interrupts_one_counts_as_an_unknown_outcome(
-        self, sandbox: Sandbox, task: Task, execute_interrupted: Callable[[str, Any], None]
+        self, sandbox: Sandbox, task: Task
     ) -> None:
         count = in_group(sandbox)
         said = {}
         names = {*UNSAFE, "start_subtasks"}
         for name in names:
             with pytest.raises(AirflowFailException) as failed:
-                execute_interrupted(name, make(name, task))
+                execute_interrupted(sandbox, name, task)
             said[name] = str(failed.value)
 
         assert {name: sent(sandbox, name) for name in names} == dict.fromkeys(names, 1)
@@ -195,29 +174,23 @@ class TestErrors:
 
     @pytest.mark.parametrize("name", ["copy_task", "get_actions"])
     def test_a_timeout_leaves_to_retries_what_may_be_repeated(
-        self, task: Task, execute_interrupted: Callable[[str, Any], None], name: str
+        self, sandbox: Sandbox, task: Task, name: str
     ) -> None:
         with pytest.raises(AirflowTaskTimeout):
-            execute_interrupted(name, make(name, task, retry_unknown_outcome=True))
+            execute_interrupted(sandbox, name, task, retry_unknown_outcome=True)
 
     def test_a_worker_that_is_shut_down_makes_no_second_copy(
-        self, sandbox: Sandbox, task: Task, set_connection: Connect
+        self, sandbox: Sandbox, task: Task, after_requests: Callable[..., None]
     ) -> None:
         count = in_group(sandbox)
         with make_dag() as dag:
             make("copy_task", task, **RETRIES)
-
-        def shut_down_meanwhile(path: str, status: int, body: Any) -> tuple[int, Any]:
-            if path.startswith(PATHS["copy_task"]):
-                # what Airflow does to the process of a task
-                os.kill(os.getpid(), signal.SIGTERM)
-                # on Airflow 3 the task goes on
-                time.sleep(0.2)
-            return status, body
-
+        # on Airflow 3 the task goes on
+        sandbox.control.fail(PATHS["copy_task"], kind="drip", seconds=0.01)
+        # what Airflow does to the process of a task
+        after_requests(1, PATHS["copy_task"], os.kill, os.getpid(), signal.SIGTERM)
         # `dag.test()` of Airflow 2 ends with it
-        with proxy(sandbox.url, shut_down_meanwhile) as url, contextlib.suppress(*INTERRUPTS):
-            set_connection(host=url)
+        with contextlib.suppress(*INTERRUPTS):
             run_dag(dag)
 
         # Airflow 3 lets the task end by itself

@@ -10,8 +10,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +23,8 @@ from airflow_provider_webcollect.get_provider_info import get_provider_info
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink
 
-HOOK = "airflow_provider_webcollect.hooks.webcollect.WebCollectHook"
+PACKAGE = "airflow_provider_webcollect"
+HOOK = f"{PACKAGE}.hooks.webcollect.WebCollectHook"
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 NAMES = [name for name in dir(airflow_provider_webcollect) if name.endswith(("Operator", "Sensor"))]
 #: Described by the base class: it has a meaning only where an outcome can be unknown.
@@ -42,30 +43,30 @@ def test_the_provider_info_is_plain() -> None:
     assert yaml.safe_load(yaml.safe_dump(get_provider_info())) == get_provider_info()
 
 
+def named_modules(*kinds: str) -> list[str]:
+    """Return the modules that the provider info names, of hooks, operators and so on."""
+    entries = [entry for kind in kinds for entry in get_provider_info()[kind]]
+    return [name for entry in entries for name in entry.get("python-modules") or [entry["python-module"]]]
+
+
 def test_the_modules_that_the_provider_info_names_hold_all_that_dags_may_use() -> None:
-    info = get_provider_info()
-    named = [
-        module
-        for kind in ("hooks", "operators", "sensors", "triggers")
-        for entry in info[kind]
-        for module in entry["python-modules"]
-    ] + [entry["python-module"] for entry in info["transfers"]]
-    offered = set().union(*(vars(importlib.import_module(module)) for module in named))
-    offered |= {link.rpartition(".")[2] for link in info["extra-links"]}
+    kinds = ("hooks", "operators", "sensors", "triggers", "transfers")
+    links = get_provider_info()["extra-links"]
+    offered = set().union(*(vars(importlib.import_module(module)) for module in named_modules(*kinds)))
+    offered |= {link.rpartition(".")[2] for link in links}
 
     there = set()
-    for kind in ("hooks", "operators", "sensors", "triggers", "transfers"):
-        package = importlib.import_module(f"{airflow_provider_webcollect.__name__}.{kind}")
+    for kind in kinds:
+        package = importlib.import_module(f"{PACKAGE}.{kind}")
         for found in pkgutil.iter_modules(package.__path__):
-            name = f"{package.__name__}.{found.name}"
-            module = importlib.import_module(name)
+            module = importlib.import_module(f"{package.__name__}.{found.name}")
             there |= {name for name, _ in inspect.getmembers(module, inspect.isclass)}
     ours = {name for name in there if name.startswith("WebCollect")}
     assert ours - offered <= {"WebCollectError", "WebCollectConnection", "WebCollectOperator"}
     assert len(ours & offered) >= 9
-    for path in [HOOK, *info["extra-links"]]:
-        module, _, name = path.rpartition(".")
-        assert hasattr(importlib.import_module(module), name)
+    for path in [HOOK, *links]:
+        module_name, _, name = path.rpartition(".")
+        assert hasattr(importlib.import_module(module_name), name)
 
 
 # Airflow itself asks the older of its two managers
@@ -90,13 +91,9 @@ def test_airflow_knows_the_connection_type_and_its_hook() -> None:
 def arguments(cls: type[Any]) -> Iterator[str]:
     """Yield the names of the arguments that this package adds to those of Airflow."""
     for each in cls.__mro__:
-        if each.__module__.startswith("airflow_provider_webcollect.") and "__init__" in vars(each):
+        if each.__module__.startswith(f"{PACKAGE}.") and "__init__" in vars(each):
             parameters = inspect.signature(each.__init__).parameters.values()
             yield from (each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
-
-
-def test_there_are_all() -> None:
-    assert len(NAMES) >= 24
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -140,6 +137,8 @@ HEAVY = (
     *("flask_appbuilder", "wtforms"),
 )
 
+#: The modules that DAG files import.
+FOR_DAGS = named_modules("operators", "sensors", "transfers")
 #: What is imported when work begins.
 MACHINERY = {
     *("hooks.connection", "hooks.token_store", "landing.formats.base", "landing.run", "landing.job"),
@@ -169,96 +168,68 @@ else:
 """
 
 
-@dataclass
-class Imported:
+@pytest.fixture(scope="module")
+def imported() -> SimpleNamespace:
     """What is imported in a process that has imported what DAG authors import anyway.
 
-    :ivar for_dags: by DAG files.
-    :ivar look: by Airflow's own look at the provider, after them.
-    :ivar plugin: with the plugin, by a task's process, after them.
+    ``for_dags`` by DAG files; ``look`` by Airflow's own look at the provider, after them; ``plugin`` with the
+    plugin, by a task's process, after them.
     """
-
-    for_dags: list[str]
-    look: list[str]
-    plugin: list[str]
-
-
-@pytest.fixture(scope="module")
-def imported() -> Imported:
-    """What a process of its own imports."""
     code = IMPORT.format(
         sdk="sdk" if AIRFLOW_V_3_0_PLUS else "models.dag",
         triggers="triggers.base",
         used=("BaseOperator", "BaseSensorOperator", "BaseHook", "conf", "Variable"),
-        for_dags=for_dags(),
+        for_dags=FOR_DAGS,
         worker=["airflow.plugins_manager"],
-        plugin=["airflow_provider_webcollect.ui"],
-        look=[
-            f"airflow_provider_webcollect.{name}" for name in ("get_provider_info", "hooks.webcollect", "ui")
-        ],
+        plugin=[f"{PACKAGE}.ui"],
+        look=[f"{PACKAGE}.{name}" for name in ("get_provider_info", "hooks.webcollect", "ui")],
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     # beside what Airflow logs
     said = [line.removeprefix("new:") for line in done.stdout.splitlines() if line.startswith("new:")]
     (dags, look), plugin = map(json.loads, said)
-    return Imported(dags, look, plugin)
+    return SimpleNamespace(for_dags=dags, look=look, plugin=plugin)
 
 
-def for_dags() -> tuple[str, ...]:
-    """Return the modules that DAG files import."""
-    info = get_provider_info()
-    operators = [
-        m for kind in ("operators", "sensors") for entry in info[kind] for m in entry["python-modules"]
-    ]
-    return (*operators, *(entry["python-module"] for entry in info["transfers"]))
-
-
-def test_dags_import_nothing_but_the_provider_parts_of_airflow_and_msgspec(imported: Imported) -> None:
+def test_dags_import_nothing_but_the_provider_parts_of_airflow_and_msgspec(imported: SimpleNamespace) -> None:
     # what is imported decides what it costs; seconds would tell of the machine's load
     packages = {name.partition(".")[0] for name in imported.for_dags}
-    assert packages - sys.stdlib_module_names <= {"airflow", "airflow_provider_webcollect", "msgspec"}
+    assert packages - sys.stdlib_module_names <= {"airflow", PACKAGE, "msgspec"}
 
 
-def test_dags_import_what_is_declared_and_no_machinery(imported: Imported) -> None:
-    package = "airflow_provider_webcollect."
-    own = {name.removeprefix(package) for name in imported.for_dags if name.startswith(package)}
+def test_dags_import_what_is_declared_and_no_machinery(imported: SimpleNamespace) -> None:
+    prefix = f"{PACKAGE}."
+    own = {name.removeprefix(prefix) for name in imported.for_dags if name.startswith(prefix)}
     assert len(own) <= 41
     assert own.isdisjoint(MACHINERY)
 
 
 def test_what_dags_use_can_be_imported_from_the_package_itself() -> None:
-    used = {name for module in for_dags() for name in vars(importlib.import_module(module))}
+    used = {name for module in FOR_DAGS for name in vars(importlib.import_module(module))}
     ours = {name for name in used if name.startswith("WebCollect") and name.endswith(("Operator", "Sensor"))}
     bases = {"WebCollectOperator", "WebCollectTaskOperator"}
 
     assert ours - bases <= {*dir(airflow_provider_webcollect)}
     assert bases.isdisjoint(dir(airflow_provider_webcollect))
+    assert len(NAMES) >= 24
     for name in dir(airflow_provider_webcollect):
         assert getattr(airflow_provider_webcollect, name) is not None
     with pytest.raises(ImportError, match="WebCollectNothing"):
         from airflow_provider_webcollect import WebCollectNothing  # noqa: F401
 
 
-def test_airflows_own_look_at_the_provider_imports_nothing_heavy(imported: Imported) -> None:
+def test_airflows_own_look_at_the_provider_imports_nothing_heavy(imported: SimpleNamespace) -> None:
     new = [*imported.for_dags, *imported.look]
     assert [name for name in new if name.partition(".")[0] in HEAVY] == []
     # a task's process has imported the provider's operators when it loads the plugins, or will
     assert 1 <= len(imported.plugin) <= 5, imported.plugin
 
 
-def imported_alone(module: str) -> set[str]:
-    """Import a module in a process without Airflow, and return the names of all that this imports."""
+@pytest.mark.parametrize("module", [PACKAGE, f"{PACKAGE}.get_provider_info"])
+def test_the_package_and_the_provider_info_import_nothing_but_the_standard_library(module: str) -> None:
     code = f"import sys; before = set(sys.modules); import {module}; print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return {*done.stdout.split()}
-
-
-def test_the_package_itself_imports_none_of_its_modules() -> None:
-    names = imported_alone("airflow_provider_webcollect")
-    assert {name for name in names if name.startswith("airflow")} == {"airflow_provider_webcollect"}
-
-
-def test_the_provider_info_needs_nothing_but_the_standard_library() -> None:
-    names = imported_alone("airflow_provider_webcollect.get_provider_info")
-    packages = {name.partition(".")[0] for name in names}
-    assert packages - sys.stdlib_module_names == {"airflow_provider_webcollect"}
+    new = {name for name in done.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names}
+    assert {name.partition(".")[0] for name in new} == {PACKAGE}
+    # the package itself imports none of its modules
+    assert module != PACKAGE or new == {PACKAGE}
