@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
 from airflow_provider_webcollect.sandbox.demo import TASK_ID
 
+EXAMPLES = Path(__file__).with_name("example_dags")
 AIRFLOW_2 = version("apache-airflow").startswith("2.")
 
 IMPORT_ALL = """
@@ -41,27 +43,6 @@ with warnings.catch_warnings(record=True) as warned:
 for warning in warned:
     print("WARNED", f"{warning.filename}:{warning.lineno}: {warning.message}")
 print("IMPORTED", len(names))
-"""
-
-DAG = """
-import pendulum
-from airflow.providers.common.compat.sdk import DAG
-
-from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
-from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
-from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
-    WebCollectToObjectStorageOperator,
-)
-
-with DAG("smoke", schedule=None, start_date=pendulum.datetime(2026, 1, 1), catchup=False) as dag:
-    start = WebCollectStartSubTasksOperator(task_id="start", collection_task_id="{task}")
-    wait = WebCollectTaskStatusSensor(
-        task_id="wait", collection_task_id="{task}", after=start.output, deferrable=True, poke_interval=1
-    )
-    land = WebCollectToObjectStorageOperator(
-        task_id="land", collection_task_id="{task}", destination="{destination}", mark_exported=True
-    )
-    start >> wait >> land
 """
 
 
@@ -133,11 +114,13 @@ def test_the_connection_is_tested_against_the_service(connection: str) -> None:
 
 
 def test_a_dag_collects_waits_deferred_and_lands(home: Path, connection: str, sandbox: Sandbox) -> None:
-    destination = home / "landed"
+    destination, name = home / "landed", "webcollect_collect_and_land"
     (home / "dags").mkdir()
-    (home / "dags" / "smoke.py").write_text(DAG.format(task=TASK_ID, destination=destination.as_uri()))
+    shutil.copy(EXAMPLES / f"{name}.py", home / "dags")
+    step = sandbox.control.task(TASK_ID)["actions"][0]["action_id"]
+    conf = {"collection_task_id": TASK_ID, "action_id": step, "destination": destination.as_uri()}
 
-    airflow("dags", "test", "smoke")
+    airflow("dags", "test", name, "--conf", json.dumps(conf))
 
     rows = list(read_landing(destination.as_uri()).iter_rows())
     assert rows
