@@ -15,7 +15,7 @@ from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinish
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.event_triggers import triggerer
 from tests.airflow.executions import execute, on_sandbox
-from tests.airflow.waits import until
+from tests.airflow.waits import MODES, until
 from tests.interruption import PATIENCE
 
 # by itself, its time does not pass
@@ -32,17 +32,8 @@ SERVICES: dict[str, dict[str, Any]] = {
     "shows no ends": {"hide_end_times": True, "stale_shows": ["executed_times"]},
     "spells ids otherwise": {"echo_ids": "upper"},
 }
-WAYS: dict[str, dict[str, Any]] = {"reschedule": {"mode": "reschedule"}, "deferrable": {"deferrable": True}}
-#: The service on which all ways to wait are tried; on the others, one way.
+each_service = pytest.mark.parametrize("service", SERVICES)
 USUAL = "counts a run at once"
-
-
-def each_service(*by_day: str) -> pytest.MarkDecorator:
-    """Try all services; by day, those that are named."""
-    services = [
-        pytest.param(service, marks=() if service in by_day else pytest.mark.at_night) for service in SERVICES
-    ]
-    return pytest.mark.parametrize("service", services)
 
 
 @pytest.fixture(autouse=True)
@@ -78,28 +69,26 @@ def wait(task_id: str, after: Any, **arguments: Any) -> WebCollectTaskStatusSens
     )
 
 
-@each_service(*SERVICES)
+@each_service
 def test_a_start_ends_with_its_own_run(task_id: str, sandbox: Sandbox) -> None:
     result = execute(start(task_id, wait_for_completion=True, poll_interval=0.02, deferrable=False))
     assert sandbox.control.task(task_id)["state"] == "Finished"
     assert result["status"]["current_total_extract_count"] >= 20
 
 
-@each_service("counts ended runs", "shows no ends")
-def test_a_poking_sensor_after_a_start_ends_with_that_run(task_id: str, sandbox: Sandbox) -> None:
-    record = execute(wait(task_id, execute(start(task_id))))
-    assert sandbox.control.task(task_id)["state"] == "Finished"
-    assert record["current_total_extract_count"] >= 20
-
-
 @pytest.mark.parametrize(
-    ("service", "way"), [(USUAL, "deferrable"), pytest.param(USUAL, "reschedule", marks=pytest.mark.at_night)]
+    ("service", "way"),
+    [
+        ("counts ended runs", "poke"),
+        ("shows no ends", "deferrable"),
+        pytest.param(USUAL, "reschedule", marks=pytest.mark.at_night),
+    ],
 )
 def test_a_sensor_after_a_start_ends_with_that_run(
     way: str, service: str, task_id: str, sandbox: Sandbox
 ) -> None:
     with make_dag() as dag:
-        wait(task_id, start(task_id).output, **WAYS[way])
+        wait(task_id, start(task_id).output, **MODES[way])
     run = run_dag(dag)
 
     assert run.states == {"start": "success", "wait": "success"}
@@ -127,7 +116,8 @@ def test_a_sensor_after_now_ends_with_the_next_run(
     assert record["current_total_extract_count"] >= 20
 
 
-@each_service(USUAL, "shows no ends")
+@pytest.mark.by_day(2)
+@each_service
 async def test_a_finished_run_is_reported_once_and_not_before_its_end(task_id: str, sandbox: Sandbox) -> None:
     trigger = WebCollectTaskFinishedTrigger(collection_task_id=task_id, poke_interval=0.02)
     async with triggerer(trigger) as running:

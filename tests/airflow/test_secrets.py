@@ -163,18 +163,12 @@ def test_deleting_the_variable_begins_anew_with_the_connections_credential(
     assert len(sandbox.control.requests("/token")) == 1
     execute_sql("delete from variable where key = ?", VARIABLE)
     confirm()
-    assert [_grant(request) for request in sandbox.control.requests("/token")] == ["password", "password"]
-
-
-def _grant(request: dict[str, Any]) -> str:
-    return "password" if '"password"' in request["body"] else "refresh_token"
+    assert ['"password"' in request["body"] for request in sandbox.control.requests("/token")] == [True, True]
 
 
 OUTSIDE_A_TASK = """
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-
 WebCollectHook().get_running_counts()
-print("worked")
 """
 
 
@@ -183,9 +177,7 @@ def test_a_script_shares_its_token_with_the_tasks(
     connected: None, sandbox: Sandbox, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE_TIMEOUT", "5")
-    command = [sys.executable, "-c", OUTSIDE_A_TASK]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    assert "worked" in done.stdout, done.stderr
+    subprocess.run([sys.executable, "-c", OUTSIDE_A_TASK], check=True, timeout=PATIENCE)
     run = run_tasks(
         lambda: WebCollectMarkExportedOperator(task_id="confirm", collection_task_id=task["task_id"])
     )
