@@ -28,14 +28,9 @@ SPEC_FILE = Path(airflow_provider_webcollect.sandbox.__file__).with_name("openap
 DATA_APP_PATH = "/v1/data-apps/{app_id}/deprecate"
 
 
-def load_spec() -> dict[str, Any]:
-    """The contract, with the data-app path where the sandbox serves it."""
-    spec = yaml.safe_load(SPEC_FILE.read_text())
-    spec["paths"]["/datahub" + DATA_APP_PATH] = spec["paths"].pop(DATA_APP_PATH)
-    return spec
-
-
-SPEC = load_spec()
+SPEC: dict[str, Any] = yaml.safe_load(SPEC_FILE.read_text())
+# where the sandbox serves it
+SPEC["paths"]["/datahub" + DATA_APP_PATH] = SPEC["paths"].pop(DATA_APP_PATH)
 SCHEMA = schemathesis.openapi.from_dict(SPEC)
 # Valid requests name tasks that do not exist, and are rightly refused.
 EXCLUDED_CHECKS = [CHECKS.get_one("positive_data_acceptance")]

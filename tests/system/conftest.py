@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -114,7 +115,7 @@ def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
     folder.chmod(0o711)
     yield folder
     processes = psutil.process_iter(["cwd"])
-    assert [process for process in processes if _is_below(process.info["cwd"], folder)] == []
+    assert [each for each in processes if Path(each.info["cwd"] or "/").is_relative_to(folder)] == []
     if request.session.testsfailed:
         request.config.stash[KEPT] = folder
     else:
@@ -168,15 +169,9 @@ def s3(cluster: Cluster) -> Iterator[S3]:
 
 
 @pytest.fixture
-def seen(
-    request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
-) -> Callable[..., None]:
+def seen(record_property: Callable[[str, object], None]) -> Say:
     """Adds to the table at the end what was seen in the test."""
-
-    def add(what: str) -> None:
-        record_property(SEEN, what)
-
-    return add
+    return functools.partial(record_property, SEEN)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -192,7 +187,3 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             terminalreporter.write_line(f"| {name} | {report.outcome} | {facts} | {report.duration:.0f} |")
     if folder := config.stash.get(KEPT, None):
         terminalreporter.write_line(f"The logs are in {folder / 'output'}")
-
-
-def _is_below(path: str | None, folder: Path) -> bool:
-    return path is not None and Path(path).is_relative_to(folder)
