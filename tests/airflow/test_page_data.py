@@ -18,7 +18,6 @@ from sqlalchemy import insert, select, update
 from airflow_provider_webcollect.common import GRACE
 from airflow_provider_webcollect.hooks import webcollect
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.operators.webcollect import WebCollectMarkExportedOperator
 from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from tests.airflow.dag_runs import make_dag, run_dag
@@ -57,7 +56,6 @@ DAY = datetime.timedelta(days=1)
 PARTS = ("token", "capacity", "tasks", "days")
 EVERYTHING = None
 COUNTS = "/cloudextraction/task/stats"
-TASK_ID = "a-task"
 _numbers = itertools.count(1)
 
 
@@ -133,19 +131,27 @@ class Events:
         run_id: str,
         run_type: str = "scheduled",
         logical_date: datetime.datetime | None = None,
-        failed_at: datetime.datetime | None = None,
         task_id: str = "land",
+        arguments: dict[str, Any] | None = None,
+        **columns: Any,
     ) -> None:
-        """Add a DAG run, in which the task has failed if a moment is given."""
+        """Add a DAG run; if columns of a task instance are given, with one that has failed or is as they say.
+
+        :param arguments: of the task, as they were rendered.
+        """
         run = {"dag_id": self.dag_id, "run_id": run_id}
         when = {"logical_date": logical_date, "run_after": NOW, "run_type": run_type}
-        task = {"task_id": task_id, "map_index": -1, "try_number": 1, "operator": "WebCollectTransfer"}
-        state = {"state": "failed", "end_date": failed_at, "pool": "default_pool", "queue": "default"}
+        task = {**run, "task_id": task_id, "map_index": -1}
+        usual = {"operator": "WebCollectTransfer", "state": "failed", "try_number": 1}
         with create_session() as session:
             session.execute(insert(DagRun.__table__).values(**run, **when))
-            if failed_at:
-                values = {"id": uuid.uuid4(), **run, **task, **state}
+            if columns:
+                where = {"id": uuid.uuid4(), "pool": "default_pool", "queue": "default"}
+                values = {**task, **usual, **where, **columns}
                 session.execute(insert(TaskInstance.__table__).values(**values))
+            if arguments:
+                fields = insert(RenderedTaskInstanceFields.__table__)
+                session.execute(fields.values(**task, rendered_fields=arguments))
 
     def add_dag(self, **facts: Any) -> None:
         """Let Airflow know the DAG."""
@@ -202,7 +208,7 @@ class TestLandings:
         for rows, run_id, days in ((1, "first", 1), (2, "second", 1 / 2), (3, "first", 0)):
             events.add(rows, source_run_id=run_id, ended=NOW - DAY * days)
         assert [(run["run_id"], run["rows"]) for run in events.runs()] == [("second", 2), ("first", 3)]
-        events.add_run("first", failed_at=NOW)
+        events.add_run("first", end_date=NOW)
         assert [run["state"] for run in events.runs()] == ["landed", "failed"]
 
     @pytest.mark.parametrize(
@@ -220,7 +226,7 @@ class TestLandings:
             events.add(count, source_map_index=count, ended=NOW - datetime.timedelta(minutes=count))
         events.add(1, 1, 1, 1, 1, source_task_id="late", ended=NOW - DAY * 30)
         events.add(1, source_task_id="land", ended=NOW - DAY * 30)
-        events.add_run("broken", failed_at=NOW)
+        events.add_run("broken", end_date=NOW)
         found = read({events.dag_id})
         assert found["left_out"] == 4
         counts = {"failed": 1, "checks": 0, "late": 1, "odd": 0, "empty": 0}
@@ -270,7 +276,7 @@ class TestLandings:
 
     def test_failed_runs_are_among_the_latest(self, events: Events) -> None:
         events.add(1, source_run_id="first", ended=NOW - DAY)
-        events.add_run("broken", failed_at=NOW - DAY / 2)
+        events.add_run("broken", end_date=NOW - DAY / 2)
         events.add(3, source_run_id="third", ended=NOW - DAY / 4)
         assert [(run["run_id"], run["state"], run["rows"]) for run in events.runs()] == [
             ("first", "landed", 1),
@@ -278,7 +284,7 @@ class TestLandings:
             ("third", "landed", 3),
         ]
         assert events.marks() == []
-        events.add_run("last", failed_at=NOW)
+        events.add_run("last", end_date=NOW)
         assert events.marks() == ["failed"]
         assert events.one()["landed_at"] == events.runs()[-2]["ended_at"]
 
@@ -380,7 +386,7 @@ class TestChecks:
         told = [{"state": state, "text": self.FAILED} for state in states if marks]
         assert [source["checks"] for source in events.one()["sources"]] == [told]
         # a run that has failed since says nothing of its rows
-        events.add_run("broken", failed_at=NOW)
+        events.add_run("broken", end_date=NOW)
         assert events.marks() == ["failed"]
 
     def test_of_many_failed_checks_some_are_told_in_short_the_failed_ones_first(self, events: Events) -> None:
@@ -472,7 +478,7 @@ class TestColumns:
         self.add(events, {"price": 0.9}, rows=0)
         # an event that names no source, a failed run; beyond those that are counted
         events.add_event(landed(), NOW + DAY)
-        events.add_run("broken", failed_at=NOW + DAY * 2)
+        events.add_run("broken", end_date=NOW + DAY * 2)
         events.add_event(landed_a(filled=many), NOW + DAY * 3)
         shares = self.columns(events)["price"]
         assert shares == [1.0, None, 0.2, None, 0.9, None, None, None, None]
@@ -504,35 +510,11 @@ class TestColumns:
         assert (found["runs"], found["columns"]) == ([], [])
 
 
-@pytest.fixture(scope="module")
-def dag_id(airflow_database: None) -> str:
-    """A DAG in which a task of the provider has failed, and another one has run."""
-    from airflow.providers.standard.operators.empty import EmptyOperator
-
-    with make_dag() as dag:
-        WebCollectMarkExportedOperator(
-            task_id="mark", collection_task_id=TASK_ID, webcollect_conn_id="not_there"
-        )
-        EmptyOperator(task_id="other")
-    run_dag(dag)
-    return dag.dag_id
-
-
-def change(dag_id: str, **columns: Any) -> None:
-    """Change the task instance that has run, and none that :class:`Events` has added."""
-    has_run = TaskInstance.run_id.contains("__", autoescape=True)
-    which = (TaskInstance.dag_id == dag_id, TaskInstance.task_id == "mark", has_run)
-    with create_session() as session:
-        session.execute(update(TaskInstance).where(*which).values(columns))
-
-
 class TestActivity:
-    def read(self, dag_id: str, now: datetime.datetime | None = None, **columns: Any) -> dict[str, Any]:
-        """Change the DAG's newest task instance and read what is told of its task."""
-        usual = {"trigger_timeout": None, "operator": "WebCollectMarkExportedOperator"}
-        change(dag_id, **{**usual, **columns})
+    def read(self, dag_id: str, now: datetime.datetime = NOW) -> dict[str, Any]:
+        """Read what is told of the tasks of a DAG."""
         with create_session() as session:
-            return read_activity(session, {dag_id}, now or datetime.datetime.now(datetime.UTC))
+            return read_activity(session, {dag_id}, now)
 
     @pytest.mark.parametrize(
         ("state", "way"),
@@ -542,60 +524,58 @@ class TestActivity:
             ("deferred", "in the triggerer"),
         ],
     )
-    def test_tasks_at_work_are_shown_with_where_they_are(self, dag_id: str, state: str, way: str) -> None:
-        until = datetime.datetime.now(datetime.UTC) + DAY
-        found = self.read(dag_id, state=state, trigger_timeout=until)
+    def test_tasks_at_work_are_shown_with_where_they_are(self, events: Events, state: str, way: str) -> None:
+        arguments = {"collection_task_id": "a-task", "webcollect_conn_id": "not_there"}
+        columns = {"state": state, "start_date": NOW, "trigger_timeout": NOW + DAY}
+        events.add_run("run", arguments=arguments, **columns)
+        found = self.read(events.dag_id)
         (shown,) = found["running"]
-        assert (shown["task_id"], shown["state"], shown["way"]) == ("mark", state, way)
-        assert (shown["webcollect_conn_id"], shown["collection_task_ids"]) == ("not_there", [TASK_ID])
-        assert datetime.datetime.fromisoformat(shown["timeout_at"]) == until
-        assert shown["since"]
+        assert (shown["task_id"], shown["state"], shown["way"]) == ("land", state, way)
+        assert (shown["webcollect_conn_id"], shown["collection_task_ids"]) == ("not_there", ["a-task"])
+        assert (shown["since"], shown["timeout_at"]) == (NOW.isoformat(), (NOW + DAY).isoformat())
         assert found["failures"] == []
         # of DAGs that the person may not read there is none
-        with create_session() as session:
-            assert read_activity(session, {"another"}, NOW)["running"] == []
-
-    def test_a_wait_is_near_its_timeout_in_its_last_tenth(self, dag_id: str) -> None:
-        columns = {"state": "deferred", "start_date": NOW, "trigger_timeout": NOW + DAY}
+        assert self.read("another")["running"] == []
+        # it is near its timeout in its last tenth
         for left, is_near in ((0.09, True), (0.11, False)):
-            (shown,) = self.read(dag_id, NOW + DAY * (1 - left), **columns)["running"]
+            (shown,) = self.read(events.dag_id, NOW + DAY * (1 - left))["running"]
             assert shown["is_near_timeout"] is is_near
 
-    def test_a_deferred_sensor_ends_when_its_own_timeout_says(self, dag_id: str) -> None:
-        until = NOW + DAY
-        columns = {"operator": "WebCollectTaskStatusSensor", "trigger_timeout": until + GRACE}
-        found = self.read(dag_id, NOW, state="deferred", start_date=NOW, **columns)
-        assert [each["timeout_at"] for each in found["running"]] == [until.isoformat()]
+    def test_a_deferred_sensor_ends_when_its_own_timeout_says(self, events: Events) -> None:
+        columns = {"operator": "WebCollectTaskStatusSensor", "trigger_timeout": NOW + DAY + GRACE}
+        events.add_run("run", state="deferred", start_date=NOW, **columns)
+        found = self.read(events.dag_id)
+        assert [each["timeout_at"] for each in found["running"]] == [(NOW + DAY).isoformat()]
 
     @pytest.mark.parametrize(("state", "will_retry"), [("failed", False), ("up_for_retry", True)])
-    def test_failures_are_shown_for_a_week(self, dag_id: str, state: str, will_retry: bool) -> None:
-        found = self.read(dag_id, NOW, state=state, end_date=NOW - DAY * 6.9)
+    def test_failures_are_shown_for_a_week(self, events: Events, state: str, will_retry: bool) -> None:
+        events.add_run("run", state=state, end_date=NOW)
+        found = self.read(events.dag_id, NOW + DAY * 6.9)
         (failure,) = found["failures"]
-        assert (failure["task_id"], failure["state"], failure["will_retry"]) == ("mark", state, will_retry)
+        assert (failure["task_id"], failure["state"], failure["will_retry"]) == ("land", state, will_retry)
         assert failure["recovered_at"] is None
         assert found["running"] == []
-        assert self.read(dag_id, NOW, end_date=NOW - DAY * 7.1)["failures"] == []
+        assert self.read(events.dag_id, NOW + DAY * 7.1)["failures"] == []
 
-    def test_a_failure_that_a_later_run_has_made_good_is_shown_for_a_day(self, dag_id: str) -> None:
-        events = Events(dag_id)
-        self.read(dag_id, NOW, state="success", end_date=NOW)
-        events.add_run("before", failed_at=NOW - DAY / 2, task_id="mark")
-        events.add_run("long before", failed_at=NOW - DAY * 2, task_id="mark")
-        (failure,) = self.read(dag_id, NOW)["failures"]
-        assert (failure["run_id"], failure["recovered_at"]) == ("before", NOW.isoformat())
-        (failure,) = self.read(dag_id, NOW, end_date=NOW - DAY)["failures"]
+    def test_a_failure_that_a_later_run_has_made_good_is_shown_for_a_day(self, events: Events) -> None:
+        events.add_run("long before", end_date=NOW - DAY * 2)
+        events.add_run("good", state="success", end_date=NOW - DAY)
+        events.add_run("before", end_date=NOW - DAY / 2)
+        (failure,) = self.read(events.dag_id)["failures"]
         assert (failure["run_id"], failure["recovered_at"]) == ("before", None)
+        events.add_run("good again", state="success", end_date=NOW)
+        (failure,) = self.read(events.dag_id)["failures"]
+        assert (failure["run_id"], failure["recovered_at"]) == ("before", NOW.isoformat())
 
     def test_of_too_many_failures_the_open_ones_are_shown_and_counted(
-        self, dag_id: str, monkeypatch: pytest.MonkeyPatch
+        self, events: Events, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(activity, "MOST_TASKS", 2)
-        events = Events(dag_id)
-        self.read(dag_id, NOW, state="success", end_date=NOW)
-        events.add_run("recovered", failed_at=NOW - DAY / 2, task_id="mark")
+        events.add_run("recovered", end_date=NOW - DAY / 2)
+        events.add_run("good", state="success", end_date=NOW)
         for index in range(3):
-            events.add_run(f"open {index}", failed_at=NOW - DAY, task_id="other")
-        found = self.read(dag_id, NOW)
+            events.add_run(f"open {index}", end_date=NOW - DAY, task_id="other")
+        found = self.read(events.dag_id)
         assert [each["recovered_at"] for each in found["failures"]] == [None, None]
         assert found["failures_left_out"] == 1
         # what has ended well is not shown
@@ -615,9 +595,10 @@ class TestActivity:
             ti = TaskReschedule.ti_id == TaskInstance.id
             pokes = select(TaskReschedule.start_date).join(TaskInstance, ti)
             began, *others = sorted(session.scalars(pokes.where(TaskInstance.dag_id == dag.dag_id)))
+            of_dag = update(TaskInstance).where(TaskInstance.dag_id == dag.dag_id)
+            session.execute(of_dag.values(state="up_for_reschedule", start_date=NOW))
         assert others
-        columns = {"operator": "WebCollectTaskStatusSensor", "start_date": NOW}
-        (shown,) = self.read(dag.dag_id, NOW, state="up_for_reschedule", **columns)["running"]
+        (shown,) = self.read(dag.dag_id)["running"]
         assert shown["since"] == began.isoformat()
         assert shown["timeout_at"] == (began + datetime.timedelta(seconds=PATIENCE)).isoformat()
         assert shown["collection_task_ids"] == [task]
@@ -626,14 +607,10 @@ class TestActivity:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Moves the clock by which values get old."""
-    moved = [0.0]
+    moves: list[float] = []
     real = service.time.monotonic
-    monkeypatch.setattr(service.time, "monotonic", lambda: real() + moved[0])
-
-    def move(seconds: float) -> None:
-        moved[0] += seconds
-
-    return move
+    monkeypatch.setattr(service.time, "monotonic", lambda: real() + sum(moves))
+    return moves.append
 
 
 def shown(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -749,17 +726,12 @@ class TestService:
         answered.set()
 
     def test_what_is_waited_for_is_shown_with_its_progress(
-        self, view: ServiceView, sandbox: Sandbox, dag_id: str
+        self, view: ServiceView, sandbox: Sandbox, events: Events
     ) -> None:
         task = str(uuid.uuid4())  # no asset and no landing of another test names it
         sandbox.control.add_task(task, subtasks=3, state="Extracting")
         arguments = {"collection_task_id": task, "webcollect_conn_id": "webcollect_default"}
-        of_dag = RenderedTaskInstanceFields.dag_id == dag_id
-        with create_session() as session:
-            session.execute(
-                update(RenderedTaskInstanceFields).where(of_dag).values(rendered_fields=arguments)
-            )
-        change(dag_id, state="deferred")
+        events.add_run("run", arguments=arguments, state="deferred", start_date=NOW)
         row = shown(view.read(EVERYTHING))[task]
         assert (row["status"], row["sub_tasks"]) == ("Extracting", 3)
         assert row["sub_tasks_done"] in range(4)
