@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 import airflow_provider_webcollect
@@ -37,10 +36,6 @@ WITHOUT_THE_SERVICE = {
 }
 #: Arguments that are lists or objects, beside ids and names.
 MANY = {"actions", "after", "columns", "column_types", "loop_items", "sources", "urls"}
-
-
-def test_the_provider_info_is_plain() -> None:
-    assert yaml.safe_load(yaml.safe_dump(get_provider_info())) == get_provider_info()
 
 
 def named_modules(*kinds: str) -> list[str]:

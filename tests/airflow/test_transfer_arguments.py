@@ -63,6 +63,9 @@ WRONG_COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ({"column_types": {"a": "int64"}}, "column_types"),
     ({"sanitize_formulas": True}, "sanitize_formulas"),
     ({"partition": "dt=2026-01-01T00:00:00"}, "partition"),
+    ({"table_format": "hudi"}, "table_format` is 'hudi'"),
+    ({"table_format": "delta", "file_format": "csv"}, "file_format` is 'csv'.*goes with 'parquet'"),
+    ({"table_format": "delta", "column_types": {"a": "int"}}, "column_types"),
     ({"redshift_manifest": True}, "redshift_manifest"),
     ({"redshift_manifest": 1, "destination": "s3://b/c"}, "redshift_manifest"),
     (
@@ -189,20 +192,9 @@ def test_many_sources_have_it_each(sandbox: Sandbox, destination: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("schedule", "when", "native"),
-    [
-        pytest.param(
-            *start.values,
-            native,
-            id=f"{start.id}-{native}",
-            # by day, each start one way
-            marks=() if native is bool(number) else pytest.mark.at_night,
-        )
-        for number, start in enumerate(STARTS)
-        for native in (True, False)
-    ],
-)
+@pytest.mark.by_day(2)
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize(("schedule", "when"), STARTS)
 def test_the_templates_of_the_docs_name_it_whatever_has_started_the_run(
     source: Task, destination: str, schedule: str | None, when: dict[str, Any], native: bool
 ) -> None:

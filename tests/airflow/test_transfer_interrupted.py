@@ -24,7 +24,7 @@ from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import ClientTiming
 from airflow_provider_webcollect.transfers.reporting import write_redshift_manifest
 from tests.airflow.executions import Connect, Task, on_sandbox
-from tests.airflow.landings import landed, manifest, transfer
+from tests.airflow.landings import Landing, landed, manifest, transfer
 from tests.interruption import PATIENCE, signalled_when, until_no_thread
 
 pytestmark = on_sandbox()
@@ -34,47 +34,36 @@ READ, MARK = "/data/all", "/data/markexported"
 LATER = {"status": 429, "headers": {"Retry-After": "150"}}
 
 
-class Landing:
-    """Lands a task of the service, with three pages of rows, as one of many sources, and is ended."""
-
-    def __init__(self, sandbox: Sandbox, destination: str) -> None:
-        self._sandbox = sandbox
-        self._destination = destination
-        self._task_id = sandbox.control.add_task(lots=[300])["task_id"]
-
-    def end_when(
-        self, happened: Callable[[], object], then: Callable[[], object] = lambda: None, **options: Any
-    ) -> None:
-        """Begin, and end Airflow's task once something has happened."""
-        with signalled_when(happened, AirflowTaskTimeout), pytest.raises(AirflowTaskTimeout):
-            transfer(self._destination, sources=[self._task_id], **options)
-        then()
-        until_no_thread("webcollect-land")
-
-    def requests(self, path: str) -> int:
-        """Return how many requests of a path the service has answered."""
-        return len(self._sandbox.control.requests(path))
-
-    def committed(self) -> dict[str, Any] | None:
-        """Return the manifest, if there is one."""
-        with contextlib.suppress(FileNotFoundError):
-            return manifest(f"{self._destination}/{self._task_id}")
-        return None
+def sent(landing: Landing, path: str) -> int:
+    """Return how many requests of a path the service has answered."""
+    return len(landing.sandbox.control.requests(path))
 
 
-@pytest.fixture
-def landing(sandbox: Sandbox, destination: str) -> Landing:
-    """A landing that is ended by Airflow."""
-    return Landing(sandbox, destination)
+def end_when(
+    landing: Landing,
+    happened: Callable[[], object],
+    then: Callable[[], object] = lambda: None,
+    **options: Any,
+) -> dict[str, Any] | None:
+    """Land a task as one of many sources, and end Airflow's task once something has happened.
+
+    :return: what was committed, if anything was.
+    """
+    with signalled_when(happened, AirflowTaskTimeout), pytest.raises(AirflowTaskTimeout):
+        transfer(landing.destination, sources=[landing.task_id], **options)
+    then()
+    until_no_thread("webcollect-land")
+    with contextlib.suppress(FileNotFoundError):
+        return manifest(f"{landing.destination}/{landing.task_id}")
+    return None
 
 
 def test_a_page_that_waits_for_its_turn_is_not_asked_for(
     sandbox: Sandbox, set_connection: Connect, landing: Landing
 ) -> None:
     set_connection(extra={"access_token": sandbox.access_token, "requests_per_second": 0.01})
-    landing.end_when(lambda: landing.requests(READ) == 1)
-    assert landing.requests(READ) == 1
-    assert landing.committed() is None
+    committed = end_when(landing, lambda: sent(landing, READ) == 1)
+    assert (sent(landing, READ), committed) == (1, None)
 
 
 def test_nothing_is_asked_for_with_a_token_that_comes_later(
@@ -83,27 +72,27 @@ def test_nothing_is_asked_for_with_a_token_that_comes_later(
     # longer than the test waits for its end: a landing that is not ended must not pass for one that is
     monkeypatch.setattr(connection, "TIMING", ClientTiming(patience=2 * PATIENCE))
     set_connection(extra={"refresh_token": sandbox.refresh_token, "token_refresh": "keeper"})
-    landing.end_when(
+    committed = end_when(
+        landing,
         lambda: any(thread.name == "webcollect-land" for thread in threading.enumerate()),
         then=WebCollectHook().refresh_token,
     )
-
-    assert (landing.requests("/token"), landing.requests(READ)) == (1, 0)
-    assert landing.committed() is None
+    assert (sent(landing, "/token"), sent(landing, READ), committed) == (1, 0, None)
 
 
-@pytest.mark.parametrize(("path", "sent"), [(READ, 2), (MARK, 1)], ids=["a page", "the mark"])
-def test_what_the_service_has_put_off_is_not_sent_again(
-    sandbox: Sandbox, landing: Landing, path: str, sent: int
-) -> None:
-    sandbox.control.fail(path, after=sent - 1, **LATER)
-    landing.end_when(lambda: landing.requests(path) == sent, mark_exported=True)
+def test_a_page_that_the_service_has_put_off_is_not_asked_for_again(landing: Landing) -> None:
+    landing.sandbox.control.fail(READ, after=1, **LATER)
+    committed = end_when(landing, lambda: sent(landing, READ) == 2)
+    assert (sent(landing, READ), committed) == (2, None)
 
-    assert landing.requests(path) == sent
-    found = landing.committed()
-    # all is committed before the mark
-    assert (found is not None) is (path == MARK)
-    assert found is None or found["exported_at"] is None
+
+def test_a_mark_that_the_service_has_put_off_is_not_sent_again(landing: Landing) -> None:
+    landing.sandbox.control.fail(MARK, **LATER)
+    committed = end_when(landing, lambda: sent(landing, MARK) == 1, mark_exported=True)
+    assert sent(landing, MARK) == 1
+    # before the mark
+    assert committed is not None
+    assert committed["exported_at"] is None
 
 
 def test_nothing_is_committed_or_marked_though_all_rows_were_there(
@@ -112,9 +101,8 @@ def test_nothing_is_committed_or_marked_though_all_rows_were_there(
     waiting = threading.Event()
     # the mark waits for late ones
     monkeypatch.setattr(Observer, "on_late_rows_wait", lambda observer, seconds: waiting.set())
-    landing.end_when(waiting.is_set, mark_exported=True, late_rows_delay=PATIENCE)
-    assert landing.requests(MARK) == 0
-    assert landing.committed() is None
+    committed = end_when(landing, waiting.is_set, mark_exported=True, late_rows_delay=PATIENCE)
+    assert (sent(landing, MARK), committed) == (0, None)
 
 
 def test_the_manifest_for_redshift_is_not_written_over_that_of_a_retry(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from tests.airflow.dag_runs import make_dag
 from tests.airflow.executions import Task, execute, on_sandbox
 from tests.airflow.landings import (
     GROWING,
+    TABLE,
     Landing,
     land,
     make_transfer,
@@ -40,7 +41,7 @@ pytestmark = on_sandbox()
 
 READ, MARK = "/data/all", "/data/markexported"
 #: How a landing may be kept.
-each_form = pytest.mark.parametrize("form", [{}, {"table_format": "delta"}], ids=["folder", "table"])
+each_form = pytest.mark.parametrize("form", [{}, TABLE], ids=["folder", "table"])
 
 
 class TestSummary:
@@ -151,6 +152,7 @@ class TestAssetEvents:
         ("destination", "given", "uris"),
         [
             ("s3://bucket/prices", {}, ["s3://bucket/prices"]),
+            ("s3://bucket/prices", TABLE, ["s3://bucket/prices"]),
             # the name that others know the folder by
             ("s3://my_connection@bucket/prices/", {}, ["s3://bucket/prices"]),
             ("/data/prices", {}, ["file:///data/prices"]),
@@ -160,7 +162,9 @@ class TestAssetEvents:
             ("s3://bucket/priser på torget", {}, []),
         ],
     )
-    def test_the_outlet_is_the_folder(self, destination: str, given: dict[str, Any], uris: list[str]) -> None:
+    def test_the_outlet_is_the_folder_or_table(
+        self, destination: str, given: dict[str, Any], uris: list[str]
+    ) -> None:
         with make_dag():
             operator = make_transfer(destination, {"task_id": "t"}, **given)
         assert operator.outlets == [*map(Asset, uris)]

@@ -117,19 +117,6 @@ def test_the_operators_on_landings_use_the_connection(source: Task, folder: str)
     assert (verified["rows"], cleaned["files"]) == (400, 0)
 
 
-def test_a_bucket_that_refuses_the_table_s_log_is_named_and_a_retry_shows_the_rows(
-    sandbox: Sandbox, s3: Storage, source: Task, folder: str
-) -> None:
-    options: dict[str, Any] = {"destination": f"s3://storage@{folder}", "run_id": "run", **TABLE}
-    denied = s3.denied(f"{folder}/_delta_log/*", "s3:PutObject")
-    with denied, pytest.raises(AirflowFailException, match=folder):
-        transfer(source=source, **options)
-    assert not s3.fs.glob(f"{folder}/_delta_log/*")
-
-    assert transfer(source=source, **options)["rows"] == 400
-    assert read_table(s3, folder) == sandbox.control.true_rows(source["task_id"])
-
-
 class TestRedshift:
     def copied(self, s3: Storage, summary: dict[str, Any]) -> list[Any]:
         """Read what COPY would load, by the manifest of a run: the number of rows of each file."""
