@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.service.models import RunningCounts, SubTask, TaskStatus
+from airflow_provider_webcollect.service.models import RunningCounts, SubTask
 from airflow_provider_webcollect.waiting.conditions import (
     Capacity,
     Condition,
@@ -25,37 +24,16 @@ DONE, FAILED = Outcome.DONE, Outcome.FAILED
 BEFORE = Baseline.of(shown("Finished", began=0, ended=10))
 
 
-@pytest.fixture
-def tasks(clock: Clock) -> Callable[..., Outcome | None]:
-    """Gives the outcome of a wait for tasks, by what one poll shows of them."""
-
-    def outcome(condition: TaskStates, *statuses: TaskStatus) -> Outcome | None:
-        ended = PolledWait(clock, condition).at(0, by_id(condition.task_ids, *statuses))
-        return ended and ended.outcome
-
-    return outcome
-
-
-@pytest.fixture
-def subtasks(clock: Clock) -> Callable[..., Outcome | None]:
-    """Gives the outcome of a wait for sub-tasks, by what one poll shows of them."""
-
-    def outcome(condition: SubTaskStates, **states: str) -> Outcome | None:
-        ended = PolledWait(clock, condition).at(0, {"t": batch(**states)})
-        return ended and ended.outcome
-
-    return outcome
-
-
 def batch(**states: str) -> list[SubTask]:
     return [SubTask(sub_task_id=name, status=state) for name, state in states.items()]
 
 
-Judge = Callable[..., Outcome | None]
+#: Two tasks, and how many of them it takes.
+BOTH, EITHER = {"task_ids": ("a", "b")}, {"task_ids": ("a", "b"), "how_many": "any"}
 
 
 @pytest.mark.parametrize(
-    ("chosen", "state", "expected"),
+    ("chosen", "states", "expected"),
     [
         ({}, "Finished", DONE),
         ({}, "Stopped", FAILED),
@@ -66,59 +44,66 @@ Judge = Callable[..., Outcome | None]
         ({"failure_states": ("Unexecuted",)}, "Unexecuted", FAILED),
         # one that is both is a target state
         ({"target_states": ("Finished", "Stopped")}, "Stopped", DONE),
+        (BOTH, "Finished Extracting", None),
+        (BOTH, "Finished Finished", DONE),
+        (BOTH, "Extracting Stopped", FAILED),
+        (BOTH, "missing Stopped", FAILED),
+        (EITHER, "Finished Extracting", DONE),
+        (EITHER, "Stopped Extracting", None),
+        (EITHER, "Stopped Stopped", FAILED),
+        # the other was not answered yet
+        (BOTH, "Finished", None),
+        (BOTH, "Stopped", FAILED),
+        (EITHER, "Finished", DONE),
+        (EITHER, "Stopped", None),
     ],
 )
-def test_a_task_in_a_target_or_a_failure_state_ends_the_wait_and_any_other_word_goes_on(
-    chosen: dict[str, tuple[str, ...]], state: str, expected: Outcome | None, tasks: Judge
+def test_tasks_in_target_or_failure_states_end_the_wait_and_with_any_other_word_it_goes_on(
+    clock: Clock, chosen: dict[str, Any], states: str, expected: Outcome | None
 ) -> None:
-    assert tasks(TaskStates(task_ids=("a",), **chosen), shown(state)) is expected
+    polled = {
+        task_id: None if state == "missing" else shown(state, task_id)
+        for task_id, state in zip("ab", states.split(), strict=False)
+    }
+    ended = PolledWait(clock, TaskStates(**{"task_ids": ("a",), **chosen})).at(0, polled)
+    assert (ended and ended.outcome) is expected
 
 
-class TestManyTasks:
-    def test_all_must_reach_the_state_and_one_failure_fails_the_wait(self, tasks: Judge) -> None:
-        condition = TaskStates(task_ids=("a", "b"))
-        assert tasks(condition, shown("Finished"), shown("Extracting", "b")) is None
-        assert tasks(condition, shown("Finished"), shown("Finished", "b")) is DONE
-        assert tasks(condition, shown("Extracting"), shown("Stopped", "b")) is FAILED
-        assert tasks(condition, shown("Stopped", "b")) is FAILED
-
-    def test_any_is_enough_and_only_all_failures_fail_the_wait(self, tasks: Judge) -> None:
-        condition = TaskStates(task_ids=("a", "b"), how_many="any")
-        assert tasks(condition, shown("Finished"), shown("Extracting", "b")) is DONE
-        assert tasks(condition, shown("Stopped"), shown("Extracting", "b")) is None
-        assert tasks(condition, shown("Stopped"), shown("Stopped", "b")) is FAILED
-
-    def test_the_reason_names_the_bad_ones_first(self, clock: Clock) -> None:
-        ended = PolledWait(clock, TaskStates(task_ids=("a", "b"))).at(
-            0, by_id("ab", shown("Finished"), shown("Stopped", "b"))
-        )
-        assert ended
-        assert ended.reason == "b is Stopped; a is Finished"
+def test_the_reason_names_the_bad_ones_first(clock: Clock) -> None:
+    ended = PolledWait(clock, TaskStates(task_ids=("a", "b"))).at(
+        0, by_id("ab", shown("Finished"), shown("Stopped", "b"))
+    )
+    assert ended
+    assert ended.reason == "b is Stopped; a is Finished"
 
 
-class TestSubTasks:
-    def test_all_of_the_batch_must_finish(self, subtasks: Judge) -> None:
-        assert subtasks(SubTaskStates(task_id="t"), a="Finished", b="Extracting") is None
-        assert subtasks(SubTaskStates(task_id="t"), a="Finished", b="Finished") is DONE
+@pytest.mark.parametrize(
+    ("chosen", "states", "expected"),
+    [
+        ({}, {"a": "Finished", "b": "Extracting"}, None),
+        ({}, {"a": "Finished", "b": "Finished"}, DONE),
+        ({}, {"a": "Finished", "b": "Stopped"}, FAILED),
+        # beside one that is missing
+        ({"subtask_ids": ("a", "b")}, {"b": "Stopped"}, FAILED),
+        ({"target_states": ("Finished", "Stopped")}, {"a": "Finished", "b": "Stopped"}, DONE),
+        # only the named ones count, in whatever letter case
+        ({"subtask_ids": ("A",)}, {"a": "Finished", "b": "Stopped"}, DONE),
+        ({"subtask_ids": ("A",)}, {"a": "Stopped", "b": "Finished"}, FAILED),
+    ],
+)
+def test_all_sub_tasks_of_the_batch_or_those_that_are_named_must_finish(
+    clock: Clock, chosen: dict[str, Any], states: dict[str, str], expected: Outcome | None
+) -> None:
+    ended = PolledWait(clock, SubTaskStates(task_id="t", **chosen)).at(0, {"t": batch(**states)})
+    assert (ended and ended.outcome) is expected
 
-    def test_the_counts_are_logged_when_they_change(self, clock: Clock) -> None:
-        log = Log()
-        wait = Wait(SubTaskStates(task_id="t"), 0.0, log)
-        for states in ({"a": "Finished", "b": "Sent"}, {"a": "Finished", "b": "Sent"}, {"a": "Finished"}):
-            wait.judge({"t": batch(**states)})
-        assert log.lines == ["1/2 Finished, 1 Sent", "1/1 Finished"]
 
-    def test_a_stopped_one_fails_the_wait_also_beside_a_missing_one(self, subtasks: Judge) -> None:
-        assert subtasks(SubTaskStates(task_id="t"), a="Finished", b="Stopped") is FAILED
-        named = SubTaskStates(task_id="t", subtask_ids=("a", "b"))
-        assert subtasks(named, b="Stopped") is FAILED
-
-    def test_a_state_that_is_both_is_a_target_state(self, subtasks: Judge) -> None:
-        either = SubTaskStates(task_id="t", target_states=("Finished", "Stopped"))
-        assert subtasks(either, a="Finished", b="Stopped") is DONE
-
-    def test_only_the_named_ones_count_in_whatever_letter_case(self, subtasks: Judge) -> None:
-        assert subtasks(SubTaskStates(task_id="t", subtask_ids=("A",)), a="Finished", b="Stopped") is DONE
+def test_the_counts_of_sub_tasks_are_logged_when_they_change(clock: Clock) -> None:
+    log = Log()
+    wait = Wait(SubTaskStates(task_id="t"), 0.0, log)
+    for states in ({"a": "Finished", "b": "Sent"}, {"a": "Finished", "b": "Sent"}, {"a": "Finished"}):
+        wait.judge({"t": batch(**states)})
+    assert log.lines == ["1/2 Finished, 1 Sent", "1/1 Finished"]
 
 
 class TestCapacity:
@@ -256,18 +241,6 @@ class TestWhileOthersArePolled:
         assert wait.at(1, old) is None
         assert wait.at(120, {"b": shown("Finished", "b")}) is None
         assert wait.at(121, old)
-
-
-def test_what_suffices_ends_the_wait_though_another_task_was_not_answered_yet(clock: Clock) -> None:
-    finished, stopped = {"a": shown("Finished")}, {"a": shown("Stopped")}
-    for how_many, seen, expected in (
-        ("all", finished, None),
-        ("all", stopped, FAILED),
-        ("any", finished, DONE),
-        ("any", stopped, None),
-    ):
-        ended = PolledWait(clock, TaskStates(task_ids=("a", "b"), how_many=how_many)).at(1, seen)
-        assert (ended and ended.outcome) is expected
 
 
 def test_a_condition_survives_the_way_through_json() -> None:

@@ -14,23 +14,8 @@ import pytest
 from airflow_provider_webcollect.service.errors import PermissionDenied, ServiceFailure
 from airflow_provider_webcollect.waiting.conditions import LONGEST_BACKOFF, REFUSALS
 from airflow_provider_webcollect.waiting.poll import LONGEST_TURN, Poll
+from tests.waiting.services import Service
 from tests.waiting.simulated_time import Turns, simulated
-
-
-class Service:
-    """Answers questions from a table, and remembers them; ``failures`` are raised first."""
-
-    def __init__(self, **answers: Any) -> None:
-        self.answers = answers
-        self.queries: list[list[str]] = []
-        self.failures: list[Exception] = []
-
-    async def __call__(self, keys: list[str]) -> Mapping[str, Any]:
-        self.queries.append(keys)
-        await asyncio.sleep(0)
-        if self.failures:
-            raise self.failures.pop(0)
-        return {key: self.answers[key] for key in keys if key in self.answers}
 
 
 def states(seen: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,7 +26,7 @@ def states(seen: Mapping[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def service() -> Service:
     """A service that answers about some keys; what goes on at the end is cancelled with the event loop."""
-    return Service(a=1, b=2, c=3)
+    return Service(None, a=1, b=2, c=3)
 
 
 @pytest.fixture
@@ -54,11 +39,11 @@ def poll(service: Service) -> Iterator[Poll[Any]]:
 
 @simulated
 async def test_all_who_ask_at_once_share_full_batches(service: Service) -> None:
-    service.answers = {f"k{n}": n for n in range(25)}
+    service.states = {f"k{n}": n for n in range(25)}
     poll: Poll[Any] = Poll(service, 10)
-    seen = await asyncio.gather(*(poll.until([key], 60, states) for key in service.answers))
-    assert seen == [{key: value} for key, value in service.answers.items()]
-    assert sorted(len(batch) for batch in service.queries) == [5, 10, 10]
+    seen = await asyncio.gather(*(poll.until([key], 60, states) for key in service.states))
+    assert seen == [{key: value} for key, value in service.states.items()]
+    assert sorted(len(batch) for batch in service.asked) == [5, 10, 10]
 
 
 @simulated
@@ -70,7 +55,7 @@ async def test_those_who_come_one_after_another_in_a_moment_are_asked_about_toge
         waits.append(asyncio.create_task(poll.until([key], 60, states)))
         await asyncio.sleep(0)
     await asyncio.gather(*waits)
-    assert service.queries == [["a", "b", "c"]]
+    assert service.asked == [["a", "b", "c"]]
 
 
 @simulated
@@ -87,14 +72,14 @@ async def test_those_who_keep_coming_do_not_delay_the_first_poll(poll: Poll[Any]
 async def test_every_round_is_of_full_batches_though_some_came_earlier(
     service: Service, poll: Poll[Any]
 ) -> None:
-    service.answers = {f"k{n}": n for n in range(250)}
+    service.states = {f"k{n}": n for n in range(250)}
     polls: Counter[str] = Counter()
 
     def see(seen: Mapping[str, int | None]) -> bool | None:
         polls.update(seen.keys())
         return True if polls[next(iter(seen))] == 4 else None
 
-    early, *late = service.answers
+    early, *late = service.states
     waits = [asyncio.create_task(poll.until([early], 0.5, see))]
     while not service.queries:
         await asyncio.sleep(0.001)
@@ -130,15 +115,15 @@ async def test_a_wait_is_not_shown_the_answer_to_a_question_that_is_older() -> N
 @simulated
 async def test_two_who_wait_for_one_key_cost_one_question(service: Service, poll: Poll[Any]) -> None:
     await asyncio.gather(poll.until(["a"], 60, states), poll.until(["a"], 60, states))
-    assert service.queries == [["a"]]
+    assert service.asked == [["a"]]
 
 
 @simulated
 async def test_a_wait_goes_on_until_it_sees_what_it_waits_for(service: Service, poll: Poll[Any]) -> None:
-    service.answers = {"a": 0}
+    service.states = {"a": 0}
 
     def see(seen: Mapping[str, int | None]) -> str | None:
-        service.answers["a"] += 1
+        service.states["a"] += 1
         return "enough" if seen["a"] == 3 else None
 
     assert await poll.until(["a"], 0.01, see) == "enough"
@@ -147,7 +132,7 @@ async def test_a_wait_goes_on_until_it_sees_what_it_waits_for(service: Service, 
 
 @simulated
 async def test_the_shorter_of_two_intervals_decides_for_both(service: Service, poll: Poll[Any]) -> None:
-    service.answers = {"a": 0}
+    service.states = {"a": 0}
     polls = {"slow": 0, "quick": 0}
 
     def see(name: str, enough: int) -> Any:
@@ -192,7 +177,7 @@ async def test_what_an_answer_leaves_out_is_seen_as_none(poll: Poll[Any]) -> Non
 
 @simulated
 async def test_pauses_have_a_bound_however_long_a_service_fails(service: Service, poll: Poll[Any]) -> None:
-    service.failures = [ServiceFailure("down")] * 1100
+    service.fail(ServiceFailure("down"), times=1100)
     began = asyncio.get_running_loop().time()
     assert await poll.until(["a"], 60, states) == {"a": 1}
     assert asyncio.get_running_loop().time() - began < 1101 * LONGEST_BACKOFF
@@ -282,7 +267,7 @@ async def test_others_have_their_turns_while_many_are_judged(poll: Poll[Any]) ->
 async def test_thousands_who_are_refused_together_do_not_all_go_on_in_one_turn(
     service: Service, poll: Poll[Any]
 ) -> None:
-    service.failures = [PermissionDenied("plan")] * REFUSALS
+    service.fail(PermissionDenied("plan"), times=REFUSALS)
     refused_in: list[int] = []
 
     async def wait() -> None:

@@ -8,7 +8,7 @@ import itertools
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -33,6 +33,7 @@ from airflow_provider_webcollect.service.errors import (
 from airflow_provider_webcollect.waiting.conditions import LONGEST_BACKOFF
 from airflow_provider_webcollect.waiting.poll import QUERIES_AT_ONCE, Poll
 from tests.conftest import ALL_HISTORIES
+from tests.waiting.services import Service, now
 from tests.waiting.simulated_time import simulated
 
 CONNECTION_REFUSALS = [TokenRejected, GrantRejected, PermissionDenied, RedirectRefused, ProxyUnusable]
@@ -46,54 +47,6 @@ PASSING = [
     # of something that the question waits for inside
     asyncio.CancelledError,
 ]
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-class Service:
-    """Answers queries, and remembers when which keys were queried.
-
-    :ivar trouble: returns what a question about some keys fails with, or None.
-    :ivar states: what it answers about some keys instead of "Extracting".
-    :ivar takes: returns the seconds that its answer takes.
-    """
-
-    def __init__(self) -> None:
-        self.queries: list[tuple[float, list[str]]] = []
-        self.states: dict[str, Any] = {}
-        self.trouble: Callable[[list[str]], BaseException | None] = lambda keys: None
-        self.takes: Callable[[list[str]], float] = lambda keys: 0.05
-
-    async def __call__(self, keys: list[str]) -> Mapping[str, Any]:
-        self.queries.append((now(), keys))
-        # what it finds when the query arrives, not when it has answered
-        error = self.trouble(keys)
-        await asyncio.sleep(self.takes(keys))
-        if error:
-            raise error.with_traceback(None)
-        return {key: self.states.get(key, "Extracting") for key in keys}
-
-    def fail(self, error: BaseException, times: float = float("inf"), about: Iterable[str] = ()) -> None:
-        """Fail some of the coming questions, those about certain keys or all."""
-        keys_in_trouble, left = set(about), times
-
-        def trouble(keys: list[str]) -> BaseException | None:
-            nonlocal left
-            if left <= 0 or (keys_in_trouble and not keys_in_trouble & set(keys)):
-                return None
-            left -= 1
-            return error
-
-        self.trouble = trouble
-
-    def recover(self) -> None:
-        self.trouble = lambda keys: None
-
-    def gaps(self) -> list[float]:
-        """Return the seconds between questions."""
-        return [later - earlier for (earlier, _), (later, _) in itertools.pairwise(self.queries)]
 
 
 class Waits:
@@ -196,7 +149,7 @@ class TestOthersGoOn:
         waits.begin(["other"])
         await asyncio.sleep(30)
         assert waits.seen.keys() == {"slow"}
-        assert [keys for _, keys in waits.service.queries] == [["slow"], ["limited"]]
+        assert waits.service.asked == [["slow"], ["limited"]]
 
     @simulated
     async def test_a_probe_that_succeeds_while_another_query_fails_does_not_stop_the_poll(
@@ -441,7 +394,7 @@ class TestRefusals:
         waits.begin([bad, *others])
         await asyncio.sleep(12)
         assert waits.ended.keys() == {bad}
-        assert [keys for _, keys in waits.service.queries].count([bad]) == 1
+        assert waits.service.asked.count([bad]) == 1
         assert waits.seen.keys() == set(others)
 
 
