@@ -7,7 +7,7 @@ import dataclasses
 import heapq
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.client import AsyncClient, Client
 from airflow_provider_webcollect.service.endpoints import Call
+from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pauses import STATUS_INTERVALS, RateLimit, RateLimiter, Stop
 from airflow_provider_webcollect.service.settings import ClientTiming
 
@@ -121,6 +122,10 @@ async def send_together(client: Client, calls: list[Call[Any]], crowd: Crowd | N
 
     async with AsyncClient(client.context, stop=crowd) as together:
         return await asyncio.gather(*map(send, calls))
+
+
+def rows_of(pages: Iterable[DataPage]) -> list[dict[str, Any]]:
+    return [row for page in pages for row in page.records()]
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
@@ -27,8 +28,8 @@ def refusal(code: str, status: int = 400) -> bytes:
     return answer(json.dumps(error).encode(), status)
 
 
-def answer(body: bytes | dict[str, object], status: int = 200, **headers: str) -> bytes:
-    """Return the bytes of an HTTP answer; a dict is the ``data`` of a success."""
+def answer(body: bytes | dict[str, object] | list[object], status: int = 200, **headers: str) -> bytes:
+    """Return the bytes of an HTTP answer; a dict or list is the ``data`` of a success."""
     content = body if isinstance(body, bytes) else json.dumps({"data": body, "requestId": "r"}).encode()
     fields = {
         "Content-Type": "application/json",
@@ -157,8 +158,8 @@ def query_number(request: bytes, name: bytes = b"offset") -> int:
     return int(found[1])
 
 
-def client_of(server: Server, timing: ClientTiming = TIMING) -> Client:
-    """Return a client of a server, without a rate limit."""
-    settings = Settings(base_url=server.url, requests_per_second=0, timing=timing)
-    name = f"ahead:{server.url}"
+def client_of(server: Server, timing: ClientTiming = TIMING, **more: Any) -> Client:
+    """Return a client of a server, without a rate limit, with ``more`` settings."""
+    settings = Settings(base_url=server.url, requests_per_second=0, timing=timing, **more)
+    name = f"pages:{server.url}"
     return Client(make_context(settings, Credentials(access_token="t"), name, MemoryTokenStore(name)))

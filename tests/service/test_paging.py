@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,7 @@ from airflow_provider_webcollect.service.errors import PagingError
 from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import PageReader, all_analytics, all_subtasks
 from airflow_provider_webcollect.service.settings import TIMING, ClientTiming
-from tests.service.conftest import Clock, Connect
+from tests.service.conftest import Clock, Connect, rows_of
 from tests.service.servers import answer, serving
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
@@ -24,10 +22,6 @@ pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 def read_all(client: Client, task_id: str, lotno: str | None = None, size: int = 1000) -> list[DataPage]:
     return list(PageReader(client, task_id, lotno, size=size).pages())
-
-
-def rows_of(pages: list[DataPage]) -> list[dict[str, Any]]:
-    return [row for page in pages for row in page.records()]
 
 
 class TestRows:
@@ -79,28 +73,20 @@ class TestRows:
         assert batch.records() == sandbox.control.true_rows(demo.FINISHED_TASK_ID, "000001")
 
 
-def page(offset: int, rest: int, rows: int) -> bytes:
-    return answer({"offset": offset, "total": 10, "restTotal": rest, "data": [{"a": n} for n in range(rows)]})
+def page(offset: int, total: int, rest: int, rows: int) -> bytes:
+    return answer({"offset": offset, "total": total, "restTotal": rest, "data": [{"a": 1}] * rows or None})
 
 
 class TestCursorThatStandsStill:
     @pytest.mark.parametrize(
         ("offset", "stuck"),
         [
-            (0, page(0, 10, 0)),
-            (0, page(0, 5, 5)),
-            (-7, page(0, 5, 5)),
-            (50, page(50, 5, 5)),
-            (50, page(20, 5, 5)),
-            (0, page(1024, 10, 0)),
-        ],
-        ids=[
-            "nothing comes",
-            "at the start",
-            "below the start",
-            "further on",
-            "backwards",
-            "empty but moving",
+            pytest.param(0, page(0, 10, 10, 0), id="nothing comes"),
+            pytest.param(0, page(0, 10, 5, 5), id="at the start"),
+            pytest.param(-7, page(0, 10, 5, 5), id="below the start"),
+            pytest.param(50, page(50, 10, 5, 5), id="further on"),
+            pytest.param(50, page(20, 10, 5, 5), id="backwards"),
+            pytest.param(0, page(1024, 10, 10, 0), id="empty but moving"),
         ],
     )
     def test_is_an_error_after_a_few_tries(
@@ -116,7 +102,7 @@ class TestCursorThatStandsStill:
         assert clock.slept == [TIMING.stuck_wait] * (STUCK_TRIES - 1)
 
     def test_is_passed_over_if_it_moves_again(self, on_clock: Connect, clock: Clock) -> None:
-        answers = [page(0, 10, 0), page(0, 5, 5), page(1024, 5, 5)]
+        answers = [page(0, 10, 10, 0), page(0, 10, 5, 5), page(1024, 10, 5, 5)]
         with serving(lambda _: answers.pop(0)) as server:
             client = on_clock(base_url=server.url)
             came = PageReader(client, "t", size=10).read(0)
@@ -125,44 +111,35 @@ class TestCursorThatStandsStill:
 
     @pytest.mark.parametrize("rest", [0, -3])
     def test_is_the_end_if_nothing_is_left(self, on_clock: Connect, rest: int) -> None:
-        with serving(lambda _: page(0, rest, 3)) as server:
+        with serving(lambda _: page(0, 10, rest, 3)) as server:
             client = on_clock(base_url=server.url)
             assert len(PageReader(client, "t", size=10).read(0).rows) == 3
 
 
-def counted(offset: int, total: int, rest: int, rows: list[Any] | None) -> bytes:
-    return answer({"offset": offset, "total": total, "restTotal": rest, "data": rows})
-
-
 class TestCountsThatContradictTheRows:
     @pytest.mark.parametrize(
-        ("pages", "said"),
+        ("begin", "pages", "said"),
         [
-            ([counted(5, 5, 0, None)], "announced 5 rows, and 0 came"),
-            ([counted(1, 0, 0, [{"a": 1}])], "announced 0 rows, and 1 came"),
-            ([counted(1, 3, 2, [{"a": 1}]), counted(2, 3, 0, [{"a": 2}])], "announced 3 rows, and 2 came"),
-            ([counted(1, 3, 2, [{"a": 1}]), counted(2, 2, 0, [{"a": 2}])], "announced 3 rows, and then 2"),
-            ([counted(2, 1, 3, [{"a": 1}, {"a": 2}])], "announced 1 rows, 2 came, and more"),
+            (0, [page(5, 5, 0, 0)], "announced 5 rows, and 0 came"),
+            (0, [page(1, 0, 0, 1)], "announced 0 rows, and 1 came"),
+            (0, [page(1, 3, 2, 1), page(2, 3, 0, 1)], "announced 3 rows, and 2 came"),
+            (0, [page(1, 3, 2, 1), page(2, 2, 0, 1)], "announced 3 rows, and then 2"),
+            (0, [page(2, 1, 3, 2)], "announced 1 rows, 2 came, and more"),
+            # from the middle on, what is left has to come
+            (9, [page(10, 20, 10, 1), page(20, 20, 0, 0)], "had 10 rows left; 0 came"),
         ],
     )
-    def test_are_an_error_of_the_read(self, connect: Connect, pages: list[bytes], said: str) -> None:
+    def test_are_an_error_of_the_read(
+        self, connect: Connect, begin: int, pages: list[bytes], said: str
+    ) -> None:
         with serving(lambda _: pages.pop(0)) as server:
             reader = PageReader(connect(base_url=server.url), "t")
             with pytest.raises(PagingError, match=said) as failure:
-                list(reader.pages())
+                list(reader.pages(begin))
         assert failure.value.endpoint == "read_data"
 
-    def test_are_an_error_of_a_read_from_the_middle_on_if_rows_that_were_left_do_not_come(
-        self, connect: Connect
-    ) -> None:
-        pages = [counted(10, 20, 10, [{"a": 1}]), counted(20, 20, 0, None)]
-        with serving(lambda _: pages.pop(0)) as server:
-            reader = PageReader(connect(base_url=server.url), "t")
-            with pytest.raises(PagingError, match="had 10 rows left; 0 came"):
-                list(reader.pages(9))
-
     def test_cannot_be_told_from_the_middle_on(self, connect: Connect) -> None:
-        with serving(lambda _: counted(9, 9, 0, [{"a": 1}])) as server:
+        with serving(lambda _: page(9, 9, 0, 1)) as server:
             reader = PageReader(connect(base_url=server.url), "t")
             assert len(list(reader.pages(8))) == 1
 
@@ -177,10 +154,8 @@ class TestLists:
         ]
 
     def test_a_service_that_gives_the_same_page_for_ever_does_not_hold_us(self, on_clock: Connect) -> None:
-        same = json.dumps(
-            {"data": [{"subTaskId": str(n), "status": "Waiting"} for n in range(20)], "requestId": "r"}
-        ).encode()
-        with serving(lambda _: answer(same)) as server:
+        same = answer([{"subTaskId": str(n), "status": "Waiting"} for n in range(20)])
+        with serving(lambda _: same) as server:
             client = on_clock(base_url=server.url)
             assert len(all_subtasks(client, "t")) == 20
             assert len(server.received) == 2
@@ -197,11 +172,8 @@ class TestLists:
 
     def test_analytics_that_are_fewer_than_announced_are_an_error(self, on_clock: Connect) -> None:
         today = datetime.datetime.now(datetime.UTC).date()
-        answers = [
-            answer({"total": 9, "data": [{"taskId": "t", "dayKey": "d"}]}),
-            answer({"total": 9, "data": []}),
-        ]
-        with serving(lambda _: answers.pop(0)) as server:
+        rows = [[{"taskId": "t", "dayKey": "d"}], []]
+        with serving(lambda _: answer({"total": 9, "data": rows.pop(0)})) as server:
             client = on_clock(base_url=server.url)
             with pytest.raises(PagingError, match="announced 9 rows, and 1 came") as failure:
                 all_analytics(client, start=today, end=today)

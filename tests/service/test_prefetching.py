@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
 import itertools
 import json
@@ -17,21 +16,18 @@ import pytest
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.client import HEAD_BYTES, Client
 from airflow_provider_webcollect.service.errors import RequestRejected
-from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader
 from airflow_provider_webcollect.service.responses import offset_before_rows
 from airflow_provider_webcollect.service.settings import ClientTiming, Credentials
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.interruption import PATIENCE, Signalled, signalled_when
-from tests.service.conftest import Clock, Connect
+from tests.service.conftest import Clock, Connect, rows_of
 from tests.service.servers import answer, client_of, query_number, refusal, serving
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 SIZE, ROWS = 100, 500
-STANDS_STILL = base64.b64encode(
-    b'{"data":{"offset":7,"total":500,"restTotal":9,"data":[]},"requestId":"r"}'
-).decode()
+STANDS_STILL = b'{"data":{"offset":7,"total":500,"restTotal":9,"data":[]},"requestId":"r"}'
 
 
 FAULTS: list[dict[str, Any]] = [
@@ -91,10 +87,6 @@ class Reader(PageReader):
         return self.sent - before
 
 
-def rows_of(pages: Iterator[DataPage]) -> list[dict[str, Any]]:
-    return [row for page in pages for row in page.records()]
-
-
 def body_at(offset: int, size: int = SIZE) -> dict[str, Any]:
     """Return the page at ``offset``, whose cursor counts rows; it is longer than what shows the cursor."""
     end = min(ROWS, offset + size)
@@ -132,7 +124,7 @@ class TestTheNextPage:
         for page in reader.pages():
             pages.append(page)
             sent.append(reader.sent)
-        assert rows_of(iter(pages)) == sandbox.control.true_rows(task)
+        assert rows_of(pages) == sandbox.control.true_rows(task)
         assert sent == [2, 3, 4, 5, 5]
         assert len(sandbox.control.requests()) == 5
         # none where an earlier page is read again
@@ -174,7 +166,7 @@ class TestTheNextPage:
         for page in reader.pages():
             pages.append(page)
             ahead.append(reader.sent - len(pages))
-        assert rows_of(iter(pages)) == sandbox.control.true_rows(task)
+        assert rows_of(pages) == sandbox.control.true_rows(task)
         assert {request["status"] for request in sandbox.control.requests()} == {200}
         assert clock.slept
         assert set(ahead) == {0, 1}
