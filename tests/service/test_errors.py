@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import inspect
 import json
 import pickle
@@ -17,6 +16,7 @@ from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.call import Request
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
+from airflow_provider_webcollect.service.tokens import StoredToken
 from airflow_provider_webcollect.service.url_file import url_file
 from tests.service.conftest import Connect
 
@@ -37,17 +37,9 @@ def facts(error: errors.WebCollectError) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_an_error_keeps_all_it_knows_when_pickled(kind: type[errors.WebCollectError]) -> None:
-    error = kind(
-        "it broke",
-        endpoint="copy_task",
-        status=400,
-        code="Odd",
-        request_id="r",
-        category="c",
-        retry_after=1.5,
-    )
-    copy = pickle.loads(pickle.dumps(error))
-    assert facts(copy) == facts(error)
+    known = {"endpoint": "copy_task", "status": 400, "code": "Odd", "request_id": "r", "retry_after": 1.5}
+    error = kind("it broke", category="c", **known)  # type: ignore[arg-type]
+    assert facts(pickle.loads(pickle.dumps(error))) == facts(error)
     assert str(error).startswith("copy_task: HTTP 400 Odd: it broke (requestId r)")
     assert str(error).endswith(kind.advice)
 
@@ -140,7 +132,7 @@ def test_a_token_response_that_cannot_be_read_shows_no_token(
 ) -> None:
     record = {"accessToken": "SECRET", "refreshToken": "SECRET", "expiresIn": 9}
     record["accessToken" if of == "access token" else "refreshToken"] = ["SECRET"]
-    body = base64.b64encode(json.dumps({"data": record}).encode()).decode()
+    body = json.dumps({"data": record}).encode()
     sandbox.control.fail("/token", times=None, kind="raw", body=body)
     client = on_clock(credentials=Credentials(login="me", password="PASSWORD"))
     with pytest.raises(errors.WebCollectError) as failure:
@@ -186,9 +178,8 @@ def test_a_credential_that_no_header_can_hold_is_refused_without_showing_it(
         "api_key": endpoints.copy_task("t"),
         "datahub_api_key": endpoints.deprecate_data_app("a"),
     }[field]
-    with pytest.raises(
-        errors.ConnectionIncomplete, match=field.replace("access_token", "access token")
-    ) as refusal:
+    named = field.replace("access_token", "access token")
+    with pytest.raises(errors.ConnectionIncomplete, match=named) as refusal:
         client.send(call)
     assert "SEC" not in str(refusal.value)
     assert refusal.value.endpoint == call.endpoint.name
@@ -196,8 +187,6 @@ def test_a_credential_that_no_header_can_hold_is_refused_without_showing_it(
 
 
 def test_nothing_that_holds_a_secret_shows_it(client: Client) -> None:
-    from airflow_provider_webcollect.service.tokens import StoredToken
-
     credentials = Credentials(
         refresh_token="SECRET1",
         access_token="SECRET2",
@@ -206,14 +195,11 @@ def test_nothing_that_holds_a_secret_shows_it(client: Client) -> None:
         api_key="SECRET4",
         datahub_api_key="SECRET5",
     )
-    request = Request(
-        "GET", "https://a.example/x", {"Authorization": "Bearer SECRET"}, 1.0, content=b"SECRET"
-    )
-    stored = StoredToken(access_token="SECRET6", refresh_token="SECRET7", lineage="f")
+    bearer = {"Authorization": "Bearer SECRET"}
     things = [
         credentials,
-        request,
-        stored,
+        Request("GET", "https://a.example/x", bearer, 1.0, content=b"SECRET"),
+        StoredToken(access_token="SECRET6", refresh_token="SECRET7", lineage="f"),
         endpoints.refresh_token("SECRET8"),
         endpoints.first_token("me", "SECRET9"),
         client.context,

@@ -107,6 +107,12 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: endpoints.get_actions(["t"], []), "`action_types` is []", "at least one entry"),
     (lambda: endpoints.get_actions(["t"], ["Click"]), "`action_types[0]` is 'Click'", "LoopAction"),
     (lambda: url_list([]), "`urls` is []", "at least one entry"),
+    (lambda: url_list("https://a.example"), "`urls` is 'https://a.example'", "a list"),
+    (lambda: url_list(["https://a.example", 5]), "`urls[1]` is 5", "a string"),  # type: ignore[list-item]
+    (lambda: url_list(["https://a.example", ""]), "`urls[1]` is ''", "no line may be blank"),
+    (lambda: url_list(["https://a.example\nhttps://b.example"]), "`urls[0]`", "one http(s) URL"),
+    (lambda: url_list(["gopher://a.example"]), "`urls[0]` is 'gopher://a.example'", "one http(s) URL"),
+    (lambda: url_list(["https://\ud800.example"]), "`urls[0]`", "it must be UTF-8"),
     (lambda: url_list({"https://a.example": 1}), "`urls` is {'https:", "a list"),
     (lambda: url_list(5), "`urls` is 5", "a list"),  # type: ignore[arg-type]
     (lambda: endpoints.copy_task(""), "`task_id` is ''", "a non-empty string"),

@@ -64,16 +64,15 @@ DEPRECATE = endpoints.deprecate_data_app("a")
 PAGE = {"offset": 1, "total": 1, "restTotal": 0, "data": [{"a": 1}]}
 
 
-def read(call: Call[Any], body: Any, status: int = 200, timezone: str | None = None, **headers: str) -> Any:
+def read(call: Call[Any], body: Any, status: int = 200, **headers: str) -> Any:
     """Read an answer; ``body`` is JSON to be, or bytes as they are."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
-    of_data_app = call is DEPRECATE
-    return read_response(call.result, Response(status, headers, raw), timezone, of_data_app=of_data_app)
+    return read_response(call.result, Response(status, headers, raw), None, of_data_app=call is DEPRECATE)
 
 
-def data(call: Call[Any], data: Any, timezone: str | None = None) -> Any:
-    return read(call, {"data": data, "requestId": "r"}, timezone=timezone)
+def data(call: Call[Any], data: Any) -> Any:
+    return read(call, {"data": data, "requestId": "r"})
 
 
 def refusal(call: Call[Any], body: Any, status: int = 200, **headers: str) -> errors.WebCollectError:
@@ -163,6 +162,10 @@ class TestEnvelope:
         error = refusal(STATS, {"error": said}, 400)
         assert type(error) is errors.RequestRejected
         assert error.message == shown
+
+    @pytest.mark.parametrize("nothing", [False, {}, ""])
+    def test_an_error_that_says_nothing_is_none_beside_a_result(self, nothing: Any) -> None:
+        assert read(COPY, {"data": {"taskId": "new"}, "error": nothing}).task_id == "new"
 
     def test_codes_and_request_ids_that_are_numbers_are_texts(self) -> None:
         error = refusal(STATS, {"error": {"code": 17, "message": 4}, "requestId": 12}, 400)
@@ -371,15 +374,21 @@ class TestValues:
         assert actions[0].task_id == "5"
         assert actions[0].actions[0].loop_items == ("x", "7")
 
-    @pytest.mark.parametrize("failed", [{}, {"failedTasks": None}, {"failedTasks": []}, {"failedTasks": {}}])
-    def test_no_failed_copies_is_an_empty_list(self, failed: dict[str, Any]) -> None:
-        call = endpoints.copy_tasks(["t"], [1])
-        assert data(call, {"requestCount": 1, "successCount": "1", **failed}).failed_tasks == ()
-
-    def test_one_failed_copy_may_be_an_object_instead_of_a_list(self) -> None:
-        failed = {"failedTasks": {"taskId": "t", "reason": "No."}}
-        result = data(endpoints.copy_tasks(["t"], [1]), {"requestCount": 1, "successCount": 0, **failed})
-        assert [(each.task_id, each.reason) for each in result.failed_tasks] == [("t", "No.")]
+    @pytest.mark.parametrize(
+        ("failed", "reasons"),
+        [
+            *(({"failedTasks": none}, []) for none in (None, [], {})),
+            ({}, []),
+            # one may be an object instead of a list
+            ({"failedTasks": {"taskId": "t", "reason": "No."}}, [("t", "No.")]),
+        ],
+    )
+    def test_failed_copies_are_none_one_or_many(
+        self, failed: dict[str, Any], reasons: list[tuple[str, str]]
+    ) -> None:
+        answer = {"requestCount": 1, "successCount": "1", **failed}
+        copies = data(endpoints.copy_tasks(["t"], [1]), answer)
+        assert [(each.task_id, each.reason) for each in copies.failed_tasks] == reasons
 
     def test_moved_may_be_a_text(self) -> None:
         assert data(endpoints.move_task("t", 1), {"moved": "true"}).moved is True
@@ -442,18 +451,19 @@ class TestSecrets:
         assert "OTHER" not in shown
 
     @pytest.mark.parametrize(
-        "odd", [0, -5, "0", "NaN", "inf", "2024-05-06T07:08:09", "soon", [], {}, True, None]
+        ("given", "life"),
+        [
+            *((odd, None) for odd in (0, -5, "0", "NaN", "inf", "2024-05-06T07:08:09", "soon", [], {}, True)),
+            (None, None),
+            *((given, 86399) for given in (86399, "86399", 86399.0, "86399.0")),
+        ],
     )
-    def test_a_life_that_cannot_be_read_is_unknown_and_loses_no_token(self, odd: Any) -> None:
-        answer = {"access_token": "A", "refresh_token": "R", "expires_in": odd, "token_type": {}}
+    def test_a_life_is_a_number_or_the_text_of_one_and_else_unknown_and_loses_no_token(
+        self, given: Any, life: int | None
+    ) -> None:
+        answer = {"access_token": "A", "refresh_token": "R", "expires_in": given, "token_type": {}}
         record = data(endpoints.refresh_token("old"), answer)
-        assert (record.access_token, record.refresh_token) == ("A", "R")
-        assert record.expires_in is None
-
-    @pytest.mark.parametrize("given", [86399, "86399", 86399.0, "86399.0"])
-    def test_a_life_is_a_number_or_the_text_of_one(self, given: Any) -> None:
-        record = data(endpoints.refresh_token("old"), {"access_token": "A", "expires_in": given})
-        assert record.expires_in == 86399
+        assert (record.access_token, record.refresh_token, record.expires_in) == ("A", "R", life)
 
     def test_a_token_without_a_successor_is_read(self) -> None:
         record = data(endpoints.refresh_token("old"), {"access_token": "A"})
@@ -491,14 +501,8 @@ def test_a_packed_answer_is_unpacked(on_clock: Connect, encoding: str) -> None:
 @pytest.mark.parametrize("status", [102, 103])
 def test_an_interim_answer_is_not_the_answer(on_clock: Connect, status: int) -> None:
     final = answer({"taskId": "new", "taskName": "n"})
-    with serving(lambda _: iter((f"HTTP/1.1 {status} Wait\r\n\r\n".encode(), final))) as server:
+    with serving(lambda _: iter((b"HTTP/1.1 %d Wait\r\n\r\n" % status, final))) as server:
         assert on_clock(base_url=server.url).send(COPY).task_id == "new"
-
-
-def test_what_follows_a_packed_answer_is_not_kept(on_clock: Connect) -> None:
-    said = answer(gzip.compress(b"{}") + b"x" * 1000, Content_Encoding="gzip")
-    with serving(lambda _: said) as server, pytest.raises(errors.NoResponse, match="follow"):
-        on_clock(base_url=server.url).send(STATS)
 
 
 def test_a_success_without_content_is_one_where_there_is_no_result(on_clock: Connect) -> None:
@@ -506,14 +510,17 @@ def test_a_success_without_content_is_one_where_there_is_no_result(on_clock: Con
         on_clock(base_url=server.url).send(endpoints.start_subtasks("t", ["s"]))
 
 
-@pytest.mark.parametrize("nothing", [False, {}, ""])
-def test_an_error_that_says_nothing_is_none_beside_a_result(nothing: Any) -> None:
-    body = {"data": {"taskId": "new"}, "error": nothing}
-    assert read_response(COPY.result, Response(200, {}, json.dumps(body).encode())).task_id == "new"
-
-
-@pytest.mark.parametrize("status", [300, 304, 307])
-def test_a_redirect_to_nowhere_is_trouble_on_the_way(on_clock: Connect, status: int) -> None:
-    said = f"HTTP/1.1 {status} Elsewhere\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
-    with serving(lambda _: said) as server, pytest.raises(errors.MalformedResponse):
+@pytest.mark.parametrize(
+    ("said", "error", "words"),
+    [
+        (answer(gzip.compress(b"{}") + b"x", Content_Encoding="gzip"), errors.NoResponse, "bytes follow"),
+        # redirects to nowhere
+        *((answer(b"", status), errors.MalformedResponse, None) for status in (300, 304, 307)),
+    ],
+    ids=["what follows is not kept", "300", "304", "307"],
+)
+def test_more_or_less_than_an_answer_is_trouble_on_the_way(
+    on_clock: Connect, said: bytes, error: type[errors.WebCollectError], words: str | None
+) -> None:
+    with serving(lambda _: said) as server, pytest.raises(error, match=words):
         on_clock(base_url=server.url).send(STATS)

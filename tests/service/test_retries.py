@@ -14,13 +14,12 @@ from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service import client as client_module
 from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.client import AsyncClient, Client
-from airflow_provider_webcollect.service.endpoints import Call, Retry
+from airflow_provider_webcollect.service.endpoints import Call
 from airflow_provider_webcollect.service.settings import Credentials, Retries
 from demo.ports import free_port
 from tests.interruption import PATIENCE, Pauses, Signalled, signalled_when
 from tests.service.conftest import Clock, Connect
 from tests.service.servers import answer, serving
-from tests.service.test_endpoints import one_call_of_each
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -45,20 +44,6 @@ def unsafe_calls(sandbox: Sandbox) -> list[Call[Any]]:
 
 
 class TestSafeCalls:
-    @pytest.mark.parametrize(
-        "fault", [{"status": 503}, {"kind": "drop", "done": True}], ids=["503", "no answer"]
-    )
-    def test_every_call_that_is_safe_to_repeat_is_repeated(
-        self, client: Client, sandbox: Sandbox, fault: dict[str, Any]
-    ) -> None:
-        calls = [call for call in one_call_of_each(sandbox) if call.retry is Retry.SAFE]
-        for call in calls:
-            sandbox.control.clear_requests()
-            sandbox.control.fail("*", times=2, **fault)
-            client.send(call)
-            assert len(sandbox.control.requests()) == 3
-        assert len(calls) == 16
-
     @pytest.mark.parametrize("host", ["127.0.0.1:{port}", "nowhere.invalid"])
     def test_a_service_that_cannot_be_reached_is_tried_again(
         self, on_clock: Connect, clock: Clock, host: str
@@ -101,38 +86,25 @@ class TestSafeCalls:
         assert len(set(waits)) > 30
 
 
-class TestRetryAfter:
-    @pytest.mark.parametrize("status", [429, 503])
-    def test_seconds_are_waited(self, on_clock: Connect, sandbox: Sandbox, clock: Clock, status: int) -> None:
-        sandbox.control.fail(STATS, status=status, headers={"Retry-After": "7"})
-        on_clock(retries=Retries()).send(CALL)
-        assert clock.slept == [7]
-
-    @pytest.mark.parametrize(
-        "retry_after", ["86400", "9" * 400, "Fri, 31 Dec 9998 23:59:59 GMT"], ids=["day", "for ever", "date"]
-    )
-    def test_what_is_asked_for_has_a_bound_for_the_call_and_for_all_others(
-        self, on_clock: Connect, sandbox: Sandbox, clock: Clock, retry_after: str
-    ) -> None:
-        client = on_clock(retries=Retries(longest_wait=30))
-        sandbox.control.fail(STATS, status=429, headers={"Retry-After": retry_after})
-        client.send(CALL)
-        client.send(endpoints.read_data(demo.FINISHED_TASK_ID))
-        assert sum(clock.slept) == 30
+@pytest.mark.parametrize(
+    ("status", "retry_after", "waited"),
+    [
+        *((status, "7", 7) for status in (429, 503)),
+        # a day, for ever, and a date
+        *((429, endless, 30) for endless in ("86400", "9" * 400, "Fri, 31 Dec 9998 23:59:59 GMT")),
+    ],
+)
+def test_what_the_service_asks_for_is_waited_up_to_a_bound_and_by_all_others_too(
+    on_clock: Connect, sandbox: Sandbox, clock: Clock, status: int, retry_after: str, waited: int
+) -> None:
+    client = on_clock(retries=Retries(longest_wait=30))
+    sandbox.control.fail(STATS, status=status, headers={"Retry-After": retry_after})
+    client.send(CALL)
+    client.send(endpoints.read_data(demo.FINISHED_TASK_ID))
+    assert clock.slept == [waited]
 
 
 class TestUnsafeCalls:
-    def test_a_rejected_token_is_replaced_and_the_call_repeated(
-        self, on_clock: Connect, sandbox: Sandbox
-    ) -> None:
-        credentials = Credentials(access_token=sandbox.access_token, refresh_token=sandbox.refresh_token)
-        client = on_clock(credentials=credentials)
-        before = len(sandbox.control.tasks())
-        sandbox.control.expire_tokens()
-        client.send(endpoints.copy_task(demo.TASK_ID))
-        assert len(sandbox.control.tasks()) == before + 1
-        assert [request["path"] for request in sandbox.control.requests()] == [COPY, "/token", COPY]
-
     def test_a_service_that_comes_up_late_gets_the_call_once(self, connect: Connect) -> None:
         port, pauses, servers = free_port(), itertools.count(1), []
         with contextlib.ExitStack() as running:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.call import make_context
+from airflow_provider_webcollect.service.endpoints import copy_task
 from airflow_provider_webcollect.service.errors import TokenRejected, TokenUnavailable
 from airflow_provider_webcollect.service.settings import Credentials, Settings
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, RenewalState, StoredToken
@@ -68,13 +70,18 @@ def test_a_text_that_is_empty_counts_as_nothing_stored(account: Account) -> None
 # A token that has ended or soon ends: renewed once, in time, and on demand.
 
 
-def test_a_token_rejected_in_the_middle_is_renewed_and_the_request_repeated_once(account: Account) -> None:
-    client = account.process()
-    client.send(CALL)
+def test_a_token_rejected_in_the_middle_is_renewed_and_even_a_copy_is_repeated_once(
+    account: Account,
+) -> None:
+    client, copy = account.process(), copy_task(demo.TASK_ID)
+    client.send(copy)
+    before = len(account.sandbox.control.tasks())
     account.expire()
-    client.send(CALL)
+    client.send(copy)
+    assert len(account.sandbox.control.tasks()) == before + 1
     assert account.refreshes == [200, 200]
-    assert [request["status"] for request in account.sandbox.control.requests(STATS)] == [200, 401, 200]
+    sent = account.sandbox.control.requests("/task/copy")
+    assert [request["status"] for request in sent] == [200, 401, 200]
 
 
 @pytest.mark.webcollect_sandbox(token_lifetime=1000)
