@@ -25,6 +25,7 @@ pytestmark = [
 
 CALL = endpoints.get_running_counts()
 MARK = endpoints.mark_exported(demo.FINISHED_TASK_ID)
+DEPRECATE = endpoints.deprecate_data_app("a")
 STATS = CALL.endpoint.path
 COUNTS = answer({"extractingCount": 1})
 ONCE = Retries(attempts=1)
@@ -80,14 +81,24 @@ class TestCredentials:
                 assert refusal.value.endpoint == call.endpoint.name
         assert sandbox.control.requests() == []
 
-    def test_a_connection_without_a_credential_says_what_to_set(
-        self, on_clock: Connect, sandbox: Sandbox
+    @pytest.mark.parametrize(
+        ("options", "call", "said"),
+        [
+            (
+                {"credentials": Credentials()},
+                endpoints.copy_task("t"),
+                "`refresh_token`, `access_token` or `api_key`",
+            ),
+            ({"credentials": Credentials()}, DEPRECATE, "`datahub_api_key`"),
+            ({"datahub_url": None}, DEPRECATE, "`datahub_url`"),
+        ],
+    )
+    def test_what_a_connection_lacks_is_said_and_nothing_is_sent(
+        self, on_clock: Connect, sandbox: Sandbox, options: dict[str, Any], call: Call[Any], said: str
     ) -> None:
-        client = on_clock(credentials=Credentials())
-        with pytest.raises(errors.ConnectionIncomplete, match="`refresh_token`, `access_token` or `api_key`"):
-            client.send(endpoints.copy_task("t"))
-        with pytest.raises(errors.ConnectionIncomplete, match="`datahub_api_key`"):
-            client.send(endpoints.deprecate_data_app("a"))
+        with pytest.raises(errors.ConnectionIncomplete, match=said) as refusal:
+            on_clock(**options).send(call)
+        assert refusal.value.endpoint == call.endpoint.name
         assert sandbox.control.requests() == []
 
     def test_a_wrong_key_is_told_and_not_replaced_by_the_token(

@@ -255,13 +255,6 @@ class TestSettings:
         with pytest.raises(errors.InvalidArgument, match=f"`{name}`"):
             Settings(**{"base_url": "https://a.example", name: value})
 
-    def test_a_data_app_call_without_an_address_is_refused(self, on_clock: Connect, sandbox: Sandbox) -> None:
-        client = on_clock(datahub_url=None)
-        with pytest.raises(errors.ConnectionIncomplete, match="`datahub_url`") as refusal:
-            client.send(endpoints.deprecate_data_app("a"))
-        assert refusal.value.endpoint == "deprecate_data_app"
-        assert sandbox.control.requests() == []
-
     def test_only_a_new_refresh_token_begins_a_new_lineage(self) -> None:
         some = Credentials(refresh_token="a")
         edited = Credentials(refresh_token="a", access_token="a", api_key="k", login="l", password="p")

@@ -36,10 +36,6 @@ def refreshes(sandbox: Sandbox) -> list[int]:
     return [request["status"] for request in sandbox.control.requests("/token")]
 
 
-def with_refresh_token(sandbox: Sandbox, **more: Any) -> Credentials:
-    return Credentials(refresh_token=sandbox.refresh_token, **more)
-
-
 class Account:
     """An account of the service, whose processes share a store, and whose time passes only while they wait.
 

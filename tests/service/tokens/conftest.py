@@ -9,8 +9,9 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.settings import Credentials
 from tests.service.conftest import Clock
-from tests.service.tokens.cases import Account, with_refresh_token
+from tests.service.tokens.cases import Account
 
 
 @pytest.fixture
@@ -18,8 +19,8 @@ def connect(connect: Callable[..., Client], sandbox: Sandbox, clock: Clock) -> C
     """Makes clients as the fixture of the same name does."""
 
     def make(**options: Any) -> Client:
-        usual = {"credentials": with_refresh_token(sandbox), "stop": clock, "clock": clock.now}
-        return connect(**{**usual, **options})
+        credentials = Credentials(refresh_token=sandbox.refresh_token)
+        return connect(**{"credentials": credentials, "stop": clock, "clock": clock.now, **options})
 
     return make
 

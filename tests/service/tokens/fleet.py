@@ -16,7 +16,7 @@ from airflow_provider_webcollect.service.errors import TokenStoreUnavailable, We
 from airflow_provider_webcollect.service.settings import ClientTiming, Credentials, Retries, Settings
 from airflow_provider_webcollect.service.tokens import FileTokenStore, Register, StoredToken
 from tests.interruption import PATIENCE
-from tests.service.tokens.cases import CALL, with_refresh_token
+from tests.service.tokens.cases import CALL
 
 #: Starts processes as forks of one that has already imported what they need.
 FORKS = multiprocessing.get_context("forkserver")
@@ -121,6 +121,6 @@ def store_expired(sandbox: Sandbox, path: Path) -> None:
         refresh_token=sandbox.refresh_token,
         obtained_at=time.time() - 86_400,
         expires_at=time.time() - 1,
-        lineage=with_refresh_token(sandbox).lineage_at(sandbox.url),
+        lineage=Credentials(refresh_token=sandbox.refresh_token).lineage_at(sandbox.url),
     )
     SlowFileTokenStore(path).save(expired)
