@@ -33,7 +33,7 @@ class Ended(NamedTuple):
     @property
     def lines(self) -> list[Any]:
         """The JSON lines of its output."""
-        return [json.loads(line) for line in self.out.split("\n") if line]
+        return json_lines(self.out)
 
     @property
     def json(self) -> list[dict[str, Any]]:
@@ -196,6 +196,16 @@ def shown(ended: Ended, output: str) -> list[dict[str, str]]:
         found = [dict(zip(names, line, strict=True)) for line in lines]
         found = [{name: cell.replace(",", "") for name, cell in row.items()} for row in found]
     return [{name: value for name, value in row.items() if value not in {"", "–"}} for row in found]
+
+
+def json_lines(text: str) -> list[Any]:
+    """Return what JSON lines hold."""
+    return [json.loads(line) for line in text.split("\n") if line]
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Return everything in a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def cells(line: str) -> list[str]:

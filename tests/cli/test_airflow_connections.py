@@ -14,7 +14,7 @@ from airflow_provider_webcollect import read_landing
 from airflow_provider_webcollect.sandbox import Sandbox, demo
 from demo.ports import free_port
 from tests.airflow.conftest import airflow_database, airflow_home  # noqa: F401  # fixtures
-from tests.cli.conftest import Run, shown
+from tests.cli.conftest import Run, json_lines, shown
 from tests.cli.processes import Started
 from tests.storages import Storage
 
@@ -50,13 +50,18 @@ def set_connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callabl
 @pytest.fixture(scope="module")
 def bucket(storage_of: Callable[[str], Storage]) -> dict[str, Any]:
     """A bucket ``landings``, and the connection of Airflow that opens it."""
-    options = storage_of("s3").options
-    return {
-        "conn_type": "aws",
-        "login": options["key"],
-        "password": options["secret"],
-        "extra": {"endpoint_url": options["endpoint_url"], "region_name": "us-east-1"},
-    }
+    connection: dict[str, Any] = json.loads(storage_of("s3").as_connection())
+    return connection
+
+
+@pytest.fixture
+def forgotten_token() -> Iterator[str]:
+    """The name of the Variable with the token, which is not there and will not stay."""
+    from airflow.models import Variable
+
+    yield f"webcollect_token__{CONN_ID}"
+    for name in ("token", "renewal"):
+        Variable.delete(f"webcollect_{name}__{CONN_ID}")
 
 
 @contextlib.contextmanager
@@ -87,10 +92,11 @@ class TestService:
 
     @pytest.mark.parametrize("command", [["capacity"], ["token", "status"]], ids=" ".join)
     def test_a_connection_that_airflow_does_not_have_is_named(self, run: Run, command: list[str]) -> None:
-        ended = run(*command, "--conn-id", "output")
-        assert (ended.code, ended.out) == (3, "")
-        assert ended.err.startswith("Error: Airflow gives no connection output: The conn_id `output` isn't")
-        assert "Name another one, or go without Airflow with --url" in ended.err
+        run(*command, "--conn-id", "output").refused(
+            3,
+            "Error: Airflow gives no connection output: The conn_id `output` isn't",
+            "Name another one, or go without Airflow with --url",
+        )
 
     @pytest.mark.parametrize(
         ("fields", "named"),
@@ -161,53 +167,46 @@ class TestService:
         run("capacity", "--conn-id", CONN_ID, "--url", sandbox.url).refused(2, "--url")
         assert sandbox.control.requests() == []
 
+    @pytest.mark.usefixtures("no_pauses")
     def test_the_token_is_the_one_that_airflow_s_tasks_share(
-        self, run: Run, sandbox: Sandbox, set_connection: Callable[..., None], no_pauses: list[float]
+        self, run: Run, sandbox: Sandbox, set_connection: Callable[..., None], forgotten_token: str
     ) -> None:
         from airflow.models import Variable
 
         set_connection(extra={"refresh_token": sandbox.refresh_token, "requests_per_second": 0})
-        try:
-            assert run("token", "status", "--conn-id", CONN_ID).code == 1
-            assert run("token", "refresh", "--conn-id", CONN_ID).code == 0
-            shared = json.loads(Variable.get(f"webcollect_token__{CONN_ID}"))
-            ended = run("token", "status", "--conn-id", CONN_ID, "-o", "json")
-            assert run("capacity", "--conn-id", CONN_ID).code == 0
-        finally:
-            for name in ("token", "renewal"):
-                Variable.delete(f"webcollect_{name}__{CONN_ID}")
+        assert run("token", "status", "--conn-id", CONN_ID).code == 1
+        assert run("token", "refresh", "--conn-id", CONN_ID).code == 0
+        shared = json.loads(Variable.get(forgotten_token))
+        ended = run("token", "status", "--conn-id", CONN_ID, "-o", "json")
+        assert run("capacity", "--conn-id", CONN_ID).code == 0
         assert ended.code == 0
         assert ended.json[0]["connection"] == CONN_ID
         assert shared["access_token"] not in ended.out
         assert len(sandbox.control.requests("/token")) == 1
 
+    @pytest.mark.usefixtures("no_pauses")
+    @pytest.mark.parametrize(
+        "credential",
+        [
+            {"extra": {"refresh_token": "another"}},
+            {"extra": {"access_token": "another"}},
+            {"extra": {"api_key": "another"}},
+            {"login": "another", "password": "secret", "extra": {}},
+        ],
+    )
     def test_the_token_of_a_credential_that_was_replaced_is_said_and_the_code_is_1(
-        self, run: Run, sandbox: Sandbox, set_connection: Callable[..., None], no_pauses: list[float]
+        self, run: Run, set_connection: Callable[..., None], forgotten_token: str, credential: dict[str, Any]
     ) -> None:
         from airflow.models import Variable
 
-        try:
-            for credential in (
-                {"extra": {"refresh_token": "another"}},
-                {"extra": {"access_token": "another"}},
-                {"extra": {"api_key": "another"}},
-                {"login": "another", "password": "secret", "extra": {}},
-            ):
-                set_connection(login=demo.USERNAME, password=demo.PASSWORD, extra={})
-                assert run("token", "refresh", "--conn-id", CONN_ID).code == 0
-                # a service may give no refresh token
-                name = f"webcollect_token__{CONN_ID}"
-                Variable.set(name, json.dumps(json.loads(Variable.get(name)) | {"refresh_token": None}))
-                assert run("token", "status", "--conn-id", CONN_ID).code == 0
-                set_connection(**credential)
-
-                ended = run("token", "status", "--conn-id", CONN_ID)
-
-                assert (ended.code, ended.out) == (1, ""), credential
-                assert "another credential" in ended.err
-        finally:
-            for name in ("token", "renewal"):
-                Variable.delete(f"webcollect_{name}__{CONN_ID}")
+        set_connection(login=demo.USERNAME, password=demo.PASSWORD, extra={})
+        assert run("token", "refresh", "--conn-id", CONN_ID).code == 0
+        # a service may give no refresh token
+        token = json.loads(Variable.get(forgotten_token))
+        Variable.set(forgotten_token, json.dumps(token | {"refresh_token": None}))
+        assert run("token", "status", "--conn-id", CONN_ID).code == 0
+        set_connection(**credential)
+        run("token", "status", "--conn-id", CONN_ID).refused(1, "another credential")
 
     def test_a_connection_in_airflow_s_database_is_found_and_its_log_is_not_among_the_rows(
         self, start: Callable[..., Started], sandbox: Sandbox
@@ -223,8 +222,7 @@ class TestService:
         with stored(kept):
             reading = start("read", task, "--conn-id", "in_database")
             assert reading.end() == 0, reading.err
-        rows = [json.loads(line) for line in reading.out.split("\n") if line]
-        assert rows == sandbox.control.true_rows(task)
+        assert json_lines(reading.out) == sandbox.control.true_rows(task)
         assert "unknown_extra" in reading.err
 
 

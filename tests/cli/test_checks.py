@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox
-from tests.cli.conftest import Run, shown
+from tests.cli.conftest import Ended, Run, shown
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -26,10 +25,10 @@ def task(sandbox: Sandbox) -> str:
 
 
 @pytest.fixture
-def land(run: Run, connected: None, task: str, folder: Path) -> Callable[..., Any]:
+def land(run: Run, connected: None, task: str, folder: Path) -> Callable[..., Ended]:
     """Lands what is there, by the name of a run."""
 
-    def land(name: str, *options: object) -> Any:
+    def land(name: str, *options: object) -> Ended:
         checked = ("--mode", "incremental", "--checks", CHECKS, "--late-rows-delay", 0)
         return run("land", task, folder, *checked, "--run-id", name, *options)
 
@@ -37,18 +36,23 @@ def land(run: Run, connected: None, task: str, folder: Path) -> Callable[..., An
 
 
 @pytest.fixture
-def failed(sandbox: Sandbox, land: Callable[..., Any], task: str) -> None:
-    """Run `good` has landed 100 rows, and run `bad` has read 40 that have failed."""
+def grown(sandbox: Sandbox, land: Callable[..., Ended], task: str) -> None:
+    """Run `good` has landed 100 rows, and there are 40 more that fail."""
     assert land("good").code == 0
     sandbox.control.grow(task, 40)
-    assert land("bad").code != 0
+
+
+@pytest.fixture
+def failed(grown: None, land: Callable[..., Ended]) -> Ended:
+    """How run `bad` has ended, which has read the 40 rows."""
+    return land("bad")
 
 
 class TestProfile:
-    def test_columns_have_a_line_each(self, run: Run, land: Callable[..., Any], folder: Path) -> None:
+    def test_columns_have_a_line_each(self, run: Run, land: Callable[..., Ended], folder: Path) -> None:
         land("good")
-        ended = run("landing", "profile", folder, "-o", "json")
-        columns = {line["column"]: line for line in json.loads(ended.out)}
+        profile = run("landing", "profile", folder, "-o", "json").json
+        columns = {line["column"]: line for line in profile}
         assert columns["price"]["rows"] == 100
         assert columns["price"]["filled"] == 1
         assert columns["price"]["shortest"] <= columns["price"]["longest"] <= 7
@@ -58,17 +62,15 @@ class TestProfile:
         assert ["price", "100", "100", "%"] in [line.split()[:4] for line in table]
 
     def test_runs_have_a_line_each(
-        self, sandbox: Sandbox, run: Run, land: Callable[..., Any], task: str, folder: Path
+        self, run: Run, grown: None, land: Callable[..., Ended], folder: Path
     ) -> None:
-        land("first")
-        sandbox.control.grow(task, 40)
         land("second", "--on-failed-checks", "warn")
         lines = shown(run("landing", "profile", folder, "--by", "run"), "table")
         assert [(line["run"], line["rows"], line["price"]) for line in lines] == [
-            ("first", "100", "100 %"),
+            ("good", "100", "100 %"),
             ("second", "40", "0 %"),
         ]
-        first, second = json.loads(run("landing", "profile", folder, "--by", "run", "-o", "json").out)
+        first, second = run("landing", "profile", folder, "--by", "run", "-o", "json").json
         assert first["profile"]["price"][:2] == [100, 100]
         assert second["profile"]["price"][:2] == [40, 0]
         for some in (["--new-only"], ["--since", 1]):
@@ -77,27 +79,23 @@ class TestProfile:
 
 
 class TestDecisions:
-    def test_the_error_names_the_commands_that_go_on(
-        self, sandbox: Sandbox, run: Run, land: Callable[..., Any], task: str, folder: Path
-    ) -> None:
-        land("good")
-        sandbox.control.grow(task, 40)
-        ended = land("bad")
-        assert ended.code == 3
-        assert "columns.price.filled: filled in 0 % of 40 rows" in ended.err
-        assert f"`webcollect landing accept {folder}`" in ended.err
-        assert f"`webcollect landing discard {folder} bad`" in ended.err
+    def test_the_error_names_the_commands_that_go_on(self, failed: Ended, folder: Path) -> None:
+        failed.refused(
+            3,
+            "columns.price.filled: filled in 0 % of 40 rows",
+            f"`webcollect landing accept {folder}`",
+            f"`webcollect landing discard {folder} bad`",
+        )
 
     def test_accepted_rows_are_landed(
-        self, sandbox: Sandbox, run: Run, failed: None, task: str, folder: Path
+        self, sandbox: Sandbox, run: Run, failed: Ended, task: str, folder: Path
     ) -> None:
         (line,) = shown(run("landing", "accept", folder), "table")
         assert (line["run"], line["rows"], line["was"]) == ("bad", "40", "staged")
-        rows = [json.loads(row) for row in run("landing", "cat", folder).out.splitlines()]
-        assert rows == sandbox.control.true_rows(task)
+        assert run("landing", "cat", folder).lines == sandbox.control.true_rows(task)
 
     def test_discarded_rows_are_counted_out_once_it_was_asked(
-        self, run: Run, failed: None, folder: Path
+        self, run: Run, failed: Ended, folder: Path
     ) -> None:
         facts = run("landing", "verify", folder, "-o", "json").json[0]
         assert (facts["rows"], facts["staged_rows"], facts["discarded_rows"]) == (100, 40, None)
@@ -113,10 +111,8 @@ class TestDecisions:
         assert (facts["rows"], facts["staged_rows"], facts["discarded_rows"]) == (100, None, 40)
 
     def test_quarantined_rows_are_verified_and_read_by_the_number_of_their_commit(
-        self, sandbox: Sandbox, run: Run, land: Callable[..., Any], task: str, folder: Path
+        self, sandbox: Sandbox, run: Run, grown: None, land: Callable[..., Ended], task: str, folder: Path
     ) -> None:
-        land("good")
-        sandbox.control.grow(task, 40)
         assert land("bad", "--on-failed-checks", "quarantine").code == 0
         facts = run("landing", "verify", folder, "-o", "json").json[0]
         assert (facts["rows"], facts["quarantined_rows"], facts["quarantined_commits"]) == (100, 40, "2")
@@ -126,7 +122,7 @@ class TestDecisions:
         run("landing", "cat", folder, "--quarantined", 1).refused(
             3, "no rows of commit 1 wait for a decision"
         )
-        (line,) = json.loads(run("landing", "accept", folder, "bad", "-o", "json").out)
+        (line,) = run("landing", "accept", folder, "bad", "-o", "json").json
         checks = "columns.price.filled"
         assert line == {"run": "bad", "rows": 40, "was": "quarantined", "commit": 2, "checks": checks}
 

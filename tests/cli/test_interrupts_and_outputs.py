@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, json_lines
 from tests.cli.processes import WEBCOLLECT, Started
 from tests.cli.test_read import cursor
 from tests.interruption import until
@@ -117,8 +117,7 @@ def test_a_read_that_is_interrupted_while_nobody_takes_its_rows_says_where_to_go
     assert "Traceback" not in reading.err
     rest = run("read", task, "--offset", cursor(reading.err))
     assert taken.endswith("\n")
-    rows = [json.loads(line) for line in taken.split("\n") if line]
-    assert rows + rest.lines == sandbox.control.true_rows(task)
+    assert json_lines(taken) + rest.lines == sandbox.control.true_rows(task)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.sandbox import Sandbox
-from tests.cli.conftest import Run, Show
+from tests.cli.conftest import Run, Show, contents, json_lines
 from tests.cli.processes import Started
 from tests.interruption import until
 
@@ -38,14 +38,9 @@ def parts(folder: Path) -> list[str]:
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of the JSON lines that the manifest lists, read without the provider."""
-    found = [line for name in parts(folder) for line in (folder / name).read_text().split("\n") if line]
+    found = [row for name in parts(folder) for row in json_lines((folder / name).read_text())]
     assert len(found) == manifest(folder)["rows"]
-    return [json.loads(line) for line in found]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Return everything in a folder, by name."""
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return found
 
 
 def test_all_rows_land_and_the_summary_says_what_the_manifest_says(

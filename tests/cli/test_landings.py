@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox
-from tests.cli.conftest import OUTPUTS, Run, Show, shown
+from tests.cli.conftest import OUTPUTS, Run, Show, contents, shown
 from tests.cli.processes import Started
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
@@ -113,10 +113,7 @@ class TestVerify:
             ):
                 query = ["select 1"] if command == ["sql"] else []
                 ended = run("landing", *command, folder, *query)
-                assert (ended.code, ended.out) == (1, ""), command
-                assert ended.err.startswith("Error: ")
-                assert str(folder) in ended.err
-                assert "nothing has landed" in ended.err
+                ended.refused(1, "Error: ", str(folder), "nothing has landed")
                 assert len(ended.err.splitlines()) == 1
 
 
@@ -165,11 +162,9 @@ class TestSql:
             for (batch, keyword), number in sorted(groups.items())
         ]
 
-    @pytest.mark.parametrize("query", ["selec", "select * from nowhere", "select nothing from landing"])
+    @pytest.mark.parametrize("query", ["selec", "select * from nowhere", "from landing select nothing"])
     def test_a_wrong_query_is_wrong_usage(self, run: Run, landed: Path, query: str) -> None:
-        ended = run("landing", "sql", landed, query)
-        assert (ended.code, ended.out) == (2, "")
-        assert query.split()[-1] in ended.err or "nothing" in ended.err
+        run("landing", "sql", landed, query).refused(2, query.split()[-1])
 
     @pytest.mark.parametrize(
         ("query", "table", "rows"),
@@ -272,8 +267,7 @@ class TestByKey:
 
     def test_a_time_without_a_zone_is_wrong_usage(self, run: Run, folder: Path) -> None:
         ended = run("landing", "changes", folder, "--key", "url", "--since", "2026-01-01")
-        assert (ended.code, ended.out) == (2, "")
-        assert ended.err.startswith("Error: --since is '2026-01-01'; it must be a time with a zone")
+        ended.refused(2, "Error: --since is '2026-01-01'; it must be a time with a zone")
 
     @pytest.mark.parametrize("command", [["sql", "select 1"], *COMMANDS], ids=lambda words: words[0])
     def test_that_duckdb_is_not_installed_is_said(
@@ -355,12 +349,12 @@ class TestRestore:
         return int(row["rows"])
 
     def test_without_yes_it_is_only_shown(self, run: Run, replaced: Path, output: str) -> None:
-        before = {path: path.read_bytes() for path in replaced.rglob("*") if path.is_file()}
+        before = contents(replaced)
         first = json.loads((replaced / "_commits" / "00000001.json").read_text())
         ended = run("landing", "restore", replaced, "-o", output)
         assert (ended.code, ended.err) == (0, "--yes puts it back\n")
         assert shown(ended, output) == [{"rows": "300", "parts": "3", "finished_at": first["finished_at"]}]
-        assert {path: path.read_bytes() for path in replaced.rglob("*") if path.is_file()} == before
+        assert contents(replaced) == before
 
     def test_with_yes_it_is_put_back_and_a_second_time_what_was_there(self, run: Run, replaced: Path) -> None:
         for there, other in ((300, 120), (120, 300)):

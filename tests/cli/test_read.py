@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, json_lines
 from tests.cli.processes import Started
 from tests.interruption import PATIENCE, until
 
@@ -100,8 +100,7 @@ def test_rows_are_written_while_later_ones_are_awaited_and_an_interrupt_says_whe
     assert "Traceback" not in reading.err
     sandbox.control.clear_faults()
     rest = run("read", task, "--offset", cursor(reading.err))
-    rows = [json.loads(line) for line in reading.out.split("\n") if line]
-    assert rows + rest.lines == sandbox.control.true_rows(task)
+    assert json_lines(reading.out) + rest.lines == sandbox.control.true_rows(task)
 
 
 def test_an_unknown_task_is_refused(run: Run) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.data import BlockCache, position, row_at
+from airflow_provider_webcollect.sandbox.data import BlockCache
 from tests.sandbox.plain_client import Client, data
 
 
@@ -44,12 +44,6 @@ def test_an_offset_stays_good_when_rows_are_added(client: Client) -> None:
 def test_an_offset_past_the_end_gives_an_empty_page_and_does_not_move(client: Client) -> None:
     task_id = add(client, 10)
     assert client.page(task_id, 10**9) == {"offset": 10**9, "total": 10, "restTotal": 0, "data": []}
-
-
-def test_every_row_has_a_place_of_its_own() -> None:
-    places = [position(row) for row in range(5000)]
-    assert places == sorted(set(places))
-    assert [row_at(place) for place in places] == list(range(5000))
 
 
 @pytest.mark.webcollect_sandbox(row_bytes=30_000)

@@ -14,7 +14,7 @@ from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.client import AsyncClient, Client
 from airflow_provider_webcollect.service.endpoints import Call, Credential
 from airflow_provider_webcollect.service.settings import Credentials, Retries
-from tests.service.conftest import Clock, Connect, send_together
+from tests.service.conftest import Clock, Connect
 from tests.service.servers import answer, make_authority, serving
 from tests.service.test_endpoints import one_call_of_each
 
@@ -336,10 +336,6 @@ class TestSharing:
             assert all(threads.map(read, range(200)))
         tokens = [request for request in sandbox.control.requests() if request["path"] == "/token"]
         assert len(tokens) == 1
-
-    async def test_many_calls_of_one_event_loop_share_one_client(self, client: Client) -> None:
-        calls: list[Any] = [endpoints.read_data(demo.FINISHED_TASK_ID, 0, n) for n in range(1, 101)]
-        assert [len(page.rows) for page in await send_together(client, calls)] == list(range(1, 101))
 
     def test_connections_are_kept(self, client: Client, sandbox: Sandbox) -> None:
         for _ in range(10):

@@ -114,17 +114,6 @@ class TestSuccess:
         assert now[0]["loop_items"] == [*demo.LOOP_ITEMS, "https://a.example"]
         assert now[1]["properties"]["Url"] == "https://new.example"
 
-    def test_steps_come_as_they_can_be_sent_back(self, client: Client, sandbox: Sandbox) -> None:
-        client.send(endpoints.replace_urls(demo.TASK_ID, url_list(URLS)))
-        (task,) = client.send(endpoints.get_actions([demo.TASK_ID]))
-        loop, page, text = task.actions
-        assert task.task_id == demo.TASK_ID
-        assert (loop.action_type, loop.loop_type, loop.loop_items) == ("LoopAction", "UrlList", tuple(URLS))
-        assert (page.action_type, text.action_type) == ("NavigateAction", "EnterTextAction")
-        assert text.properties is not None
-        assert text.properties[0].name == "TextToSet"
-        assert [action.action_id for action in task.actions] == action_ids(sandbox)
-
     def test_times_are_in_the_connections_zone(self, on_clock: Connect) -> None:
         statuses = endpoints.get_task_statuses_v2([demo.FINISHED_TASK_ID])
         (status,) = on_clock(timezone="Asia/Shanghai").send(statuses)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
-import random
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
 from airflow_provider_webcollect.sandbox import Sandbox, demo
-from airflow_provider_webcollect.sandbox import Settings as SandboxSettings
-from airflow_provider_webcollect.sandbox.state import Limits, ServiceError
 from airflow_provider_webcollect.service import endpoints, pauses
 from airflow_provider_webcollect.service.pauses import (
     LEAST_SHARE,
@@ -22,6 +17,7 @@ from airflow_provider_webcollect.service.pauses import (
     RateLimiter,
     shared_rate_limiters,
 )
+from benchmarks.rate_limits import SETTLING, WINDOW, Simulation
 from tests.conftest import ALL_HISTORIES
 from tests.service.conftest import Clock, Connect, Crowd, send_together
 
@@ -147,62 +143,23 @@ class TestOneProcess:
         assert limiter.reserve() == 10
 
 
-class Processes:
-    """Processes with a limiter each, that send as many requests as it lets them, to one service.
-
-    :param before: 429s that each process has had before; the more, the slower it begins.
-    """
-
-    def __init__(self, clock: Clock, before: list[int]) -> None:
-        self._clock = clock
-        self._service = Limits(clock.now)
-        self._limiters = [RateLimiter(1 / 18, clock.now) for _ in before]
-        for limiter, refusals in zip(self._limiters, before, strict=True):
-            for _ in range(refusals):
-                clock.time += limiter.reserve()
-                limiter.slow_down()
-        self._due = [(clock.time + 0.01 * number, number) for number in range(len(before))]
-
-    def run(self, seconds: float) -> tuple[Counter[int], int]:
-        """Return how many requests of each process are accepted in this time, and how many are refused."""
-        accepted: Counter[int] = Counter()
-        refused = 0
-        end = self._due[0][0] + seconds
-        while self._due[0][0] < end:
-            self._clock.time, number = heapq.heappop(self._due)
-            try:
-                self._service.check(SandboxSettings(), "address", None)
-                accepted[number] += 1
-            except ServiceError:
-                refused += 1
-                self._limiters[number].slow_down()
-            heapq.heappush(self._due, (self._clock.time + self._limiters[number].reserve(), number))
-        return accepted, refused
-
-
 class TestProcessesOnOneAddress:
-    """More in benchmarks/rate_limits.py."""
-
-    @pytest.fixture(autouse=True)
-    def _same_jitter(self) -> None:
-        random.seed(1)
+    """More in benchmarks/rate_limits.py, whose simulation in virtual time these are of."""
 
     @pytest.mark.parametrize("count", [2, 10])
-    def test_each_has_its_share_and_hardly_any_429(self, clock: Clock, count: int) -> None:
-        processes = Processes(clock, [0] * count)
-        processes.run(600)
-        accepted, refused = processes.run(600)
-        assert accepted.total() > 0.8 * 20 * 600
-        assert refused < 0.01 * accepted.total()
-        assert min(accepted.values()) * count / accepted.total() > 0.7
-        assert max(accepted.values()) * count / accepted.total() < 1.3
+    def test_each_has_its_share_and_hardly_any_429(self, count: int) -> None:
+        settled = (SETTLING, SETTLING + WINDOW)
+        answers = Simulation(count, seed=1, lives=lambda process, now: True).run(settled[1])
+        assert answers.rate(*settled) > 0.8 * 20
+        assert answers.refusals(*settled) < 0.01
+        shares = answers.shares(range(count), *settled)
+        assert min(shares) > 0.7
+        assert max(shares) < 1.3
 
-    def test_one_that_begins_at_the_full_rate_soon_comes_near_the_others(self, clock: Clock) -> None:
-        processes = Processes(clock, [0, *[26] * 9])
-        processes.run(60)
-        accepted, refused = processes.run(300)
-        assert refused < 0.02 * accepted.total()
-        assert accepted[0] * 10 / accepted.total() < 3
+    def test_one_that_begins_at_the_full_rate_soon_comes_near_the_others(self) -> None:
+        answers = Simulation(10, seed=1, lives=lambda process, now: process > 0 or now >= 600).run(960)
+        assert answers.refusals(660, 960) < 0.02
+        assert answers.shares(range(10), 660, 960)[0] < 3
 
 
 #: Seconds that a request and its answer are on their way.

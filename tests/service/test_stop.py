@@ -37,16 +37,21 @@ def stoppable(connect: Connect, stop: Stop) -> Connect:
     return functools.partial(connect, stop=stop)
 
 
-def test_nothing_is_sent_and_no_connection_is_made(stop: Stop, stoppable: Connect) -> None:
+@pytest.mark.parametrize("credential", ["access_token", "refresh_token"])
+def test_nothing_is_sent_no_connection_is_made_and_no_renewal_is_begun(
+    stop: Stop, stoppable: Connect, credential: str
+) -> None:
     stop.set()
-    with (
-        serving(lambda _: answer({})) as server,
-        stoppable(base_url=server.url) as client,
-        pytest.raises(Stopped) as stopped,
-    ):
-        client.send(CALL)
+    store = Registers("not begun")
+    with serving(lambda _: answer({})) as server:
+        credentials = Credentials(**{credential: "c"})
+        client = stoppable(base_url=server.url, store=store, credentials=credentials)
+        with client, pytest.raises(Stopped) as stopped:
+            client.send(CALL)
     assert stopped.value.unsent
     assert server.connections == 0
+    # for which the other processes would wait
+    assert store.load_note() is None
 
 
 def test_a_pause_that_has_begun_ends_at_once(stop: Stop) -> None:
@@ -173,38 +178,24 @@ class Ending(Pauses):
         self.check()
 
 
-class TestTokens:
-    def test_a_renewal_is_not_begun(self, stop: Stop, stoppable: Connect) -> None:
+@pytest.mark.parametrize("failures", [0, 2])
+def test_a_token_that_comes_afterwards_is_stored_and_not_used(connect: Connect, failures: int) -> None:
+    stop = Ending()
+    store = Registers(f"stored after {failures}", failures)
+
+    def respond(request: bytes) -> bytes:
         stop.set()
-        store = Registers("not begun")
-        with serving(lambda _: answer(TOKEN)) as server:
-            client = stoppable(base_url=server.url, store=store, credentials=Credentials(refresh_token="r"))
-            with client, pytest.raises(Stopped):
-                client.send(CALL)
-        assert server.received == []
-        # for which the other processes would wait
-        assert store.load_note() is None
+        return answer(TOKEN)
 
-    @pytest.mark.parametrize("failures", [0, 2])
-    def test_a_token_that_comes_afterwards_is_stored_and_not_used(
-        self, connect: Connect, failures: int
-    ) -> None:
-        stop = Ending()
-        store = Registers(f"stored after {failures}", failures)
-
-        def respond(request: bytes) -> bytes:
-            stop.set()
-            return answer(TOKEN)
-
-        with serving(respond) as server:
-            client = connect(
-                base_url=server.url, store=store, credentials=Credentials(refresh_token="r"), stop=stop
-            )
-            with pytest.raises(Stopped):
-                client.send(CALL)
-        assert [json.loads(request.partition(b"\r\n\r\n")[2]) for request in server.received] == [
-            {"refresh_token": "r", "grant_type": "refresh_token"}
-        ]
-        stored = store.load()
-        assert stored is not None
-        assert (stored.access_token, stored.refresh_token) == ("new", "next")
+    with serving(respond) as server:
+        client = connect(
+            base_url=server.url, store=store, credentials=Credentials(refresh_token="r"), stop=stop
+        )
+        with pytest.raises(Stopped):
+            client.send(CALL)
+    assert [json.loads(request.partition(b"\r\n\r\n")[2]) for request in server.received] == [
+        {"refresh_token": "r", "grant_type": "refresh_token"}
+    ]
+    stored = store.load()
+    assert stored is not None
+    assert (stored.access_token, stored.refresh_token) == ("new", "next")
