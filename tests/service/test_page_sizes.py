@@ -10,16 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from airflow_provider_webcollect.service import errors
 from airflow_provider_webcollect.service.call import TRIES_PER_SIZE, Request, Response
 from airflow_provider_webcollect.service.client import Client
-from airflow_provider_webcollect.service.errors import (
-    MalformedResponse,
-    NoResponse,
-    NotFound,
-    PageTooLarge,
-    ResponseTooLarge,
-    ServiceFailure,
-)
 from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader, PageSize
 from airflow_provider_webcollect.service.settings import TIMING, ClientTiming, Retries
@@ -115,11 +108,11 @@ def test_more_rows_are_asked_for_again_after_good_pages() -> None:
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        ("failing", MalformedResponse),
-        ("failing, said as usual", ServiceFailure),
-        ("too large", MalformedResponse),
-        ("too large, said as usual", PageTooLarge),
-        ("more than is read", ResponseTooLarge),
+        ("failing", errors.MalformedResponse),
+        ("failing, said as usual", errors.ServiceFailure),
+        ("too large", errors.MalformedResponse),
+        ("too large, said as usual", errors.PageTooLarge),
+        ("more than is read", errors.ResponseTooLarge),
     ],
 )
 def test_a_service_that_sends_nothing_at_all_ends_in_its_last_error(
@@ -134,10 +127,13 @@ def test_a_service_that_sends_nothing_at_all_ends_in_its_last_error(
 
 def test_what_has_nothing_to_do_with_size_is_not_answered_with_smaller_pages() -> None:
     with serving(limited(0, refusal("TaskNotFound"))) as server, client_of(server) as client:
-        with pytest.raises(NotFound):
+        with pytest.raises(errors.NotFound):
             pages_of(client, 1000)
         assert sizes(server) == [1000]
-    for trouble, error in ((answer({}, 503), MalformedResponse), (refusal("Odd", 503), ServiceFailure)):
+    for trouble, error in (
+        (answer({}, 503), errors.MalformedResponse),
+        (refusal("Odd", 503), errors.ServiceFailure),
+    ):
         with serving(limited(0, trouble)) as server, client_of(server) as client:
             with pytest.raises(error):
                 pages_of(client, 1000)
@@ -179,7 +175,7 @@ def test_a_service_that_never_answers_is_asked_for_one_row_in_the_end() -> None:
         client_of(server, timing=ClientTiming(long_failure=0.05), deadline=0.25) as client,
     ):
         requested = unanswered(client, 0, 0.1)
-        with pytest.raises(NoResponse):
+        with pytest.raises(errors.NoResponse):
             pages_of(client, 100)
     # how often one row is asked for depends on the deadline
     assert requested[:7] == [100, 50, 25, 12, 6, 3, 1]

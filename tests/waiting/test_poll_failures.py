@@ -15,34 +15,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_webcollect.service.errors import (
-    ConnectionIncomplete,
-    GrantRejected,
-    InvalidArgument,
-    MalformedResponse,
-    NotFound,
-    PermissionDenied,
-    ProxyUnusable,
-    RedirectRefused,
-    RequestRejected,
-    ServiceFailure,
-    ServiceUnreachable,
-    TokenRejected,
-    TooManyRequests,
-)
+from airflow_provider_webcollect.service import errors
 from airflow_provider_webcollect.waiting.conditions import LONGEST_BACKOFF
 from airflow_provider_webcollect.waiting.poll import QUERIES_AT_ONCE, Poll
 from tests.conftest import ALL_HISTORIES
 from tests.waiting.services import Service, now
 from tests.waiting.simulated_time import simulated
 
-CONNECTION_REFUSALS = [TokenRejected, GrantRejected, PermissionDenied, RedirectRefused, ProxyUnusable]
-KEY_REFUSALS = [NotFound, RequestRejected]
+CONNECTION_REFUSALS = [
+    errors.TokenRejected,
+    errors.GrantRejected,
+    errors.PermissionDenied,
+    errors.RedirectRefused,
+    errors.ProxyUnusable,
+]
+KEY_REFUSALS = [errors.NotFound, errors.RequestRejected]
 PASSING = [
-    ServiceFailure,
-    MalformedResponse,
-    TooManyRequests,
-    ServiceUnreachable,
+    errors.ServiceFailure,
+    errors.MalformedResponse,
+    errors.TooManyRequests,
+    errors.ServiceUnreachable,
     RuntimeError,
     # of something that the question waits for inside
     asyncio.CancelledError,
@@ -120,7 +112,7 @@ class TestOthersGoOn:
         assert len(service.queries) == QUERIES_AT_ONCE
 
     @pytest.mark.parametrize(
-        "error", [ServiceFailure("down"), RuntimeError("a bug"), PermissionDenied("not yours")]
+        "error", [errors.ServiceFailure("down"), RuntimeError("a bug"), errors.PermissionDenied("not yours")]
     )
     @simulated
     async def test_beside_a_key_that_always_fails(self, waits: Waits, error: Exception) -> None:
@@ -139,7 +131,7 @@ class TestOthersGoOn:
         self, waits: Waits
     ) -> None:
         waits.service.takes = lambda keys: 5.0 if "slow" in keys else 0.05
-        limited = TooManyRequests("429", retry_after=60.0)
+        limited = errors.TooManyRequests("429", retry_after=60.0)
         limited.unsent = True
         waits.begin(["slow"])
         await asyncio.sleep(1)
@@ -159,7 +151,7 @@ class TestOthersGoOn:
         # a fails, b fails late, a fails again even later, and the probe that began before that succeeds
         seconds, fail = [1.0, 30.0, 30.0, 6.5], [True, True, True, False]
         service.takes = lambda keys: seconds.pop(0) if seconds else 0.05
-        service.trouble = lambda keys: ServiceFailure("internal") if fail and fail.pop(0) else None
+        service.trouble = lambda keys: errors.ServiceFailure("internal") if fail and fail.pop(0) else None
         waits = Waits(service, 1)
         waits.begin(["a", "b"], 10.0)
         await asyncio.sleep(3600)
@@ -171,7 +163,7 @@ class TestOthersGoOn:
         self, waits: Waits
     ) -> None:
         bad, *others = keys(100)
-        waits.service.fail(ServiceFailure("internal"), about=[bad])
+        waits.service.fail(errors.ServiceFailure("internal"), about=[bad])
         waits.begin([bad, *others])
         await asyncio.sleep(3600)
         with_others = [keys for _, keys in waits.service.queries if bad in keys and len(keys) > 1]
@@ -187,7 +179,7 @@ class TestOthersGoOn:
     async def test_a_wait_with_a_long_interval_is_not_delayed_by_the_only_other_one(
         self, waits: Waits
     ) -> None:
-        waits.service.fail(ServiceFailure("internal"), about=["bad"])
+        waits.service.fail(errors.ServiceFailure("internal"), about=["bad"])
         waits.begin(["good"], 60.0)
         await asyncio.sleep(1)
         waits.begin(["bad"], 60.0)
@@ -196,7 +188,7 @@ class TestOthersGoOn:
 
     @simulated
     async def test_an_error_in_place_of_a_state_counts_against_its_key_alone(self, waits: Waits) -> None:
-        waits.service.states["bad"] = MalformedResponse("unreadable")
+        waits.service.states["bad"] = errors.MalformedResponse("unreadable")
         waits.begin(["good", "bad"], 10.0)
         await asyncio.sleep(300)
         assert waits.longest_gap(["good"]) < 11
@@ -245,7 +237,7 @@ class TestServiceDown:
 
     @simulated
     async def test_retry_after_is_respected(self, waits: Waits) -> None:
-        waits.service.fail(TooManyRequests("slowly", retry_after=40.0), times=1)
+        waits.service.fail(errors.TooManyRequests("slowly", retry_after=40.0), times=1)
         waits.begin(keys(200))
         await asyncio.sleep(120)
         assert waits.service.gaps()[0] >= 40
@@ -269,7 +261,7 @@ class TestRefusals:
     async def test_another_failure_between_them_ends_the_row(
         self, waits: Waits, kind: type[Exception]
     ) -> None:
-        fails = [kind("no"), kind("no"), ServiceFailure("down"), kind("no"), kind("no")]
+        fails = [kind("no"), kind("no"), errors.ServiceFailure("down"), kind("no"), kind("no")]
         waits.service.trouble = lambda keys: fails.pop(0) if fails else None
         waits.begin(["a"], 10.0)
         await asyncio.sleep(900)
@@ -317,7 +309,7 @@ class TestRefusals:
     async def test_those_of_waits_that_begin_one_after_the_other_do_not_confirm_each_other(
         self, waits: Waits
     ) -> None:
-        waits.service.fail(NotFound("no"))
+        waits.service.fail(errors.NotFound("no"))
         for _ in range(5):
             waits.begin(["a"])
             await asyncio.sleep(0.4)
@@ -326,7 +318,7 @@ class TestRefusals:
         assert waits.ended == {}
         assert waits.seen["a"]
 
-    @pytest.mark.parametrize("kind", [PermissionDenied, *KEY_REFUSALS])
+    @pytest.mark.parametrize("kind", [errors.PermissionDenied, *KEY_REFUSALS])
     @pytest.mark.parametrize("seconds", [0, 40], ids=["with the others", "later"])
     @pytest.mark.parametrize(
         ("count", "places"),
@@ -354,7 +346,7 @@ class TestRefusals:
 
     @simulated
     async def test_a_plan_that_was_never_enough_ends_all_waits(self, waits: Waits) -> None:
-        waits.service.fail(PermissionDenied("plan"))
+        waits.service.fail(errors.PermissionDenied("plan"))
         waits.begin(keys(100))
         await asyncio.sleep(300)
         assert waits.ended.keys() == set(keys(100))
@@ -362,7 +354,7 @@ class TestRefusals:
     @simulated
     async def test_a_foreign_key_ends_no_wait_whose_answer_is_still_to_come(self, waits: Waits) -> None:
         waits.service.takes = lambda keys: 100.0 if "slow" in keys else 0.05
-        waits.service.fail(PermissionDenied("not yours"), about=["foreign"])
+        waits.service.fail(errors.PermissionDenied("not yours"), about=["foreign"])
         waits.begin(["slow"])
         await asyncio.sleep(1)
         waits.begin(["foreign"])
@@ -372,7 +364,7 @@ class TestRefusals:
     @simulated
     async def test_a_bad_key_is_found_quickly(self, waits: Waits) -> None:
         bad, *others = keys(100)
-        waits.service.fail(NotFound("no such task"), about=[bad])
+        waits.service.fail(errors.NotFound("no such task"), about=[bad])
         waits.begin([bad, *others])
         await asyncio.sleep(12)
         assert waits.seen.keys() == set(others)
@@ -381,7 +373,7 @@ class TestRefusals:
 
     @simulated
     async def test_a_connection_that_lacks_something_ends_all_waits_at_once(self, waits: Waits) -> None:
-        waits.service.fail(ConnectionIncomplete("no credential"))
+        waits.service.fail(errors.ConnectionIncomplete("no credential"))
         waits.begin(keys(200))
         await asyncio.sleep(2)
         assert waits.ended.keys() == set(keys(200))
@@ -390,7 +382,7 @@ class TestRefusals:
     @simulated
     async def test_an_argument_that_cannot_be_sent_ends_its_wait_alone(self, waits: Waits) -> None:
         bad, *others = keys(100)
-        waits.service.fail(InvalidArgument("task_ids", "", "it must not be empty"), about=[bad])
+        waits.service.fail(errors.InvalidArgument("task_ids", "", "it must not be empty"), about=[bad])
         waits.begin([bad, *others])
         await asyncio.sleep(12)
         assert waits.ended.keys() == {bad}

@@ -9,12 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.service.errors import (
-    GrantRejected,
-    TokenStoreUnavailable,
-    TokenUnavailable,
-    WebCollectError,
-)
+from airflow_provider_webcollect.service import errors
 from airflow_provider_webcollect.service.settings import Credentials
 from airflow_provider_webcollect.service.tokens import Register, RenewalState, StoredToken
 from tests.service.conftest import Clock
@@ -60,7 +55,7 @@ def test_a_new_token_that_cannot_be_stored_serves_its_process_and_is_stored_late
 
 
 def test_a_refresh_token_is_not_spent_where_its_successor_could_not_be_stored(account: Account) -> None:
-    with pytest.raises(TokenStoreUnavailable):
+    with pytest.raises(errors.TokenStoreUnavailable):
         account.process(store=Full(account.name, of=frozenset(Register))).send(CALL)
     assert account.refreshes == []
 
@@ -70,7 +65,7 @@ def test_a_reset_reaches_a_process_whose_token_is_refused(account: Account) -> N
     running.renew_token()
     running.renew_token()
     account.expire(refresh_tokens=True)
-    with pytest.raises(GrantRejected):
+    with pytest.raises(errors.GrantRejected):
         running.send(CALL)
     begun = StoredToken(
         access_token=account.process(credentials=account.login(), name="again").renew_token().access_token,
@@ -121,7 +116,7 @@ def test_a_refusal_by_a_known_code_is_one_and_is_not_asked_for_again(
     account.fail("/token", times=None, status=status, code=code, message="no")
     client = account.process()
     for _ in range(3):
-        with pytest.raises(GrantRejected):
+        with pytest.raises(errors.GrantRejected):
             client.send(CALL)
     assert len(account.refreshes) == 1
 
@@ -146,7 +141,7 @@ def test_whatever_else_the_token_endpoint_says_it_says_nothing_of_the_credential
 ) -> None:
     account.fail("/token", **fault)
     client = account.process()
-    with pytest.raises(TokenUnavailable) as failure:
+    with pytest.raises(errors.TokenUnavailable) as failure:
         client.send(CALL)
     assert not failure.value.permanent
     assert client.send(CALL)
@@ -157,14 +152,14 @@ def test_whatever_else_the_token_endpoint_says_it_says_nothing_of_the_credential
 def test_nor_does_it_say_anything_of_a_login(account: Account, status: int) -> None:
     account.fail("/token", status=status, code="SystemBusy", message="no")
     client = account.process(credentials=account.login())
-    with pytest.raises(TokenUnavailable, match="the service issues no token now"):
+    with pytest.raises(errors.TokenUnavailable, match="the service issues no token now"):
         client.send(CALL)
     assert client.send(CALL)
 
 
 def test_a_refusal_is_tested_again_after_an_hour(account: Account) -> None:
     account.fail("/token", **GRANT_REFUSED)
-    with pytest.raises(GrantRejected):
+    with pytest.raises(errors.GrantRejected):
         account.process().send(CALL)
     hour_old = account.store.load_note()
     assert hour_old is not None
@@ -179,7 +174,7 @@ def test_entering_a_refused_token_again_begins_anew(account: Account) -> None:
     account.expire()
     account.fail("/token", **GRANT_REFUSED)
     for _ in range(2):
-        with pytest.raises(GrantRejected):
+        with pytest.raises(errors.GrantRejected):
             account.process().send(CALL)
     assert account.process(credentials=successor).send(CALL)
     assert account.refreshes == [200, 400, 200]
@@ -195,7 +190,7 @@ def test_a_refusal_also_counts_where_the_connection_holds_an_earlier_refresh_tok
     account.expire()
     account.fail("/token", times=None, **GRANT_REFUSED)
     for credentials in (account.credentials(), earlier) * 2:
-        with pytest.raises(GrantRejected):
+        with pytest.raises(errors.GrantRejected):
             account.process(credentials=credentials).send(CALL)
     assert account.refreshes == [200, 200, 400]
 
@@ -204,7 +199,7 @@ def test_a_process_remembers_a_refusal_when_the_note_is_on_another_refresh_token
     account.fail("/token", times=None, **GRANT_REFUSED)
     client = account.process()
     for _ in range(2):
-        with pytest.raises(GrantRejected):
+        with pytest.raises(errors.GrantRejected):
             client.send(CALL)
         account.store.save(note(changed(OF_ANOTHER, refresh_token=None), RenewalState.RELEASED))
     assert account.refreshes == [400]
@@ -216,7 +211,7 @@ def test_a_renewal_that_sent_nothing_leaves_the_note_on_another_refresh_token_as
     doubtful = note(OF_ANOTHER, RenewalState.DOUBTFUL)
     account.store.save(doubtful)
     account.fail("/token", times=None, status=429, code="TooManyRequests", message="later")
-    with pytest.raises(WebCollectError):
+    with pytest.raises(errors.WebCollectError):
         account.process().send(CALL)
     assert set(account.refreshes) == {429}
     assert account.store.load_note() == doubtful
@@ -247,7 +242,7 @@ def test_a_connection_that_is_edited_goes_on_with_the_stored_successor(
 def test_a_spent_refresh_token_that_is_entered_again_is_not_sent(account: Account) -> None:
     account.process().send(CALL)
     account.process(credentials=account.login()).send(CALL)
-    with pytest.raises(TokenUnavailable, match="a new one must be put into the connection"):
+    with pytest.raises(errors.TokenUnavailable, match="a new one must be put into the connection"):
         account.process().send(CALL)
     assert account.refreshes == [200, 200]
 
@@ -278,7 +273,7 @@ def test_an_operation_that_is_refused_with_any_token_does_not_renew_for_ever(acc
     client = account.process()
     account.fail(STATS, times=None, **TOKEN_REFUSED)
     for number in range(4):
-        with pytest.raises(TokenUnavailable, match="rejected again") as failure:
+        with pytest.raises(errors.TokenUnavailable, match="rejected again") as failure:
             client.send(CALL)
         assert failure.value.retry_after == pytest.approx(60, abs=1)
         assert number or len(account.sandbox.control.requests(STATS)) == 2
@@ -292,7 +287,7 @@ def test_a_token_that_is_dropped_twice_within_a_minute_is_renewed_after_it(
     for _ in range(2):
         client.send(CALL)
         account.expire()
-    with pytest.raises(TokenUnavailable) as failure:
+    with pytest.raises(errors.TokenUnavailable) as failure:
         client.send(CALL)
     assert not failure.value.permanent
     clock.sleep(failure.value.retry_after or 0)
@@ -312,7 +307,7 @@ def test_a_revoked_session_is_found_out_once_and_for_all_though_its_token_is_you
     account.expire(refresh_tokens=True)
     account.sandbox.control.clear_requests()
     for _ in range(3):
-        with pytest.raises(GrantRejected):
+        with pytest.raises(errors.GrantRejected):
             account.process().send(CALL)
     assert account.refreshes == [400]
 
@@ -325,7 +320,7 @@ def test_a_process_with_the_old_credential_does_not_overwrite_what_came_of_the_n
     account.process(credentials=account.login()).send(CALL)
     kept = account.stored
     account.fail(STATS, **TOKEN_REFUSED)
-    with pytest.raises(TokenUnavailable, match="the connection has a new credential"):
+    with pytest.raises(errors.TokenUnavailable, match="the connection has a new credential"):
         old.send(CALL)
     assert account.stored == kept
 

@@ -17,13 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from airflow_provider_webcollect.service.errors import (
-    OutcomeUnknown,
-    RequestRejected,
-    ServiceUnreachable,
-    TokenRejected,
-    WebCollectError,
-)
+from airflow_provider_webcollect.service import errors
 from airflow_provider_webcollect.service.models import TokenRecord
 from airflow_provider_webcollect.service.settings import Credentials
 from airflow_provider_webcollect.service.tokens import Register, StoredToken, TokenStore, renewal
@@ -81,7 +75,7 @@ class Service:
             if self.revokes and (lineage := self.spent.get(refresh_token)):
                 self.living = {token: of for token, of in self.living.items() if of != lineage}
                 self.access = {token: each for token, each in self.access.items() if each[0] != lineage}
-            raise RequestRejected("spent", status=400, code="Invalid.Grant")
+            raise errors.RequestRejected("spent", status=400, code="Invalid.Grant")
         self.spent[refresh_token] = lineage
         number = next(self.numbers)
         self.living[f"r{number}"] = lineage
@@ -191,7 +185,7 @@ class Process:
             if self._use(token):
                 return
             self.rejected = token
-        raise TokenRejected("one token after the other")
+        raise errors.TokenRejected("one token after the other")
 
     def send(self, call: Any) -> TokenRecord:
         return self.world.exchange(self, call.body["refresh_token"])
@@ -352,7 +346,7 @@ class World:
         """Run a call, in the process's own greenlet."""
         try:
             process.call()
-        except WebCollectError as failure:
+        except errors.WebCollectError as failure:
             self.ended(process, f"{type(failure).__name__}: {failure}")
             # as whoever is refused does: see what the connection says now, or a while ago
             if not self.faults or self.chance.random() < 0.7:
@@ -427,12 +421,12 @@ class World:
         duration = (
             self.chance.uniform(0.1, 1) if fate == "well" else self.chance.uniform(0.1, LONGEST_EXCHANGE)
         )
-        outcome: list[TokenRecord | RequestRejected] = []
+        outcome: list[TokenRecord | errors.RequestRejected] = []
 
         def arrive() -> None:
             try:
                 outcome.append(self.service.exchange(token, self.now))
-            except RequestRejected as refusal:
+            except errors.RequestRejected as refusal:
                 outcome.append(refusal)
 
         if fate not in {"unsent", "lost"}:
@@ -440,11 +434,11 @@ class World:
         self.wait(process, duration)
         if fate == "unsent":
             sent.state = "unsent"
-            raise ServiceUnreachable("no route")
+            raise errors.ServiceUnreachable("no route")
         if fate in {"lost", "unanswered"}:
             sent.state = "lost"
-            raise OutcomeUnknown("no answer")
-        if isinstance(outcome[0], RequestRejected):
+            raise errors.OutcomeUnknown("no answer")
+        if isinstance(outcome[0], errors.RequestRejected):
             sent.state = "refused"
             raise outcome[0]
         sent.state, sent.successor = "answered", outcome[0].refresh_token
