@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -133,18 +134,13 @@ def sums(rows: list[dict[str, Any]]) -> dict[str, str]:
     }
 
 
-def by_task(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return rows by their task."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        found.setdefault(row["taskId"], []).append(row)
-    return found
-
-
 def test_analytics_shows_a_row_for_each_task(show: Show, sandbox: Sandbox, output: str) -> None:
     sandbox.control.add_task(lots=[30], name="Prices")
     found = show("analytics")
-    truth = [sums(rows) for rows in by_task(analytics(sandbox)).values()]
+    by_task = defaultdict(list)
+    for row in analytics(sandbox):
+        by_task[row["taskId"]].append(row)
+    truth = [sums(rows) for rows in by_task.values()]
     assert len(truth) == 4
     for row in (*found, *truth):
         row["cost"] = as_text(float(row["cost"]))

@@ -126,9 +126,3 @@ async def send_together(client: Client, calls: list[Call[Any]], crowd: Crowd | N
 
 def rows_of(pages: Iterable[DataPage]) -> list[dict[str, Any]]:
     return [row for page in pages for row in page.records()]
-
-
-@pytest.fixture
-def sent(sandbox: Sandbox) -> Callable[..., list[dict[str, Any]]]:
-    """What the sandbox has received, or what it has received on one path."""
-    return sandbox.control.requests

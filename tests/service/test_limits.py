@@ -11,7 +11,7 @@ import pytest
 import time_machine
 
 from airflow_provider_webcollect.sandbox import Sandbox
-from airflow_provider_webcollect.service import endpoints, validation
+from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.url_file import url_list
@@ -47,6 +47,7 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: analytics(page="x"), "`page` is 'x'", "an integer of 1 or more"),
     (lambda: analytics(page=True), "`page` is True", "an integer"),
     (lambda: analytics(page=1.5), "`page` is 1.5", "an integer"),
+    (lambda: analytics(page="9x" * 10_000), "`page` is '9x9x9x", "an integer"),
     (lambda: analytics(page_size=0), "`page_size` is 0", "from 1 to 500"),
     (lambda: analytics(page_size=501), "`page_size` is 501", "from 1 to 500"),
     (lambda: analytics(task_ids=["t"] * 101), "`task_ids` is ['t',", "at most 100 entries, not 101"),
@@ -172,6 +173,7 @@ def test_what_breaks_a_limit_is_refused_and_nothing_is_sent(
         client.send(make())
     assert what in str(refusal.value)
     assert rule in str(refusal.value)
+    assert len(str(refusal.value)) < 300
     assert isinstance(refusal.value, ValueError)
     assert refusal.value.permanent
     assert sandbox.control.requests() == []
@@ -266,12 +268,6 @@ class TestDates:
             assert analytics(start=oldest, end=today).body["start"] == oldest
             with pytest.raises(InvalidArgument, match="latest 3 months"):
                 analytics(start=before, end=today)
-
-
-def test_a_long_value_is_cut_in_the_message() -> None:
-    with pytest.raises(InvalidArgument) as refusal:
-        validation.integer("size", "9x" * 10_000)
-    assert len(str(refusal.value)) < 300
 
 
 def test_a_subclass_of_str_or_int_is_taken_as_what_it_is(client: Client, sandbox: Sandbox) -> None:
