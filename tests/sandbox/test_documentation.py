@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
@@ -14,29 +14,26 @@ from airflow_provider_webcollect.sandbox.state import Kind
 GUIDE = (Path(__file__).parents[2] / "docs/reference/sandbox.md").read_text()
 
 
-@pytest.mark.parametrize("setting", fields(Settings), ids=lambda setting: setting.name)
-def test_every_setting_is_explained(setting: Field[object]) -> None:
-    assert f"`{setting.name}`" in GUIDE
-    assert setting.metadata["description"]
-
-
-@pytest.mark.parametrize("name", [name for name in vars(Control) if not name.startswith("_")])
-def test_every_control_command_is_named(name: str) -> None:
-    assert f"`{name}(" in GUIDE
-
-
-@pytest.mark.parametrize("kind", get_args(Kind))
-def test_every_kind_of_failure_is_explained(kind: str) -> None:
-    assert f"| `{kind}` |" in GUIDE
-    assert f"``{kind}``" in (Control.fail.__doc__ or "")
+#: What a sandbox starts with.
+FOUND_THERE = (
+    *("USERNAME", "PASSWORD", "ACCESS_TOKEN", "REFRESH_TOKEN", "API_KEY", "DATAHUB_API_KEY"),
+    *("TASK_ID", "FINISHED_TASK_ID", "GROUPED_TASK_ID", "APP_ID", "UNRELEASED_APP_ID", "OTHERS_APP_ID"),
+)
 
 
 @pytest.mark.parametrize(
-    "name",
+    "told",
     [
-        *("USERNAME", "PASSWORD", "ACCESS_TOKEN", "REFRESH_TOKEN", "API_KEY", "DATAHUB_API_KEY"),
-        *("TASK_ID", "FINISHED_TASK_ID", "GROUPED_TASK_ID", "APP_ID", "UNRELEASED_APP_ID", "OTHERS_APP_ID"),
+        *(f"`{setting.name}`" for setting in fields(Settings)),
+        *(f"`{command}(" for command in vars(Control) if not command.startswith("_")),
+        *(f"| `{kind}` |" for kind in get_args(Kind)),
+        *(f"`{getattr(demo, name)}`" for name in FOUND_THERE),
     ],
 )
-def test_what_a_sandbox_starts_with_is_listed(name: str) -> None:
-    assert f"`{getattr(demo, name)}`" in GUIDE
+def test_every_setting_command_kind_of_failure_and_thing_that_is_there_is_told_of(told: str) -> None:
+    assert told in GUIDE
+
+
+def test_so_are_settings_and_kinds_of_failure_in_the_code() -> None:
+    assert all(setting.metadata["description"] for setting in fields(Settings))
+    assert all(f"``{kind}``" in (Control.fail.__doc__ or "") for kind in get_args(Kind))

@@ -26,19 +26,16 @@ def test_a_credential_in_the_headers_is_refused(client: Client) -> None:
         assert refusal(client.post("/token", body, headers)) == (400, "InvalidParameter")
 
 
-@pytest.mark.parametrize("reuse", ["refuse", "revoke"])
-def test_a_used_refresh_token_is_refused_and_may_take_its_descent_with_it(client: Client, reuse: str) -> None:
+@pytest.mark.parametrize("reuse", ["refuse", "revoke", "allow"])
+def test_a_used_refresh_token_is_refused_and_may_take_its_descent_with_it_or_is_taken(
+    client: Client, reuse: str
+) -> None:
     client.control.configure(refresh_reuse=reuse)
-    record = data(client.renew())
-    assert refusal(client.renew()) == REFUSED
-    assert is_let_in(client, record) == (reuse == "refuse")
+    record, again = data(client.renew()), client.renew()
+    assert data(again) != record if reuse == "allow" else refusal(again) == REFUSED
+    assert is_let_in(client, record) == (reuse != "revoke")
     successor = client.renew(record["refresh_token"])
-    assert data(successor) if reuse == "refuse" else refusal(successor) == REFUSED
-
-
-def test_reuse_can_be_allowed(client: Client) -> None:
-    client.control.configure(refresh_reuse="allow")
-    assert data(client.renew()) != data(client.renew())
+    assert refusal(successor) == REFUSED if reuse == "revoke" else data(successor)
 
 
 @pytest.mark.parametrize("lifetime", [86_400, 60])
