@@ -370,27 +370,24 @@ def test_a_data_app_key_that_is_missing_is_named(run: Run, monkeypatch: pytest.M
     run("app", "deprecate", "shops", "--yes").refused(3, "the connection has no extra `datahub_api_key`")
 
 
-SET_LOOP = ("task", "set-loop", "IDLE", "LOOP", "--type", "TextList", "--item", "a")
+SET_LOOP = "task set-loop IDLE LOOP --type TextList --item a"
 #: Commands that change something, with the operation; IDLE, LOOP, TEXT and URLS stand for what there is.
 CHANGES = {
-    ("task", "copy", "IDLE"): "copy_task",
-    ("task", "move", "IDLE", "--group", "2"): "move_task",
-    (*SET_LOOP, "--append"): "update_loop_items",
-    ("task", "set-params", "IDLE", "TEXT", "TextToSet=a"): "update_task_parameters",
-    ("task", "start", "IDLE"): "start_subtasks",
+    "task copy IDLE": "copy_task",
+    "task move IDLE --group 2": "move_task",
+    f"{SET_LOOP} --append": "update_loop_items",
+    "task set-params IDLE TEXT TextToSet=a": "update_task_parameters",
+    "task start IDLE": "start_subtasks",
 }
 #: Those that cannot be undone, with their question.
 FOR_EVER = {
     SET_LOOP: ("update_loop_items", "Overwrite all values of step LOOP with 1 value?"),
-    ("task", "replace-urls", "IDLE", "URLS"): ("replace_urls", "Overwrite all URLs of task IDLE with 2?"),
-    ("task", "delete", "IDLE"): ("delete_tasks", "Delete 1 task (IDLE)?"),
-    ("task", "delete", *"abcdef"): ("delete_tasks", "Delete 6 tasks (a, b, c, d, e, …)?"),
-    ("group", "delete", "2", "3"): ("delete_task_groups", "Delete 2 task groups (2, 3)?"),
-    ("task", "mark-exported", "IDLE"): (
-        "mark_exported",
-        "Count all that task IDLE has collected as exported?",
-    ),
-    ("app", "deprecate", demo.APP_ID): ("deprecate_data_app", f"Deprecate the data app {demo.APP_ID}?"),
+    "task replace-urls IDLE URLS": ("replace_urls", "Overwrite all URLs of task IDLE with 2?"),
+    "task delete IDLE": ("delete_tasks", "Delete 1 task (IDLE)?"),
+    "task delete a b c d e f": ("delete_tasks", "Delete 6 tasks (a, b, c, d, e, …)?"),
+    "group delete 2 3": ("delete_task_groups", "Delete 2 task groups (2, 3)?"),
+    "task mark-exported IDLE": ("mark_exported", "Count all that task IDLE has collected as exported?"),
+    f"app deprecate {demo.APP_ID}": ("deprecate_data_app", f"Deprecate the data app {demo.APP_ID}?"),
 }
 
 
@@ -399,15 +396,10 @@ FOR_EVER = {
     [*CHANGES.items(), *((command, operation) for command, (operation, _) in FOR_EVER.items())],
 )
 def test_a_dry_run_shows_what_would_be_sent_and_changes_nothing(
-    run: Run,
-    sandbox: Sandbox,
-    fill: Callable[[str], str],
-    command: tuple[str, ...],
-    operation: str,
-    output: str,
+    run: Run, sandbox: Sandbox, fill: Callable[[str], str], command: str, operation: str, output: str
 ) -> None:
     before = sandbox.control.tasks()
-    ended = run(*map(fill, command), "--dry-run", "-o", output)
+    ended = run(*map(fill, command.split()), "--dry-run", "-o", output)
     assert (ended.code, ended.err) == (0, "Nothing was changed.\n")
     [row] = shown(ended, output)
     assert (row["endpoint"], row["method"]) == (operation, "POST")
@@ -443,14 +435,15 @@ def test_what_cannot_be_undone_needs_a_terminal_or_the_option_yes(
     run: Run,
     sandbox: Sandbox,
     fill: Callable[[str], str],
-    command: tuple[str, ...],
+    command: str,
     question: str,
     pipe: Callable[[str], None],
 ) -> None:
     pipe("y\n")
-    run(*map(fill, command)).refused(2, fill(question), "--yes")
+    words = fill(command).split()
+    run(*words).refused(2, fill(question), "--yes")
     assert sandbox.control.requests() == []
-    assert run(*map(fill, command), "--yes").code == 0
+    assert run(*words, "--yes").code == 0
 
 
 def test_analytics_of_a_member_and_of_a_method_of_collection(run: Run) -> None:
