@@ -70,9 +70,7 @@ def test_a_text_that_is_empty_counts_as_nothing_stored(account: Account) -> None
 # A token that has ended or soon ends: renewed once, in time, and on demand.
 
 
-def test_a_token_rejected_in_the_middle_is_renewed_and_even_a_copy_is_repeated_once(
-    account: Account,
-) -> None:
+def test_a_token_rejected_in_the_middle_is_renewed_and_even_a_copy_is_repeated_once(account: Account) -> None:
     client, copy = account.process(), copy_task(demo.TASK_ID)
     client.send(copy)
     before = len(account.sandbox.control.tasks())
