@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import socket
 import threading
 from pathlib import Path
 
@@ -16,13 +15,15 @@ from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import ClientTiming, Credentials, Retries
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register
-from tests.interruption import PATIENCE, Pauses, ended_by
+from tests.interruption import Pauses, ended_by, until
 from tests.service.conftest import Connect
 from tests.service.servers import answer, make_authority, query_number, refusal, serving
 
 pytestmark = pytest.mark.usefixtures("plain_environment")
 
 CALL = endpoints.get_running_counts()
+#: What a server has received over a connection that was closed.
+NOTHING = b"\r\n\r\n"
 TOKEN = {"access_token": "new", "refresh_token": "next", "expires_in": "86399", "token_type": "Bearer"}
 
 
@@ -136,22 +137,12 @@ def test_nothing_is_sent_over_a_connection_that_took_long(
     stop: Stop, stoppable: Connect, tmp_path: Path
 ) -> None:
     authority, context = make_authority(tmp_path)
-    received: list[bytes] = []
-
-    def serve_late(listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        stop.set()
-        with context.wrap_socket(connection, server_side=True) as secure:
-            received.append(secure.recv(65536))
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve_late, args=(listener,), daemon=True)
-        thread.start()
-        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
-        with stoppable(base_url=url, ca_file=str(authority)) as client, pytest.raises(Stopped):
+    context.sni_callback = lambda *_: stop.set()
+    with serving(lambda _: answer({}), context) as server:
+        with stoppable(base_url=server.url, ca_file=str(authority)) as client, pytest.raises(Stopped):
             client.send(CALL)
-        thread.join(PATIENCE)
-    assert received == [b""]
+        until(lambda: server.received)
+    assert server.received == [NOTHING]
 
 
 class Registers(MemoryTokenStore):
