@@ -13,19 +13,19 @@ import tempfile
 import threading
 import time
 from collections import ChainMap
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+from airflow_provider_webcollect.sandbox import Sandbox
+from tests.storages import Storage
 
+if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-    from airflow_provider_webcollect.sandbox import Sandbox
     from tests.airflow.landings import Landing
-    from tests.storages import Storage
 
 assert "airflow" not in sys.modules, "Airflow was imported before its home was set"
 # where tests/conftest.py puts temporary folders: every DAG run commits to the database a dozen times

@@ -11,10 +11,11 @@ import json
 import sqlite3
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pendulum
@@ -22,9 +23,6 @@ from airflow.providers.common.compat.sdk import DAG
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.settings import Session
 from sqlalchemy import text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _numbers = itertools.count(1)
 

@@ -7,26 +7,23 @@ import json
 from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fsspec
 from airflow.providers.common.compat.sdk import Asset
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
-from tests.airflow.dag_runs import run_tasks
+from tests.airflow.dag_runs import FinishedRun, run_tasks
 from tests.airflow.executions import execute
 
 if AIRFLOW_V_3_0_PLUS:
     from airflow.sdk.io import attach as attach
 else:
     from airflow.io.store import attach as attach
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.airflow.dag_runs import FinishedRun
 
 RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(0)}
 #: Options of the transfer: to a table of Delta Lake, and to one that grows.

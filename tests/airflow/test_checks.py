@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -14,6 +14,7 @@ from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.review import in_review
 from airflow_provider_webcollect.operators.webcollect import WebCollectAcceptLandingOperator
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import Task, execute, on_sandbox
@@ -29,9 +30,6 @@ from tests.airflow.landings import (
     transfer,
     without_duration,
 )
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = on_sandbox()
 

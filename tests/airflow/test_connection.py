@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from airflow_provider_webcollect.hooks.connection import WebCollectConnection
 from airflow_provider_webcollect.hooks.connection_fields import FIELDS
 from airflow_provider_webcollect.hooks.token_store import make_token_store
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.settings import Settings
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, StoredToken, TokenStore
 from tests.airflow.executions import Connect
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_provider_webcollect.hooks.connection import WebCollectConnection
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 CONNECTED = (True, "Connected; 0 tasks are extracting, 0 waiting.")

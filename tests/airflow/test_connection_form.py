@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +20,11 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow_provider_webcollect.get_provider_info import get_provider_info
 from airflow_provider_webcollect.hooks.connection import WebCollectConnection
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.settings import Credentials, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from flask.testing import FlaskClient
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 AIRFLOW = Path(airflow.__file__).parent
 SECRETS = {name: f"secret-{name}" for name in ("refresh_token", "access_token", "api_key", "datahub_api_key")}

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from airflow.models import Connection
@@ -24,14 +24,12 @@ from airflow_provider_webcollect.operators.landings import (
     WebCollectCleanLandingOperator,
     WebCollectVerifyLandingOperator,
 )
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import make_dag
 from tests.airflow.executions import Said, Task, on_sandbox
 from tests.airflow.landings import RETRIES, land, make_transfer
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.storages import Storage
+from tests.storages import Storage
 
 pytestmark = on_sandbox()
 TASK = {"task_id": "t"}

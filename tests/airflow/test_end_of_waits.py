@@ -16,11 +16,12 @@ import re
 import signal
 import time
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from airflow.exceptions import AirflowRescheduleException
@@ -40,6 +41,7 @@ from airflow.settings import Session
 from sqlalchemy import select, update
 
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.sensors.webcollect import (
     WebCollectCapacitySensor,
     WebCollectTaskStatusSensor,
@@ -49,11 +51,6 @@ from tests.airflow.executions import Connect, Store, Task, on_sandbox
 from tests.airflow.waits import MODES, SENSORS, STATUS_PATHS, outcome
 from tests.conftest import ALL_HISTORIES
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = on_sandbox(wait_seconds=0.2, run_seconds=0.4, stale_seconds=0, subtasks=2)
 

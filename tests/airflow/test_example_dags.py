@@ -7,7 +7,7 @@ import json
 import re
 import runpy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import pytest
@@ -15,6 +15,7 @@ from airflow.models import Variable
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect import read_landing
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.sandbox.demo import TASK_ID
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.examples import (  # noqa: F401  # warehouses is a fixture
@@ -29,10 +30,7 @@ from tests.airflow.examples import (  # noqa: F401  # warehouses is a fixture
 )
 from tests.airflow.executions import Connect, Task, execute, on_sandbox
 from tests.airflow.landings import landed, make_transfer, table_rows
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.storages import Storage
+from tests.storages import Storage
 
 pytestmark = on_sandbox("warehouses", enforce_limits=True, speed=300, stale_seconds=60)
 

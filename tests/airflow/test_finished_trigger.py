@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 from tests.airflow.event_triggers import Store, Triggerer, triggerer
 from tests.airflow.executions import on_sandbox
 from tests.airflow.waits import other_tasks, until
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = on_sandbox(stale_seconds=0, wait_seconds=10, run_seconds=90)
 from_3_3 = pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="Airflow 3.3 has a state store")

@@ -11,24 +11,20 @@ import io
 import json
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 
 from airflow_provider_webcollect.hooks.token_store import VariableTokenStore
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service import endpoints, models
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import InvalidArgument, TokenUnavailable, WebCollectError
 from tests.airflow.executions import Task
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 

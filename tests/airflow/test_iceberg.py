@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,16 +19,13 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectCleanLandingOperator,
     WebCollectVerifyLandingOperator,
 )
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.executions import Task, execute, on_sandbox
 from tests.airflow.landings import land, make_transfer, transfer
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyiceberg.catalog import Catalog
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 pytest.importorskip(
     "pyiceberg.catalog.sql", exc_type=ImportError, reason="the SQL catalog needs SQLAlchemy 2"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath
@@ -19,10 +19,7 @@ from airflow_provider_webcollect.operators.webcollect import (
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import Task, execute, on_sandbox
-from tests.airflow.landings import make_transfer, manifest
-
-if TYPE_CHECKING:
-    from tests.airflow.landings import Landing
+from tests.airflow.landings import Landing, make_transfer, manifest
 
 pytestmark = on_sandbox()
 

@@ -6,8 +6,9 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -20,14 +21,9 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_provider_webcollect.assets import create_asset
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.sandbox import Sandbox
 from tests.airflow.executions import Task, execute, on_sandbox
-from tests.airflow.landings import GROWING, TABLE, make_transfer, transfer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.airflow.landings import Landing
+from tests.airflow.landings import GROWING, TABLE, Landing, make_transfer, transfer
 
 pytestmark = on_sandbox()
 

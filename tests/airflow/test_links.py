@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -18,15 +18,13 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectMarkExportedOperator,
     WebCollectStartSubTasksOperator,
 )
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag
 from tests.airflow.executions import Connect, Task, execute
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 TEMPLATE = "https://service.example/tasks/{task_id}?tab=data"
 FOLDERS = "https://storage.example/{bucket}/{path}/?x={y}"

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_webcollect.landing.errors import NothingLanded
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers.landing_to_warehouse import WebCollectLoadOperator
 from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
 from tests.airflow.examples import load as example
 from tests.airflow.executions import execute, on_sandbox
-from tests.airflow.landings import GROWING, make_transfer, transfer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.airflow.landings import Landing
+from tests.airflow.landings import GROWING, Landing, make_transfer, transfer
 
 pytestmark = on_sandbox()
 

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from airflow_provider_webcollect.sandbox import Sandbox
 from demo.real_airflow import RealAirflow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from playwright.sync_api import Page
-
-    from airflow_provider_webcollect.sandbox import Sandbox
 
 CONN_ID = "webcollect_default"
 #: Who may sign in: the roles are their names, and their passwords.

@@ -6,19 +6,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
 from demo.airflow_api import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from demo.real_airflow import RealAirflow
+from demo.real_airflow import RealAirflow
 
 pytestmark = [pytest.mark.real_airflow, pytest.mark.at_night]
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
+from playwright.sync_api import Page
 
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
 from demo import browser
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from playwright.sync_api import Page
-
-    from demo.real_airflow import RealAirflow
+from demo.real_airflow import RealAirflow
 
 pytestmark = [
     pytest.mark.real_airflow,

@@ -6,17 +6,14 @@ import json
 import shlex
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_provider_webcollect.sandbox import Control
 from tests.airflow_commands import in_shell, shell_environment
 from tests.sandbox.command import Running
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.real_airflow,

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
+from demo.airflow_api import TaskInstance
+from demo.real_airflow import RealAirflow
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from demo.airflow_api import TaskInstance
-    from demo.real_airflow import RealAirflow
 
 pytestmark = [pytest.mark.real_airflow, pytest.mark.at_night]
 DAGS = ("waits.py",)

@@ -6,9 +6,11 @@ import datetime
 import json
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import urlencode
 
 import pytest
@@ -19,18 +21,12 @@ from demo import browser
 from demo.airflow_api import AirflowProblem
 from demo.landing import prove
 from demo.main_job import DAG_ID
-from demo.real_airflow import COMPONENTS
+from demo.real_airflow import COMPONENTS, RealAirflow
 from tests.contract.client_requests import RequestContract
 from tests.interruption import PATIENCE
 from tests.real_airflow.conftest import PEOPLE
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from demo.real_airflow import RealAirflow
-
-    Ask: TypeAlias = Callable[..., requests.Response]
+Ask: TypeAlias = Callable[..., requests.Response]
 
 pytestmark = pytest.mark.real_airflow
 STATUS = "/cloudextraction/statuses/v2"

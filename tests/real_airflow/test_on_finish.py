@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox, Settings, demo
 from demo.landing import prove
+from demo.real_airflow import RealAirflow
 from tests.contract.client_requests import RequestContract
 from tests.interruption import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from demo.real_airflow import RealAirflow
 
 pytestmark = [
     pytest.mark.real_airflow,

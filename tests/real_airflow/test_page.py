@@ -7,21 +7,17 @@ import copy
 import datetime
 import os
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from playwright.sync_api import Locator, Page, Request, Route
 
 from airflow_provider_webcollect.sandbox import Sandbox, Settings, demo
 from demo import browser
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from playwright.sync_api import Locator, Page, Request, Route
-
-    from demo.real_airflow import RealAirflow
+from demo.real_airflow import RealAirflow
 
 pytestmark = [
     pytest.mark.real_airflow,
