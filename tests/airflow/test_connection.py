@@ -22,6 +22,8 @@ from tests.airflow.executions import Connect
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 CONNECTED = (True, "Connected; 0 tasks are extracting, 0 waiting.")
+UNTRIED = "The refresh token itself was not tried"
+SECRET = "very-secret"
 
 
 @pytest.fixture
@@ -92,22 +94,25 @@ def test_a_uri_says_the_same_as_json(read: Any) -> None:
     assert from_uri.settings.base_url == "https://api.example.com:8443"
 
 
+MEANING_TRUE = [True, 1, "true", "True", "TRUE", "t", "yes", "y", "Y", "on", "1", " on "]
+MEANING_FALSE = [False, 0, "false", "False", "f", "no", "n", "off", "OFF", "0", "", None]
+
+
 @pytest.mark.parametrize(
-    ("spellings", "meaning"),
+    ("name", "spellings", "meaning"),
     [
-        ([True, 1, "true", "True", "TRUE", "t", "yes", "y", "Y", "on", "1", " on "], True),
-        ([False, 0, "false", "False", "f", "no", "n", "off", "OFF", "0", "", None], False),
+        ("api_key_everywhere", MEANING_TRUE, True),
+        ("api_key_everywhere", MEANING_FALSE, False),
+        *((name, [50, 50.0, "50", "50.0", " 50 "], 50) for name in ("read_timeout", "status_batch_size")),
     ],
 )
-def test_booleans_are_read_however_a_form_spells_them(read: Any, spellings: list[Any], meaning: bool) -> None:
-    found = [read(extra={"api_key_everywhere": each}).credentials.api_key_everywhere for each in spellings]
-    assert found == [meaning] * len(spellings)
-
-
-@pytest.mark.parametrize("number", [50, 50.0, "50", "50.0", " 50 "])
-def test_numbers_are_read_however_a_form_spells_them(read: Any, number: Any) -> None:
-    connection = read(extra={"read_timeout": number, "status_batch_size": number})
-    assert (connection.settings.read_timeout, connection.status_batch_size) == (50.0, 50)
+def test_values_are_read_however_a_form_spells_them(
+    read: Any, name: str, spellings: list[Any], meaning: Any
+) -> None:
+    meant = read(extra={name: meaning})
+    assert [read(extra={name: spelling}) for spelling in spellings] == [meant] * len(spellings)
+    # without it, it is false
+    assert (meant == read(extra={})) is (meaning is False)
 
 
 @pytest.mark.parametrize("mask", ["***", "RATHER_LONG_SENSITIVE_FIELD_PLACEHOLDER", " *** "])
@@ -162,55 +167,46 @@ def test_what_the_form_suggests_is_what_a_connection_without_it_has(read: Any) -
     assert read(extra={name: str(value) for name, value in suggested.items()}) == read(extra={})
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("read_timeout", "0"), ("requests_per_second", "-1"), ("status_batch_size", "0")),
-        *(("total_timeout", "inf"), ("max_response_bytes", "0"), ("timezone", "Mars/Olympus")),
-        *(("datahub_url", "not a url"), ("datahub_url", "very-secret")),
-        *(
-            ("datahub_url", f"https://{address}")
-            for address in (
-                "api.example.com/?key=very-secret",
-                "api.example.com/#very-secret",
-                "me:very-secret?@api.example.com",
-            )
-        ),
-        ("refresh_token", {"refresh_token": "very-secret"}),
-        ("api_key", ["very-secret"]),
-    ],
-)
-def test_a_wrong_extra_is_named_and_shows_no_secret(read: Any, name: str, value: Any) -> None:
-    with pytest.raises(WebCollectError) as refusal:
-        read(password="very-secret", extra={"access_token": "very-secret", name: value})
-    assert name in str(refusal.value)
-    assert "very-secret" not in f"{refusal.value!r} {refusal.value} {refusal.value.__cause__!r}"
+AN_URL = "it must be an http(s) URL without user, query and fragment"
 
 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("read_timeout", "soon", "is a string of 4 characters; it must be a number"),
-        ("connect_timeout", [3], "is a list; it must be a number"),
-        ("requests_per_second", {"a": 1}, "is an object; it must be a number"),
-        ("max_response_bytes", "8 MB", "is a string of 4 characters; it must be an integer"),
-        ("max_response_bytes", 0.5, "is 0.5; it must be an integer"),
-        ("status_batch_size", 101, "is 101; it must be an integer from 1 to 100"),
-        ("status_batch_size", True, "is True; it must be an integer from 1 to 100"),
-        ("api_key_everywhere", "perhaps", "is a string of 7 characters; it must be true or false"),
-        ("api_key_everywhere", 2, "is 2; it must be true or false"),
-        ("token_refresh", "a-pasted-token", "is a string of 14 characters; it must be one of auto, keeper"),
-        ("refresh_token", 123456, "is a number; it must be a string"),
-        ("api_key", True, "is a boolean; it must be a string"),
-        ("ca_file", ["a"], "is a list; it must be a string"),
+        ("extra read_timeout", "soon", "is a string of 4 characters; it must be a number"),
+        ("extra connect_timeout", [3], "is a list; it must be a number"),
+        ("extra requests_per_second", {"a": 1}, "is an object; it must be a number"),
+        ("extra max_response_bytes", "8 MB", "is a string of 4 characters; it must be an integer"),
+        ("extra max_response_bytes", 0.5, "is 0.5; it must be an integer"),
+        ("extra status_batch_size", 101, "is 101; it must be an integer from 1 to 100"),
+        ("extra status_batch_size", True, "is True; it must be an integer from 1 to 100"),
+        ("extra status_batch_size", "0", "is a string of 1 characters; it must be an integer from 1 to 100"),
+        ("extra api_key_everywhere", "perhaps", "is a string of 7 characters; it must be true or false"),
+        ("extra api_key_everywhere", 2, "is 2; it must be true or false"),
+        ("extra token_refresh", SECRET, "is a string of 11 characters; it must be one of auto, keeper"),
+        ("extra refresh_token", 123456, "is a number; it must be a string"),
+        ("extra refresh_token", {"refresh_token": SECRET}, "is an object; it must be a string"),
+        ("extra api_key", True, "is a boolean; it must be a string"),
+        ("extra api_key", [SECRET], "is a list; it must be a string"),
+        ("extra ca_file", ["a"], "is a list; it must be a string"),
+        ("read_timeout", "0", "is 0.0; it must be a number of seconds above 0"),
+        ("total_timeout", "inf", "is inf; it must be a number of seconds above 0"),
+        ("requests_per_second", "-1", "is -1.0; it must be 0, or 0.01 or more"),
+        ("max_response_bytes", "0", "is 0; it must be an integer from 1 to 1099511627776"),
+        ("timezone", "Mars", "is 'Mars'; it must name a time zone, such as Asia/Shanghai"),
+        ("datahub_url", SECRET, f"is a string of 11 characters; {AN_URL}"),
+        ("datahub_url", f"https://api.example.com/?key={SECRET}", f"is 'https://api.example.com/'; {AN_URL}"),
+        ("datahub_url", f"https://api.example.com/#{SECRET}", f"is 'https://api.example.com/'; {AN_URL}"),
+        ("datahub_url", f"https://me:{SECRET}?@a.example", f"is a string of 33 characters; {AN_URL}"),
     ],
 )
-def test_a_wrong_extra_is_refused_with_what_it_is_and_what_it_must_be(
+def test_a_wrong_extra_is_refused_with_what_it_is_and_what_it_must_be_but_shows_no_secret(
     read: Any, name: str, value: Any, said: str
 ) -> None:
     with pytest.raises(InvalidArgument) as refusal:
-        read(extra={name: value})
-    assert str(refusal.value) == f"`extra {name}` {said}"
+        read(password=SECRET, extra={"access_token": SECRET, name.removeprefix("extra "): value})
+    assert str(refusal.value) == f"`{name}` {said}"
+    assert SECRET not in f"{refusal.value!r} {refusal.value.__cause__!r}"
 
 
 @pytest.mark.parametrize(
@@ -322,18 +318,33 @@ def test_a_working_token_passes_and_changes_nothing(answer: Any, sandbox: Sandbo
     assert [request["path"] for request in sandbox.control.requests()] == ["/cloudextraction/task/stats"]
 
 
-@pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
-def test_a_refresh_token_is_not_spent_by_the_test(answer: Any, sandbox: Sandbox) -> None:
+@pytest.mark.parametrize(
+    "beside",
+    [{}, {"access_token": "yesterday's"}, {"api_key": demo.API_KEY}, {"token_refresh": "keeper"}],
+    ids=str,
+)
+def test_a_refresh_token_is_not_spent_by_the_test_nor_judged_by_what_is_beside_it(
+    answer: Any, sandbox: Sandbox, beside: dict[str, str]
+) -> None:
+    passed, said = answer(extra={"refresh_token": sandbox.refresh_token, **beside})
+
+    assert passed
+    assert UNTRIED in said
+    assert "will not work" not in said
+    assert sandbox.control.requests("/token") == []
+
+
+def test_a_stored_token_is_tested_and_says_nothing_of_the_refresh_token_once_it_has_ended(
+    answer: Any, hook: WebCollectHook, sandbox: Sandbox
+) -> None:
+    assert hook.get_running_counts()
+    assert answer() == CONNECTED
+    sandbox.control.expire_tokens()
     passed, said = answer()
 
     assert passed
-    assert "The refresh token itself was not tried" in said
-    assert sandbox.control.requests("/token") == []
-    hook = WebCollectHook()
-    assert hook.get_running_counts()
-    assert hook.test_connection() == CONNECTED
+    assert UNTRIED in said
     assert len(sandbox.control.requests("/token")) == 1
-    hook.client.close()
 
 
 @pytest.mark.parametrize("credential", ["refresh_token", "access_token", "api_key"])
@@ -345,37 +356,6 @@ def test_a_page_is_never_taken_for_the_service(
     passed, said = answer(extra={credential: getattr(sandbox, credential)})
     assert not passed
     assert "the connection's host is probably not the service's base URL" in said
-
-
-@pytest.mark.parametrize(
-    "beside", [{"access_token": "yesterday's"}, {"api_key": demo.API_KEY}, {"token_refresh": "keeper"}]
-)
-def test_what_is_beside_a_refresh_token_says_nothing_of_it(
-    answer: Any, sandbox: Sandbox, beside: dict[str, str]
-) -> None:
-    passed, said = answer(extra={"refresh_token": sandbox.refresh_token, **beside})
-
-    assert passed
-    assert "The refresh token itself was not tried" in said
-    assert "will not work" not in said
-    if "token_refresh" not in beside:
-        hook = WebCollectHook()
-        assert hook.get_running_counts()
-        hook.client.close()
-
-
-def test_a_stored_token_that_has_ended_says_nothing_of_the_refresh_token(
-    answer: Any, sandbox: Sandbox
-) -> None:
-    answer()
-    hook = WebCollectHook()
-    assert hook.get_running_counts()
-    sandbox.control.expire_tokens()
-    passed, said = hook.test_connection()
-
-    assert passed
-    assert "The refresh token itself was not tried" in said
-    hook.client.close()
 
 
 @pytest.mark.beyond_the_contract
