@@ -10,10 +10,10 @@ import os
 import secrets
 import sys
 import tempfile
-import threading
 import time
 from collections import ChainMap
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -211,20 +211,17 @@ def task(sandbox: Sandbox) -> dict[str, Any]:
 @pytest.fixture
 def after_requests(sandbox: Sandbox) -> Iterator[Callable[..., None]]:
     """Does something once the service got that number of requests: ``(count, path, action, *arguments)``."""
-    threads: list[threading.Thread] = []
 
     def wait_and_do(count: int, path: str, action: Callable[..., None], *arguments: Any) -> None:
         while sum(sandbox.control.counters().get(path, {}).values()) < count:
             time.sleep(0.02)
         action(*arguments)
 
-    def plan(*arguments: Any) -> None:
-        threads.append(threading.Thread(target=wait_and_do, args=arguments))
-        threads[-1].start()
-
-    yield plan
-    for thread in threads:
-        thread.join()
+    planned: list[Future[None]] = []
+    with ThreadPoolExecutor() as pool:
+        yield lambda *arguments: planned.append(pool.submit(wait_and_do, *arguments))
+    for action in planned:
+        action.result()
 
 
 @pytest.fixture
