@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 from typing import Any
 
@@ -118,8 +116,7 @@ class TestWarnAndQuarantine:
             extra = reported(changed.destination, changed.task, **options)
         assert "columns.price.filled: filled in 0 % of 30 rows" in caplog.text
         event = LandingEvent.of(extra)
-        assert event is not None
-        assert (event.rows, event.quarantined_rows, event.filled["price"]) == (30, 0, 0)  # type: ignore[index]
+        assert (event.rows, event.quarantined_rows, event.filled["price"]) == (30, 0, 0)
         assert extra["checks"] == [
             {"check": "rows.min", "state": "passed", "expected": "at least 10", "found": "30 rows"},
             {
@@ -177,29 +174,3 @@ def test_checks_may_come_from_templates(changed: Landing) -> None:
     checks = {"columns": {"{{ 'price' }}": {"filled": "{{ 0.95 }}"}}, "rows": {"min": "{{ 5 }}"}}
     run = changed.run(checks=checks, on_failed_checks="{{ 'warn' }}")
     assert [each["state"] for each in run.xcoms["land"]["checks"]] == ["passed", "failed"]
-
-
-@pytest.mark.parametrize("way", ["fail", "warn"])
-def test_data_quality_is_told_of_the_source_to_openlineage(changed: Landing, way: str) -> None:
-    pytest.importorskip("airflow.providers.openlineage")
-    from openlineage.client.serde import Serde
-
-    fails = way == "fail"
-    operator = make_transfer(changed.destination, changed.task, checks=CHECKS, on_failed_checks=way)
-    with pytest.raises(AirflowFailException) if fails else contextlib.nullcontext():
-        execute(operator)
-    tell = "get_openlineage_facets_on_failure" if fails else "get_openlineage_facets_on_complete"
-    found = getattr(operator, tell)(None)
-    (task,) = (json.loads(Serde.to_json(each)) for each in found.inputs)
-    assertions = task["inputFacets"]["dataQualityAssertions"]["assertions"]
-    assert [(each["assertion"], each["success"], each.get("column")) for each in assertions] == [
-        ("rows.min", True, None),
-        ("columns.price.filled", False, "price"),
-    ]
-    assert len(found.outputs) == (0 if fails else 1)
-    metrics = task["inputFacets"].get("dataQualityMetrics")
-    if fails:
-        assert metrics is None
-    else:
-        assert metrics["rowCount"] == 30
-        assert metrics["columnMetrics"]["price"]["count"] == 0

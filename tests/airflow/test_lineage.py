@@ -40,11 +40,12 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> HookLineageCollector:
 class Extracted:
     """What OpenLineage's extraction finds after the transfer has been executed."""
 
-    def __init__(self, state: str = "success", **arguments: Any) -> None:
+    def __init__(self, landing: Landing, state: str = "success", **arguments: Any) -> None:
         manager = pytest.importorskip("airflow.providers.openlineage.extractors.manager").ExtractorManager()
         from openlineage.client.serde import Serde
 
-        operator = make_transfer(**arguments)
+        source = None if "sources" in arguments else landing.task
+        operator = make_transfer(landing.destination, source, **arguments)
         with pytest.raises(AirflowException) if state == "failed" else contextlib.nullcontext():
             execute(operator)
         run, ti = SimpleNamespace(run_id="run"), SimpleNamespace(try_number=1, map_index=-1)
@@ -52,8 +53,9 @@ class Extracted:
         found = manager.extract_metadata(run, operator, task_instance_state=state, task_instance=ti)
         self.inputs = [(each.namespace, each.name) for each in found.inputs]
         self.outputs = [(each.namespace, each.name) for each in found.outputs]
-        #: The outputs as OpenLineage sends them.
+        #: Both as OpenLineage sends them.
         self.sent: list[dict[str, Any]] = [json.loads(Serde.to_json(each)) for each in found.outputs]
+        self.read: list[dict[str, Any]] = [json.loads(Serde.to_json(each)) for each in found.inputs]
 
     def rows_written(self) -> list[int]:
         return [each["outputFacets"]["outputStatistics"]["rowCount"] for each in self.sent]
@@ -62,10 +64,10 @@ class Extracted:
 class TestOpenLineage:
     @pytest.mark.parametrize("form", [{"file_format": "parquet"}, TABLE])
     def test_a_task_goes_into_a_folder_or_table_with_schema_and_counts(
-        self, landing: Landing, folder: tuple[str, str], arguments: dict[str, Any], form: dict[str, str]
+        self, landing: Landing, folder: tuple[str, str], form: dict[str, str]
     ) -> None:
         types = {"columns": ["title", "price"], "column_types": {"price": "float64"}}
-        found = Extracted(on_cast_error="null", **arguments, **types, **form)
+        found = Extracted(landing, on_cast_error="null", **types, **form)
 
         netloc = urlsplit(landing.sandbox.url).netloc
         assert found.inputs == [(f"webcollect://{netloc}", landing.task_id)]
@@ -78,54 +80,64 @@ class TestOpenLineage:
             assert sent["outputFacets"]["outputStatistics"]["size"] == landing.manifest()["bytes"]
 
     @pytest.fixture
-    def arguments(self, landing: Landing) -> dict[str, Any]:
-        """Those of the transfer."""
-        return {"collection_task_id": landing.task_id, "destination": landing.destination}
-
-    @pytest.fixture
     def folder(self, destination: str) -> tuple[str, str]:
         """The namespace and the name of the destination."""
         return "file", destination.removeprefix("file://")
 
-    def test_each_of_many_sources_has_a_folder(self, sandbox: Sandbox, source: Task, tmp_path: Path) -> None:
-        other = sandbox.control.add_task(lots=[7])["task_id"]
-        batch = {"collection_task_id": source["task_id"], "lotno": "000002"}
-        found = Extracted(sources=[batch, other], destination=f"file://{tmp_path}")
+    def test_each_of_many_sources_has_a_folder(self, landing: Landing, folder: tuple[str, str]) -> None:
+        other = landing.sandbox.control.add_task(lots=[7])["task_id"]
+        batch = {"collection_task_id": landing.task_id, "lotno": "000002"}
+        found = Extracted(landing, sources=[batch, other])
 
-        names = [f"{source['task_id']}/000002", other]
+        names = [f"{landing.task_id}/000002", other]
         assert [name for _, name in found.inputs] == names
-        assert [name for _, name in found.outputs] == [f"{tmp_path}/{name}" for name in names]
+        assert [name for _, name in found.outputs] == [f"{folder[1]}/{name}" for name in names]
         assert found.rows_written() == [150, 7]
         assert all("schema" not in each["facets"] for each in found.sent)
 
-    def test_what_did_not_land_is_not_claimed(
-        self, destination: str, source: Task, folder: tuple[str, str]
-    ) -> None:
-        found = Extracted("failed", collection_task_id="no-such-task", destination=destination)
+    def test_what_did_not_land_is_not_claimed(self, landing: Landing, folder: tuple[str, str]) -> None:
+        found = Extracted(landing, "failed", collection_task_id="no-such-task")
 
         # the listener names the outlets of a task that says nothing else
         assert (found.inputs, found.outputs) == ([], [folder])
         assert not any(each.get("outputFacets") or each["facets"] for each in found.sent)
         # of many sources those that landed are claimed
-        sources = [source["task_id"], "no-such-task"]
-        found = Extracted("failed", sources=sources, destination=f"{destination}-of-many")
-        assert [name for _, name in found.inputs] == [source["task_id"]]
+        found = Extracted(landing, "failed", sources=[landing.task_id, "no-such-task"])
+        assert [name for _, name in found.inputs] == [landing.task_id]
         assert found.rows_written() == [400]
 
     def test_what_another_run_has_landed_is_not_claimed_as_written(
-        self, landing: Landing, arguments: dict[str, Any], folder: tuple[str, str]
+        self, landing: Landing, folder: tuple[str, str]
     ) -> None:
         landing.transfer()
-        found = Extracted(if_exists="skip", **arguments)
+        found = Extracted(landing, if_exists="skip")
         assert (found.outputs, found.rows_written()) == ([folder], [0])
 
-    def test_an_incremental_landing_has_written_what_was_new(
-        self, landing: Landing, arguments: dict[str, Any]
-    ) -> None:
+    def test_an_incremental_landing_has_written_what_was_new(self, landing: Landing) -> None:
         landing.transfer(**GROWING)
         landing.grow()
         for rows in (30, 0):
-            assert Extracted(**arguments, **GROWING).rows_written() == [rows]
+            assert Extracted(landing, **GROWING).rows_written() == [rows]
+
+    @pytest.mark.parametrize(("state", "way"), [("failed", "fail"), ("success", "warn")])
+    def test_what_checks_have_found_is_told_of_the_source(
+        self, landing: Landing, state: str, way: str
+    ) -> None:
+        landing.sandbox.control.change_rows(landing.task_id, "price", "empty", from_row=0)
+        checks = {"rows": {"min": 10}, "columns": {"price": {"filled": 0.95}}}
+        found = Extracted(landing, state, checks=checks, on_failed_checks=way)
+
+        facets = found.read[0]["inputFacets"]
+        assertions = facets["dataQualityAssertions"]["assertions"]
+        assert [(each["assertion"], each["success"], each.get("column")) for each in assertions] == [
+            ("rows.min", True, None),
+            ("columns.price.filled", False, "price"),
+        ]
+        assert len(found.outputs) == (0 if state == "failed" else 1)
+        assert ("dataQualityMetrics" in facets) is (state == "success")
+        if state == "success":
+            assert facets["dataQualityMetrics"]["rowCount"] == 400
+            assert facets["dataQualityMetrics"]["columnMetrics"]["price"]["count"] == 0
 
     def test_what_a_task_declares_about_collection_tasks_is_understood(self, sandbox: Sandbox) -> None:
         utils = pytest.importorskip("airflow.providers.openlineage.utils.utils")
