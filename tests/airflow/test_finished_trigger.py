@@ -177,12 +177,13 @@ class TestTheWatch:
 
 @from_3_3
 class TestOverARestart:
-    async def test_a_run_that_ended_meanwhile_is_reported_and_no_run_twice(
+    async def test_a_run_that_ended_meanwhile_is_reported_and_no_run_twice_though_the_list_changes(
         self, sandbox: Sandbox, task_id: str
     ) -> None:
         store, reported = Store(), []
-        for run in (1, 2, 3):
-            async with triggerer(watching(task_id), store) as running:
+        other = sandbox.control.add_task(lots=[1])["task_id"]
+        for run, watched in ((1, [task_id]), (2, [task_id]), (3, [task_id, other])):
+            async with triggerer(watching(*watched), store) as running:
                 await store.holds(run)
                 await polls(sandbox, 3)
             reported += running.runs()
@@ -204,18 +205,6 @@ class TestOverARestart:
             await running.reported(1)
 
         assert running.payloads == killed.payloads
-
-    async def test_another_task_in_the_list_leaves_what_is_known_of_the_first(
-        self, sandbox: Sandbox, task_id: str
-    ) -> None:
-        store, other = Store(), sandbox.control.add_task(lots=[1])["task_id"]
-        async with triggerer(watching(task_id), store):
-            await store.holds(1)
-        run_to_the_end(sandbox, task_id)
-        async with triggerer(watching(task_id, other), store) as running:
-            await running.reported(1)
-
-        assert running.runs() == [2]
 
     @pytest.mark.parametrize("value", ["not a mark", {"run": "two"}], ids=repr)
     async def test_what_is_remembered_but_makes_no_sense_is_not_built_upon(
