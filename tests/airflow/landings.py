@@ -59,8 +59,7 @@ def transfer(
     :param tries: as of :func:`~tests.airflow.executions.execute`, as is ``run_id``.
     """
     operator = make_transfer(destination, source, **arguments)
-    summary: dict[str, Any] = execute(operator, tries=tries, run_id=run_id)
-    return summary
+    return execute(operator, tries=tries, run_id=run_id)
 
 
 def reported(destination: str, source: dict[str, Any] | None = None, **arguments: Any) -> dict[str, Any]:
@@ -68,8 +67,7 @@ def reported(destination: str, source: dict[str, Any] | None = None, **arguments
     asset, event = Asset(f"{destination}-asset"), SimpleNamespace(extra={})
     operator = make_transfer(destination, source, outlets=[asset], **arguments)
     execute(operator, outlet_events={asset: event})
-    extra: dict[str, Any] = event.extra
-    return extra
+    return event.extra
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,7 @@ LEFTOVER = "part-00009-0badcafe.jsonl"
 
 
 def verify(destination: Any) -> dict[str, Any]:
-    operator = WebCollectVerifyLandingOperator(task_id="verify", destination=destination)
-    result: dict[str, Any] = execute(operator)
-    return result
+    return execute(WebCollectVerifyLandingOperator(task_id="verify", destination=destination))
 
 
 def test_verify_says_what_has_landed(source: Task, destination: str) -> None:
