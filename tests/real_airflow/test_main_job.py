@@ -88,11 +88,6 @@ def failed(airflow: RealAirflow, landed: tuple[Path, str]) -> str:
     return run_id
 
 
-def as_told(moment: str) -> str:
-    """Return a moment of Airflow's API in the way of the page."""
-    return datetime.datetime.fromisoformat(moment).isoformat()
-
-
 @pytest.fixture(scope="module")
 def ask(airflow: RealAirflow, landed: tuple[Path, str]) -> Ask:
     """Asks for a route of the page as a person; as nobody for None."""
@@ -189,7 +184,8 @@ class TestPage:
         (series,) = [each for each in shown if each["dag_id"] == DAG_ID]
         (run,) = series["runs"]
 
-        assert (run["run_id"], run["ended_at"]) == (landed[1], as_told(event["timestamp"]))
+        ended_at = datetime.datetime.fromisoformat(event["timestamp"]).isoformat()
+        assert (run["run_id"], run["ended_at"]) == (landed[1], ended_at)
         assert run["rows"] == event["extra"]["rows"] == 600
         assert run["commit"] == event["extra"]["commit"]
         assert series["manifests"] == [event["extra"]["manifest"]]

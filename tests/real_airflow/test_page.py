@@ -26,16 +26,6 @@ pytestmark = [
 PAGE = "/plugin/webcollect"
 #: Where `make test` has put axe; without it, its test is left out.
 AXE = Path(os.environ.get("WEBCOLLECT_AXE", ""))
-TASK = {
-    "dag_id": "jobs_daily",
-    "run_id": "some_run",
-    "task_id": "wait",
-    "map_index": -1,
-    "operator": "WebCollectTaskSensor",
-    "try_number": 1,
-    "webcollect_conn_id": "webcollect_default",
-    "collection_task_ids": [demo.TASK_ID],
-}
 
 
 @pytest.fixture(scope="module")
@@ -236,6 +226,19 @@ def be_well(page: Page) -> None:
     change(page, "activity", lambda data: data.update(failures=[]))
 
 
+def fall_silent(page: Page, shown: Locator) -> None:
+    """Have the service not answer any more, and read the page again."""
+    shown.locator("[data-sentence=capacity]").wait_for()
+    since = ago(seconds=0)  # after what is shown was read
+
+    def silence(data: dict[str, Any]) -> None:
+        for name in ("capacity", "tasks", "days"):
+            data[name].update(unanswered_since=since, read_at=ago(seconds=60), value=None)
+
+    change(page, "connections/webcollect_default", silence)
+    refresh(shown)
+
+
 @pytest.mark.at_night
 class TestDetails:
     """All that the page shows, and does when somebody uses it."""
@@ -259,12 +262,8 @@ class TestDetails:
         shown.get_by_text("recovered", exact=True).first.wait_for()
 
     def test_twelve_sources_are_one_line_as_one_source_is(self, shown: Locator) -> None:
-        heights = {}
-        for dag_id in ("shops_daily", "books_daily"):
-            box = series_of(shown, dag_id).bounding_box()
-            assert box
-            heights[dag_id] = box["height"]
-        assert heights["shops_daily"] == heights["books_daily"]
+        boxes = [series_of(shown, dag_id).bounding_box() for dag_id in ("shops_daily", "books_daily")]
+        assert boxes[0]["height"] == boxes[1]["height"]
 
         series_of(shown, "shops_daily").get_by_role("button", name="12 collection tasks").click()
         assert shown.locator("[data-source]").count() == 12
@@ -296,8 +295,11 @@ class TestDetails:
         # the first full load is cut: the others are no flat line
         assert runs("books_daily", "landed").first.get_attribute("data-capped") is not None
         bar = runs("books_daily", "landed").nth(5).locator("rect").nth(1).bounding_box()
-        assert bar
         assert bar["height"] > 5
+        rows = series_of(shown, "jobs_daily").locator("[data-rows]").inner_text()
+        assert re.search(r"^20 usually \d+$", rows)
+        # it often has none
+        assert series_of(shown, "alerts_daily").get_attribute("data-marks") == ""
 
     def test_a_column_that_has_become_empty_is_seen_at_once(self, shown: Locator) -> None:
         columns = columns_of(shown, "reviews_daily")
@@ -328,9 +330,10 @@ class TestDetails:
         heights = bars.locator("> rect:not(.area)").evaluate_all(height)
         assert heights[0] > 10 > 2 > heights[-1] > 0
 
-    def test_the_runs_of_a_column_are_told_by_arrow_keys_and_the_others_are_shown(
-        self, page: Page, shown: Locator
-    ) -> None:
+    def test_the_parts_of_a_chart_are_told_by_arrow_keys(self, page: Page, shown: Locator) -> None:
+        chart = shown.locator('[data-chart="rows"]')
+        told_by_arrow_keys(page, chart, "Rows per day")
+        assert chart.locator("text.limit").all_inner_texts() != []
         columns = columns_of(shown, "reviews_daily")
         price = columns.locator('[data-column="price"]')
         told_by_arrow_keys(page, price, "Filled rows of price")
@@ -373,17 +376,6 @@ class TestDetails:
         shown.locator("[data-run]").first.wait_for()
         assert button.get_attribute("aria-expanded") == "true"
 
-    def test_failed_checks_need_somebody_in_their_own_words(self, shown: Locator) -> None:
-        shown.get_by_role("button", name="2 failed checks").click()
-        assert marks(shown) == ["checks", "checks"]
-        kinds = [each.get_attribute("data-attention") for each in shown.locator("[data-attention]").all()]
-        assert kinds == ["checks", "checks", "quarantined"]
-        item = shown.locator("[data-attention=checks]").filter(has_text="reviews")
-        said = r"columns\.price\.filled: filled in 0 % of 1,?\d+ rows; expected: filled in at least 90 %"
-        item.get_by_text(re.compile(said)).wait_for()
-        assert item.locator("[data-state]").inner_text() == "failed checks"
-        assert series_of(shown, "reviews_daily").locator("[data-state]").inner_text() == "failed checks"
-
     def test_quarantined_rows_have_the_lines_that_decide_on_them(self, page: Page, shown: Locator) -> None:
         item = shown.locator("[data-attention=quarantined]")
         told = re.compile(r"rows of 2 runs were quarantined, .* not known here; to decide:")
@@ -415,14 +407,6 @@ class TestDetails:
         assert copied_line == f"{line} accept {folder} '{run_id}'"
         assert failure.get_by_role("button", name="discards the rows").is_visible()
 
-    def test_rows_say_what_is_usual_and_no_rows_are_a_state(self, shown: Locator) -> None:
-        jobs = series_of(shown, "jobs_daily")
-        assert re.search(r"^20 usually \d+$", jobs.locator("[data-rows]").inner_text())
-        assert jobs.locator("[data-state]").inner_text() == "odd"
-        assert series_of(shown, "hotels_daily").locator("[data-state]").inner_text() == "empty"
-        # it often has none
-        assert series_of(shown, "alerts_daily").get_attribute("data-marks") == ""
-
     def test_the_lines_that_read_a_landing_are_copied(self, page: Page, shown: Locator) -> None:
         series_of(shown, "jobs_daily").get_by_role("button").click()
         lines = {
@@ -438,7 +422,10 @@ class TestDetails:
     def test_waits_tell_how_far_their_collection_tasks_are(self, page: Page, url: str) -> None:
         near = {"since": ago(seconds=191), "timeout_at": ago(hours=-1), "is_near_timeout": True}
         way = "between two queries, without a worker"
-        wait = {**TASK, "state": "up_for_reschedule", "way": way, **near}
+        where = {"dag_id": "jobs_daily", "run_id": "some_run", "task_id": "wait", "map_index": -1}
+        what = {"operator": "WebCollectTaskSensor", "try_number": 1, "state": "up_for_reschedule", "way": way}
+        service = {"webcollect_conn_id": "webcollect_default", "collection_task_ids": [demo.TASK_ID]}
+        wait = {**where, **what, **service, **near}
         other = {**wait, "task_id": "tidy", "collection_task_ids": [], "is_near_timeout": False}
 
         def add_task(data: dict[str, Any]) -> None:
@@ -463,15 +450,7 @@ class TestDetails:
     def test_a_service_that_does_not_answer_is_told_at_once_and_what_is_known_stays(
         self, page: Page, shown: Locator
     ) -> None:
-        shown.locator("[data-sentence=capacity]").wait_for()
-        since = ago(seconds=0)  # after what is shown was read
-
-        def fall_silent(data: dict[str, Any]) -> None:
-            for name in ("capacity", "tasks", "days"):
-                data[name].update(unanswered_since=since, read_at=ago(seconds=60), value=None)
-
-        change(page, "connections/webcollect_default", fall_silent)
-        refresh(shown)
+        fall_silent(page, shown)
         service = shown.locator("[data-section=service]")
         service.get_by_text("The service has not answered since").wait_for()
         shown.get_by_role("button", name="service not answering since").wait_for()
@@ -481,29 +460,18 @@ class TestDetails:
         with page.expect_request("**/webcollect/connections/webcollect_default"):
             pass
 
-    @pytest.mark.parametrize(
-        ("edit", "text", "has_charts"),
-        [
-            (
-                lambda data: data.update(sees_all=False),
-                "Only collection tasks of the DAGs that you may read are shown.",
-                True,
-            ),
-            (
-                lambda data: data["days"].update(value={"days": [], "thresholds": {}}, read_at=ago()),
-                "The service tells of no run in the last 30 days.",
-                False,
-            ),
-        ],
-        ids=["of other DAGs", "no run"],
-    )
-    def test_what_is_not_shown_of_the_service_is_said(
-        self, page: Page, url: str, edit: Callable[[Any], None], text: str, has_charts: bool
-    ) -> None:
-        change(page, "connections/webcollect_default", edit)
+    def test_what_is_not_shown_of_the_service_is_said(self, page: Page, url: str) -> None:
+        route, charts = "connections/webcollect_default", "[data-chart]"
+        change(page, route, lambda data: data.update(sees_all=False))
         shown = show(page, url)
-        shown.get_by_text(text).wait_for()
-        assert bool(shown.locator("[data-chart]").count()) is has_charts
+        shown.get_by_text("Only collection tasks of the DAGs that you may read are shown.").wait_for()
+        assert shown.locator(charts).count() > 0
+
+        none = {"days": [], "thresholds": {}}
+        change(page, route, lambda data: data["days"].update(value=none, read_at=ago()))
+        refresh(shown)
+        shown.get_by_text("The service tells of no run in the last 30 days.").wait_for()
+        assert shown.locator(charts).count() == 0
 
     def test_a_day_that_is_not_over_is_not_short_of_rows(self, page: Page, url: str) -> None:
         def be_short(data: dict[str, Any]) -> None:
@@ -515,11 +483,6 @@ class TestDetails:
         bars = show(page, url).locator('[data-chart="rows"] [data-day]')
         bars.first.wait_for()
         assert [each.get_attribute("class") for each in bars.all()] == ["run odd", "run landed chosen"]
-
-    def test_the_days_of_a_chart_are_told_by_arrow_keys(self, page: Page, shown: Locator) -> None:
-        chart = shown.locator('[data-chart="rows"]')
-        told_by_arrow_keys(page, chart, "Rows per day")
-        assert chart.locator("text.limit").all_inner_texts() != []
 
     def test_an_ended_session_is_one_banner_with_a_link(self, page: Page, url: str) -> None:
         shown = show(page, url)
@@ -576,14 +539,7 @@ class TestDetails:
         shown = show(page, url)
         well = "All is well: no failure of the last seven days is open, no landing is late"
         shown.get_by_text(well).wait_for()
-        shown.locator("[data-sentence=capacity]").wait_for()
-        since = ago(seconds=0)  # after what is shown was read
-
-        def fall_silent(data: dict[str, Any]) -> None:
-            data["capacity"].update(unanswered_since=since, read_at=ago(seconds=60))
-
-        change(page, "connections/webcollect_default", fall_silent)
-        refresh(shown)
+        fall_silent(page, shown)
         shown.get_by_text("As far as it can be seen: no failure").wait_for()
 
     def test_all_is_well_is_not_said_of_what_could_not_be_checked(self, page: Page, url: str) -> None:
