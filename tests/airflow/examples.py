@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
+import runpy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import airflow
 import pytest
-from airflow.providers.common.compat.version_compat import (
-    AIRFLOW_V_3_0_PLUS,
-    AIRFLOW_V_3_1_PLUS,
-    AIRFLOW_V_3_3_PLUS,
-)
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_1_PLUS
 from airflow.settings import Session
 from sqlalchemy import select, text
 
@@ -23,8 +19,6 @@ FOLDER = Path(__file__).parents[2] / "example_dags"
 #: Operators that load warehouses, where `make` has installed them.
 WAREHOUSES = os.environ.get("WEBCOLLECT_WAREHOUSES")
 needs_warehouses = pytest.mark.skipif(not WAREHOUSES, reason="needs the operators that `make test` installs")
-# `dag.test()` of earlier versions wants a triggerer's connection to the API server
-waits = pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="this Airflow's `dag.test()` does not wait")
 from_3_0 = pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="Airflow 3 has asset watchers")
 from_3_1 = pytest.mark.skipif(not AIRFLOW_V_3_1_PLUS, reason="Airflow 3.1 can ask a person")
 NEEDS = {
@@ -38,12 +32,7 @@ NAMES = [pytest.param(each.stem, marks=NEEDS.get(each.stem, ())) for each in sor
 
 def load(name: str) -> Any:
     """Import an example's file as the dag processor does, and return its DAG."""
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.dag
+    return runpy.run_path(str(FOLDER / f"{name}.py"))["dag"]
 
 
 @pytest.fixture
