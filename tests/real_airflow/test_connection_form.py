@@ -37,9 +37,7 @@ def conn_id(airflow: RealAirflow) -> Iterator[str]:
 
 @pytest.fixture
 def page(sign_in: Callable[..., None]) -> Iterator[Page]:
-    path = browser.find_browser()
-    assert path is not None
-    with browser.open_page(path) as page:
+    with browser.open_page(str(browser.find_browser())) as page:
         sign_in(page)
         yield page
 
