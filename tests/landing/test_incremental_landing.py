@@ -31,18 +31,20 @@ from tests.landing.conftest import (
     rows_of_last_run,
 )
 from tests.landing.interleaving import stepping
-from tests.landing.pages import rows_of, serving, widening
+from tests.landing.pages import nothing, rows_of, serving, widening
 
 pytestmark = [
     pytest.mark.webcollect_sandbox(enforce_limits=False),
     pytest.mark.usefixtures("each_part_is_staged"),
 ]
 
+OVERWRITE: dict[str, Any] = {"mode": "full", "if_exists": "overwrite"}
+
 
 @pytest.fixture
 def task(sandbox: Sandbox, landing: Landed, folder: Folder) -> Task:
-    """A task with 300 rows, which lands incrementally."""
-    return Task(sandbox, landing, folder, {"rows": 300, "lots": 1}, mode="incremental")
+    """A task with 300 rows, which lands incrementally; after a reset, its second batch gets new rows."""
+    return Task(sandbox, landing, folder, {"lots": [300, 0]}, mode="incremental")
 
 
 class TestGrowth:
@@ -99,43 +101,42 @@ class TestGrowth:
 
 
 class TestReset:
-    @pytest.mark.parametrize("left", [0, 40, 299])
-    def test_a_source_that_was_reset_is_explained_and_nothing_changes(self, task: Task, left: int) -> None:
+    @pytest.mark.parametrize("size", [100, 1000, 30])
+    @pytest.mark.parametrize("count", [0, 40, 299, 300, 310, 700])
+    def test_a_source_that_was_reset_is_explained_and_replaces_what_has_landed_if_told_so(
+        self, task: Task, folder: Folder, count: int, size: int
+    ) -> None:
         first = task.land()
-        task.refill(left)
+        task.refill(count)
         said = r"300 were landed.*on_reset='full'.*on_reset='append' adds all of it to what is there"
         with pytest.raises(SourceReset, match=said) as refusal:
-            task.land(run=OTHER_RUN)
+            task.land(run=OTHER_RUN, size=size)
         assert refusal.value.permanent
-        assert task.folder.manifest()["commit"] == len(task.folder.commits()) == first.commit
-        assert task.folder.names() == task.folder.needed()
+        assert folder.manifest()["commit"] == len(folder.commits()) == first.commit
+        assert folder.names() == folder.needed()
+        if count:
+            task.land(run=OTHER_RUN, size=size, on_reset="full")
+            assert folder.rows() == task.rows()
 
     @pytest.mark.parametrize("gone", ["rows", "rows and the first part"])
-    def test_a_source_without_rows_never_replaces_a_landing(self, task: Task, gone: str) -> None:
+    @pytest.mark.parametrize(
+        "options",
+        [{"on_reset": "full"}, {**OVERWRITE, "mark": None}, {**OVERWRITE, "mark": nothing}],
+        ids=["on_reset", "overwrite", "overwrite and mark"],
+    )
+    def test_a_source_without_rows_never_replaces_a_landing(
+        self, task: Task, options: dict[str, Any], gone: str
+    ) -> None:
         first = task.land()
         task.refill(0)
         if gone != "rows":
             task.folder.fs.rm_file(f"{task.folder.root}/{first.parts[0].name}")
+        before = task.folder.names()
         with pytest.raises(SourceReset, match=r"has no rows now.*300 rows.*are kept") as refusal:
-            task.land(run=OTHER_RUN, on_reset="full")
+            task.land(run=OTHER_RUN, **options)
         assert refusal.value.permanent
         assert task.folder.manifest()["commit"] == first.commit
-
-    @pytest.mark.parametrize("size", [100, 1000, 30])
-    @pytest.mark.parametrize("grown", [300, 310, 700])
-    def test_a_source_that_was_reset_and_has_grown_again_is_noticed(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, grown: int, size: int
-    ) -> None:
-        # the second batch has rows of its own
-        task = sandbox.control.add_task(lots=[300, 0])["task_id"]
-        first = landing(task, mode="incremental")
-        sandbox.control.reset_data(task)
-        sandbox.control.grow(task, grown)
-        with pytest.raises(SourceReset, match=r"300 were landed.*on_reset='full'"):
-            landing(task, mode="incremental", run=OTHER_RUN, size=size)
-        assert folder.manifest()["commit"] == first.commit
-        landing(task, mode="incremental", run=OTHER_RUN, size=size, on_reset="full")
-        assert folder.rows() == sandbox.control.true_rows(task)
+        assert task.folder.names() == before
 
     @pytest.mark.parametrize("changed", range(4))
     def test_a_refill_is_noticed_by_the_rows_before_the_last_if_runs_add_one_row_each(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pendulum
@@ -21,43 +20,26 @@ from airflow_provider_webcollect.landing.errors import (
     SourceReset,
 )
 from airflow_provider_webcollect.landing.names import MANIFEST
-from airflow_provider_webcollect.landing.run import run_job
-from airflow_provider_webcollect.sandbox import Sandbox
-from airflow_provider_webcollect.service.errors import RequestRejected
+from airflow_provider_webcollect.service.models import DataPage
+from tests.interruption import Pauses
 from tests.landing.checked_runs import Runs
-from tests.landing.conftest import RUN, Crash, Folder, Landed, Task, crashing_at, rows_of_last_run
+from tests.landing.conftest import RUN, Crash, Folder, crashing_at, rows_of_last_run
 from tests.landing.interleaving import Held, kill
-from tests.landing.pages import PAGE, Rows, job, serving, true_rows
-
-pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+from tests.landing.pages import PAGE, nothing, serving, true_rows
 
 DAY = 24 * 60 * 60
 AllRows = list[dict[str, Any]]
 
 
-class RunTask(Task):
-    """A task that runs land incrementally, one after another."""
-
-    number = 0
-
-    def land(self, on_reset: str = "append", *, again: bool = False, **options: Any) -> Manifest:
-        """Land it by the next run.
-
-        :param again: by a retry of the run before.
-        """
-        self.number += not again
-        run = msgspec.structs.replace(RUN, run_id=f"run {self.number}")
-        return super().land(mode="incremental", on_reset=on_reset, run=run, **options)
-
-
-@pytest.fixture
-def task(sandbox: Sandbox, landing: Landed, folder: Folder) -> RunTask:
-    """A task with 300 rows; after a reset, its second batch gets rows of its own."""
-    return RunTask(sandbox, landing, folder, {"lots": [300, 0]})
-
-
 class Refilled(Runs):
-    """A source that was landed, emptied and filled again."""
+    """A source that was landed, emptied and filled again.
+
+    :ivar asked: the cursors with which rows were asked for.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__(folder, max_part_bytes=1)
+        self.asked: list[int] = []
 
     def replaced(self) -> tuple[AllRows, AllRows]:
         """Land rows by run r1, and others by r2 in their place; return both."""
@@ -72,16 +54,23 @@ class Refilled(Runs):
         self.rows[:] = [{name: number} for number in range(rows)]
         return list(self.rows)
 
+    def grow(self, name: str, rows: int) -> None:
+        """Have it give more rows."""
+        self.rows += [{name: number} for number in range(len(self.rows), len(self.rows) + rows)]
+
     def land(self, run: str, on_reset: str = "append", **options: Any) -> Manifest:
         """Land them, each page as a part."""
+        self.asked.clear()
         named = msgspec.structs.replace(RUN, run_id=run)
-        return self.again(
-            run=named, fetch=serving(self.rows, PAGE), on_reset=on_reset, max_part_bytes=1, **options
-        ).manifest
+        return self.again(run=named, fetch=self._page, on_reset=on_reset, **options).manifest
 
     def killed(self, run: str, at: tuple[str, str], **options: Any) -> None:
         """Kill an attempt to land them before an operation of the storage."""
         kill(lambda place: self.land(run, folder=place, **options), self.folder.destination, at)
+
+    def _page(self, offset: int) -> DataPage:
+        self.asked.append(offset)
+        return serving(self.rows, PAGE)(offset)
 
 
 @pytest.fixture
@@ -96,32 +85,44 @@ def contents(folder: Folder) -> dict[str, bytes]:
 
 
 class TestAppend:
-    @pytest.mark.parametrize("count", [40, 300, 700])
-    def test_a_source_that_begins_anew_is_added(self, task: RunTask, folder: Folder, count: int) -> None:
-        first, old = task.land(), task.rows()
-        new = task.refill(count)
-        second = task.land()
+    @pytest.mark.parametrize("count", [PAGE - 1, 2 * PAGE, 4 * PAGE + 2])
+    def test_a_source_that_begins_anew_is_added_and_after_it_what_it_adds(
+        self, source: Refilled, folder: Folder, count: int
+    ) -> None:
+        old = source.refill("old")
+        first = source.land("r1")
+        new = source.refill("new", count)
+        second = source.land("r2")
         assert folder.rows() == old + new
-        assert (second.rows, second.earlier_rows, second.total) == (300 + count, 300, count)
+        assert (second.rows, second.earlier_rows, second.total) == (len(old) + count, len(old), count)
         assert second.parts[: len(first.parts)] == first.parts
         assert rows_of_last_run(second) == count
+        source.grow("new", 3)
+        third = source.land("r3")
+        # the last page once more, and what is new
+        assert source.asked[0] == second.last_page.offset
+        assert len(source.asked) <= 2
+        assert (rows_of_last_run(third), third.earlier_rows) == (3, len(old))
+        assert folder.rows() == old + source.rows
         assert folder.names() == folder.needed()
+        assert source.land("r4") == third
 
     def test_a_source_without_rows_changes_nothing_may_be_marked_and_the_next_run_adds_what_comes(
-        self, task: RunTask, folder: Folder
+        self, source: Refilled, folder: Folder
     ) -> None:
-        first, old = task.land(), task.rows()
+        old = source.refill("old")
+        first = source.land("r1")
         before = contents(folder)
-        task.refill(0)
-        assert [task.land() for _ in range(2)] == [first, first]
+        source.rows.clear()
+        assert [source.land(run) for run in ("r2", "r3")] == [first, first]
         assert contents(folder) == before
         marked: list[int] = []
-        manifest = task.land(mark=lambda: marked.append(1))
-        assert (marked, manifest.rows, rows_of_last_run(manifest)) == ([1], 300, 300)
+        manifest = source.land("r4", mark=lambda: marked.append(1))
+        assert (marked, rows_of_last_run(manifest)) == ([1], len(old))
         assert folder.rows() == old
-        task.grow(30)
-        assert rows_of_last_run(task.land()) == 30
-        assert folder.rows() == old + task.rows()
+        new = source.refill("new", 3)
+        assert rows_of_last_run(source.land("r5")) == 3
+        assert folder.rows() == old + new
 
     @pytest.mark.parametrize("before", ["marked", "not marked", "mark failed"])
     def test_a_source_that_had_no_rows_for_a_while_goes_on(self, source: Refilled, before: str) -> None:
@@ -135,76 +136,66 @@ class TestAppend:
         else:
             source.land("r1")
         source.rows.clear()
-        source.land("r2", mark=(lambda: None) if before == "not marked" else None)
-        source.rows[:] = [*old, {"old": len(old)}]
+        source.land("r2", mark=nothing if before == "not marked" else None)
+        source.rows[:] = old
+        source.grow("old", 1)
         source.land("r3")
         assert source.folder.rows() == source.rows
-
-    def test_what_the_source_adds_afterwards_is_all_that_is_new(self, task: RunTask, folder: Folder) -> None:
-        task.land()
-        old = task.rows()
-        task.refill(250)
-        second = task.land()
-        task.grow(130)
-        task.control.clear_requests()
-        third = task.land()
-        # the last page once more, which has new rows now, and another one
-        assert task.offsets()[0] == second.last_page.offset
-        assert len(task.offsets()) == 2
-        assert (rows_of_last_run(third), third.earlier_rows) == (130, 300)
-        assert folder.rows() == old + task.rows()
-        assert task.land() == third
 
 
 @pytest.mark.usefixtures("each_part_is_staged")
 class TestAppendInterrupted:
-    SMALL: dict[str, Any] = {"size": 50, "max_part_bytes": 1}  # noqa: RUF012
+    @pytest.fixture
+    def rows(self, source: Refilled) -> tuple[AllRows, AllRows]:
+        """Rows that have landed, and others of which an attempt of run r2 has read three pages of five."""
+        old = source.refill("old")
+        source.land("r1")
+        new = source.refill("new", 5 * PAGE)
+        with pytest.raises(Crash):
+            # the first page that is requested shows the reset
+            source.land("r2", read=crashing_at(5))
+        return old, new
 
-    def test_a_retry_goes_on_after_the_last_finished_part(self, task: RunTask, folder: Folder) -> None:
-        task.land()
-        old, new = task.rows(), task.refill(250)
-        task.control.fail("/data/all", after=4, status=400, code="Odd")
-        with pytest.raises(RequestRejected, match="Odd"):
-            task.land(**self.SMALL)
+    def test_a_retry_goes_on_after_the_last_finished_part(
+        self, source: Refilled, folder: Folder, rows: tuple[AllRows, AllRows]
+    ) -> None:
+        old, new = rows
         (staged,) = folder.staged()
         finished = [part["name"] for part in staged["parts"]]
-        assert (staged["earlier_rows"], len(finished)) == (300, 3)
+        assert (staged["earlier_rows"], len(finished)) == (len(old), 3)
         assert folder.rows() == old
-        task.control.clear_requests()
-        manifest = task.land(again=True, **self.SMALL)
+        manifest = source.land("r2")
         # the last finished page, the two that are missing, and the first one again
-        assert len(task.offsets()) == 4
+        assert source.asked == [2 * PAGE, 3 * PAGE, 4 * PAGE, 0]
         assert [part.name for part in manifest.parts[-5:-2]] == finished
-        assert rows_of_last_run(manifest) == 250
+        assert rows_of_last_run(manifest) == len(new)
         assert folder.rows() == old + new
 
-    @pytest.mark.parametrize("on_reset", ["fail", "full"])
-    def test_a_retry_told_otherwise_adds_nothing(self, task: RunTask, folder: Folder, on_reset: str) -> None:
-        task.land()
-        old, new = task.rows(), task.refill(250)
-        with pytest.raises(Crash):
-            task.land(read=crashing_at(5), **self.SMALL)
-        if on_reset == "fail":
-            with pytest.raises(SourceReset):
-                task.land(on_reset, again=True, **self.SMALL)
-        else:
-            assert task.land(on_reset, again=True, **self.SMALL).earlier_rows == 0
-        assert folder.rows() == (old if on_reset == "fail" else new)
+    def test_a_retry_told_otherwise_adds_nothing(
+        self, source: Refilled, folder: Folder, rows: tuple[AllRows, AllRows]
+    ) -> None:
+        old, new = rows
+        with pytest.raises(SourceReset):
+            source.land("r2", "fail")
+        assert folder.rows() == old
+        assert source.land("r2", "full").earlier_rows == 0
+        assert folder.rows() == new
 
 
 class TestReplaced:
     def test_a_landing_that_is_replaced_is_kept_with_all_of_its_parts_and_its_rows_come_back_exactly(
-        self, task: RunTask, folder: Folder
+        self, source: Refilled, folder: Folder
     ) -> None:
-        first, old = task.land(), task.rows()
-        new = task.refill(250)
-        second = task.land("full")
+        old = source.refill("old")
+        first = source.land("r1")
+        new = source.refill("new", 3 * PAGE)
+        second = source.land("r2", "full")
         assert folder.rows() == new
         assert folder.names() == folder.needed() | {part.name for part in first.parts}
         assert second.replaced == tuple(part.name for part in first.parts)
         replaced = replaced_landing(folder.location)
         assert replaced is not None
-        assert (replaced.rows, replaced.run, replaced.commit) == (300, first.run, first.commit)
+        assert (replaced.rows, replaced.run, replaced.commit) == (len(old), first.run, first.commit)
         manifest = restore(folder.location)
         assert folder.rows() == folder.committed_rows() == old
         assert manifest.parts == first.parts
@@ -215,9 +206,12 @@ class TestReplaced:
         for number, name in enumerate(("first", "second", "third"), 1):
             rows.append(source.refill(name))
             source.land(f"r{number}", "full")
+        folder = source.folder
+        assert folder.names() - folder.needed() == {*folder.manifest()["replaced"]}
+        assert len(folder.parts()) == 4
         for expected in (rows[1], rows[2], rows[1]):
-            restore(source.folder.location)
-            assert source.folder.rows() == expected
+            restore(folder.location)
+            assert folder.rows() == expected
 
     def test_earlier_rows_come_back_too(self, source: Refilled) -> None:
         old = source.refill("old")
@@ -262,7 +256,8 @@ class TestReplaced:
         source.land("r1")
         source.refill("new")
         source.killed("r2", ("create", "00000002.json"), on_reset="full")
-        source.rows[:] = [*old, {"old": len(old)}]
+        source.rows[:] = old
+        source.grow("old", 1)
         source.land("r3", "fail")
         assert source.folder.rows() == source.rows
         assert replaced_landing(source.folder.location) is None
@@ -270,7 +265,8 @@ class TestReplaced:
     def test_a_source_that_has_its_old_rows_again_is_gone_on_with(self, source: Refilled) -> None:
         old, _ = source.replaced()
         restore(source.folder.location)
-        source.rows[:] = [*old, {"old": len(old)}]
+        source.rows[:] = old
+        source.grow("old", 1)
         assert rows_of_last_run(source.land("r3", "fail")) == 1
         assert source.folder.rows() == source.rows
 
@@ -304,78 +300,62 @@ class TestReplaced:
 
 
 class TestSourcesWithoutRows:
-    @pytest.mark.parametrize("mark", [None, lambda: None], ids=["", "marks"])
-    def test_they_overwrite_nothing(self, task: RunTask, landing: Landed, folder: Folder, mark: Any) -> None:
-        task.land()
-        before = contents(folder)
-        task.refill(0)
-        with pytest.raises(SourceReset, match=r"has no rows now, and the 300 rows at .* are kept") as refusal:
-            landing(task.id, mode="full", if_exists="overwrite", mark=mark)
-        assert refusal.value.permanent
-        assert contents(folder) == before
+    OVERWRITE: ClassVar = {"mode": "full", "if_exists": "overwrite"}
 
-    def test_rows_shown_late_are_waited_for(self, task: RunTask, landing: Landed, folder: Folder) -> None:
-        task.land()
-        task.refill(0)
+    def test_rows_shown_late_are_waited_for(self, source: Refilled) -> None:
+        source.refill("old")
+        source.land("r1")
+        source.rows.clear()
+        filling = Pauses(lambda seconds: source.refill("new"))
+        source.land("r2", **self.OVERWRITE, late_rows_delay=2, stop=filling)
+        assert source.folder.rows() == source.refill("new")
 
-        def fill(seconds: float) -> None:
-            task.grow(20)
+    def test_one_without_rows_may_be_overwritten(self, source: Refilled) -> None:
+        source.land("r1")
+        manifest = source.land("r2", **self.OVERWRITE)
+        assert (manifest.rows, manifest.run.run_id) == (0, "r2")
 
-        landing(task.id, mode="full", if_exists="overwrite", late_rows_delay=2, sleep=fill)
-        assert folder.rows() == task.rows()
-        assert len(task.rows()) == 20
 
-    def test_one_without_rows_may_be_overwritten(
-        self, task: RunTask, landing: Landed, folder: Folder
-    ) -> None:
-        task.refill(0)
-        landing(task.id)
-        manifest = landing(
-            task.id, mode="full", if_exists="overwrite", run=msgspec.structs.replace(RUN, run_id="2")
-        )
-        assert (manifest.rows, manifest.run.run_id) == (0, "2")
+TASK = "0f6a1f7e-AAAA"
+
+
+def at(host: str | None, task: str = TASK) -> Source:
+    """Return a task of the service at a host, None for one that is not known."""
+    return Source(collection_task_id=task, host=host)
 
 
 class TestHosts:
     """A task of the same id at another service is another task."""
 
-    TASK = "0f6a1f7e-AAAA"
-
-    def land(self, folder: Folder, run: str, host: str | None, rows: int = 10, **options: Any) -> Manifest:
-        source = Source(collection_task_id=options.pop("task", self.TASK), host=host)
-        made = job(Rows(rows), folder.destination, run, **{"mode": "incremental", **options})
-        return run_job(dataclasses.replace(made, source=source)).manifest
-
     @pytest.mark.parametrize(
         "options", [{}, {"on_reset": "full"}, {"mode": "full", "if_exists": "overwrite"}]
     )
-    def test_that_of_another_service_is_refused(self, folder: Folder, options: dict[str, Any]) -> None:
-        self.land(folder, "r1", "openapi.example.com")
-        before = contents(folder)
-        with pytest.raises(
-            DestinationTaken,
-            match=r"the first is of the service at openapi\.example\.com, the second at other\.example\.com",
-        ) as refusal:
-            self.land(folder, "r2", "other.example.com", **options)
+    def test_that_of_another_service_is_refused(self, source: Refilled, options: dict[str, Any]) -> None:
+        source.refill("old")
+        source.land("r1", source=at("openapi.example.com"))
+        before = contents(source.folder)
+        said = r"the first is of the service at openapi\.example\.com, the second at other\.example\.com"
+        with pytest.raises(DestinationTaken, match=said) as refusal:
+            source.land("r2", source=at("other.example.com"), **options)
         assert refusal.value.permanent
-        assert contents(folder) == before
+        assert contents(source.folder) == before
 
     @pytest.mark.parametrize(
-        ("host", "task"),
-        [("OpenAPI.Example.COM", TASK), ("openapi.example.com", TASK.upper()), (None, TASK.lower())],
+        "same",
+        [at("OpenAPI.Example.COM"), at("openapi.example.com", TASK.upper()), at(None, TASK.lower())],
         ids=["host", "task", "unknown host"],
     )
     def test_letter_case_makes_no_difference_nor_a_host_that_is_not_known(
-        self, folder: Folder, host: str | None, task: str
+        self, source: Refilled, same: Source
     ) -> None:
-        self.land(folder, "r1", "openapi.example.com")
-        assert rows_of_last_run(self.land(folder, "r2", host, 15, task=task)) == 5
-        assert folder.rows() == true_rows(15)
-        assert rows_of_last_run(self.land(folder, "r3", "openapi.example.com", 20)) == 5
-        assert folder.rows() == true_rows(20)
+        for run, each in enumerate([at("openapi.example.com"), same, at("openapi.example.com")]):
+            source.grow("n", PAGE)
+            assert rows_of_last_run(source.land(f"r{run}", source=each)) == PAGE
+        assert source.folder.rows() == true_rows(3 * PAGE)
 
-    def test_a_host_that_was_not_known_is_known_afterwards(self, folder: Folder) -> None:
-        self.land(folder, "r1", None)
-        self.land(folder, "r2", "openapi.example.com", 15)
+    def test_a_host_that_was_not_known_is_known_afterwards(self, source: Refilled) -> None:
+        for host in (None, "openapi.example.com"):
+            source.grow("n", PAGE)
+            source.land(f"at {host}", source=at(host))
         with pytest.raises(DestinationTaken):
-            self.land(folder, "r3", "other.example.com", 20)
+            source.land("r3", source=at("other.example.com"))
