@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
+import itertools
 import json
-import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -15,15 +14,17 @@ import airflow_provider_webcollect
 from airflow_provider_webcollect.landing import copy
 from airflow_provider_webcollect.landing.errors import RowsMissing
 from airflow_provider_webcollect.sandbox import Sandbox
-from airflow_provider_webcollect.service import pauses
 from airflow_provider_webcollect.service.endpoints import read_data
-from airflow_provider_webcollect.service.errors import RequestRejected
+from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.responses import Response, read_response
-from tests.landing.conftest import RUN, Folder, Landed, Task, listed
-from tests.landing.pages import counted_page, serving
+from tests.conftest import ALL_HISTORIES
+from tests.landing.conftest import Folder, Landed, Task, in_order, listed
+from tests.landing.pages import Fetch, counted_page, serving
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+
+TWO_ROWS = [{"a": 1}, {"a": 2}]
 
 
 @pytest.mark.parametrize("why", ["long read", "wait", "mark"])
@@ -81,12 +82,6 @@ class TestLanding:
         assert [part.next_offset for part in manifest.parts] == cursors[1:]
         assert folder.names() == folder.needed()
 
-    @pytest.mark.webcollect_sandbox(enforce_limits=False, row_bytes=12_000)
-    def test_a_part_of_many_megabytes_arrives_whole(self, task: Task, folder: Folder) -> None:
-        (part,) = task.land(size=1000).parts
-        assert part.bytes > 10_000_000
-        assert folder.rows() == task.rows()
-
     def test_the_manifest_says_what_where_whence_and_when(self, task: Task, folder: Folder) -> None:
         task.land()
         manifest = folder.manifest()
@@ -118,39 +113,6 @@ class TestLanding:
         assert (manifest.rows, manifest.parts) == (0, ())
         assert folder.rows() == []
         assert folder.names() == {"_manifest.json", "_commits/00000001.json"}
-
-    @pytest.mark.parametrize(("late_rows_delay", "waits"), [(0, []), (1, [1]), (5, [2, 2, 1])])
-    def test_an_empty_source_is_not_waited_for_longer_than_asked_and_a_long_wait_is_announced(
-        self,
-        landing: Landed,
-        sandbox: Sandbox,
-        late_rows_delay: float,
-        waits: list[float],
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
-        caplog.set_level("INFO")
-        empty = sandbox.control.add_task()["task_id"]
-        slept: list[float] = []
-        landing(empty, late_rows_delay=late_rows_delay, sleep=slept.append)
-        assert slept == waits
-        assert caplog.text.count("Waiting up to 5 s for all rows to be shown") == (late_rows_delay == 5)
-
-    def test_a_long_wait_says_how_much_of_it_is_left(
-        self,
-        landing: Landed,
-        sandbox: Sandbox,
-        caplog: pytest.LogCaptureFixture,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        caplog.set_level("INFO")
-        monkeypatch.setattr(pauses, "LINES_APART", 0.0)
-        landing(sandbox.control.add_task()["task_id"], late_rows_delay=7, sleep=lambda seconds: None)
-        said = [message for message in caplog.messages if message.startswith("Waiting up to")]
-        assert [message.split(" for ")[0] for message in said] == [
-            "Waiting up to 7 s",
-            "Waiting up to 5 s",
-            "Waiting up to 3 s",
-        ]
 
     def test_rows_that_are_added_while_reading_are_landed_too(self, task: Task, folder: Folder) -> None:
         def growing(pages: Iterator[DataPage]) -> Iterator[DataPage]:
@@ -185,51 +147,87 @@ class TestLanding:
         task.land(fetch=listed(pages))
         assert folder.rows() == rows
 
-    # the other kinds keep the files themselves in memory
-    @pytest.mark.parametrize("folder", ["local"], indirect=True)
-    def test_memory_does_not_grow_with_the_rows(
-        self, landing: Landed, sandbox: Sandbox, folder: Folder
-    ) -> None:
-        body = [msgspec.Raw(b'{"id":%d,"text":"%s"}' % (n, b"x" * 100)) for n in range(1000)]
 
-        def give(count: int, offset: int) -> DataPage:
-            rows = [msgspec.Raw(bytes(row)) for row in body]
-            end = offset + 1000
-            return DataPage(offset=end, total=count * 1000, rest_total=count * 1000 - end, rows=rows)
-
-        def peak(count: int) -> int:
-            tracemalloc.start()
-            try:
-                landing(
-                    "t",
-                    fetch=functools.partial(give, count),
-                    max_part_bytes=1_000_000,
-                    if_exists="overwrite",
-                    run=msgspec.structs.replace(RUN, run_id=str(count)),
-                )
-                return tracemalloc.get_traced_memory()[1]
-            finally:
-                tracemalloc.stop()
-
-        peak(5)
-        # one page more or less may be held at a time
-        assert peak(100) < 2 * peak(20)
+def endless(total: Callable[[int], int]) -> Fetch:
+    """Return what gives two rows again and again, of which there are always eight more."""
+    return in_order(counted_page(TWO_ROWS, offset, total(offset), 8) for offset in itertools.count(2, 2))
 
 
-class TestCounts:
-    @pytest.mark.parametrize(("total", "rest"), [(5, 0), (1, 0)], ids=["fewer", "more"])
-    def test_more_or_fewer_than_announced_are_not_landed(self, task: Task, total: int, rest: int) -> None:
-        pages = [counted_page([{"a": 1}, {"a": 2}], 9, total, rest)]
-        with pytest.raises(RowsMissing, match=f"task {task.id}: .* announced {total} rows, and 2 came"):
-            task.land(fetch=listed(pages))
-        assert task.folder.commits() == []
+def changing() -> Fetch:
+    """Return what gives four rows, and others once it is asked again."""
+    pages = [counted_page(TWO_ROWS, 2, 6, 4), counted_page(TWO_ROWS, 4, 4, 0)]
+    return in_order(itertools.chain(pages, itertools.repeat(counted_page([{"b": 1}], 2, 4, 2))))
 
-    @pytest.mark.parametrize("grown", [40, 2000])
-    def test_rows_that_were_landed_in_part_and_then_reset_are_read_anew(self, task: Task, grown: int) -> None:
-        task.control.fail("/data/all", after=6, times=1, status=400, code="Odd")
-        with pytest.raises(RequestRejected, match="Odd"):
-            task.land(max_part_bytes=1)
-        task.refill(grown)
-        task.land(max_part_bytes=1)
-        assert task.folder.rows() == task.rows()
-        assert len(task.folder.rows()) == grown
+
+SHRINKING = [counted_page(TWO_ROWS, 2, 10, 8), counted_page(TWO_ROWS, 4, 9, 5)]
+#: Counts that make no sense: what gives such pages, and what is said of them.
+COUNTS: dict[str, tuple[Callable[[], Fetch], str]] = {
+    "fewer than announced": (
+        lambda: listed([counted_page(TWO_ROWS, 9, 5, 0)]),
+        "announced 5 rows, and 2 came",
+    ),
+    "more than announced": (
+        lambda: listed([counted_page(TWO_ROWS, 9, 1, 0)]),
+        "announced 1 rows, and 2 came",
+    ),
+    "a total that shrinks": (lambda: listed(SHRINKING), "announced 9 rows, and 4 came"),
+    "a total that shrinks as rows change": (changing, "the first rows have changed"),
+    "more and more": (lambda: endless(lambda offset: 10), "announced 10 rows, 12 came, and more are said"),
+    "no end": (lambda: endless(lambda offset: offset + 8), "8 rows or more left for 1000 pages"),
+}
+
+
+@pytest.mark.parametrize("counts", COUNTS)
+def test_more_or_fewer_than_announced_are_not_landed(landing: Landed, folder: Folder, counts: str) -> None:
+    fetch, said = COUNTS[counts]
+    with pytest.raises(RowsMissing, match=f"task t: .*{said}"):
+        landing("t", fetch=fetch())
+    assert folder.commits() == []
+    assert folder.staged() == []
+
+
+def test_a_total_that_shrinks_to_the_rows_that_came_is_believed(landing: Landed) -> None:
+    asked: list[int] = []
+    pages = listed([counted_page(TWO_ROWS, 2, 6, 4), counted_page(TWO_ROWS, 4, 4, 0)])
+    assert landing("t", fetch=lambda offset: asked.append(offset) or pages(offset)).rows == 4
+    # and the first page, since all rows may have been taken away
+    assert asked == [0, 2, 0]
+
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "status": {},
+    "too many requests": {"kind": "status", "status": 429},
+    "token rejected": {"kind": "status", "status": 401},
+    "error under 200": {"kind": "status", "status": 200},
+    "html": {},
+    # to its own address would be followed: see tests/service
+    "redirect": {"kind": "raw", "status": 307, "headers": {"Location": "http://elsewhere.invalid/"}},
+    "drop": {},
+    "no answer": {"kind": "drop", "done": True},
+    "broken_json": {},
+    "cut_body": {},
+    "slow": {"seconds": 0.01},
+}
+PAGES = 500 if ALL_HISTORIES else 100
+
+
+@pytest.mark.by_day(4)
+@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize("folder", ["local"], indirect=True)
+def test_faults_at_a_twentieth_of_the_pages_change_nothing(
+    landing: Landed, folder: Folder, sandbox: Sandbox, kind: str
+) -> None:
+    task = sandbox.control.add_task(rows=PAGES * 4, lots=1)["task_id"]
+    sandbox.control.fail("*", times=None, probability=0.05, **{"kind": kind, **FAULTS[kind]})
+    given_up = 0
+    while "_manifest.json" not in folder.names():
+        try:
+            landing(task, size=4, max_part_bytes=10_000)
+        except WebCollectError:
+            # left to Airflow's retries
+            given_up += 1
+            assert given_up < 100
+    sandbox.control.clear_faults()
+    if kind not in {"redirect", "token rejected"}:
+        assert given_up == 0
+    assert folder.rows() == sandbox.control.true_rows(task)

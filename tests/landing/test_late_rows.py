@@ -8,6 +8,7 @@ import time
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.service import pauses
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import mark_exported
 from tests.landing.conftest import OTHER_RUN, RUN, Folder, Landed, rows_of_last_run
@@ -89,8 +90,22 @@ def test_they_are_waited_for(
     assert exported == (case.rows if case.marks else 0)
 
 
-def test_an_empty_source_is_waited_for_once(landing: Landed, sandbox: Sandbox) -> None:
+@pytest.mark.parametrize(("late_rows_delay", "waits"), [(0, []), (1, [1]), (7, [2, 2, 2, 1])])
+def test_an_empty_source_is_waited_for_once_by_each_run_which_says_how_long(
+    landing: Landed,
+    sandbox: Sandbox,
+    late_rows_delay: float,
+    waits: list[float],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(pauses, "LINES_APART", 0.0)
     task, slept = sandbox.control.add_task()["task_id"], list[float]()
     for run in (RUN, OTHER_RUN):
-        landing(task, mode="incremental", run=run, late_rows_delay=2, sleep=slept.append)
-    assert slept == [2, 2]
+        landing(task, mode="incremental", run=run, late_rows_delay=late_rows_delay, sleep=slept.append)
+    assert slept == 2 * waits
+    said = [message.split(" for all rows")[0] for message in caplog.messages if "for all rows" in message]
+    assert said == (
+        ["Waiting up to 7 s", "Waiting up to 5 s", "Waiting up to 3 s"] * 2 if late_rows_delay == 7 else []
+    )

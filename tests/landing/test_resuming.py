@@ -64,6 +64,17 @@ def test_of_what_is_staged_with_a_part_that_is_not_whole_all_is_read_again(
     assert folder.rows() == task.rows()
 
 
+@pytest.mark.parametrize("grown", [40, 2000])
+def test_of_a_source_that_was_reset_meanwhile_all_is_read_again(
+    task: Task, folder: Folder, grown: int
+) -> None:
+    fail(task)
+    rows = task.refill(grown)
+    task.land(max_part_bytes=1)
+    assert folder.rows() == rows
+    assert len(rows) == grown
+
+
 def test_it_is_written_once_a_second_at_most_and_after_an_error(
     task: Task, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
