@@ -9,11 +9,12 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.landing import checks as checking
-from airflow_provider_webcollect.landing.checks import CheckOutcome, make_checks
+from airflow_provider_webcollect.landing.checks import make_checks
 from airflow_provider_webcollect.landing.errors import ChecksFailed
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.options import make_options
 from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
+from airflow_provider_webcollect.landing.review import in_review
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.checked_runs import Runs, goods
@@ -78,21 +79,82 @@ def test_a_quarantine_goes_with_incremental_landings() -> None:
         make_options(make_format(), on_failed_checks="quarantine")
 
 
-class TestOutcomes:
-    def test_the_least_number_of_rows(self, runs: Runs) -> None:
-        assert runs.outcomes(goods(5), {"rows": {"min": 5}})["rows.min"].state == "passed"
-        few = runs.outcomes(goods(4), {"rows": {"min": 5}})["rows.min"]
-        assert few == CheckOutcome("rows.min", "failed", "at least 5", "4 rows")
+def prices(*values: Any) -> list[dict[str, Any]]:
+    """Return rows with these prices; None leaves it out."""
+    return [row for value in values for row in goods(1, price=value)]
 
-    @pytest.mark.parametrize("count", [0, 49, 50, 100, 300, 301])
-    def test_what_is_usual_is_the_median_of_the_landings_before(self, runs: Runs, count: int) -> None:
+
+FILLED: dict[str, Any] = {"columns": {"price": {"filled": 0.95}}}
+UNIQUE: dict[str, Any] = {"columns": {"url": {"unique": True}}}
+MANY = [f"c{number}" for number in range(MAX_COLUMNS + 5)]
+#: Rows, their checks, and what these find wrong, with examples; None if they pass.
+OUTCOMES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str | None, list[str]]] = {
+    "enough rows": (goods(5), {"rows": {"min": 5}}, None, []),
+    "too few rows": (goods(4), {"rows": {"min": 5}}, "4 rows", []),
+    "no such column": (prices(*[None] * 10), FILLED, "no row has it", []),
+    "empty texts": (prices(*[""] * 10), FILLED, "filled in 0 % of 10 rows", ["'' at offset 0"]),
+    "blanks": (prices("1", *[" \t"] * 9), FILLED, "filled in 10 % of 10 rows", ["' \\t' at offset 0"]),
+    "empty lists and objects": (
+        prices([], {}, *["1"] * 8),
+        FILLED,
+        "filled in 80 % of 10 rows",
+        ["[] at offset 0", "{} at offset 0"],
+    ),
+    "zeros": (prices(0, False, *["1"] * 8), FILLED, None, []),
+    "nearly all is not all": (
+        [*goods(1999), *goods(1, price="")],
+        {"columns": {"price": {"filled": 1}}},
+        "filled in 99.9 % of 2,000 rows",
+        ["'' at offset 1900"],
+    ),
+    "a pattern is for whole values that are filled": (
+        prices("1.50", "", None, 12, "1.5", "x" * 500),
+        {"columns": {"price": {"pattern": r"\d+(\.\d\d)?"}}},
+        "2 of 4 values do not match",
+        ["'1.5' at offset 0", f"'{'x' * 59}… at offset 0"],
+    ),
+    "values that are there twice": (
+        [*goods(150), *goods(2), {"url": ""}, {"url": ""}],
+        UNIQUE,
+        "2 of 152 values were there before",
+        ["'https://shop/0' at offset 100", "'https://shop/1' at offset 100"],
+    ),
+    "more checked columns than are counted else": (
+        goods(250, **dict.fromkeys(MANY, "x")),
+        {"columns": {name: {"filled": 1} for name in MANY}},
+        None,
+        [],
+    ),
+}
+
+
+class TestOutcomes:
+    @pytest.mark.parametrize("name", OUTCOMES)
+    def test_what_they_find(self, runs: Runs, name: str) -> None:
+        rows, checks, found, examples = OUTCOMES[name]
+        outcomes = runs.outcomes(rows, checks).values()
+        assert {outcome.state for outcome in outcomes} == {"failed" if found else "passed"}
+        if found:
+            (outcome,) = outcomes
+            assert (outcome.found, [str(each) for each in outcome.examples]) == (found, examples)
+
+    def test_in_another_run_values_are_no_repetition(self, runs: Runs) -> None:
+        for _ in range(2):
+            assert runs.outcomes(goods(5), UNIQUE)["columns.url.unique"].state == "passed"
+
+    @pytest.mark.parametrize(
+        ("least", "count"),
+        [*((0.5, count) for count in (0, 49, 50, 100, 300, 301)), (0.55, 55), (0.07, 7), (0.29, 29)],
+    )
+    def test_what_is_usual_is_the_median_of_the_landings_before_and_a_bound_is_exact(
+        self, runs: Runs, least: float, count: int
+    ) -> None:
         for earlier in (100, 90, 110, 100):
             runs.land(goods(earlier))
-        checks = {"rows": {"min_of_usual": 0.5, "max_of_usual": 3}}
-        outcomes = runs.outcomes(goods(count), checks)
-        assert outcomes["rows.min_of_usual"].state == ("passed" if count >= 50 else "failed")
+        outcomes = runs.outcomes(goods(count), {"rows": {"min_of_usual": least, "max_of_usual": 3}})
+        assert outcomes["rows.min_of_usual"].state == ("passed" if count >= round(least * 100) else "failed")
         assert outcomes["rows.max_of_usual"].state == ("passed" if count <= 300 else "failed")
-        expected = "at least 0.5 times 100, the median of the last landings (100, 90, 110, 100)"
+        expected = f"at least {least} times 100, the median of the last landings (100, 90, 110, 100)"
         assert outcomes["rows.min_of_usual"].expected == expected
 
     def test_with_fewer_than_four_landings_before_nothing_is_usual(self, runs: Runs) -> None:
@@ -110,51 +172,6 @@ class TestOutcomes:
         (outcome,) = runs.outcomes(goods(9), checks, mode="full", if_exists="overwrite").values()
         assert outcome.state == "failed"
 
-    @pytest.mark.parametrize(
-        ("values", "share"),
-        [
-            ([None] * 10, "no row has it"),
-            ([""] * 10, "filled in 0 % of 10 rows"),
-            (["1", *[" \t"] * 9], "filled in 10 % of 10 rows"),
-            ([[], {}, *["1"] * 8], "filled in 80 % of 10 rows"),
-            ([0, False, *["1"] * 8], None),
-        ],
-    )
-    def test_the_share_of_rows_with_a_value(self, runs: Runs, values: list[Any], share: str | None) -> None:
-        rows = [row for value in values for row in goods(1, price=value)]
-        (outcome,) = runs.outcomes(rows, {"columns": {"price": {"filled": 0.95}}}).values()
-        assert (outcome.state, outcome.found) == ("failed", share) if share else outcome.state == "passed"
-
-    def test_nearly_all_is_not_said_to_be_all(self, runs: Runs) -> None:
-        rows = [*goods(1999), *goods(1, price="")]
-        outcome = runs.outcomes(rows, {"columns": {"price": {"filled": 1}}})["columns.price.filled"]
-        assert outcome.found == "filled in 99.9 % of 2,000 rows"
-        assert [str(example) for example in outcome.examples] == ["'' at offset 1900"]
-
-    def test_a_pattern_is_for_whole_values_that_are_filled(self, runs: Runs) -> None:
-        rows = [row for price in ("1.50", "", None, 12, "1.5", "x" * 500) for row in goods(1, price=price)]
-        checks = {"columns": {"price": {"pattern": r"\d+(\.\d\d)?"}}}
-        (outcome,) = runs.outcomes(rows, checks).values()
-        assert outcome.state == "failed"
-        assert outcome.found == "2 of 4 values do not match"
-        assert [example.value for example in outcome.examples] == ["'1.5'", f"'{'x' * 59}…"]
-
-    def test_values_that_are_there_twice(self, runs: Runs) -> None:
-        rows = [*goods(150), *goods(2), {"url": ""}, {"url": ""}]
-        (outcome,) = runs.outcomes(rows, {"columns": {"url": {"unique": True}}}).values()
-        assert outcome.found == "2 of 152 values were there before"
-        assert str(outcome.examples[0]) == "'https://shop/0' at offset 100"
-        # in another run they are no repetition
-        (outcome,) = runs.outcomes(goods(5), {"columns": {"url": {"unique": True}}}).values()
-        assert outcome.state == "passed"
-
-    @pytest.mark.parametrize(("share", "count"), [(0.55, 55), (0.07, 7), (0.29, 29)])
-    def test_a_bound_is_exact(self, runs: Runs, share: float, count: int) -> None:
-        for _ in range(4):
-            runs.land(goods(100))
-        (outcome,) = runs.outcomes(goods(count), {"rows": {"min_of_usual": share}}).values()
-        assert outcome.state == "passed"
-
     def test_rows_that_cannot_be_decoded_are_counted_apart(self, runs: Runs) -> None:
         nested = msgspec.Raw(b'{"url":' + b"[" * 5000 + b"]" * 5000 + b"}")
         (good,) = [msgspec.Raw(msgspec.json.encode(row)) for row in goods(1)]
@@ -170,16 +187,9 @@ class TestOutcomes:
         )
         assert landed([nested])["columns.url.present skipped"] == ("no row, without 1 that cannot be decoded")
 
-    def test_more_checked_columns_than_are_counted_else(self, runs: Runs) -> None:
-        names = [f"c{number}" for number in range(MAX_COLUMNS + 5)]
-        rows = goods(250, **dict.fromkeys(names, "x"))
-        outcomes = runs.outcomes(rows, {"columns": {name: {"filled": 1} for name in names}})
-        assert {outcome.state for outcome in outcomes.values()} == {"passed"}
-
     def test_columns_that_were_not_counted_are_not_new(self, runs: Runs) -> None:
-        names = [f"c{number}" for number in range(MAX_COLUMNS + 5)]
-        runs.land(goods(5, **dict.fromkeys(names, "x")))
-        (outcome,) = runs.outcomes(goods(5, **{names[-1]: "x"}), {"new_columns": "fail"}).values()
+        runs.land(goods(5, **dict.fromkeys(MANY, "x")))
+        (outcome,) = runs.outcomes(goods(5, **{MANY[-1]: "x"}), {"new_columns": "fail"}).values()
         assert outcome.state == "skipped"
 
     def test_messages_have_bounds(self, runs: Runs) -> None:
@@ -196,7 +206,7 @@ class TestOutcomes:
     ) -> None:
         monkeypatch.setattr(checking, "MOST_COMPARED", 10)
         rows = [*goods(12), *goods(1), {"url": "https://shop/11"}]
-        (outcome,) = runs.outcomes(rows, {"columns": {"url": {"unique": True}}}).values()
+        (outcome,) = runs.outcomes(rows, UNIQUE).values()
         assert outcome.found == "1 of the first 10 values were there before"
 
     def test_columns_that_are_new(self, runs: Runs) -> None:
@@ -235,14 +245,12 @@ class TestOutcomes:
 
 
 class TestFailures:
-    CHECKS: dict[str, Any] = {"columns": {"price": {"filled": 0.95}}}  # noqa: RUF012
-
     def test_nothing_is_committed_or_marked_and_the_message_says_why_and_what_next(self, runs: Runs) -> None:
         marks: list[str] = []
-        runs.land(goods(5), self.CHECKS, mark=lambda: marks.append("marked"))
+        runs.land(goods(5), FILLED, mark=lambda: marks.append("marked"))
         before = runs.folder.manifest()
         with pytest.raises(ChecksFailed) as failure:
-            runs.land(goods(4, price=""), self.CHECKS, mark=lambda: marks.append("marked"))
+            runs.land(goods(4, price=""), FILLED, mark=lambda: marks.append("marked"))
         assert runs.folder.manifest() == before
         assert marks == ["marked"]
         where = shlex.quote(runs.folder.destination.url)
@@ -258,7 +266,7 @@ class TestFailures:
 
     def test_changed_checks_land_what_is_staged_without_reading_it_again(self, runs: Runs) -> None:
         with pytest.raises(ChecksFailed):
-            runs.land(goods(250, price=""), self.CHECKS, max_part_bytes=1)
+            runs.land(goods(250, price=""), FILLED, max_part_bytes=1)
         asked: list[int] = []
         fetch = serving(runs.rows)
         landed = runs.again(fetch=lambda offset: asked.append(offset) or fetch(offset))
@@ -269,7 +277,7 @@ class TestFailures:
 
     @pytest.mark.usefixtures("each_part_is_staged")
     @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
-    def test_values_are_the_same_after_an_interruption(self, runs: Runs, name: str) -> None:
+    def test_an_interrupted_landing_is_checked_as_a_whole(self, runs: Runs, name: str) -> None:
         chosen = make_format(name, **({"sanitize_formulas": True} if name == "csv" else {}))
         checks = {"columns": {"price": {"pattern": r"1\.50|\+490|=1|true", "unique": True, "filled": 1}}}
         texts = ["1.50", "+490", "=1", "1.5", "", "x, y", "two\nlines", 'a "word"']
@@ -282,49 +290,37 @@ class TestFailures:
         with pytest.raises(Crash):
             runs.land([], checks, read=crashing_at(2), **options)
         resumed = runs.again(checks, on_failed_checks="warn", **options).checks
-        assert {each.check: each.found for each in resumed} == {
-            check: outcome.found for check, outcome in fresh.items()
+        assert {each.check: (each.found, each.examples[0].offset) for each in resumed} == {
+            check: (outcome.found, outcome.examples[0].offset) for check, outcome in fresh.items()
         }
 
-    @pytest.mark.usefixtures("each_part_is_staged")
-    @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
-    def test_an_interrupted_landing_is_checked_as_a_whole(self, runs: Runs, name: str) -> None:
-        chosen = make_format(name)
-        checks = {"columns": {"price": {"pattern": r"\d\.\d\d"}, "url": {"unique": True, "filled": 1}}}
-        rows = [*goods(1, price="no price"), *goods(149), *goods(151)]
-        options: dict[str, Any] = {"max_part_bytes": 1, "file_format": chosen}
-        with pytest.raises(Crash):
-            runs.land(rows, checks, read=crashing_at(3), **options)
-        with pytest.raises(ChecksFailed) as failure:
-            runs.again(checks, **options)
-        found = {outcome.check: (outcome.found, outcome.examples) for outcome in failure.value.outcomes}
-        assert found["columns.price.pattern"][0] == "1 of 301 values do not match"
-        assert [str(each) for each in found["columns.price.pattern"][1]] == ["'no price' at offset 0"]
-        assert found["columns.url.unique"][0] == "150 of 301 values were there before"
-        assert "columns.url.filled" not in found
-
-    def test_a_source_that_has_nothing_new_has_too_few_rows(self, runs: Runs) -> None:
-        runs.land(goods(5))
+    @pytest.mark.parametrize("on_failed_checks", ["fail", "quarantine"])
+    @pytest.mark.parametrize("landed", [0, 5])
+    def test_a_source_that_has_nothing_new_has_too_few_rows_and_none_to_decide_on(
+        self, runs: Runs, on_failed_checks: str, landed: int
+    ) -> None:
+        runs.land(goods(landed))
         before = runs.folder.names(), runs.folder.manifest()
-        with pytest.raises(
-            ChecksFailed, match=r"rows\.min: 0 rows; expected: at least 1\. Nothing was"
-        ) as failure:
-            runs.land([], {"rows": {"min": 1}, **self.CHECKS}, mark=lambda: pytest.fail("marked"))
+        options = {"on_failed_checks": on_failed_checks, "mark": lambda: pytest.fail("marked")}
+        said = r"rows\.min: 0 rows; expected: at least 1\. Nothing was"
+        with pytest.raises(ChecksFailed, match=said) as failure:
+            runs.land([], {"rows": {"min": 1}, **FILLED}, **options)
         assert "staged" not in str(failure.value)
         assert (runs.folder.names(), runs.folder.manifest()) == before
+        assert in_review(runs.folder.location) == ()
 
     def test_a_warning_is_committed_and_a_retry_tells_of_it(self, runs: Runs) -> None:
-        landed = runs.land(goods(4, price=""), self.CHECKS, on_failed_checks="warn")
+        landed = runs.land(goods(4, price=""), FILLED, on_failed_checks="warn")
         assert [outcome.state for outcome in landed.checks] == ["failed"]
         assert runs.folder.rows() == runs.rows
-        assert runs.again(self.CHECKS).checks == landed.checks
+        assert runs.again(FILLED).checks == landed.checks
         # another run's checks are its own
         assert runs.land(goods(1)).checks == ()
 
     def test_the_rows_of_a_failed_run_and_of_the_next_are_checked_together(self, runs: Runs) -> None:
         with pytest.raises(ChecksFailed):
-            runs.land(goods(10, price=""), self.CHECKS)
+            runs.land(goods(10, price=""), FILLED)
         with pytest.raises(ChecksFailed, match=r"filled in 90\.9 % of 110 rows"):
-            runs.land(goods(100), self.CHECKS)
-        runs.land(goods(100), self.CHECKS)
+            runs.land(goods(100), FILLED)
+        runs.land(goods(100), FILLED)
         assert runs.folder.rows() == runs.rows

@@ -71,24 +71,16 @@ class TestQuarantine:
         assert (apart.start_offset, apart.next_offset) == (2, 5)
         assert [outcome.check for outcome in apart.checks] == ["columns.price.filled"]
 
-    @pytest.mark.parametrize("landed", [0, 2])
-    def test_no_rows_are_nothing_to_quarantine(self, runs: Runs, landed: int) -> None:
-        runs.land(goods(landed))
-        options: dict[str, Any] = {"on_failed_checks": "quarantine", "mark": lambda: pytest.fail("marked")}
-        with pytest.raises(ChecksFailed, match=r"rows\.min: 0 rows; expected: at least 1\. Nothing"):
-            runs.land([], {"rows": {"min": 1}}, **options)
-        assert runs.folder.rows() == runs.rows
-        assert in_review(runs.folder.location) == ()
-
-    def test_their_parts_stay_where_they_were_read(self, quarantined: Runs) -> None:
-        assert quarantined.folder.names() == quarantined.folder.needed()
-        assert len(quarantined.folder.apart()) == 1
-
-    def test_a_retry_changes_nothing(self, quarantined: Runs) -> None:
-        before = quarantined.folder.manifest()
+    def test_a_retry_changes_nothing_and_their_parts_stay_where_they_were_read(
+        self, quarantined: Runs
+    ) -> None:
+        folder = quarantined.folder
+        before = folder.manifest()
         landed = quarantined.again(CHECKS, on_failed_checks="quarantine")
-        assert (landed.new, quarantined.folder.manifest()) == ((), before)
+        assert (landed.new, folder.manifest()) == ((), before)
         assert [outcome.check for outcome in landed.checks] == ["columns.price.filled"]
+        assert len(folder.apart()) == 1
+        assert folder.names() == folder.needed()
 
     def test_the_export_is_not_marked_while_rows_wait(self, runs: Runs) -> None:
         marks: list[str] = []
@@ -183,14 +175,32 @@ class TestMarks:
 
 
 class TestDecisions:
-    def test_staged_rows_are_quarantined_afterwards(self, staged: Runs) -> None:
-        quarantine(staged.folder.location)
-        assert staged.folder.rows_apart() == staged.rows[2:]
-        assert staged.folder.rows() == staged.rows[:2]
-        staged.land(goods(1), CHECKS)
-        assert staged.folder.rows() == [*staged.rows[:2], *staged.rows[5:]]
-        with pytest.raises(NothingToReview, match=r"3 rows of run 2 \(quarantined\) at .* cannot be"):
-            quarantine(staged.folder.location, "run 2")
+    @pytest.mark.parametrize(
+        ("state", "decide"),
+        [
+            *[("staged", quarantine), ("staged", accept), ("staged", discard)],
+            *[("quarantined", accept), ("quarantined", discard)],
+        ],
+    )
+    def test_rows_are_what_was_decided_and_the_next_run_goes_on_behind_them(
+        self, staged: Runs, state: str, decide: Callable[..., Any]
+    ) -> None:
+        folder, bad = staged.folder, staged.rows[2:]
+        if state == "quarantined":
+            quarantine(folder.location, "run 2")
+        decided = decide(folder.location, "run 2")
+        assert (decided.rows, decided.state) == (3, state)
+        landed = [*staged.rows[:2], *(bad if decide is accept else [])]
+        assert folder.rows() == landed
+        assert folder.rows_apart() == (bad if decide is quarantine else [])
+        assert sum(part.rows for part in staged.again(CHECKS).new) == len(landed) - 2
+        assert sum(part.rows for part in staged.land(goods(1), CHECKS).new) == 1
+        assert staged.land([]).new == ()
+        assert folder.rows() == [*landed, *staged.rows[5:]]
+        left = {accept: [], quarantine: [("quarantined", 3)], discard: [("discarded", 3)]}
+        assert [(each.kind, each.rows) for each in state_of(folder).set_apart] == left[decide]
+        assert len(in_review(folder.location)) == (decide is quarantine)
+        assert folder.names() == folder.needed()
 
     def test_what_waits_is_listed(self, quarantined: Runs) -> None:
         with pytest.raises(ChecksFailed):
@@ -199,35 +209,14 @@ class TestDecisions:
         assert [str(each) for each in there] == ["4 rows of run 3 (staged)", "3 rows of run 2 (quarantined)"]
         with pytest.raises(NothingToReview, match=r"name one of the runs .*: 4 rows of run 3 \(sta"):
             accept(quarantined.folder.location)
-
-    def test_staged_rows_are_accepted_and_are_their_runs(self, staged: Runs) -> None:
-        retried = accept(staged.folder.location, "run 2")
-        assert (retried.rows, retried.state) == (3, "staged")
-        assert staged.folder.rows() == staged.rows
-        assert sum(part.rows for part in staged.again(CHECKS).new) == 3
-        landed = staged.land(goods(1), CHECKS)
-        assert sum(part.rows for part in landed.new) == 1
-        assert staged.land([]).new == ()
-        assert staged.folder.rows() == staged.rows
-        assert in_review(staged.folder.location) == ()
-        assert staged.folder.names() == staged.folder.needed()
-
-    def test_staged_rows_are_discarded_and_the_next_run_goes_on_behind_them(self, staged: Runs) -> None:
-        discard(staged.folder.location, "run 2")
-        assert staged.folder.rows() == staged.rows[:2]
-        staged.land(goods(4), CHECKS)
-        assert staged.folder.rows() == [*staged.rows[:2], *staged.rows[5:]]
-        assert staged.folder.names() == staged.folder.needed()
+        with pytest.raises(NothingToReview, match=r"3 rows of run 2 \(quarantined\) at .* cannot be"):
+            quarantine(quarantined.folder.location, "run 2")
 
     def test_quarantined_rows_are_accepted_behind_those_landed_since(self, quarantined: Runs) -> None:
         quarantined.land(goods(4), CHECKS)
         accept(quarantined.folder.location, "run 2")
         expected = [*quarantined.rows[:2], *quarantined.rows[5:], *quarantined.rows[2:5]]
         assert quarantined.folder.rows() == expected
-        assert quarantined.folder.apart() == []
-        landed = quarantined.land(goods(1), CHECKS)
-        assert sum(part.rows for part in landed.new) == 1
-        assert quarantined.folder.rows() == [*expected, *quarantined.rows[-1:]]
 
     @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
     def test_accepted_rows_have_their_columns_in_every_format(self, runs: Runs, name: str) -> None:
@@ -241,13 +230,6 @@ class TestDecisions:
         expected = [columns | row for row in (*runs.rows[:2], runs.rows[5], *runs.rows[2:5])]
         assert rows == expected
         read_landing(runs.folder.location).verify()
-
-    def test_quarantined_rows_are_discarded(self, quarantined: Runs) -> None:
-        discard(quarantined.folder.location, "run 2")
-        assert quarantined.folder.names() == quarantined.folder.needed()
-        (apart,) = state_of(quarantined.folder).set_apart
-        assert (apart.kind, apart.rows) == ("discarded", 3)
-        assert quarantined.land(goods(1), CHECKS).manifest.rows == 3
 
     def test_rows_of_a_full_landing_are_accepted_or_deleted(self, runs: Runs) -> None:
         options: dict[str, Any] = {"mode": "full", "if_exists": "overwrite"}
