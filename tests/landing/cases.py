@@ -67,7 +67,7 @@ class Case:
             run_job(job(Rows(self.state.landed), folder.destination, "r1", mode="incremental"))
         if self.state.killed_at:
             kill(landing_of(self.state.kind, "a"), folder.destination, self.state.killed_at)
-        self._content = {name: folder.read(name) for name in folder.names()}
+        self._content = folder.contents()
         self._before = folder.committed_rows()
 
     def new_folder(self) -> Folder:

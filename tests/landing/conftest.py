@@ -21,6 +21,7 @@ from airflow_provider_webcollect.landing import copy, staging
 from airflow_provider_webcollect.landing import job as jobs
 from airflow_provider_webcollect.landing.commits import Manifest, Run, Source
 from airflow_provider_webcollect.landing.names import MANIFEST
+from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.sandbox import Sandbox
@@ -30,6 +31,7 @@ from airflow_provider_webcollect.service.pages import PageReader
 from tests.conftest import leave_to_the_night
 from tests.interruption import Pauses
 from tests.landing.checked_runs import Runs
+from tests.landing.formats.parts import read_part
 from tests.landing.pages import Fetch, Stream, make_job, through
 from tests.storages import Storage
 
@@ -186,6 +188,14 @@ class Folder:
         """Return the commits in order, as their files say it."""
         return [json.loads(self.read(name)) for name in sorted(self.names()) if name.startswith("_commits/")]
 
+    def landed(self, **options: Any) -> LandedData:
+        """Read the landing as users do."""
+        return read_landing(self.location, **options)
+
+    def contents(self) -> dict[str, bytes]:
+        """Return the contents of all files by name."""
+        return {name: self.read(name) for name in self.names()}
+
     def read(self, name: str) -> bytes:
         self.fs.invalidate_cache()
         content: bytes = self.fs.cat_file(f"{self.root}/{name}")
@@ -210,13 +220,20 @@ class Folder:
     def rows(self) -> list[dict[str, Any]]:
         """Return what a reader gets who trusts the manifest, once he has checked all it says.
 
-        Without one, there is nothing to read.
+        Rows of tables have null for columns that their part lacks. Without a manifest, there are none.
         """
         try:
             manifest = self.manifest()
         except FileNotFoundError:
             return []
-        found = [row for part in manifest["parts"] for row in self.rows_of(part)]
+        found: list[dict[str, Any]] = []
+        for part in manifest["parts"]:
+            rows = self.rows_of(part)
+            if manifest["format"] != "jsonl":
+                columns = manifest["columns"][: part["columns"]]
+                assert all([*row] == columns for row in rows)
+                rows = [dict.fromkeys(manifest["columns"]) | row for row in rows]
+            found += rows
         apart = sum(each["rows"] for each in manifest["set_apart"] if not each.get("is_earlier"))
         assert manifest["rows"] == manifest["earlier_rows"] + manifest["total"] - apart == len(found)
         assert manifest["bytes"] == sum(part["bytes"] for part in manifest["parts"])
@@ -227,10 +244,9 @@ class Folder:
         content = self.read(part["name"])
         assert len(content) == part["bytes"]
         assert hashlib.sha256(content).hexdigest() == part["sha256"]
-        assert content.endswith(b"\n")
-        lines = content[:-1].split(b"\n")
-        assert len(lines) == part["rows"]
-        return [json.loads(line) for line in lines]
+        rows = read_part(part["name"], content)
+        assert len(rows) == part["rows"]
+        return rows
 
     def committed(self) -> list[dict[str, Any]]:
         """Return the parts that have landed, as the commits alone say it."""

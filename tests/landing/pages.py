@@ -27,6 +27,11 @@ def nothing(*_: object) -> None:
     """Do nothing."""
 
 
+def unreachable(*_: object) -> None:
+    """Fail as while the service is down."""
+    raise ConnectionError("the service is down")
+
+
 class Pages:
     """Pages that are given by a function."""
 

@@ -16,7 +16,8 @@ from airflow_provider_webcollect.sandbox import Sandbox
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.conftest import Folder
 from tests.landing.forks import Forks, running
-from tests.landing.tables import IcebergTable, Table, as_texts, same, sql_catalog
+from tests.landing.formats.parts import as_texts
+from tests.landing.tables import IcebergTable, Table, same, sql_catalog
 from tests.storages import Storage
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
@@ -77,7 +78,7 @@ class Victim:
         """What a reader sees is all or nothing; if it is all, no more and no less."""
         expected, found = self.sandbox.control.true_rows(self.task), self.folder.rows()
         if self.is_table:
-            assert same(found, as_texts(expected)) or (found == [] and not whole)
+            assert same(found, [as_texts(row) for row in expected]) or (found == [] and not whole)
         else:
             assert found == expected or (found == [] and not whole)
         if whole:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
@@ -12,8 +11,8 @@ from airflow_provider_webcollect.landing.errors import CastFailed, FormatChanged
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.models import DataPage
-from tests.landing.all_formats import FORMATS, named, read
 from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed, crashing_at, listed
+from tests.landing.formats.parts import FORMATS, as_texts, named
 from tests.landing.pages import rows_of, widening
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
@@ -26,10 +25,8 @@ class TestEveryFormat:
     ) -> None:
         task = sandbox.control.add_task(rows=300, lots=2)["task_id"]
         manifest = landing(task, file_format=make_format(**options), max_part_bytes=10_000)
-        assert read(folder) == [
-            {name: text(value, manifest.format) for name, value in row.items()}
-            for row in sandbox.control.true_rows(task)
-        ]
+        rows = sandbox.control.true_rows(task)
+        assert folder.rows() == (rows if manifest.format == "jsonl" else [as_texts(row) for row in rows])
         assert manifest.format == options["file_format"]
         suffix = make_format(**options).suffix
         assert all(part.name.endswith(suffix) for part in manifest.parts)
@@ -39,11 +36,8 @@ class TestEveryFormat:
         self, landing: Landed, folder: Folder, options: dict[str, Any], max_part_bytes: int
     ) -> None:
         pages = widening()
-        manifest = landing(
-            "t", fetch=listed(pages), file_format=make_format(**options), max_part_bytes=max_part_bytes
-        )
-        whole = dict.fromkeys(manifest.columns or ())
-        assert read(folder) == [{**whole, **row} for row in rows_of(pages)]
+        landing("t", fetch=listed(pages), file_format=make_format(**options), max_part_bytes=max_part_bytes)
+        assert folder.rows() == as_read(folder, pages)
         assert folder.names() == folder.needed()
 
     @pytest.mark.by_day(4)
@@ -51,20 +45,18 @@ class TestEveryFormat:
     def test_a_crash_while_columns_are_added_loses_nothing(
         self, landing: Landed, folder: Folder, options: dict[str, Any], crash_at: int
     ) -> None:
-        pages = widening()
         chosen: dict[str, Any] = {"file_format": make_format(**options), "max_part_bytes": 1}
+        chosen["fetch"] = listed(widening())
         with pytest.raises(Crash):
-            landing("t", fetch=listed(pages), read=crashing_at(crash_at), **chosen)
+            landing("t", read=crashing_at(crash_at), **chosen)
         assert folder.commits() == []
-        manifest = landing("t", fetch=listed(pages), **chosen)
-        assert read(folder) == [{**dict.fromkeys(manifest.columns or ()), **row} for row in rows_of(pages)]
+        landing("t", **chosen)
+        assert folder.rows() == as_read(folder, widening())
 
 
-def text(value: Any, file_format: str) -> Any:
-    """Return a value as the format gives it back."""
-    if file_format == "jsonl" or isinstance(value, str) or value is None:
-        return value
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+def as_read(folder: Folder, pages: list[DataPage]) -> list[dict[str, Any]]:
+    """Return the rows of pages with null for the columns of the landing that they lack."""
+    return [{**dict.fromkeys(folder.manifest()["columns"] or ()), **row} for row in rows_of(pages)]
 
 
 @pytest.mark.parametrize("too_large", ["9" * 39, str(2**128 + 1234), "1e38", "1e-39", "1e-2147483647"])
@@ -78,7 +70,7 @@ def test_of_a_number_too_large_for_its_column_no_other_is_landed(
         landing(task, file_format=make_format("parquet", column_types=types))
     assert folder.names() == set()
     landing(task, file_format=make_format("parquet", column_types=types, on_cast_error="null"))
-    assert [row["price"] for row in read(folder)] == [12, None, -(10**38 - 1)]
+    assert [row["price"] for row in folder.rows()] == [12, None, -(10**38 - 1)]
 
 
 CHANGES = [{"file_format": "csv"}, {"compression": "gzip"}, {"columns": ["k0"]}]
@@ -95,7 +87,7 @@ def test_an_unfinished_landing_begins_again_in_another_format(
     manifest = landing("t", fetch=listed(pages), file_format=make_format(**changed))
     assert len(left) == 3
     assert left.isdisjoint(part.name for part in manifest.parts)
-    assert len(read(folder)) == manifest.rows == 12
+    assert len(folder.rows()) == manifest.rows == 12
     assert folder.names() == folder.needed() | left
 
 

@@ -29,7 +29,7 @@ from tests.interruption import PATIENCE
 from tests.landing.cases import ALL, HALF, KINDS, STATES, Case, landing_of
 from tests.landing.conftest import SERVERS, Folder
 from tests.landing.interleaving import Held, outcome_of, stepping
-from tests.landing.pages import PAGE, Rows, changed, job, true_rows
+from tests.landing.pages import PAGE, Rows, changed, job, true_rows, unreachable
 from tests.service.servers import answer, client_of, query_number, serving
 from tests.storages import Storage, local
 
@@ -103,10 +103,6 @@ class TestRunsThatMeet:
     def folder(self, tmp_path: Path) -> Folder:
         return Folder.new(local(tmp_path))
 
-    @staticmethod
-    def broken() -> None:
-        raise ConnectionError("the service is down")
-
     def test_one_of_two_has_read_in_vain_and_the_log_says_what_spares_it(
         self, folder: Folder, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -136,7 +132,7 @@ class TestRunsThatMeet:
     @pytest.mark.parametrize("count", [ALL, ALL + 5], ids=["nothing new", "more rows"])
     def test_a_run_that_fails_after_its_commit_keeps_its_rows(self, folder: Folder, count: int) -> None:
         with pytest.raises(ConnectionError):
-            run_job(job(Rows(ALL), folder.destination, "r1", mode="incremental", mark=self.broken))
+            run_job(job(Rows(ALL), folder.destination, "r1", mode="incremental", mark=unreachable))
         options: dict[str, Any] = {"mode": "incremental", "mark": lambda: None}
         second = run_job(job(Rows(count), folder.destination, "r2", **options))
         assert sum(part.rows for part in second.new) == count - ALL

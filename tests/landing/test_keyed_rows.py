@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
 import duckdb
-import pyarrow as pa
+import fsspec
 import pytest
+import time_machine
 from duckdb import DuckDBPyRelation
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_webcollect.landing.commits import Run
+from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.reader import LandedData
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.conftest import ALL_HISTORIES
-from tests.landing.shops import Shop, day, offer, run_of
+from tests.landing.checked_runs import Runs
+from tests.landing.conftest import Folder
+from tests.landing.pages import serving
 
 FORMATS = ["jsonl", "csv", "parquet"]
 #: What a column of a type may hold, as the service sends it.
@@ -27,6 +33,42 @@ TYPED = {
     "timestamptz": ["2026-01-01T00:00:00Z", "2026-01-01T01:00:00+01:00", "2026-01-02T00:00:00Z", None],
     "bool": ["true", "false", None],
 }
+
+
+def day(number: int) -> datetime.datetime:
+    """Return the time at which everything of a day is landed."""
+    return datetime.datetime(2026, 1, number, 12, tzinfo=datetime.UTC)
+
+
+def run_of(number: int) -> Run:
+    return Run(dag_id="d", task_id="t", run_id=f"day {number}")
+
+
+class Shop(Runs):
+    """A landing in memory that gets the rows of a day after those of the days before.
+
+    :param options: of the format of its parts.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        folder = Folder(fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}")
+        super().__init__(folder, file_format=make_format(**options), on_reset="append", max_part_bytes=1)
+
+    def land(self, number: int, rows: list[Any], *, reset: bool = False) -> LandedData:
+        """Land the rows of a day, in parts of two rows, and read the landing.
+
+        :param reset: whether the source has lost the rows of the days before.
+        """
+        if reset:
+            self.rows.clear()
+        self.rows += rows
+        with time_machine.travel(day(number), tick=False):
+            self.again(run=run_of(number), fetch=serving(self.rows, 2))
+        return self.folder.landed()
+
+
+def offer(url: str | None, price: str | None = "1.00") -> dict[str, Any]:
+    return {"url": url, "price": price}
 
 
 @pytest.fixture(params=FORMATS)
@@ -45,7 +87,7 @@ def dicts(relation: DuckDBPyRelation) -> list[dict[str, Any]]:
 
 class TestLatest:
     def test_each_key_has_its_newest_row_in_the_order_of_the_landing(self, shop: Shop) -> None:
-        assert dicts(shop.landed.latest("url")) == [
+        assert dicts(shop.folder.landed().latest("url")) == [
             {**offer("b", "2.00"), "landed_at": day(2)},
             {**offer("a"), "landed_at": day(3)},
             {**offer("c"), "landed_at": day(3)},
@@ -55,9 +97,9 @@ class TestLatest:
     def test_the_relation_can_be_joined_with_tables_of_the_connection(self, shop: Shop) -> None:
         with duckdb.connect() as connection:
             connection.execute("create table landing as select 'b' as url, 'B' as name")
-            found = shop.landed.latest("url", connection).join(connection.table("landing"), "url")
+            found = shop.folder.landed().latest("url", connection).join(connection.table("landing"), "url")
             assert found.project("name, price").fetchall() == [("B", "2.00")]
-            whole = shop.landed.to_duckdb(connection)
+            whole = shop.folder.landed().to_duckdb(connection)
             assert len(whole.join(connection.table("landing"), "url")) == 3
             whole.create("prices")
             assert connection.execute("select count(*) from prices").fetchall() == [(12,)]
@@ -65,59 +107,59 @@ class TestLatest:
 
 class TestChanges:
     def test_keys_that_are_new_or_have_other_values_than_at_a_time(self, shop: Shop) -> None:
-        assert dicts(shop.landed.changes("url", day(1))) == [
+        assert dicts(shop.folder.landed().changes("url", day(1))) == [
             {**offer("b", "2.00"), "change": "changed", "landed_at": day(2)},
             {**offer("d", "4.00"), "change": "new", "landed_at": day(3)},
         ]
-        assert dicts(shop.landed.changes("url", day(2))) == [
+        assert dicts(shop.folder.landed().changes("url", day(2))) == [
             {**offer("c"), "change": "changed", "landed_at": day(3)},
             {**offer("d", "4.00"), "change": "new", "landed_at": day(3)},
         ]
-        assert dicts(shop.landed.changes("url", day(3))) == []
+        assert dicts(shop.folder.landed().changes("url", day(3))) == []
 
     def test_a_run_stands_for_the_moment_before_its_rows(self, shop: Shop) -> None:
-        landed = shop.landed
+        landed = shop.folder.landed()
         for run, before in (("day 2", day(1)), ("day 3", day(2))):
             assert dicts(landed.changes("url", run)) == dicts(landed.changes("url", before)) != []
 
     def test_since_a_run_that_has_found_nothing_new_nothing_has_changed(self, shop: Shop) -> None:
         shop.land(4, [])
-        assert dicts(shop.landed.changes("url", "day 4")) == []
+        assert dicts(shop.folder.landed().changes("url", "day 4")) == []
 
     def test_a_time_may_be_a_text_and_of_any_zone(self, shop: Shop) -> None:
-        expected = dicts(shop.landed.changes("url", day(2)))
+        expected = dicts(shop.folder.landed().changes("url", day(2)))
         for text in ("2026-01-02T12:00:00Z", "2026-01-02 13:00:00+01:00", " 2026-01-02T12:00:00.000+00:00\n"):
-            assert dicts(shop.landed.changes("url", text)) == expected
+            assert dicts(shop.folder.landed().changes("url", text)) == expected
 
     @pytest.mark.parametrize(
         "wrong", [datetime.datetime(2026, 1, 1), "2026-01-01", "2026-01-01T00:00:00", "", " ", None, 5]
     )
     def test_a_time_without_a_zone_and_what_is_no_time_are_refused(self, shop: Shop, wrong: Any) -> None:
         with pytest.raises(InvalidArgument, match=r"`since` is .*; it must be a time with a zone, or the id"):
-            shop.landed.changes("url", wrong)
+            shop.folder.landed().changes("url", wrong)
 
     def test_columns_that_are_not_compared_may_differ(self) -> None:
         shop = Shop()
         shop.land(1, [offer("a") | {"at": "1"}, offer("b") | {"at": "1"}])
         shop.land(2, [offer("a") | {"at": "2"}, offer("b", "2.00") | {"at": "2"}])
-        assert len(shop.landed.changes("url", day(1))) == 2
-        (changed,) = dicts(shop.landed.changes("url", day(1), compare=["price"]))
+        assert len(shop.folder.landed().changes("url", day(1))) == 2
+        (changed,) = dicts(shop.folder.landed().changes("url", day(1), compare=["price"]))
         assert changed == {**offer("b", "2.00"), "at": "2", "change": "changed", "landed_at": day(2)}
-        assert dicts(shop.landed.changes("url", day(1), compare="price")) == [changed]
+        assert dicts(shop.folder.landed().changes("url", day(1), compare="price")) == [changed]
 
     def test_a_host_whose_clock_is_late_puts_no_rows_before_earlier_ones(self) -> None:
         shop = Shop()
         shop.land(2, [offer("a")])
         shop.land(1, [offer("a", "2.00")])
-        assert dicts(shop.landed.changes("url", day(1))) == [
+        assert dicts(shop.folder.landed().changes("url", day(1))) == [
             {**offer("a", "2.00"), "change": "new", "landed_at": day(2)}
         ]
-        assert [row["valid_to"] for row in dicts(shop.landed.history("url"))] == [day(2), None]
+        assert [row["valid_to"] for row in dicts(shop.folder.landed().history("url"))] == [day(2), None]
 
 
 class TestHistory:
     def test_consecutive_rows_with_equal_values_are_one_period(self, shop: Shop) -> None:
-        assert dicts(shop.landed.history("url")) == [
+        assert dicts(shop.folder.landed().history("url")) == [
             {**offer("a"), "valid_from": day(1), "valid_to": None},
             {**offer("b"), "valid_from": day(1), "valid_to": day(2)},
             {**offer("c"), "valid_from": day(1), "valid_to": day(2)},
@@ -133,7 +175,7 @@ class TestHistory:
         shop.land(1, [offer("a") | {"at": "1"}])
         shop.land(2, [offer("a") | {"at": "2"}])
         shop.land(3, [offer("a", "2.00") | {"at": "3"}])
-        assert dicts(shop.landed.history("url", compare=["price"])) == [
+        assert dicts(shop.folder.landed().history("url", compare=["price"])) == [
             {**offer("a"), "at": "1", "valid_from": day(1), "valid_to": day(3)},
             {**offer("a", "2.00"), "at": "3", "valid_from": day(3), "valid_to": None},
         ]
@@ -154,9 +196,9 @@ class TestColumns:
         xs, ys = dict.fromkeys(ODD_NAMES, "x"), dict.fromkeys(ODD_NAMES, "y")
         shop.land(1, [{"n": "1", **xs}, {"n": "1", **ys}])
         shop.land(2, [{"n": "2", **xs}])
-        columns = shop.landed.to_duckdb().columns
+        columns = shop.folder.landed().to_duckdb().columns
         for name in ODD_NAMES[FORMATS.index(file_format) :: 1 if ALL_HISTORIES else len(FORMATS)]:
-            latest, changes, history = asked(shop.landed, name)
+            latest, changes, history = asked(shop.folder.landed(), name)
             assert latest.columns == [*columns, "landed_at"], name
             assert latest.fetchall() == [("1", *ys.values(), day(1)), ("2", *xs.values(), day(2))], name
             assert changes.fetchall() == [("2", *xs.values(), "changed", day(2))], name
@@ -165,7 +207,7 @@ class TestColumns:
     def test_an_added_column_gets_another_name_if_the_landing_has_one_of_its_name(self) -> None:
         shop = Shop()
         shop.land(1, [{"landed_at": "x", "Valid_From": "y", "change": "z"}])
-        latest, changes, history = asked(shop.landed, "landed_at")
+        latest, changes, history = asked(shop.folder.landed(), "landed_at")
         own = ["landed_at", "Valid_From", "change"]
         assert latest.columns == [*own, "landed_at_1"]
         assert latest.fetchall() == [("x", "y", "z", day(1))]
@@ -176,13 +218,13 @@ class TestColumns:
     def test_without_rows_there_is_an_empty_relation_with_the_columns(self, file_format: str) -> None:
         shop = Shop(file_format=file_format, columns=["url", "price"])
         shop.land(1, [])
-        latest, changes, history = asked(shop.landed, ["url"])
+        latest, changes, history = asked(shop.folder.landed(), ["url"])
         assert latest.columns == ["url", "price", "landed_at"]
         assert changes.columns == ["url", "price", "change", "landed_at"]
         assert history.columns == ["url", "price", "valid_from", "valid_to"]
         assert [each.fetchall() for each in (latest, changes, history)] == [[], [], []]
         with pytest.raises(InvalidArgument, match="it must be one of url, price"):
-            shop.landed.latest("sku")
+            shop.folder.landed().latest("sku")
 
     @pytest.mark.parametrize("rows", [[], [{}, {}]])
     def test_of_rows_without_any_column_the_relation_has_those_of_the_key(self, rows: list[Any]) -> None:
@@ -210,11 +252,11 @@ class TestColumns:
     def test_a_wrong_key_is_named_with_the_rule(self, shop: Shop, key: Any, said: str) -> None:
         for ask in (LandedData.latest, LandedData.history, lambda landed, key: landed.changes(key, day(1))):
             with pytest.raises(InvalidArgument, match=said):
-                ask(shop.landed, key)
+                ask(shop.folder.landed(), key)
 
     def test_so_is_a_column_to_compare_that_is_not_there(self, shop: Shop) -> None:
         with pytest.raises(InvalidArgument, match=r"`compare\[0\]` is 'at'; it must be one of url, price"):
-            shop.landed.history("url", compare=["at"])
+            shop.folder.landed().history("url", compare=["at"])
 
     @pytest.mark.parametrize("file_format", ["csv", "parquet"])
     def test_a_wrong_key_is_refused_before_anything_is_read(self, file_format: str) -> None:
@@ -288,7 +330,7 @@ def landings(draw: st.DrawFn) -> tuple[Shop, int]:
 @given(landings(), st.data())
 def test_they_return_what_plain_python_finds(landing: tuple[Shop, int], data: st.DataObject) -> None:
     shop, columns = landing
-    landed = shop.landed
+    landed = shop.folder.landed()
     rows = [
         (tuple(row.values()), number)
         for number in (1, 2, 3)
@@ -303,17 +345,3 @@ def test_they_return_what_plain_python_finds(landing: tuple[Shop, int], data: st
         assert landed.latest(key, connection).fetchall() == plain.latest()
         assert landed.history(key, connection).fetchall() == plain.history()
         assert landed.changes(key, moment, connection).fetchall() == plain.changes(since)
-
-
-class TestFrames:
-    def test_pandas_and_polars_have_the_rows_of_the_table(self, shop: Shop) -> None:
-        rows = shop.landed.to_arrow().to_pylist()
-        assert pa.Table.from_pandas(shop.landed.to_pandas()).to_pylist() == rows
-        assert shop.landed.to_polars().to_dicts() == rows
-        assert shop.landed.to_pandas("day 2")["url"].to_list() == ["c", "b"]
-        assert shop.landed.to_polars("day 2")["url"].to_list() == ["c", "b"]
-
-    def test_a_landing_without_rows_gives_frames_with_its_columns(self) -> None:
-        landed = Shop(columns=["url"]).land(1, [])
-        assert (landed.to_pandas().columns.to_list(), len(landed.to_pandas())) == (["url"], 0)
-        assert (landed.to_polars().columns, landed.to_polars().height) == (["url"], 0)

@@ -11,8 +11,6 @@ import time_machine
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import LandingDamaged
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.reader import read_landing
-from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.conftest import OTHER_RUN, SERVERS, Folder, Landed, listed
 from tests.landing.pages import rows_of, widening
@@ -30,41 +28,38 @@ def folder(storage: Storage) -> Folder:
     return Folder.new(storage)
 
 
-def test_every_row_lands_once_and_what_is_overwritten_stays_readable_until_the_new_rows_are_there(
-    landing: Landed, folder: Folder, sandbox: Sandbox
+@pytest.mark.by_day(3)
+@pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
+def test_rows_are_readable_while_they_are_overwritten_are_read_back_and_leftovers_removed(
+    landing: Landed, folder: Folder, file_format: str
 ) -> None:
-    task = sandbox.control.add_task(rows=300, lots=2)["task_id"]
-    landing(task)
+    chosen = {"file_format": make_format(file_format), "max_part_bytes": 1, "partition": "dt=2026-01-01"}
+    landing("t", fetch=listed(widening(3)), **chosen)
     old = folder.rows()
-    assert old == sandbox.control.true_rows(task)
-    sandbox.control.grow(task, 50)
+    assert len(old) == 6
 
     def observed(pages: Iterator[DataPage]) -> Iterator[DataPage]:
         for each in pages:
             assert folder.rows() == old
             yield each
 
-    manifest = landing(task, run=OTHER_RUN, if_exists="overwrite", read=observed, max_part_bytes=1)
-    assert folder.rows() == sandbox.control.true_rows(task)
-    assert folder.names() == folder.needed() | set(manifest.replaced)
-
-
-@pytest.mark.by_day(3)
-@pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
-def test_it_is_read_back_and_its_leftovers_removed(landing: Landed, folder: Folder, file_format: str) -> None:
-    pages = widening()
-    chosen = make_format(file_format)
-    landing("t", fetch=listed(pages), file_format=chosen, max_part_bytes=1, partition="dt=2026-01-01")
+    rows = rows_of(widening())
+    fetch = listed(widening())
+    landing("t", fetch=fetch, run=OTHER_RUN, if_exists="overwrite", read=observed, **chosen)
+    whole = dict.fromkeys(rows[-1])
+    assert folder.landed().to_arrow().to_pylist() == [{**whole, **row} for row in rows]
+    assert len(folder.rows()) == len(rows)
+    replaced = folder.manifest()["replaced"]
+    assert folder.names() == folder.needed() | {*replaced}
     leftover = "dt=2026-01-01/part-00001-0badcafe.jsonl"
     folder.write(leftover, b"x")
-    before = clean(folder.location, older_than=3600)
+    assert clean(folder.location, older_than=3600) == ()
     with time_machine.travel(datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=2)):
-        after = clean(folder.location, older_than=3600)
-    assert ([*before], [(file.name, file.bytes) for file in after]) == ([], [(leftover, 1)])
-    landed = read_landing(folder.location)
+        removed = {file.name: file.bytes for file in clean(folder.location, older_than=3600)}
+    assert {*removed} == {leftover, *replaced}
+    assert removed[leftover] == 1
+    landed = folder.landed()
     landed.verify()
-    whole = dict.fromkeys(landed.manifest.columns or rows_of(pages)[-1])
-    assert landed.to_arrow().to_pylist() == [{**whole, **row} for row in rows_of(pages)]
-    folder.fs.rm_file(f"{folder.root}/{landed.manifest.parts[0].name}")
+    folder.damage(landed.manifest.parts[0].name, None)
     with pytest.raises(LandingDamaged, match=f"{landed.manifest.parts[0].name} is missing"):
         landed.verify()

@@ -25,7 +25,7 @@ from tests.interruption import Pauses
 from tests.landing.checked_runs import Runs
 from tests.landing.conftest import RUN, Crash, Folder, crashing_at, rows_of_last_run
 from tests.landing.interleaving import Held, kill
-from tests.landing.pages import PAGE, nothing, serving, true_rows
+from tests.landing.pages import PAGE, nothing, serving, true_rows, unreachable
 
 DAY = 24 * 60 * 60
 AllRows = list[dict[str, Any]]
@@ -79,11 +79,6 @@ def source(folder: Folder) -> Refilled:
     return Refilled(folder)
 
 
-def contents(folder: Folder) -> dict[str, bytes]:
-    """Return all files of a folder."""
-    return {name: folder.read(name) for name in folder.names()}
-
-
 class TestAppend:
     @pytest.mark.parametrize("count", [PAGE - 1, 2 * PAGE, 4 * PAGE + 2])
     def test_a_source_that_begins_anew_is_added_and_after_it_what_it_adds(
@@ -112,10 +107,10 @@ class TestAppend:
     ) -> None:
         old = source.refill("old")
         first = source.land("r1")
-        before = contents(folder)
+        before = folder.contents()
         source.rows.clear()
         assert [source.land(run) for run in ("r2", "r3")] == [first, first]
-        assert contents(folder) == before
+        assert folder.contents() == before
         marked: list[int] = []
         manifest = source.land("r4", mark=lambda: marked.append(1))
         assert (marked, rows_of_last_run(manifest)) == ([1], len(old))
@@ -126,13 +121,10 @@ class TestAppend:
 
     @pytest.mark.parametrize("before", ["marked", "not marked", "mark failed"])
     def test_a_source_that_had_no_rows_for_a_while_goes_on(self, source: Refilled, before: str) -> None:
-        def refuse() -> None:
-            raise ConnectionError("the service is down")
-
         old = source.refill("old")
         if before == "mark failed":
             with pytest.raises(ConnectionError):
-                source.land("r1", mark=refuse)
+                source.land("r1", mark=unreachable)
         else:
             source.land("r1")
         source.rows.clear()
@@ -234,21 +226,21 @@ class TestReplaced:
             source.folder.fs.rm_file(f"{source.folder.root}/{name}")
         else:
             source.folder.write(name, source.folder.read(name)[:-1])
-        before = contents(source.folder)
+        before = source.folder.contents()
         with pytest.raises(PartsMissing, match=rf"{name} is not at .*; nothing was changed"):
             restore(source.folder.location)
-        assert contents(source.folder) == before
+        assert source.folder.contents() == before
 
     @pytest.mark.parametrize("runs", [0, 1, 2])
     def test_where_nothing_was_replaced_none_is_put_back(self, source: Refilled, runs: int) -> None:
         for number in range(runs):
             source.refill(f"rows {number}")
             source.land(f"r{number}")
-        before = contents(source.folder)
+        before = source.folder.contents()
         assert replaced_landing(source.folder.location) is None
         with pytest.raises(NothingLanded, match="has no landing that was replaced; nothing was changed"):
             restore(source.folder.location)
-        assert contents(source.folder) == before
+        assert source.folder.contents() == before
 
     def test_a_landing_that_was_not_replaced_after_all_cannot_be_put_back(self, source: Refilled) -> None:
         """The run that was to replace it was killed before its commit, and the source has its rows back."""
@@ -333,12 +325,12 @@ class TestHosts:
     def test_that_of_another_service_is_refused(self, source: Refilled, options: dict[str, Any]) -> None:
         source.refill("old")
         source.land("r1", source=at("openapi.example.com"))
-        before = contents(source.folder)
+        before = source.folder.contents()
         said = r"the first is of the service at openapi\.example\.com, the second at other\.example\.com"
         with pytest.raises(DestinationTaken, match=said) as refusal:
             source.land("r2", source=at("other.example.com"), **options)
         assert refusal.value.permanent
-        assert contents(source.folder) == before
+        assert source.folder.contents() == before
 
     @pytest.mark.parametrize(
         "same",

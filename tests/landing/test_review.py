@@ -16,13 +16,13 @@ from airflow_provider_webcollect.landing.commits import Manifest, decode
 from airflow_provider_webcollect.landing.errors import ChecksFailed, NothingToReview, PartsMissing
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.names import MANIFEST
-from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.review import accept, discard, in_review, quarantine
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.checked_runs import Runs, goods
 from tests.landing.conftest import Crash, Folder, crashing_at
 from tests.landing.interleaving import Held
+from tests.landing.pages import unreachable
 from tests.storages import Storage, local
 
 CHECKS: dict[str, Any] = {"columns": {"price": {"filled": 0.95}}}
@@ -122,18 +122,18 @@ class TestReplacedLandings:
         [{"mode": "full", "if_exists": "overwrite"}, {"on_reset": "full"}],
         ids=["overwrite", "on_reset"],
     )
-    def test_rows_that_are_landed_again_do_not_wait_any_more(self, quarantined: Runs, options: Any) -> None:
-        quarantined.rows[0]["price"] = "corrected"
-        quarantined.land(goods(1), **options)
-        assert in_review(quarantined.folder.location) == ()
-        assert quarantined.folder.rows() == quarantined.rows
-
-    def test_their_parts_are_removed_as_leftovers(self, local_runs: Runs) -> None:
-        local_runs.land(goods(2), CHECKS, on_failed_checks="quarantine")
+    def test_rows_that_are_landed_again_do_not_wait_any_more_and_their_parts_are_removed_as_leftovers(
+        self, local_runs: Runs, options: dict[str, Any]
+    ) -> None:
+        folder = local_runs.folder
+        local_runs.land(goods(2), CHECKS)
         local_runs.land(goods(3, price=""), CHECKS, on_failed_checks="quarantine")
-        local_runs.land(goods(1), mode="full", if_exists="overwrite")
-        assert len(clean(local_runs.folder.root, older_than=0)) == 2
-        assert local_runs.folder.names() == local_runs.folder.needed()
+        local_runs.rows[0]["price"] = "corrected"
+        local_runs.land(goods(1), **options)
+        assert in_review(folder.location) == ()
+        assert folder.rows() == local_runs.rows
+        assert len(clean(folder.root, older_than=0)) == 2
+        assert folder.names() == folder.needed()
 
     def test_what_is_put_back_has_its_quarantined_rows(self, local_runs: Runs) -> None:
         folder = local_runs.folder
@@ -155,7 +155,7 @@ class TestMarks:
     @pytest.mark.parametrize("more", [0, 1])
     def test_a_retry_that_marks_counts_what_is_committed_with_what_came(self, runs: Runs, more: int) -> None:
         with pytest.raises(ConnectionError):
-            runs.land(goods(5), self.CHECKS, mark=_failing)
+            runs.land(goods(5), self.CHECKS, mark=unreachable)
         runs.rows += goods(more)
         marks: list[str] = []
         landed = runs.again(self.CHECKS, mark=lambda: marks.append("marked"))
@@ -225,11 +225,11 @@ class TestDecisions:
         runs.land(goods(3, price="", late="new"), CHECKS, on_failed_checks="quarantine", **options)
         runs.land(goods(1, later="newer"), CHECKS, **options)
         accept(runs.folder.location)
-        rows = read_landing(runs.folder.location).to_arrow().to_pylist()
+        rows = runs.folder.landed().to_arrow().to_pylist()
         columns = {"url": None, "price": None, "late": None, "later": None}
         expected = [columns | row for row in (*runs.rows[:2], runs.rows[5], *runs.rows[2:5])]
         assert rows == expected
-        read_landing(runs.folder.location).verify()
+        runs.folder.landed().verify()
 
     def test_rows_of_a_full_landing_are_accepted_or_deleted(self, runs: Runs) -> None:
         options: dict[str, Any] = {"mode": "full", "if_exists": "overwrite"}
@@ -268,10 +268,6 @@ class TestDecisions:
     def test_a_run_that_is_not_there_is_said(self, staged: Runs) -> None:
         with pytest.raises(NothingToReview, match=r"no rows of run 9 wait .*; there are 3 rows of run 2"):
             discard(staged.folder.location, "run 9")
-
-
-def _failing() -> None:
-    raise ConnectionError
 
 
 class TestKilled:

@@ -48,7 +48,7 @@ def changed(content: bytes, **fields: Any) -> bytes:
 def test_a_manifest_is_healed_from_the_commits(folder: Folder, left: bytes | None) -> None:
     before = folder.manifest()
     folder.damage(MANIFEST, left)
-    landed = read_landing(folder.location)
+    landed = folder.landed()
     landed.verify()
     assert list(landed.iter_rows()) == true_rows(PAGE * COMMITS)
     run_job(job(Rows(PAGE * COMMITS), folder.destination, "r3", mode="incremental"))
@@ -64,7 +64,7 @@ def test_a_manifest_of_an_earlier_commit_is_gone_on_from(folder: Folder, behind:
         earlier.write(commit_name(number), folder.read(commit_name(number)))
     run_job(job(Rows(PAGE * COMMITS), earlier.destination, f"r{COMMITS - behind}", mode="incremental"))
     folder.write(MANIFEST, earlier.read(MANIFEST))
-    assert list(read_landing(folder.location).iter_rows()) == true_rows(PAGE * COMMITS)
+    assert list(folder.landed().iter_rows()) == true_rows(PAGE * COMMITS)
     land(folder)
     assert folder.rows() == true_rows(ALL)
 
@@ -98,6 +98,13 @@ WORK: dict[str, Callable[[Folder], object]] = {
     "restore": in_location(restore),
     "clean": in_location(clean, older_than=0),
 }
+
+
+def with_parts_twice(content: bytes) -> bytes:
+    manifest = json.loads(content)
+    return changed(content, **{name: manifest[name] * 2 for name in ("parts", "rows", "bytes", "total")})
+
+
 FIRST, SECOND, LAST = map(commit_name, (1, 2, COMMITS))
 NEWER = "is of version 2, this provider knows version 1: upgrade it"
 #: Files, what becomes of them, and what is said of it; None for one that vanishes.
@@ -120,6 +127,12 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes] | None, str]] = {
     ),
     "a manifest that is no object": (MANIFEST, lambda content: b"[]", "is not readable"),
     "a manifest without its keys": (MANIFEST, lambda content: b'{"version": 1}', "is not readable"),
+    "a manifest of other parts": (
+        MANIFEST,
+        lambda content: changed(content, parts="none"),
+        ".*Expected `array`",
+    ),
+    "a manifest with parts twice": (MANIFEST, with_parts_twice, ".*has landed twice"),
     "a manifest of a newer version": (MANIFEST, of_newer_version, NEWER),
     "a manifest that leads out": (
         MANIFEST,
@@ -137,8 +150,11 @@ def test_what_cannot_be_read_is_named_with_the_cure_and_stays(folder: Folder, da
     if name != MANIFEST:
         folder.fs.rm_file(f"{folder.root}/{MANIFEST}")
     folder.damage(name, change and change(content))
+    folder.write("part-00009-0badcafe.jsonl", b"a leftover")
     before = dict(folder.fs.objects)
-    with pytest.raises(DestinationUnreadable, match=f"{name} {said}") as refusal:
+    # a manifest that contradicts itself is found out by the last commit, which cannot follow
+    named = f"({MANIFEST}|{LAST})" if name == MANIFEST else name
+    with pytest.raises(DestinationUnreadable, match=f"{named} {said}") as refusal:
         WORK[work](folder)
     assert refusal.value.permanent
     assert "upgrade it" in str(refusal.value) or "put it back as it was" in str(refusal.value)

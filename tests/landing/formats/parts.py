@@ -23,6 +23,21 @@ from airflow_provider_webcollect.service.responses import Response, read_respons
 Row = dict[str, Any]
 
 TABLES = [("csv", None), ("csv", "gzip"), ("csv", "zstd"), ("parquet", "snappy"), ("parquet", "none")]
+#: Every format but plain JSON lines, as options.
+FORMATS = [
+    {"file_format": "jsonl", "compression": "gzip"},
+    {"file_format": "jsonl", "compression": "zstd"},
+    {"file_format": "csv"},
+    {"file_format": "csv", "compression": "gzip"},
+    {"file_format": "csv", "compression": "zstd"},
+    {"file_format": "parquet"},
+    {"file_format": "parquet", "compression": "zstd"},
+]
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+
+
+def named(options: dict[str, Any]) -> str:
+    return "-".join(str(value) for value in options.values())
 
 
 def page(*rows: Any) -> list[msgspec.Raw]:
@@ -72,6 +87,16 @@ def filled(row: Row, names: Iterable[str]) -> Row:
     return dict.fromkeys(names) | row
 
 
+def as_texts(row: Row) -> Row:
+    """The row as a table of texts has it."""
+    return {
+        name: value
+        if value is None or isinstance(value, str)
+        else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        for name, value in row.items()
+    }
+
+
 def plain(part: bytes, compression: str | None) -> bytes:
     """Unpack a part."""
     match compression:
@@ -118,3 +143,14 @@ def read_jsonl(part: bytes) -> list[Row]:
     """All rows, numbers as the texts they are."""
     assert not part or part.endswith(b"\n")
     return [json.loads(line, parse_float=str, parse_int=str) for line in part.split(b"\n")[:-1]]
+
+
+def read_part(name: str, part: bytes) -> list[Row]:
+    """All rows of a part whose name says its format; numbers of JSON lines are numbers."""
+    if name.endswith(".parquet"):
+        return read_parquet(part)
+    part = plain(part, COMPRESSIONS.get(name[name.rindex(".") :]))
+    if ".csv" in name:
+        return read_csv(part)
+    assert part.endswith(b"\n")
+    return [json.loads(line) for line in part[:-1].split(b"\n")]
