@@ -12,15 +12,16 @@ from typing import Any, TypeVar
 import duckdb
 import msgspec
 import polars
-from deltalake import DeltaTable, QueryBuilder
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import TableNotFoundError
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.schema import Schema
 
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Job, Landed
 from airflow_provider_webcollect.landing.log import CommitLog
-from airflow_provider_webcollect.landing.reader import LandedData
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage import Storage as Operations
 from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
@@ -35,6 +36,15 @@ from tests.storages import Storage, local
 T = TypeVar("T")
 Rows = list[dict[str, Any]]
 PARQUET = make_format("parquet")
+#: A type of each kind by column, and a row of them with a text besides.
+TYPES = {
+    **{"a": "int64", "b": "decimal(10,2)", "c": "timestamptz", "d": "timestamp", "e": "date32"},
+    **{"f": "bool", "g": "float32", "h": "int32", "j": "float64"},
+}
+TYPED_ROW = {
+    **{"a": 1, "b": "1.50", "c": "2026-01-01T00:00:00Z", "d": "2026-01-01T00:00:00", "e": "2026-01-01"},
+    **{"f": True, "g": 0.5, "h": 7, "j": 0.25, "i": "text"},
+}
 
 
 def landing(destination: Any, *, count: int, run: str, **options: Any) -> Job:
@@ -104,11 +114,6 @@ class Table(Folder):
     def destination(self) -> DeltaFolder:
         return SteppingDelta(self.fs, self.root)
 
-    def landed(self) -> LandedData:
-        from airflow_provider_webcollect.landing.reader import read_landing
-
-        return read_landing(self.location)
-
     def table(self) -> Any:
         uri, options = _of_library(self.fs, self.root)
         return DeltaTable(uri, storage_options=options)
@@ -125,8 +130,6 @@ class Table(Folder):
 
     def committed_rows(self) -> Rows:
         """Return the rows of the parts that the commits list."""
-        import pyarrow.parquet as pq
-
         if self.log().read() is None:
             return []
         files = (io.BytesIO(self.read(part["name"])) for part in self.manifest()["parts"])
@@ -150,6 +153,14 @@ class Table(Folder):
             table.load_as_version(version)
         rows: Rows = table.to_pyarrow_dataset().to_table(columns=columns or None).to_pylist()
         return rows
+
+    def append(self, rows: Rows) -> None:
+        """Let others add rows of texts, and make the table of them if there is none."""
+        write_deltalake(_of_library(self.fs, self.root)[0], pa.Table.from_pylist(rows), mode="append")
+
+    def delete(self, condition: str) -> None:
+        """Let others delete rows."""
+        self.table().delete(condition)
 
     def compact(self) -> None:
         """Let others compact the table."""
@@ -205,6 +216,16 @@ class IcebergTable(Table):
         rows: Rows = self.table().scan(selected_fields=fields, snapshot_id=version).to_arrow().to_pylist()
         return rows
 
+    def append(self, rows: Rows) -> None:
+        found = pa.Table.from_pylist(rows)
+        self.widen(found.schema)
+        self.table().append(found)
+
+    def widen(self, schema: pa.Schema) -> None:
+        """Let others add columns."""
+        with self.table().update_schema() as update:
+            update.union_by_name(schema)
+
     def compact(self) -> None:
         """Let others write all rows again."""
         self.table().overwrite(self.table().scan().to_arrow())
@@ -238,15 +259,9 @@ def sql_catalog(folder: Path, storage: Storage | None = None) -> Catalog:
     :param folder: for it and its tables.
     :param storage: S3, where its tables are to be.
     """
-    from pyiceberg.catalog import load_catalog
-
     warehouse = f"file://{folder}/warehouse" if storage is None else f"s3://{storage.new_folder()}"
     access = {} if storage is None else _access(storage, "s3")
-    catalog = load_catalog(
-        "lake", type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=warehouse, **access
-    )
-    catalog.create_namespace_if_not_exists("shop")
-    return catalog
+    return _catalog(type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=warehouse, **access)
 
 
 def glue_catalog(storage: Storage) -> Catalog:
@@ -254,10 +269,12 @@ def glue_catalog(storage: Storage) -> Catalog:
 
     :param storage: S3, whose server is that of the catalog too.
     """
-    from pyiceberg.catalog import load_catalog
+    access = _access(storage, "glue", "s3")
+    return _catalog(type="glue", warehouse=f"s3://{storage.new_folder()}", **access)
 
-    warehouse = f"s3://{storage.new_folder()}"
-    catalog = load_catalog("lake", type="glue", warehouse=warehouse, **_access(storage, "glue", "s3"))
+
+def _catalog(**options: str) -> Catalog:
+    catalog = load_catalog("lake", **options)
     catalog.create_namespace_if_not_exists("shop")
     return catalog
 
@@ -290,14 +307,7 @@ def _of_library(fs: Any, root: str) -> tuple[str, dict[str, str]]:
 
 
 def _queried(table: DeltaTable) -> Rows:
-    import pyarrow as pa
-
     return pa.table(QueryBuilder().register("t", table).execute("select * from t").read_all()).to_pylist()
-
-
-def names_in(rows: Rows) -> list[str]:
-    """Return the names of the columns that rows have, in order of appearance."""
-    return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def same(rows: Rows, others: Rows) -> bool:
@@ -307,8 +317,3 @@ def same(rows: Rows, others: Rows) -> bool:
 
 def _items(row: dict[str, Any]) -> str:
     return repr(sorted(row.items()))
-
-
-def as_texts(rows: Rows) -> Rows:
-    """Return rows as a landing without types has them."""
-    return [{name: None if value is None else str(value) for name, value in row.items()} for row in rows]

@@ -2,47 +2,54 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import itertools
 import random
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_provider_webcollect.landing.cleaning import clean
-from airflow_provider_webcollect.landing.errors import RowsRewritten
+from airflow_provider_webcollect.landing.errors import (
+    ChecksFailed,
+    DestinationTaken,
+    FormatChanged,
+    NothingLanded,
+    RowsRewritten,
+    StorageError,
+)
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.review import accept, discard
 from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.tables.iceberg import load_table
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.checked_runs import Runs, goods
 from tests.landing.interleaving import outcome_of
 from tests.landing.pages import nothing
 from tests.landing.tables import (
     PARQUET,
+    TYPED_ROW,
+    TYPES,
     IcebergTable,
     Table,
+    glue_catalog,
     held_at,
     land,
     land_runs,
     landing,
     numbers,
     same,
+    sql_catalog,
     tables_in,
 )
-
-TYPES = {
-    **{"a": "int64", "b": "decimal(10,2)", "c": "timestamptz", "d": "timestamp", "e": "date32"},
-    **{"f": "bool", "g": "float32", "h": "int32"},
-}
-TYPED_ROW = {
-    **{"a": 1, "b": "1.50", "c": "2026-01-01T00:00:00Z", "d": "2026-01-01T00:00:00", "e": "2026-01-01"},
-    **{"f": True, "g": 0.5, "h": 7, "i": "text"},
-}
+from tests.storages import Storage
 
 
 @pytest.fixture(params=["delta", "iceberg"])
@@ -72,7 +79,8 @@ def test_each_reader_finds_every_row_once(table: Table) -> None:
 def test_types_are_those_of_the_columns(table: Table) -> None:
     Runs(table, file_format=PARQUET).land([TYPED_ROW], file_format=make_format("parquet", column_types=TYPES))
     (found,) = table.found()
-    assert (found["a"], found["f"], found["g"], found["h"], found["i"]) == (1, True, 0.5, 7, "text")
+    assert (found["a"], found["f"], found["g"], found["h"], found["j"]) == (1, True, 0.5, 7, 0.25)
+    assert found["i"] == "text"
     assert str(found["b"]) == "1.50"
     assert found["c"] == datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     assert found["d"] == datetime.datetime(2026, 1, 1)
@@ -150,26 +158,60 @@ class TestRewritten:
         assert landed.manifest.rows == 22
 
 
+def test_a_table_of_others_is_left_alone(table: Table) -> None:
+    table.append([{"n": "x"}])
+    with pytest.raises(DestinationTaken, match="rows that no landing has written"):
+        land(table, 5)
+    assert table.found() == [{"n": "x"}]
+
+
+def test_names_that_differ_in_letter_case_alone_are_refused(table: Table) -> None:
+    with pytest.raises(FormatChanged, match="would be one for the table"):
+        Runs(table, file_format=PARQUET).land([{"Price": "1", "price": "2"}])
+    with pytest.raises(NothingLanded):
+        table.landed()
+
+
+def test_rows_that_others_have_deleted_or_added_are_as_the_table_has_them(table: Table) -> None:
+    land(table, 10)
+    table.delete("n = '3'")
+    table.append([{"n": "99"}])
+    landed = table.landed()
+    expected = [{"n": str(number)} for number in (0, 1, 2, 4, 5, 6, 7, 8, 9, 99)]
+    assert same(list(landed.iter_rows()), expected)
+    assert same(landed.to_arrow().to_pylist(), expected)
+    assert landed.to_duckdb().shape == (10, 1)
+    with pytest.raises(RowsRewritten):
+        landed.latest("n")
+    land(table, 12, "r2")
+    assert numbers(table) == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 99]
+
+
 @pytest.mark.parametrize("first", [True, False], ids=["first run", "later run"])
 @pytest.mark.parametrize("decide", [accept, discard])
-def test_quarantined_rows_are_not_in_the_table_until_accepted(table: Table, decide: Any, first: bool) -> None:
+@pytest.mark.parametrize("on_failed_checks", ["quarantine", "fail"], ids=["quarantined", "staged"])
+def test_rows_that_have_failed_are_not_in_the_table_until_accepted(
+    table: Table, on_failed_checks: str, decide: Callable[..., Any], first: bool
+) -> None:
     options: dict[str, Any] = {"checks": {"columns": {"price": {"filled": 0.95}}}, "file_format": PARQUET}
     if not isinstance(table, IcebergTable):
         options["partition"] = "dt=2026-01-01"
     checked = functools.partial(Runs(table).land, **options)
     if not first:
         checked(goods(20))
-    checked(goods(10, price=""), on_failed_checks="quarantine")
+    with pytest.raises(ChecksFailed) if on_failed_checks == "fail" else contextlib.nullcontext():
+        checked(goods(10, price=""), on_failed_checks=on_failed_checks)
     before = 0 if first else 20
     assert len(table.rows()) == before
     decide(table.location, "run 1" if first else "run 2")
     after = before + (10 if decide is accept else 0)
     assert len(table.rows()) == after
     checked(goods(5))
-    assert len(table.rows()) == after + 5
+    landed = table.landed()
+    assert len(table.rows()) == landed.to_arrow().num_rows == landed.manifest.rows == after + 5
     assert not [name for name in table.destination.files() if name.startswith("_quarantine/")]
     assert clean(table.location, older_than=0) == ()
-    table.landed().verify()
+    landed.verify()
 
 
 @pytest.mark.by_day(2)
@@ -196,3 +238,79 @@ def test_of_two_landings_at_once_each_row_counts_once(
         assert table.manifest()["rows"] == count
     assert isinstance(operation, int)
     assert operation > 12
+
+
+class TestIceberg:
+    """What holds for tables of Apache Iceberg alone."""
+
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> IcebergTable:
+        """A table that has no columns yet."""
+        return IcebergTable(sql_catalog(tmp_path), "shop.prices")
+
+    def test_what_does_not_fit_the_table_is_refused_before_the_commit(self, table: IcebergTable) -> None:
+        table.widen(pa.schema([("n", pa.int64())]))
+        with pytest.raises(FormatChanged, match=r"do not fit the table lake.shop.prices.*column_types"):
+            land(table, 5)
+        assert table.table().snapshots() == []
+        typed = make_format("parquet", column_types={"n": "int64"})
+        land(table, 5, "r2", file_format=typed)
+        assert numbers(table) == list(range(5))
+
+    def test_a_source_without_rows_is_a_landing_without_rows(self, table: IcebergTable) -> None:
+        land(table, 0)
+        assert table.rows() == []
+        land(table, 5, "r2")
+        assert numbers(table) == list(range(5))
+
+    def test_a_table_with_partitions_is_refused_before_anything_is_read(self, table: IcebergTable) -> None:
+        table.widen(pa.schema([("n", pa.string())]))
+        with table.table().update_spec() as update:
+            update.add_identity("n")
+        with pytest.raises(FormatChanged, match="is partitioned by n, and `partition` says nothing"):
+            land(table, 5)
+
+    def test_the_cursor_stays_when_snapshots_expire(self, table: IcebergTable) -> None:
+        land_runs(table, 3)
+        current = table.table().current_snapshot().snapshot_id
+        old = [each.snapshot_id for each in table.table().snapshots() if each.snapshot_id != current]
+        table.table().maintenance.expire_snapshots().by_ids(old).commit()
+        assert len(table.table().snapshots()) == 1
+        assert land(table, 17, "r3").manifest.rows == 17
+        assert numbers(table) == list(range(17))
+
+
+@pytest.mark.xdist_group("s3")
+class TestGlue:
+    """Another catalog, whose tables are on S3."""
+
+    @pytest.fixture
+    def table(self, storage_of: Callable[[str], Storage]) -> IcebergTable:
+        return IcebergTable(glue_catalog(storage_of("s3")), f"shop.t{uuid.uuid4().hex}")
+
+    @pytest.mark.at_night
+    def test_every_row_is_there_once_though_two_runs_commit_at_once(self, table: IcebergTable) -> None:
+        land(table, 7)
+        late = held_at(table, ("commit", "table"), count=12, run="r2")
+        assert late.met
+        land(table, 17, "r3")
+        late.end()
+        assert numbers(table) == list(range(17))
+        land(table, 20, "r4")
+        assert numbers(table) == list(range(20))
+        table.landed().verify()
+
+    @pytest.mark.at_night
+    def test_who_may_not_read_it_is_told_so(self, table: IcebergTable, storage_of: Any) -> None:
+        land(table, 5)
+        folder = table.destination
+        name = f"lake.{table.name}"
+        with storage_of("s3").denied(f"{table.root}/*"):
+            for work in (
+                folder.snapshot,
+                lambda: load_table(table.catalog, name),
+                lambda: load_table(table.catalog, name, is_made=True),
+            ):
+                with pytest.raises(StorageError, match=f"Access to the table {name} is denied") as raised:
+                    work()
+                assert raised.value.permanent

@@ -31,6 +31,7 @@ from airflow_provider_webcollect.landing.options import check_table, make_load_o
 from airflow_provider_webcollect.landing.review import accept
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.loading.databases import Database, Landing, product, products
+from tests.landing.tables import TYPED_ROW, TYPES
 from tests.postgresql import PostgreSQL
 
 
@@ -241,14 +242,6 @@ class TestColumns:
             (None, "4", None),
         ]
 
-    def test_columns_of_parquet_keep_their_types(self, landing: Landing, in_duckdb: Database) -> None:
-        landing.land(
-            {"url": "/0", "price": "1.50"},
-            file_format=make_format("parquet", column_types={"price": "decimal(12,2)"}),
-        )
-        landing.load(in_duckdb)
-        assert in_duckdb.rows("price") == [(Decimal("1.50"),)]
-
     def test_names_are_those_that_dlt_makes_of_them(self, landing: Landing, in_duckdb: Database) -> None:
         landing.land({"Url": "/0", "Prix unitaire (€)": "1", "2nd": "x"})
         landing.load(in_duckdb)
@@ -344,28 +337,16 @@ class TestTypes:
         assert [int(price) for (price,) in database.rows("price_0")] == [5]
 
     @pytest.mark.by_day(1)
-    def test_landings_with_the_same_types_share_a_table(
+    def test_columns_keep_their_types_and_landings_with_the_same_ones_share_a_table(
         self, landing: Landing, database: Database, tmp_path: Path
     ) -> None:
-        values = {
-            "string": "x",
-            "bool": "true",
-            "int32": "1",
-            "int64": "1",
-            "float32": "0.5",
-            "float64": "0.5",
-            "date32": "2026-01-01",
-            "timestamp": "2026-01-01 10:30:00",
-            "timestamptz": "2026-01-01 10:30:00Z",
-            "decimal(12,2)": "1.50",
-        }
-        types = {f"c{number}": kind for number, kind in enumerate(values)}
-        row = dict(zip(types, values.values(), strict=True))
         for each in (landing, Landing(tmp_path)):
-            each.land(row, file_format=make_format("parquet", column_types=types))
+            each.land(TYPED_ROW, file_format=make_format("parquet", column_types=TYPES))
             each.load(database)
         first, second = database.rows()
         assert first == second
+        assert len(first) == len(TYPED_ROW)
+        assert Decimal("1.50") in first
 
     @pytest.mark.at_night
     def test_a_type_that_holds_all_values_takes_them(self, landing: Landing, in_duckdb: Database) -> None:
