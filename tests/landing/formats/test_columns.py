@@ -102,8 +102,8 @@ def test_rows_without_any_field_are_refused(file_format: str) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-@pytest.mark.parametrize("row", ['{"n": ' + "9" * 5000 + "}"], ids=["too long a number"])
-def test_a_row_that_no_table_can_take_is_named(file_format: str, row: str) -> None:
+def test_a_row_that_no_table_can_take_is_named(file_format: str) -> None:
+    row = '{"n": ' + "9" * 5000 + "}"
     with pytest.raises(UnreadableRow, match=r"a row cannot be read: .* batch of 2 rows"):
         land(make_format(file_format), page({"a": 1}, row))
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 
+from airflow_provider_webcollect.landing.errors import ExtraMissing
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats.reading import part_reader
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from tests.interruption import PATIENCE
+from tests.landing.formats.parts import land, page, reader_of, rows_of
 
 
 @pytest.mark.parametrize(
@@ -72,63 +76,34 @@ def test_a_wrong_argument_is_named_with_its_value_and_rule(arguments: Any, argum
     assert rule in caught.value.rule
 
 
-def run(script: str) -> str:
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-BLOCK = """
-import io, sys
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "{package}":
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Blocker())
-from airflow_provider_webcollect.landing.errors import ExtraMissing
-from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.formats.reading import part_reader
-import msgspec
-"""
-ASK = """
-chosen = make_format({arguments})
-def attempt(step):
-    try:
-        step()
-    except ExtraMissing as error:
-        print(error)
-    else:
-        print("no error")
-attempt(chosen.require_extras)
-attempt(lambda: chosen.writer(io.BytesIO(), chosen.columns_after()).write([msgspec.Raw(b'{{"a":1}}')]))
-attempt(lambda: next(part_reader(chosen.name, chosen.compression, ["a"], {{}}).rows(io.BytesIO())))
-"""
-
-
 @pytest.mark.parametrize(
     ("package", "extra", "arguments"),
-    [("pyarrow", "parquet", "'parquet'"), ("zstandard", "zstd", "'csv', 'zstd'")],
+    [("pyarrow", "parquet", ["parquet"]), ("zstandard", "zstd", ["csv", "zstd"])],
 )
-def test_a_package_that_is_missing_is_named_with_its_extra(package: str, extra: str, arguments: str) -> None:
-    messages = run(BLOCK.format(package=package) + ASK.format(arguments=arguments)).splitlines()
-    assert len(messages) == 3
-    for message in messages:
-        assert f"needs the package {package}" in message
-        assert f"install airflow-provider-webcollect[{extra}]" in message
+def test_a_package_that_is_missing_is_named_with_its_extra(
+    package: str, extra: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (package, f"{package}.parquet"):
+        monkeypatch.setitem(sys.modules, module, None)
+    chosen = make_format(*arguments)
+    reader = part_reader(chosen.name, chosen.compression, ["a"], {})
+    assert reader
+    for step in (
+        chosen.require_extras,
+        lambda: chosen.writer(io.BytesIO(), chosen.columns_after()).write([msgspec.Raw(b'{"a":1}')]),
+        lambda: next(reader.rows(io.BytesIO())),
+    ):
+        said = rf"needs the package {package}.*install airflow-provider-webcollect\[{extra}\]"
+        with pytest.raises(ExtraMissing, match=said):
+            step()
 
 
-def test_gzip_needs_no_extra() -> None:
-    script = """
-chosen = make_format("csv", "gzip")
-chosen.require_extras()
-part = io.BytesIO()
-with chosen.writer(part, chosen.columns_after()) as writer:
-    writer.write([msgspec.Raw(b'{"a":1}')])
-part.seek(0)
-print(list(part_reader("csv", "gzip", ["a"], {}).rows(part)))
-assert not any(name.startswith("isal") for name in sys.modules)
-"""
-    assert run(BLOCK.format(package="isal") + script).strip() == "[{'a': '1'}]"
+def test_gzip_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "isal", None)
+    chosen = make_format("csv", "gzip")
+    chosen.require_extras()
+    (part,) = land(chosen, page({"a": 1}))
+    assert rows_of(reader_of(chosen, ["a"]), [part]) == [{"a": "1"}]
 
 
 def test_asking_for_a_format_imports_nothing_heavy() -> None:
@@ -139,4 +114,5 @@ for arguments in (("jsonl", "zstd"), ("csv", "gzip"), ("parquet", None, ["a"], {
     make_format(*arguments)
 print(sorted({"pyarrow", "numpy", "pandas", "zstandard", "isal", "airflow", "requests"} & set(sys.modules)))
 """
-    assert run(script).strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
