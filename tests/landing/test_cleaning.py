@@ -5,19 +5,16 @@ from __future__ import annotations
 import datetime
 import functools
 import itertools
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 import time_machine
 
 from airflow_provider_webcollect.landing.cleaning import clean
-from airflow_provider_webcollect.landing.errors import DestinationUnreadable, NothingLanded
+from airflow_provider_webcollect.landing.errors import NothingLanded
 from airflow_provider_webcollect.landing.names import redshift_manifest
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder, Landed, crashing_at, listed
 from tests.landing.interleaving import Held, kill
 from tests.landing.pages import page, rows_of, widening
@@ -148,21 +145,6 @@ class TestUnfinishedLandings:
         assert folder.rows() == rows_of(pages)
         assert folder.names() == folder.needed()
 
-    def test_a_part_that_was_written_just_now_stays(self, landing: Landed, folder: Folder) -> None:
-        def cleaning(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for each in pages:
-                yield each
-                # before the record says so, and after
-                write(folder, LEFTOVERS[0])
-                seen.append(cleaned(folder, in_days=0.9))
-
-        seen: list[set[str]] = []
-        pages = [page([{"a": str(number)}], number, 4) for number in range(4)]
-        landing("t", fetch=listed(pages), read=cleaning, max_part_bytes=1)
-        assert len(seen) > 1
-        assert not any(seen)
-        assert folder.rows() == rows_of(pages)
-
     def test_a_landing_that_commits_meanwhile_keeps_all(self, landing: Landed, folder: Folder) -> None:
         pages = [page([{"a": str(number)}], number, 4) for number in range(4)]
         for operation in itertools.count(1):
@@ -193,15 +175,6 @@ class TestUnfinishedLandings:
         assert folder.rows() == rows_of(widening(3))
 
 
-class TestReplacedLandings:
-    def test_the_next_replacement_removes_what_was_replaced(self, landing: Landed, folder: Folder) -> None:
-        for number in range(1, 5):
-            run = msgspec.structs.replace(RUN, run_id=f"{number}")
-            landing("t", fetch=listed(widening(number)), run=run, if_exists="overwrite")
-        assert len(folder.parts()) == 2
-        assert folder.names() - folder.needed() == set(folder.manifest()["replaced"])
-
-
 class TestFoldersThatTellNothing:
     def test_of_parts_without_commits_nothing_is_removed(self, landing: Landed, folder: Folder) -> None:
         landing("t", fetch=listed(widening(2)))
@@ -211,14 +184,6 @@ class TestFoldersThatTellNothing:
         with pytest.raises(NothingLanded, match="has files of landings, and no commit"):
             cleaned(folder)
         assert folder.names() == left
-
-    def test_neither_if_a_commit_cannot_be_read(self, landing: Landed, folder: Folder) -> None:
-        landing("t", fetch=listed(widening(2)))
-        folder.fs.rm_file(f"{folder.root}/_manifest.json")
-        write(folder, "_commits/00000001.json", *LEFTOVERS)
-        with pytest.raises(DestinationUnreadable, match=r"00000001\.json"):
-            cleaned(folder)
-        assert set(LEFTOVERS) < folder.names()
 
     def test_a_folder_that_is_absent_or_has_no_parts_is_clean(self, folder: Folder) -> None:
         assert cleaned(folder) == set()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from airflow_provider_webcollect.landing.commits import MOST_RECORDS, Commit, Manifest, Source, decode, encode
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable
 from airflow_provider_webcollect.landing.fold import Contradiction, fold, following
-from tests.landing.logs import commit_after, decision, restoring
+from tests.landing.logs import Begin, commit_after, decision, restoring
 
 
 @dataclasses.dataclass
@@ -149,29 +149,28 @@ def changed(commit: Commit, **fields: Any) -> Commit:
     return msgspec.structs.replace(commit, **fields)
 
 
+Make = Callable[[Manifest, list[Commit]], Commit]
+
+
+def wrong(rows: int = 1, begin: Begin = "end", **fields: Any) -> Make:
+    """Return what makes the next commit with other values of some fields."""
+    return lambda state, log: changed(commit_after(state, rows, begin=begin), **fields)
+
+
 #: Commits that do not follow from a log of: 2 rows landed, 1 quarantined, 1 landed.
-WRONG: dict[str, tuple[Callable[[Manifest, list[Commit]], Commit], str]] = {
-    "a gap": (
-        lambda state, log: changed(commit_after(state, 1), number=5),
-        "it is commit 5 in the place of 4",
-    ),
+WRONG: dict[str, tuple[Make, str]] = {
+    "a gap": (wrong(number=5), "it is commit 5 in the place of 4"),
     "the same number again": (lambda state, log: log[-1], "it is commit 3 in the place of 4"),
     "another source": (
-        lambda state, log: changed(commit_after(state, 1), source=Source(collection_task_id="other")),
+        wrong(source=Source(collection_task_id="other")),
         "it is of task other, and the landing of task t",
     ),
     "another batch": (
-        lambda state, log: changed(commit_after(state, 1), source=Source(collection_task_id="t", lotno="1")),
+        wrong(source=Source(collection_task_id="t", lotno="1")),
         "it is of task t, batch 1, and the landing of task t",
     ),
-    "too few rows": (
-        lambda state, log: changed(commit_after(state, 2), parts=commit_after(state, 2).parts[:1]),
-        "it makes 5 of the source's rows, and says that there are 6",
-    ),
-    "too many rows": (
-        lambda state, log: changed(commit_after(state, 1), total=4),
-        "it makes 5 of the source's rows, and says that there are 4",
-    ),
+    "too few rows": (wrong(1, total=6), "it makes 5 of the source's rows, and says that there are 6"),
+    "too many rows": (wrong(1, total=4), "it makes 5 of the source's rows, and says that there are 4"),
     "a part that has landed": (
         lambda state, log: changed(commit_after(state, 2), parts=log[0].parts[:1] + log[2].parts),
         "has landed twice|are not the source's any more",
@@ -181,11 +180,11 @@ WRONG: dict[str, tuple[Callable[[Manifest, list[Commit]], Commit], str]] = {
         "has landed twice",
     ),
     "earlier rows of no reset": (
-        lambda state, log: changed(commit_after(state, 1), total=3, earlier_rows=2),
+        wrong(total=3, earlier_rows=2),
         "0 rows are not the source's any more, and it says 2",
     ),
     "a reset that forgets earlier rows": (
-        lambda state, log: changed(commit_after(state, 1, begin="reset"), total=5, earlier_rows=0),
+        wrong(begin="reset", total=5, earlier_rows=0),
         "3 rows are not the source's any more, and it says 0",
     ),
     "a decision on what has landed": (
@@ -200,10 +199,7 @@ WRONG: dict[str, tuple[Callable[[Manifest, list[Commit]], Commit], str]] = {
         lambda state, log: changed(decision(state, log[1], "accepted"), parts=commit_after(state, 2).parts),
         "it has 2 rows of 1 that were set apart",
     ),
-    "setting no rows apart": (
-        lambda state, log: changed(commit_after(state, 0), kind="quarantined"),
-        "it is quarantined, and has no rows",
-    ),
+    "setting no rows apart": (wrong(0, kind="quarantined"), "it is quarantined, and has no rows"),
     "accepting in the place of all": (
         lambda state, log: changed(decision(state, log[1], "accepted"), replaces=True),
         "nothing was landed before it",

@@ -19,12 +19,18 @@ pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 
 class TestWhatIsThereAlready:
-    @pytest.mark.parametrize("mode", ["full", "incremental"])
-    def test_the_same_run_again_asks_for_no_data_and_changes_nothing(self, task: Task, mode: str) -> None:
-        first = task.land(mode=mode)
+    @pytest.mark.parametrize(
+        "options",
+        [{}, {"mode": "incremental"}, {"run": OTHER_RUN, "if_exists": "skip"}],
+        ids=["full", "incremental", "another run that skips"],
+    )
+    def test_the_same_run_again_or_another_run_that_skips_asks_for_no_data_and_changes_nothing(
+        self, task: Task, options: dict[str, Any]
+    ) -> None:
+        first = task.land(mode=options.get("mode", "full"))
         task.control.clear_requests()
         task.grow(10)
-        assert task.land(mode=mode) == first
+        assert task.land(**options) == first
         assert task.control.requests() == []
 
     def test_files_whose_origin_nothing_tells_are_left(self, task: Task, folder: Folder) -> None:
@@ -44,12 +50,6 @@ class TestWhatIsThereAlready:
             task.land(run=OTHER_RUN)
         assert refusal.value.permanent
         assert folder.manifest() == before
-        assert task.control.requests() == []
-
-    def test_another_run_may_skip(self, task: Task) -> None:
-        first = task.land()
-        task.control.clear_requests()
-        assert task.land(run=OTHER_RUN, if_exists="skip") == first
         assert task.control.requests() == []
 
     def test_another_run_may_overwrite_and_the_old_rows_stay_readable_until_then(self, task: Task) -> None:

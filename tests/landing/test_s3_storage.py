@@ -65,10 +65,14 @@ class TestS3:
         storage, _ = through
         return Folder(storage.fs, storage.new_folder())
 
-    def test_a_commit_whose_answer_gets_lost_counts(self, folder: Folder, relay: Relay) -> None:
-        commit(folder, 1)
-        relay.lose = ["PUT"]
-        state = commit(folder, 2)
+    @pytest.mark.parametrize(("before", "lost"), [(1, 1), (0, 1), (0, 2)])
+    def test_a_commit_whose_answer_gets_lost_counts(
+        self, folder: Folder, relay: Relay, before: int, lost: int
+    ) -> None:
+        for number in range(before):
+            commit(folder, number + 1)
+        relay.lose = ["PUT"] * lost
+        state = commit(folder, before + 1)
         assert relay.lose == []
         assert CommitLog(folder).read() == state
 
@@ -90,13 +94,6 @@ class TestS3:
         with pytest.raises(Conflict):
             commit(folder, 2)
         commit(folder, 2)
-
-    @pytest.mark.parametrize("lost", [1, 2])
-    def test_a_first_create_with_lost_answers_counts(self, folder: Folder, relay: Relay, lost: int) -> None:
-        relay.lose = ["PUT"] * lost
-        state = commit(folder, 1)
-        assert relay.lose == []
-        assert CommitLog(folder).read() == state
 
     @pytest.mark.parametrize("so", ["removed", "refused"])
     def test_a_store_that_knows_no_conditions_is_found_out_and_works(

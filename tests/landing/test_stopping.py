@@ -58,40 +58,27 @@ def job(connect: Callable[..., Client], sandbox: Sandbox) -> Callable[..., Job]:
     return make
 
 
-def nothing(job: Callable[..., Job], folder: Folder) -> None:
-    """The folder is not there yet."""
+#: What there is before: nothing, what another run has landed, or an attempt that was killed at an operation.
+BEFORE: dict[str, tuple[str, str] | None] = {
+    "nothing": None,
+    "a commit": None,
+    "a landing that was killed": ("create", "00000001.json"),
+    "a commit that nothing shows": ("write", MANIFEST),
+}
 
 
-def a_commit(job: Callable[..., Job], folder: Folder) -> None:
-    """Another run has landed, and marked nothing."""
-    run_job(changed(job(folder.destination), run=OTHER_RUN, mark=None))
-
-
-def a_landing_that_was_killed(job: Callable[..., Job], folder: Folder) -> None:
-    """An attempt was killed before it has committed."""
-    kill(lambda place: run_job(job(place)), folder.destination, ("create", "00000001.json"))
-    (staged,) = folder.staged()
-    assert len(staged["parts"]) == 3
-
-
-def a_commit_that_nothing_shows(job: Callable[..., Job], folder: Folder) -> None:
-    """An attempt was killed right after its commit."""
-    kill(lambda place: run_job(job(place)), folder.destination, ("write", MANIFEST))
-
-
-@pytest.mark.parametrize(
-    "before", [nothing, a_commit, a_landing_that_was_killed, a_commit_that_nothing_shows]
-)
+@pytest.mark.parametrize("before", BEFORE)
 def test_a_landing_that_is_stopped_commits_and_marks_nothing_and_the_next_attempt_does(
-    job: Callable[..., Job],
-    sandbox: Sandbox,
-    tmp_path: Path,
-    before: Callable[[Callable[..., Job], Folder], None],
+    job: Callable[..., Job], sandbox: Sandbox, tmp_path: Path, before: str
 ) -> None:
     ends = []
     for operation in itertools.count(1):
         folder = Folder(fsspec.filesystem("file"), f"{tmp_path}/{operation}/landing")
-        before(job, folder)
+        if before == "a commit":
+            run_job(changed(job(folder.destination), run=OTHER_RUN, mark=None))
+        if killed_at := BEFORE[before]:
+            kill(lambda place: run_job(job(place)), folder.destination, killed_at)
+            assert [len(staged["parts"]) for staged in folder.staged()] == [3]
         stop = Stop()
         held = Held(lambda place, stop=stop: run_job(job(place, stop)), folder.destination, operation)
         if held.met is None:

@@ -82,17 +82,17 @@ def write(sink: Sink, *pieces: bytes, fault: BaseException | None = None) -> Non
             raise fault
 
 
-def test_an_error_is_raised_and_nothing_is_written_after_it() -> None:
+@pytest.mark.parametrize(
+    ("pieces", "fault"),
+    [([BATCH] * 4, AssertionError("went on after the error")), ([BATCH, b"last"], None)],
+    ids=["before the end", "of the last batch"],
+)
+def test_an_error_is_raised_and_nothing_is_written_after_it(
+    pieces: list[bytes], fault: BaseException | None
+) -> None:
     sink = FullSink()
     with pytest.raises(OSError, match="disk full"):
-        write(sink, BATCH, BATCH, BATCH, BATCH, fault=AssertionError("went on after the error"))
-    assert sink.pieces == [BATCH]
-
-
-def test_an_error_of_the_last_batch_is_raised_in_the_end() -> None:
-    sink = FullSink()
-    with pytest.raises(OSError, match="disk full"):
-        write(sink, BATCH, b"last")
+        write(sink, *pieces, fault=fault)
     assert sink.pieces == [BATCH]
 
 
@@ -107,22 +107,6 @@ def test_who_breaks_off_waits_for_the_write_at_work_and_drops_what_was_not_hande
     with pytest.raises(KeyError):
         write(sink, BATCH, b"dropped", fault=KeyError())
     assert sink.pieces == [BATCH]
-
-
-@pytest.fixture
-def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is interrupted waits a moment for what hangs, not seconds."""
-    monkeypatch.setattr(pauses, "LONGEST_WAIT", 0.1)
-
-
-@pytest.mark.usefixtures("short_wait")
-def test_who_is_interrupted_does_not_wait_for_a_write_that_hangs() -> None:
-    sink = Sink(open_=False)
-    with pytest.raises(KeyboardInterrupt):
-        write(sink, BATCH, fault=KeyboardInterrupt())
-    (thread,) = sink.threads
-    assert thread.is_alive()
-    sink.let.set()
 
 
 def test_a_process_that_is_interrupted_ends_though_a_write_hangs() -> None:
@@ -142,22 +126,26 @@ with write_behind(Sink()) as behind:
     assert ended_by(script) == "KeyboardInterrupt"
 
 
-@pytest.mark.usefixtures("short_wait")
 @pytest.mark.parametrize("hangs", ["write", "discard"])
-def test_an_interrupted_part_is_left_though_the_storage_hangs_and_is_never_published(hangs: str) -> None:
+def test_an_interrupted_part_is_left_though_the_storage_hangs_and_is_never_published(
+    hangs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # whoever is interrupted waits a moment for what hangs, not seconds
+    monkeypatch.setattr(pauses, "LONGEST_WAIT", 0.1)
     hanging, let = threading.Event(), threading.Event()
+
+    def hang(at: str) -> None:
+        if at == hangs:
+            hanging.set()
+            assert let.wait(PATIENCE)
 
     class HangingFile(StoreFile):
         def _upload_chunk(self, final: bool = False) -> bool:
-            if hangs == "write":
-                hanging.set()
-                assert let.wait(PATIENCE)
+            hang("write")
             return super()._upload_chunk(final)
 
         def discard(self) -> None:
-            if hangs == "discard":
-                hanging.set()
-                assert let.wait(PATIENCE)
+            hang("discard")
             super().discard()
             discarded.set()
 
