@@ -63,18 +63,13 @@ def table_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [filled(as_texts(row), names) for row in rows]
 
 
-@pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have texts read seven bytes at a time, so that every row is cut."""
-    monkeypatch.setattr(reading, "_CHUNK_BYTES", 7)
-
-
 @pytest.mark.parametrize("options", ALL_FORMATS, ids=named)
 class TestEveryFormat:
-    @pytest.mark.usefixtures("small_chunks")
     def test_odd_texts_nulls_and_values_that_are_no_texts_come_back(
-        self, landing: Landed, folder: Folder, options: dict[str, Any]
+        self, landing: Landed, folder: Folder, options: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        # every row is cut
+        monkeypatch.setattr(reading, "_CHUNK_BYTES", 7)
         pages = [page(ODD_ROWS[:2], 0, 5), page(ODD_ROWS[2:], 2, 5)]
         landing("t", fetch=listed(pages), file_format=make_format(**options), max_part_bytes=1)
         landed = folder.landed()
@@ -337,10 +332,9 @@ class TestPaths:
     @pytest.fixture
     def root(self, landing: Landed, tmp_path: Path) -> Path:
         """A landing on this machine's disk, in a folder with an awkward name."""
-        from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
-
         root = tmp_path / "run 2026-01-01T00:00:00+00:00 [x]"
-        landing("t", fetch=listed(widening(2)), folder=Destination(fsspec.filesystem("file"), str(root)))
+        folder = Folder(fsspec.filesystem("file"), str(root))
+        landing("t", fetch=listed(widening(2)), folder=folder.destination)
         return root
 
     @pytest.mark.parametrize(

@@ -254,6 +254,19 @@ class TestReplaced:
         assert source.folder.rows() == source.rows
         assert replaced_landing(source.folder.location) is None
 
+    @pytest.mark.usefixtures("each_part_is_staged")
+    def test_what_was_staged_for_a_commit_that_another_run_has_made_is_not_gone_on_with(
+        self, source: Refilled, folder: Folder
+    ) -> None:
+        source.refill("old")
+        source.land("r1")
+        new = source.refill("new")
+        source.killed("r2", ("create", "00000002.json"), on_reset="full")
+        assert folder.staged()
+        landed = source.land("r3", "full")
+        assert source.land("r2", "full") == landed
+        assert folder.rows() == new
+
     def test_a_source_that_has_its_old_rows_again_is_gone_on_with(self, source: Refilled) -> None:
         old, _ = source.replaced()
         restore(source.folder.location)

@@ -273,24 +273,19 @@ class TestDecisions:
 class TestKilled:
     """Whoever is killed at any operation leaves each row landed, quarantined, discarded or staged, once."""
 
-    @pytest.fixture
-    def made(self, storage: Storage) -> Callable[[str], Runs]:
-        """Makes runs: 250 rows have landed, and 210 have failed, or are to be read."""
-
-        def made(state: str) -> Runs:
-            runs = Runs(Folder.new(storage), max_part_bytes=1)
-            runs.land(goods(250), CHECKS)
-            match state:
-                case "staged":
-                    with pytest.raises(ChecksFailed):
-                        runs.land(goods(210, price=""), CHECKS)
-                case "quarantined":
-                    runs.land(goods(210, price=""), CHECKS, on_failed_checks="quarantine")
-                case "to be read":
-                    runs.rows += goods(210, price="")
-            return runs
-
-        return made
+    def made(self, storage: Storage, state: str) -> Runs:
+        """Return runs: 250 rows have landed, and 210 have failed, or are to be read."""
+        runs = Runs(Folder.new(storage), max_part_bytes=1)
+        runs.land(goods(250), CHECKS)
+        match state:
+            case "staged":
+                with pytest.raises(ChecksFailed):
+                    runs.land(goods(210, price=""), CHECKS)
+            case "quarantined":
+                runs.land(goods(210, price=""), CHECKS, on_failed_checks="quarantine")
+            case "to be read":
+                runs.rows += goods(210, price="")
+        return runs
 
     @pytest.mark.by_day(2)
     @pytest.mark.parametrize(
@@ -300,7 +295,7 @@ class TestKilled:
             *[("quarantined", accept), ("quarantined", discard)],
         ],
     )
-    def test_at_every_operation(self, made: Callable[[str], Runs], state: str, decide: Any) -> None:
+    def test_at_every_operation(self, storage: Storage, state: str, decide: Any) -> None:
         def act(place: Destination) -> Any:
             if decide is None:
                 return runs.land([], CHECKS, folder=place, on_failed_checks="quarantine")
@@ -309,7 +304,7 @@ class TestKilled:
         stride = 1 if ALL_HISTORIES else 3
         chance = random.Random(f"{SEED} {state} {decide and decide.__name__}")
         for operation in itertools.count(chance.randint(1, stride), stride):
-            runs = made(state)
+            runs = self.made(storage, state)
             held = Held(act, runs.folder.destination, operation)
             if not held.met:
                 break
