@@ -85,9 +85,8 @@ def main() -> None:
     arguments = parser.parse_args()
     sizes = (20_000, 40_000, 1) if arguments.quick else (200_000, 2_000_000, 5)
     plan = Plan(*sizes, dlt_python=arguments.dlt_python)
-    # all rows stay ready to be sent
     with (
-        sandbox("--no-enforce-limits", "--cache-mb", "1000") as server,
+        sandbox("--no-enforce-limits") as server,
         s3() as bucket,
         tempfile.TemporaryDirectory() as directory,
     ):
