@@ -207,6 +207,8 @@ class History:
                 getattr(place._storage, "step", lambda *_: None)(operation, f"/{operation}")
 
             def mark() -> None:
+                # others may commit while the request is under way
+                self.check_mark_is_due()
                 step("mark")
                 if mark_fails:
                     raise ConnectionError
@@ -242,6 +244,9 @@ class History:
         numbers = [group[0][0] for group in generations]
         assert numbers == sorted(set(numbers))
         assert self.on_reset == "append" or len(numbers) <= 1
+
+    def check_mark_is_due(self) -> None:
+        """What has landed by now may be marked."""
 
     def check_mark(self, written: dict[int, int]) -> None:
         """Of the rows that are marked, those that the run has written are committed, or replaced by now.

@@ -102,8 +102,8 @@ class CheckedHistory(History):
         self.hold(restore, 16)
 
     def tidy(self) -> None:
-        """Remove all leftovers while nobody is at work, as :func:`clean` asks for."""
-        if not self.held:
+        """Remove all leftovers of a landing while nobody is at work, as :func:`clean` asks for."""
+        if self.folder.commits() and not self.held:
             clean(self.folder.location, older_than=0)
 
     def after_failure(self, outcome: Outcome) -> None:
@@ -115,12 +115,14 @@ class CheckedHistory(History):
         rows = [*self.rows(), *self.quarantined()]
         assert len(rows) == len(set(rows)), rows
 
-    def check_mark(self, written: dict[int, int]) -> None:
+    def check_mark_is_due(self) -> None:
         """Nothing is marked while rows of the source are quarantined."""
-        if not self.discarded():
-            super().check_mark(written)
         apart = self.folder.manifest()["set_apart"]
         assert all(each.get("is_earlier") for each in apart if each["kind"] == "quarantined")
+
+    def check_mark(self, written: dict[int, int]) -> None:
+        if not self.discarded():
+            super().check_mark(written)
 
     def check_all_is_there(self) -> None:
         """Each row of the source is landed, quarantined or discarded."""
