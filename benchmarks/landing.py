@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.sandbox import Control, demo
 from benchmarks.report import machine
 from benchmarks.server import S3, link, s3, sandbox
@@ -167,21 +168,21 @@ def costs() -> None:
     # the S3 server names each request, and the client connections that it has closed
     for name in ("werkzeug", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    print(f"One more run with {EACH} rows, one part, on S3: requests, and bytes beside the part\n")
-    row("", "runs before", "requests", "bytes, x manifest", "nothing new", "a new column", "manifest")
+    print(f"One more run with {EACH} rows, one part, on S3: requests, and bytes beside part and manifest\n")
+    row("", "runs before", "requests", "bytes", "nothing new", "a new column", "manifest")
     row(*["---"] * 7)
     for file_format, runs in itertools.product(("jsonl", "csv"), RUNS_BEFORE):
         with s3_server() as storage:
             landing = Landing(storage, Runs(runs, file_format))
             new = landing.land(rows_of(landing.runs))
-            size = len(landing.manifest)
+            size = len(landing.folder.read(MANIFEST))
             idle = landing.land([])
             wider = landing.land(with_rating(rows_of(landing.runs)))
         row(
             file_format,
             f"{runs:,}",
             str(len(new.requests)),
-            f"{new.bytes / size:.3f}",
+            f"{new.bytes:,}",
             f"{len(idle.requests)} requests, {idle.bytes} bytes",
             f"{len(wider.requests)} requests, {len(wider.parts)} of parts",
             f"{size:,} bytes",
