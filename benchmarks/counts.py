@@ -16,6 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from airflow_provider_webcollect.sandbox import Control, demo
@@ -218,7 +219,7 @@ def counting() -> Iterator[Counting]:
         }
         from tests.airflow.dag_runs import make_database
 
-        make_database()
+        make_database(home, Path(home) / "empty.db")
         _add_connections(server.url, storage.options)
         yield Counting(Control(server.url), "s3://landings", storage.options, requests)
 
