@@ -35,12 +35,13 @@ from airflow_provider_webcollect.service.errors import (
     InvalidArgument,
     OutcomeUnknown,
     ProxyUnusable,
+    ResponseTooLarge,
     ServiceUnreachable,
     TlsError,
     WebCollectError,
 )
 from airflow_provider_webcollect.service.pauses import Stop, first_done, resolve
-from airflow_provider_webcollect.service.responses import Body, NotConnected, Response
+from airflow_provider_webcollect.service.responses import NotConnected, Response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,14 +172,8 @@ class Client:
                 ),
             )
             opened.callback(response.close)
-            body = Body(response.headers, settings.max_response_bytes)
-            # not by iter_content, which decompresses a piece whatever its size
-            if on_head and (piece := response.raw.read(HEAD_BYTES, decode_content=False)):
-                body.add(piece)
-                on_head(body.so_far())
-            while piece := response.raw.read(READ_BYTES, decode_content=False):
-                body.add(piece)
-        return Response(response.status_code, response.headers, body.read(), time.monotonic() - began)
+            body = _body(response.raw, settings.max_response_bytes, on_head)
+        return Response(response.status_code, response.headers, body, time.monotonic() - began)
 
     def sleep(self, seconds: float) -> None:
         """Wait for this number of seconds; raises ``Stopped`` as soon as the client is stopped."""
@@ -325,6 +320,28 @@ def _prepared(request: Request, opened: contextlib.ExitStack) -> requests.Prepar
         form = multipart(request, opened.enter_context(request.file.open()))
         headers, content = {**headers, "Content-Type": form.content_type}, form
     return requests.Request(request.method, request.url, headers, data=content).prepare()
+
+
+def _body(raw: Any, most: int, on_head: Callable[[bytes], object] | None) -> bytes:
+    """Return the body of a response, decompressed while it arrives.
+
+    :param raw: the response of urllib3.
+    :param most: size limit of the decompressed body, in bytes.
+    :raises ResponseTooLarge: if the body exceeds the limit.
+    """
+    codings = [coding.strip() for coding in raw.headers.get("content-encoding", "").lower().split(",")]
+    # urllib3 would take these for the names of codings (RFC 9110, sections 5.6.1 and 8.4)
+    raw.headers["content-encoding"] = ", ".join(each for each in codings if each not in {"", "identity"})
+    pieces: list[bytes] = []
+    left = most
+    while piece := raw.read(HEAD_BYTES if on_head and not pieces else READ_BYTES, decode_content=True):
+        left -= len(piece)
+        if left < 0:
+            raise ResponseTooLarge(f"the response holds more than {most:,} bytes")
+        if on_head and not pieces:
+            on_head(piece)
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def multipart(request: Request, file: BinaryIO) -> MultipartEncoder:

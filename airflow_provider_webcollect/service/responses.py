@@ -8,12 +8,14 @@ come from the service, but from something in between, such as a gateway, so a re
 from __future__ import annotations
 
 import codecs
+import datetime
+import email.message
 import email.utils
+import json
 import re
 import ssl
 import struct
 import time
-import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -25,7 +27,6 @@ from airflow_provider_webcollect.service.errors import (
     NoResponse,
     ProxyUnusable,
     ResponseTooDeep,
-    ResponseTooLarge,
     ServiceError,
     ServiceUnreachable,
     TlsError,
@@ -178,7 +179,6 @@ def _page_on_lines(body: bytes) -> Envelope[Any]:
     if b"\n" in text or b"\r" in text:
         # pretty-printed: in JSON, raw line ends can only be white space between tokens
         text = msgspec.json.format(text, indent=-1)
-    _check_utf_8(text)
     # what has no page may be an error, with keys in any spelling
     try:
         page = _PAGE(text)
@@ -188,16 +188,6 @@ def _page_on_lines(body: bytes) -> Envelope[Any]:
             raise
         return envelope
     return page if page.data and not page.pascal_error else any_data(text)
-
-
-def _check_utf_8(text: bytes) -> None:
-    """Check the rows, which are not decoded; in pieces, which is three times as fast."""
-    if text.isascii():
-        return
-    view, start = memoryview(text), 0
-    while start < len(text):
-        end = start + _PIECE_BYTES
-        start += codecs.utf_8_decode(view[start:end], "strict", end >= len(text))[1]
 
 
 def _page(data: Any, timezone: str | None) -> DataPage:
@@ -280,49 +270,6 @@ class Response:
     seconds: float = 0.0
 
 
-class Body:
-    """The body of a response, decompressed while it arrives.
-
-    :param headers: of the response, found by their names in lower case.
-    :param most: size limit of the decompressed body, in bytes.
-    """
-
-    def __init__(self, headers: Mapping[str, str], most: int) -> None:
-        packed = headers.get("content-encoding", "").strip().lower() in {"gzip", "x-gzip", "deflate"}
-        # 32: detect gzip or zlib by the header
-        self._unpacking = zlib.decompressobj(32 + zlib.MAX_WBITS) if packed else None
-        self._most = self._left = most
-        self._pieces: list[bytes] = []
-
-    def add(self, piece: bytes) -> None:
-        """Add the next piece that was received.
-
-        :raises ResponseTooLarge: if the body exceeds the limit.
-        :raises EOFError: if more bytes follow the compressed data.
-        """
-        if self._unpacking:
-            piece = self._unpacking.decompress(piece, self._left + 1)
-            if self._unpacking.unused_data:
-                raise EOFError("bytes follow the packed response")
-        self._left -= len(piece)
-        if self._left < 0:
-            raise ResponseTooLarge(f"the response holds more than {self._most:,} bytes")
-        self._pieces.append(piece)
-
-    def so_far(self) -> bytes:
-        """Return the bytes that have arrived so far."""
-        return b"".join(self._pieces)
-
-    def read(self) -> bytes:
-        """Return the whole body.
-
-        :raises EOFError: if the compressed data is incomplete.
-        """
-        if self._unpacking and self._pieces and not self._unpacking.eof:
-            raise EOFError("the packed response is cut")
-        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-
-
 def read_response(
     result: Result[T], response: Response, timezone: str | None = None, *, of_data_app: bool = False
 ) -> T:
@@ -352,7 +299,7 @@ def read_response(
 def _envelope(result: Result[Any], response: Response, ok: bool) -> Envelope[Any]:
     """Return the response's envelope; an empty one if there is none and the status is an error."""
     try:
-        return decoded(result.decode if ok else any_data, response.body)
+        return decoded(result.decode if ok else any_data, _in_utf_8(response))
     except RecursionError as too_deep:
         if ok:
             raise ResponseTooDeep(
@@ -362,6 +309,34 @@ def _envelope(result: Result[Any], response: Response, ok: bool) -> Envelope[Any
         if ok:
             raise _malformed(response, str(undecodable)) from undecodable
     return Envelope()
+
+
+def _in_utf_8(response: Response) -> bytes:
+    """Return the body in UTF-8, without a BOM; as JSON, it may be in UTF-16 or UTF-32, or in its charset.
+
+    A charset counts only if the body is not UTF-8: JSON has none, and servers name a wrong one.
+    """
+    body = response.body
+    encoding: str = json.detect_encoding(body)
+    if encoding == "utf-8":
+        try:
+            _check_utf_8(body)
+            return body
+        except UnicodeDecodeError:
+            header = email.message.Message()
+            header["content-type"] = response.headers.get("content-type", "")
+            encoding = header.get_content_charset("utf-8")
+    return body.decode(encoding).encode()
+
+
+def _check_utf_8(text: bytes) -> None:
+    """Check the whole text, of which rows are not decoded; in pieces, which is three times as fast."""
+    if text.isascii():
+        return
+    view, start = memoryview(text), 0
+    while start < len(text):
+        end = start + _PIECE_BYTES
+        start += codecs.utf_8_decode(view[start:end], "strict", end >= len(text))[1]
 
 
 def _malformed(response: Response, why: str) -> MalformedResponse:
@@ -413,12 +388,13 @@ def _text(value: Any) -> str | None:
 
 
 def retry_after(response: Response) -> float | None:
-    """Return ``Retry-After`` in seconds; the header may have seconds or an HTTP date."""
+    """Return ``Retry-After`` in seconds; the header may have seconds or an HTTP date, which is in UTC."""
     value = response.headers.get("retry-after", "").strip()
     try:
         if value.isdecimal():
             return min(float(value), LONGEST_RETRY_AFTER)
-        seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        moment = email.utils.parsedate_to_datetime(value)
+        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp() - time.time()
     except (ValueError, OverflowError):
         return None
     return min(max(0.0, seconds), LONGEST_RETRY_AFTER)
