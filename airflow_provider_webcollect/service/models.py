@@ -2,7 +2,8 @@
 
 Reading is tolerant, since the contract's tables and samples disagree: keys may be camelCase or PascalCase,
 integers may arrive as strings, and times have no zone. An optional text, number or time that cannot be read
-is None. Fields that the contract does not name are kept in ``unknown_fields``.
+is None. Fields that the contract does not name are kept in ``unknown_fields``. What is sent back to the
+service later has a type with a rule, :data:`Integer`, :data:`Identifier` or :data:`Token`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,20 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import cache
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 import msgspec
 import pendulum
 
+from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import MalformedResponse
+
+#: An integer that can be an argument.
+Integer: TypeAlias = Annotated[int, msgspec.Meta(ge=validation.LOWEST, le=validation.HIGHEST)]
+#: A text that can be an argument; white space around it is dropped.
+Identifier: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\S")]
+#: A text that can be a part of a header; white space around it is dropped.
+Token: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[!-~]+$")]
 
 
 class _AnyCase(StrEnum):
@@ -162,7 +171,7 @@ class Action(Record, frozen=True):
 class TaskActions(Record, frozen=True):
     """The steps of one task (contract.md, endpoint 5)."""
 
-    task_id: str
+    task_id: Identifier
     actions: tuple[Action, ...] = ()
 
 
@@ -183,7 +192,7 @@ class ParameterUpdate(Record, frozen=True):
 class CopiedTask(Record, frozen=True):
     """A new task, made by copying (contract.md, endpoint 7)."""
 
-    task_id: str
+    task_id: Identifier
     task_name: str | None = None
 
 
@@ -230,7 +239,7 @@ class TaskStatus(Record, frozen=True):
     :ivar start_execute_time_seconds: collection time in seconds.
     """
 
-    task_id: str
+    task_id: Identifier
     status: str
     task_name: str | None = None
     current_total_extract_count: int | None = None
@@ -264,7 +273,7 @@ class SubTask(Record, frozen=True):
     :ivar status: in the contract's spelling, whatever the letter case of the response.
     """
 
-    sub_task_id: str
+    sub_task_id: Identifier
     status: str
 
     def __post_init__(self) -> None:
@@ -334,7 +343,7 @@ class ResourceUsageMetrics(Record, frozen=True):
 class AnalyticsRow(Record, frozen=True):
     """Metrics of one task in one time bucket (contract.md, Analytics row)."""
 
-    task_id: str
+    task_id: Identifier
     day_key: str
     user_id: str | None = None
     task_name: str | None = None
@@ -388,10 +397,10 @@ class TokenRecord(Record, frozen=True):
     :ivar expires_in: lifetime of the access token in seconds; None if the service sent no valid number.
     """
 
-    access_token: str
+    access_token: Token
     expires_in: float | None = None
     token_type: str | None = None
-    refresh_token: str | None = None
+    refresh_token: Identifier | None = None
 
     def __post_init__(self) -> None:
         # for example a date in milliseconds
@@ -525,12 +534,15 @@ def _reader(kind: msgspec.inspect.Type) -> Reader:
             return lambda value, timezone: tuple(read(each, timezone) for each in _listed(value, of_records))
         case msgspec.inspect.CustomType():
             return parse_time
+        case msgspec.inspect.StrType(pattern=str(pattern)):
+            rule: Any = Annotated[str, msgspec.Meta(pattern=pattern)]
+            return lambda value, timezone: msgspec.convert(_text(value, timezone).strip(), rule)
         case msgspec.inspect.StrType():
             return _text
         case msgspec.inspect.BoolType():
             return lambda value, _: msgspec.convert(value, bool, strict=False)
         case msgspec.inspect.IntType():
-            return lambda value, _: msgspec.convert(value, int, strict=False)
+            return lambda value, _: msgspec.convert(value, Integer, strict=False)
         case msgspec.inspect.FloatType():
             return _number
     raise TypeError(f"no reader for {kind}")

@@ -39,6 +39,8 @@ from airflow_provider_webcollect.service.errors import (
 from airflow_provider_webcollect.service.models import (
     AnalyticsPage,
     DataPage,
+    Identifier,
+    Integer,
     Record,
     TaskStatus,
     read_record,
@@ -73,9 +75,9 @@ class Result(msgspec.Struct, Generic[T], frozen=True):
 
 
 class _PageOnWire(msgspec.Struct, rename="camel"):
-    offset: int
-    total: int
-    rest_total: int
+    offset: Integer
+    total: Integer
+    rest_total: Integer
     data: list[msgspec.Raw] | None = None
 
 
@@ -137,7 +139,7 @@ def _listed(data: Any) -> list[Any]:
 
 
 class _TaskId(Record, frozen=True):
-    task_id: str
+    task_id: Identifier
 
 
 def _status_by_task(item: Any, timezone: str | None) -> tuple[str, TaskStatus | MalformedResponse]:

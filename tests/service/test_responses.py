@@ -20,6 +20,7 @@ from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.endpoints import Call
 from airflow_provider_webcollect.service.models import TokenRecord, parse_time
+from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.responses import Response, read_response
 from tests.conftest import ALL_HISTORIES
 from tests.service.conftest import Connect
@@ -581,3 +582,55 @@ def test_a_date_without_a_zone_is_utc_on_every_worker(
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+class TestWhatTheServiceSendsIsNotTheUsersMistake:
+    """A value that could not be sent back is refused where it is read, as a response."""
+
+    BEYOND = ("99999999999999999999", 2**63, -(2**64), 10**400)
+
+    @pytest.mark.parametrize("number", BEYOND, ids=range(4))
+    @pytest.mark.parametrize("member", ["offset", "total", "restTotal"])
+    def test_a_page_with_a_number_beyond_64_bits_is_asked_for_again(
+        self, on_clock: Connect, number: Any, member: str
+    ) -> None:
+        pages = iter([{**PAGE, "restTotal": 4, member: number}, PAGE])
+        with serving(lambda _: answer(next(pages))) as server:
+            rows = [page.records() for page in PageReader(on_clock(base_url=server.url), "t").pages()]
+            assert rows == [[{"a": 1}]]
+            assert server.connections == 2
+
+    @pytest.mark.parametrize("number", BEYOND, ids=range(4))
+    def test_a_count_beyond_64_bits_is_none_or_malformed(self, number: Any) -> None:
+        status = {"taskId": "t", "status": "Finished", "executedTimes": number}
+        assert data(STATUSES, [status])[0].executed_times is None
+        for call, counts in (
+            (endpoints.copy_tasks(["t"], [1]), {"requestCount": number, "successCount": 1}),
+            (endpoints.query_analytics(TODAY, TODAY), {"total": number, "data": []}),
+        ):
+            assert type(refusal(call, {"data": counts})) is errors.MalformedResponse
+
+    @pytest.mark.parametrize("nothing", ["", " \n"])
+    def test_an_id_without_a_word_is_malformed(self, nothing: str) -> None:
+        for call, answered in (
+            (endpoints.get_subtasks("t"), [{"subTaskId": nothing, "status": "Finished"}]),
+            (STATUSES, [{"taskId": nothing, "status": "Finished"}]),
+            (ACTIONS, [{"taskId": nothing, "actions": []}]),
+            (COPY, {"taskId": nothing}),
+        ):
+            assert type(refusal(call, {"data": answered})) is errors.MalformedResponse
+
+    def test_ids_and_tokens_lose_white_space_around_them(self) -> None:
+        assert data(COPY, {"taskId": " n\n"}).task_id == "n"
+        record = data(endpoints.refresh_token("x"), {"access_token": "A\r\n", "refresh_token": "R\n"})
+        assert (record.access_token, record.refresh_token) == ("A", "R")
+        record = data(endpoints.refresh_token("x"), {"access_token": "A", "refresh_token": " "})
+        assert record.refresh_token is None
+
+    @pytest.mark.parametrize(
+        "token", ["", "\n", "secret word", "secret\nword", "sécret", "secret\0", "secret\x7f"]
+    )
+    def test_a_token_that_no_header_can_have_is_malformed_and_not_shown(self, token: str) -> None:
+        error = refusal(endpoints.refresh_token("x"), {"data": {"access_token": token}})
+        assert type(error) is errors.MalformedResponse
+        assert "word" not in str(error)
