@@ -178,16 +178,17 @@ def _column_checks(name: object, value: object, file_format: FileFormat) -> Colu
         raise InvalidArgument("checks['columns']", name, "it must be one of `columns`")
     found = _keys(argument, value, ColumnChecks)
     kind = getattr(file_format, "column_types", {}).get(name, STRING)
+    checks = ColumnChecks(
+        filled=_number(f"{argument}['filled']", found.get("filled"), 0.0, 1.0),
+        pattern=_pattern(f"{argument}['pattern']", found.get("pattern")),
+        unique=validation.boolean(f"{argument}['unique']", found.get("unique", False), may_be_text=True),
+    )
     for check in ("pattern", "unique"):
-        if found.get(check) and kind != STRING:
+        if getattr(checks, check) and kind != STRING:
             # a part that is read back after an interruption has other texts for the same values
             rule = f"column_types makes it {kind}, and this is a check of texts"
             raise InvalidArgument(f"{argument}[{check!r}]", found[check], rule)
-    return ColumnChecks(
-        filled=_number(f"{argument}['filled']", found.get("filled"), 0.0, 1.0),
-        pattern=_pattern(f"{argument}['pattern']", found.get("pattern")),
-        unique=validation.boolean(f"{argument}['unique']", found.get("unique", False)),
-    )
+    return checks
 
 
 def _pattern(argument: str, pattern: object) -> str | None:

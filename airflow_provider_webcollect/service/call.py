@@ -457,7 +457,7 @@ def _redirect_refused(request: Request, response: Response) -> RedirectRefused:
     """Return the error for a redirect: the credential must not go elsewhere, nor a POST become a GET."""
     try:
         there = urlsplit(urljoin(request.url, response.headers["location"]))
-        place = f"{there.scheme}://{there.netloc}{there.path}"
+        place = f"{there.scheme}://{there.netloc.rpartition('@')[2]}{there.path}"
     except ValueError:
         place = "no valid address"
     return RedirectRefused(f"the service redirects to {place}, which is not followed", status=response.status)

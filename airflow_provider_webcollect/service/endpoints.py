@@ -295,7 +295,7 @@ def _loop_entry(
         "actionId": validation.text(f"{prefix}action_id", action_id),
         "loopType": _loop_type(f"{prefix}loop_type", loop_type, url_list),
         "loopItems": validation.loop_values(f"{prefix}loop_items", loop_items),
-        "isAppend": validation.boolean(f"{prefix}is_append", is_append),
+        "isAppend": validation.boolean(f"{prefix}is_append", is_append, may_be_text=True),
     }
 
 

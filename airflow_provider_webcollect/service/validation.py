@@ -21,8 +21,8 @@ W = TypeVar("W", bound=StrEnum)
 
 #: Bounds of the integers that every JSON reader accepts.
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
-#: An integer in a text; with more digits it is beyond these bounds.
-_INTEGER = re.compile("-?[0-9]{1,30}")
+#: An integer in a text; with more characters it is beyond these bounds.
+_INTEGER, _MOST_DIGITS = re.compile("-?[0-9]+"), 30
 
 
 def text(argument: str, value: object) -> str:
@@ -66,22 +66,22 @@ def path_segment(argument: str, value: object) -> str:
 
 def integer(argument: str, value: object, low: int | None = None, high: int | None = None) -> int:
     """Return ``value`` as an integer within the limits; digits in a text (a template) are accepted too."""
+    number = value
+    if isinstance(value, str):
+        # `int` would also accept the digits of other scripts, and underscores between digits
+        digits = value.strip() if _INTEGER.fullmatch(value.strip()) else ""
+        number = (int(digits) if len(digits) < _MOST_DIGITS else HIGHEST + 1) if digits else None
+    if isinstance(number, int) and not isinstance(number, bool):
+        if (LOWEST if low is None else low) <= number <= (HIGHEST if high is None else high):
+            return int(number)
+        if not LOWEST <= number <= HIGHEST:
+            low, high = (LOWEST if low is None else low), (HIGHEST if high is None else high)
     rule = "it must be an integer"
     if low is not None and high is not None:
         rule += f" from {low} to {high}"
     elif low is not None:
         rule += f" of {low} or more"
-    number = value
-    if isinstance(value, str):
-        # `int` would also accept the digits of other scripts, and underscores between digits
-        if not _INTEGER.fullmatch(value.strip()):
-            raise InvalidArgument(argument, value, rule)
-        number = int(value)
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise InvalidArgument(argument, value, rule)
-    if not (LOWEST if low is None else low) <= number <= (HIGHEST if high is None else high):
-        raise InvalidArgument(argument, value, rule)
-    return int(number)
+    raise InvalidArgument(argument, value, rule)
 
 
 def items(
@@ -152,8 +152,13 @@ def seconds(argument: str, value: object, *, may_be_zero: bool = False) -> float
     raise InvalidArgument(argument, value, rule)
 
 
-def boolean(argument: str, value: object) -> bool:
-    """Return ``value`` if it is a boolean."""
+def boolean(argument: str, value: object, *, may_be_text: bool = False) -> bool:
+    """Return ``value`` if it is a boolean.
+
+    :param may_be_text: accept the words in a text (a template) too, in any letter case.
+    """
+    if may_be_text and isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.strip().lower(), value)
     if not isinstance(value, bool):
         raise InvalidArgument(argument, value, "it must be True or False")
     return value

@@ -60,6 +60,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     ({"columns": {"\ud800": {"filled": 1}}}, {}, "it must be text without half a character"),
     ({"rows": {"max_of_usual": "inf"}}, {}, "it must be a number 1 or more"),
     ({"rows": {"max_of_usual": b"2"}}, {}, "it must be a number 1 or more"),
+    ({"rows": {"min": 10**30}}, {}, "it must be an integer from 1 to 9223372036854775807"),
 ]
 
 
@@ -67,6 +68,18 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
 def test_what_is_declared_wrongly_is_said(checks: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         make_checks(checks, make_format(**options))
+
+
+def test_a_check_from_a_template_is_that_of_its_value() -> None:
+    checks = {
+        "rows": {"min": "5"},
+        "columns": {"sku": {"filled": "0.5", "unique": "true"}, "url": {"unique": "False"}},
+    }
+    made = make_checks(checks, make_format())
+    assert made
+    assert made.rows.min == 5
+    assert (made.columns["sku"].filled, made.columns["sku"].unique) == (0.5, True)
+    assert not made.columns["url"].unique
 
 
 @pytest.mark.parametrize("checks", [None, "", {}, {"rows": {}}, {"columns": {}, "new_columns": "allow"}])

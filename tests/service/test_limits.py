@@ -162,6 +162,16 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
         "half a character",
     ),
     (lambda: endpoints.first_token("me", "SECRET\ud800"), "`password` is '\\ud800'", "at position 6"),
+    *(
+        (lambda page=page: analytics(page=page), f"`page` is {page!r}", "from 1 to 9223372036854775807")
+        for page in (2**63, 10**30, "9" * 40)
+    ),
+    (lambda: endpoints.move_task("t", -(2**64)), "`group_id` is", "from -9223372036854775808 to"),
+    (
+        lambda: parameters(loop_items=[{**ENTRY, "is_append": "yes"}]),
+        "`loop_items[0].is_append` is 'yes'",
+        "True",
+    ),
 ]
 
 
@@ -284,3 +294,9 @@ def test_a_subclass_of_str_or_int_is_taken_as_what_it_is(client: Client, sandbox
     )
     assert client.send(call)
     assert client.send(endpoints.copy_tasks([Markup(task["task_id"])], [Id(task["group_id"])]))
+
+
+@pytest.mark.parametrize("text", ["true", "True", " TRUE\n", "false"])
+def test_a_truth_value_from_a_template_is_one(text: str) -> None:
+    body = parameters(loop_items=[{**ENTRY, "is_append": text}]).body
+    assert body["loopItems"][0]["isAppend"] is ("true" in text.lower())
