@@ -9,10 +9,12 @@ service later has a type with a rule, :data:`Integer`, :data:`Identifier` or :da
 from __future__ import annotations
 
 import datetime
+import logging
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -20,6 +22,8 @@ import pendulum
 
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import MalformedResponse
+
+log = logging.getLogger(__name__)
 
 #: An integer that can be an argument.
 Integer: TypeAlias = Annotated[int, msgspec.Meta(ge=validation.LOWEST, le=validation.HIGHEST)]
@@ -471,13 +475,29 @@ class DataPage(msgspec.Struct, frozen=True):
 def parse_time(value: Any, timezone: str | None) -> pendulum.DateTime | None:
     """Return a time of the service in ``timezone``, or naive if that is None; None if it is not a time.
 
-    :param value: ``yyyy-MM-ddTHH:mm:ss.fff``; a zone in it takes precedence over ``timezone``.
+    A time that cannot be read is logged, once: without it, less is known of when a run ended.
+
+    :param value: ``yyyy-MM-ddTHH:mm:ss.fff``, or with slashes, a space and without leading zeros; a zone in
+        it takes precedence over ``timezone``.
     """
+    if isinstance(value, str) and not value.strip():
+        return None
     try:
-        moment = datetime.datetime.fromisoformat(value)
-    except (TypeError, ValueError):
+        padded = _LONE_DIGIT.sub(r"0\g<0>", value.strip().replace("/", "-"))
+        moment = datetime.datetime.fromisoformat(padded)
+    except (AttributeError, ValueError):
+        _warn_of_time(f"{value!r:.100}")
         return None
     return pendulum.instance(moment, tz=timezone)
+
+
+#: A number of one digit, which is no fraction of a second.
+_LONE_DIGIT = re.compile(r"(?<![\d.])\d(?!\d)", re.ASCII)
+
+
+@lru_cache(maxsize=1000)
+def _warn_of_time(value: str) -> None:
+    log.warning("The service sent a time that cannot be read: %s. It counts as absent.", value)
 
 
 Reader = Callable[[Any, str | None], Any]

@@ -32,8 +32,9 @@ class Evidence(Enum):
     UNKNOWN_END = "no end to compare"
     #: The end time, or the start time if there is no end time, is not later than the baseline's.
     SAME_END = "same end"
-    #: The end time is before the start time: the state is still that of the previous run.
-    CONTRADICTION = "end before its start"
+    #: The end time is before the start time, or the number of runs has fallen: the state is still that of the
+    #: previous run.
+    CONTRADICTION = "a contradiction"
 
 
 def is_end(
@@ -145,13 +146,14 @@ class RunEnd:
         run.
     """
 
-    __slots__ = ("_active", "_baseline", "_since", "_was_started")
+    __slots__ = ("_active", "_baseline", "_latest", "_since", "_was_started")
 
     def __init__(self, baseline: Baseline, since: float | None) -> None:
         self._baseline = baseline
         self._since = since
         self._was_started = since is not None
         self._active = baseline.running
+        self._latest = LastRun()
 
     def belongs(self, status: TaskStatus, now: float, status_delay: float) -> bool:
         """Return whether ``status`` is of the run after the baseline; must be called with every status.
@@ -159,10 +161,14 @@ class RunEnd:
         :param now: Unix time.
         :param status_delay: seconds for which a status may still be that of the previous run.
         """
-        if status.status in ACTIVE_STATES:
+        shown = LastRun.of(status)
+        is_outdated = self._latest.is_after(shown)
+        if shown.run is not None and not is_outdated:
+            self._latest = shown
+        if status.status in ACTIVE_STATES and not is_outdated:
             self._active, self._since = True, now
             return True
-        evidence = self._baseline.evidence(status)
+        evidence = Evidence.CONTRADICTION if is_outdated else self._baseline.evidence(status)
         begun = self._was_started or self._active or evidence is Evidence.LATER_END
         if not begun and not self._baseline.differs_from(status):
             self._since = None
@@ -241,6 +247,16 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         shown = msgspec.structs.replace(self, run=self.reported, reported=None)
         return self.ended is not None and self.reported is not None and later == shown
 
+    def is_after(self, other: LastRun) -> bool:
+        """Return whether ``other`` is of an outdated response: the number of runs has fallen.
+
+        That is so whether the service counts starts or ends, unless the count has begun again with a later
+        run.
+        """
+        if self.run is None or other.run is None:
+            return False
+        return other.run < self.run and not self.is_before(other)
+
     def is_before(self, later: LastRun) -> bool:
         """Return whether ``later`` is a later run."""
         if self.run is not None and later.run is not None and later.run > self.run:
@@ -298,8 +314,8 @@ def follow(
         # a higher number is that of the next run, which the status does not show yet
         now = msgspec.structs.replace(now, run=last.run, reported=now.run if last.is_first else None)
     is_later = last.is_before(now)
-    if not is_later and now.run != last.run and last.run is not None:
-        return last, None  # an outdated response
+    if last.is_after(now) or (now.run is None and last.run is not None and not is_later):
+        return last, None
     if now.ended not in FINAL_STATES and is_later:
         reported = last.run if last.ended and last.run == now.run else None
         ended = _ended(task_id, status, now, _first_unseen(last, now), states)

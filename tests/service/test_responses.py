@@ -634,3 +634,27 @@ class TestWhatTheServiceSendsIsNotTheUsersMistake:
         error = refusal(endpoints.refresh_token("x"), {"data": {"access_token": token}})
         assert type(error) is errors.MalformedResponse
         assert "word" not in str(error)
+
+
+MOMENT = datetime.datetime(2026, 1, 5, 6, 9, 7)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"2026{a}01{a}05{b}06:09:07" for a in "-/" for b in "T "]
+    + ["2026/1/5 6:09:07", " 2026-01-05T06:09:07\n"],
+)
+@pytest.mark.parametrize("fraction", ["", ".5", ".123", ".1234567"])
+def test_a_time_is_read_in_every_form_that_services_send(text: str, fraction: str) -> None:
+    text = text.rstrip() + fraction + text[len(text.rstrip()) :]
+    seconds = float(f"0{fraction}")
+    (status,) = data(STATUSES, [{"taskId": "t", "status": "Finished", "executingTime": text}])
+    assert status.executing_time == MOMENT + datetime.timedelta(microseconds=int(seconds * 1e6))
+
+
+def test_a_time_that_cannot_be_read_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    for text in ("the 26th, noon", "the 26th, noon", "", " ", None):
+        answered = [{"taskId": "t", "status": "Finished", "endExecuteTime": text}]
+        assert data(STATUSES, answered)[0].end_execute_time is None
+    (line,) = caplog.messages
+    assert "'the 26th, noon'" in line

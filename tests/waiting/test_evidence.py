@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.service.models import TaskStatus
+from airflow_provider_webcollect.service.models import TaskStatus, read_record
 from airflow_provider_webcollect.waiting.conditions import Outcome, TaskStates
 from airflow_provider_webcollect.waiting.runs import Baseline, LastRun, follow
 from tests.conftest import ALL_HISTORIES, SEED
@@ -212,3 +212,44 @@ class TestOddOrders:
         wait = PolledWait(clock, after_start(BEFORE))
         moved = msgspec.structs.replace(BEFORE, start_execute_time=there[0], end_execute_time=there[1])
         assert wait.outcome(1, moved) is None
+
+
+def as_sent(state: str, run: int | None, began: str = "", ended: str = "") -> TaskStatus:
+    """Return a status as the client reads it."""
+    times = {"startExecuteTime": began, "endExecuteTime": ended}
+    return read_record({"taskId": "a", "status": state, "executedTimes": run, **times}, TaskStatus)
+
+
+class TestAnOutdatedAnswer:
+    """One of the run before, shown while this run goes on, does not end a wait for this run."""
+
+    TIMES = ("2026/11/26 16:09:00", "2026/11/26 16:10:00"), ("2026/11/26 17:00:00", "2026/11/26 17:30:00")
+
+    @pytest.mark.parametrize("how", ["numbers", "times"])
+    def test_is_known_by_its_number_or_by_its_times(self, clock: Clock, how: str) -> None:
+        (began, ended), (later, end) = self.TIMES if how == "times" else [("", "")] * 2
+        numbers = (4, 5) if how == "numbers" else (None, None)
+        before = as_sent("Finished", numbers[0], began, ended)
+        active = as_sent("Extracting", numbers[1], later)
+        wait = PolledWait(clock, after_start(before))
+        polls = (active, before, active, before, as_sent("Finished", numbers[1], later, end))
+        ends = [wait.outcome(60 * minute, status) for minute, status in enumerate(polls)]
+        assert ends == [None] * 4 + [Outcome.DONE]
+
+    def test_of_an_active_run_is_none_of_this_run_either(self, clock: Clock) -> None:
+        wait = PolledWait(clock, after_start(as_sent("Finished", 3), target_states=("Extracting",)))
+        polls = as_sent("Waiting", 5), as_sent("Extracting", 4), as_sent("Extracting", 5)
+        ends = [wait.outcome(60 * minute, status) for minute, status in enumerate(polls)]
+        assert ends == [None, None, Outcome.DONE]
+
+    def test_is_none_if_its_run_began_later_since_a_count_may_begin_again(self, clock: Clock) -> None:
+        wait = PolledWait(clock, after_start(BEFORE))
+        assert wait.outcome(1, shown("Extracting", began=30, executed_times=4)) is None
+        assert wait.outcome(2, shown("Extracting", began=50, executed_times=1)) is None
+        assert wait.outcome(3, shown("Finished", began=50, ended=60, executed_times=1)) is Outcome.DONE
+
+    def test_is_none_once_it_stays(self, clock: Clock) -> None:
+        wait = PolledWait(clock, after_start(BEFORE))
+        assert wait.outcome(0, shown("Extracting", executed_times=4)) is None
+        ends = [wait.outcome(now, shown("Finished", executed_times=1)) for now in (1, LONGEST - 1, LONGEST)]
+        assert ends == [None, None, Outcome.DONE]

@@ -102,6 +102,13 @@ CASES: dict[str, tuple[list[TaskStatus | None], list[tuple[int | None, int | Non
         [shown("Extracting"), OLD, shown("Extracting"), OLD],
         [(1, 1, "Finished")],
     ),
+    "nor one with a lower number, though there are no times": (
+        [
+            *(shown("Extracting", 5, None), shown("Finished", 4, None)),
+            *(shown("Extracting", 5, None), shown("Finished", 5, None)),
+        ],
+        [(5, 5, "Finished")],
+    ),
     "a count that begins again is followed": (
         [shown("Finished", 7, 1), shown("Finished", 1, 9)],
         [(1, 1, "Finished")],
