@@ -164,7 +164,7 @@ MUTANTS = (
            "a spent refresh token is not sent again, however the connection is edited",
            "service/tokens/test_lockout.py"),
     Mutant("service/tokens/renewal.py",
-           'if isinstance(error, ServiceError) and code.replace(".", "").lower() in REFUSALS:',
+           "if isinstance(error, ServiceError) and spelling_of_code(error.code) in REFUSALS:",
            "if isinstance(error, ServiceError) and error.permanent:",
            "only a known code refuses a refresh token", "service/tokens/test_lockout.py"),
     Mutant("service/tokens/claim.py", "if visible != claim:", "if visible.state is not RenewalState.CLAIMED:",

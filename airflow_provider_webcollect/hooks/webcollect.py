@@ -424,7 +424,7 @@ class WebCollectHook(BaseHook):
     def deprecate_data_app(self, app_id: str) -> DeprecatedApp:
         """Deprecate a data app; only its author may (contract.md, endpoint 20).
 
-        :param app_id: the data app; may contain slashes.
+        :param app_id: the data app: its id, or ``namespace/app_name``.
         :raises NotFound: if the caller is not the author, or there is no such app.
         """
         return self.client.send(endpoints.deprecate_data_app(app_id))

@@ -567,7 +567,7 @@ class WebCollectDeprecateDataAppOperator(WebCollectOperator):
     Returns ``{"app_name", "status"}`` and, where the service sends them, ``namespace``, ``version`` and
     ``missing_secrets``.
 
-    :param app_id: the data app. (templated)
+    :param app_id: the data app: its id, or ``namespace/app_name``. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for an app of another author.
     :raises WebCollectError: for any other error of the service; the task is retried.

@@ -193,7 +193,7 @@ def deprecate_data_app(state: State, *, app_id: str, author: str) -> object:
     """Endpoint 20."""
     app = state.world.apps.get(app_id)
     if app is None or app.namespace != author:
-        raise ServiceError("not_found", "There is no such data app.", status=404)
+        raise ServiceError("NotFound", "There is no such data app.", status=404)
     app.status = "deprecated"
     return app
 
@@ -583,10 +583,14 @@ def find_operation(raw_path: str) -> tuple[Operation | None, str]:
     """
     Return the operation at a path, and the identifier in that path.
 
+    A data app is named by one segment, whose slash is percent-encoded, or by a namespace and a name.
+
     :param raw_path: path as sent, still percent-encoded, so that an encoded slash stays inside its segment.
     """
     match raw_path.split("/"):
         case ["", "datahub", "v1", "data-apps", app_id, "deprecate"] if app_id:
             return _DEPRECATE, unquote(app_id)
+        case ["", "datahub", "v1", "data-apps", namespace, name, "deprecate"] if namespace and name:
+            return _DEPRECATE, unquote(f"{namespace}/{name}")
     # A colon may be sent plain or percent-encoded; nothing else in the paths is ever encoded.
     return _BY_PATH.get(raw_path.replace("%3A", ":").replace("%3a", ":")), ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import socket
 import threading
@@ -50,6 +51,8 @@ def error_response(error: ServiceError, data_app: bool) -> Response:
     fields: dict[str, object] = {"code": error.code, "message": error.message}
     envelope: dict[str, object] = {"error": fields}
     if data_app:
+        # InvalidParameter becomes invalid-parameter
+        fields["code"] = re.sub(r"(?<=[a-z])\.?(?=[A-Z])", "-", error.code).lower()
         fields["retryable"] = error.status >= 500
         fields["category"] = _CATEGORIES.get(
             error.status, "internal" if error.status >= 500 else "invalid_request"

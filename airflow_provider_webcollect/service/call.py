@@ -39,6 +39,7 @@ from airflow_provider_webcollect.service.errors import (
     TokenUnavailable,
     TooManyRequests,
     WebCollectError,
+    spelling_of_code,
 )
 from airflow_provider_webcollect.service.pauses import Notice, RateLimiters, shared_rate_limiters
 from airflow_provider_webcollect.service.responses import Response, no_response, read_response
@@ -545,7 +546,7 @@ def may_be_size(error: WebCollectError) -> bool:
     match error:
         case NoResponse() | ResponseTooLarge() | PageTooLarge():
             return True
-        case ServiceFailure(code=str(code)) if code.lower() == "servererror":
+        case ServiceFailure(code=code) if spelling_of_code(code) == "servererror":
             # the service's own failure mostly comes with HTTP 400 (assumptions.md, Errors)
             return True
         case MalformedResponse() | ServiceFailure() if error.status in {200, 500}:

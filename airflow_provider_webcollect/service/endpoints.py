@@ -71,7 +71,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     :param number: the endpoint's number in the contract.
     :param name: the operation's name, which is also the hook's method.
-    :param path: the path below the base URL; ``{app_id}`` is replaced by a percent-encoded segment.
+    :param path: the path below the base URL; ``{app_id}`` is replaced by percent-encoded segments.
     :param tiers: the plans that include the operation; empty means all, None that the contract does not say.
     :param errors: the error codes that the contract names for the operation.
     """
@@ -120,9 +120,9 @@ class Call(Generic[T]):
 
     @property
     def target(self) -> str:
-        """The path and query below the base URL; every value is percent-encoded."""
+        """The path and query below the base URL; percent-encoded, but for slashes of an app."""
         path = self.endpoint.path.format_map(
-            {name: quote(value, safe="") for name, value in self.segments.items()}
+            {name: quote(value, safe="/") for name, value in self.segments.items()}
         )
         return f"{path}?{urlencode(self.query, quote_via=quote, safe='')}" if self.query else path
 
@@ -503,6 +503,9 @@ def mark_exported(task_id: str) -> Call[None]:
 
 
 def deprecate_data_app(app_id: str) -> Call[DeprecatedApp]:
-    """Deprecate a data app of the key's owner (contract.md, endpoint 20)."""
-    segments = {"app_id": validation.path_segment("app_id", app_id)}
+    """Deprecate a data app of the key's owner (contract.md, endpoint 20).
+
+    :param app_id: its id, or ``namespace/app_name``.
+    """
+    segments = {"app_id": validation.app_reference("app_id", app_id)}
     return Call(DEPRECATE_DATA_APP, one(DeprecatedApp), segments=segments)

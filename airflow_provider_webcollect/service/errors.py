@@ -336,7 +336,12 @@ class PagingError(WebCollectError):
     """A paged read cannot be finished: the cursor does not advance, or the counts contradict each other."""
 
 
-#: The class for each code known from the contract or from practice; dots and letter case are ignored.
+def spelling_of_code(code: str | None) -> str:
+    """Return a code in a form that is the same for ``Invalid.Grant`` and ``invalid-grant``."""
+    return re.sub(r"[._-]", "", code or "").lower()
+
+
+#: The class for each code known from the contract or from practice, see :func:`spelling_of_code`.
 _BY_CODE: dict[str, type[ServiceError]] = {
     "invalidgrant": GrantRejected,
     "invalidtoken": TokenRejected,
@@ -372,7 +377,7 @@ def service_error_type(status: int, code: str | None) -> type[ServiceError]:
 
     The code takes precedence over the status, since most errors come with HTTP 400 (assumptions.md, Errors).
     """
-    known = _BY_CODE.get((code or "").replace(".", "").replace("_", "").lower()) or _BY_STATUS.get(status)
+    known = _BY_CODE.get(spelling_of_code(code)) or _BY_STATUS.get(status)
     if known:
         return known
     return ServiceFailure if status >= 500 else RequestRejected

@@ -26,6 +26,7 @@ from airflow_provider_webcollect.service.errors import (
     MalformedResponse,
     NoResponse,
     ProxyUnusable,
+    RequestRejected,
     ResponseTooDeep,
     ServiceError,
     ServiceUnreachable,
@@ -250,6 +251,8 @@ def decoded(decode: Callable[[bytes], Envelope[Any]], body: bytes) -> Envelope[A
 
 #: Upper bound of ``Retry-After`` in seconds: a day.
 LONGEST_RETRY_AFTER = 86_400.0
+#: How many details of an error a message has, and how many bytes of a body that is no error envelope.
+MOST_DETAILS, MOST_SHOWN = 10, 300
 #: The message of both libraries about a proxy that requires a login.
 _LOGIN_WANTED = re.compile(r"(^|Tunnel connection failed: )407\b")
 
@@ -289,7 +292,7 @@ def read_response(
     if envelope.error is not None and (envelope.error or not ok):
         raise _service_error(response, envelope, of_data_app=of_data_app)
     if not ok:
-        raise _no_envelope(response)
+        raise _no_envelope(response, of_data_app=of_data_app)
     if envelope.data is msgspec.UNSET and result is not NOTHING:
         raise _malformed(response, "`data` is missing")
     try:
@@ -349,7 +352,7 @@ def _malformed(response: Response, why: str) -> MalformedResponse:
     )
 
 
-def _no_envelope(response: Response) -> WebCollectError:
+def _no_envelope(response: Response, *, of_data_app: bool) -> WebCollectError:
     """Return the error for an error response without the service's envelope."""
     challenge = response.headers.get("www-authenticate", "").lower()
     if response.status == 407:
@@ -358,6 +361,9 @@ def _no_envelope(response: Response) -> WebCollectError:
         return TooManyRequests("there is no error envelope", **_facts(response))
     if response.status == 401 and challenge.startswith("bearer") and not response.body.strip():
         return TokenRejected("the credential is rejected, without a word", **_facts(response))
+    if response.status == 422 and of_data_app:
+        said = response.body[:MOST_SHOWN].decode(errors="replace")
+        return RequestRejected(f"the request is refused: {said!r}", **_facts(response))
     return _malformed(response, "there is no error envelope")
 
 
@@ -366,7 +372,7 @@ def _service_error(response: Response, envelope: Envelope[Any], *, of_data_app: 
     if isinstance(envelope.error, dict):
         error = {spelling(key): value for key, value in envelope.error.items()}
     code, can_retry = _text(error.get("code")), error.get("retryable")
-    message = _text(error.get("message")) or "no message"
+    message = (_text(error.get("message")) or "no message") + _details(error.get("details"))
     facts = {
         **_facts(response),
         "code": code,
@@ -379,6 +385,13 @@ def _service_error(response: Response, envelope: Envelope[Any], *, of_data_app: 
         elif isinstance(can_retry, bool) and response.status not in {401, 429}:
             return DataAppError(message, can_retry=can_retry, **facts)
     return service_error_type(response.status, code)(message, **facts)
+
+
+def _details(details: Any) -> str:
+    """Return what the data-app service says of parts of a request, ``[{path, message}]``, for a message."""
+    each = [detail for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
+    named = [f"{detail.get('path')}: {detail.get('message')}" for detail in each[:MOST_DETAILS]]
+    return f" ({'; '.join(named)})" if named else ""
 
 
 def _facts(response: Response) -> dict[str, Any]:

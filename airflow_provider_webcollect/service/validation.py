@@ -53,15 +53,17 @@ def encodable(argument: str, value: str) -> str:
     raise InvalidArgument(argument, bad, rule)
 
 
-def path_segment(argument: str, value: object) -> str:
-    """Return ``value`` if it can be one segment of a path after percent-encoding.
+def app_reference(argument: str, value: object) -> str:
+    """Return ``value`` if it names a data app: by its id, or as ``namespace/app_name``.
 
-    ``.`` and ``..`` cannot: even percent-encoded, they lead to another path.
+    ``.`` and ``..`` are no parts of it: even percent-encoded, they lead to another path.
     """
-    segment = text(argument, value)
-    if segment in {".", ".."}:
-        raise InvalidArgument(argument, value, "it must be an identifier, not a relative path")
-    return segment
+    reference = text(argument, value)
+    parts = reference.split("/")
+    if len(parts) > 2 or not {"", ".", ".."}.isdisjoint(parts):
+        rule = "it must be the app's id, or namespace/app_name, with no part that is empty, . or .."
+        raise InvalidArgument(argument, value, rule)
+    return reference
 
 
 def integer(argument: str, value: object, low: int | None = None, high: int | None = None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
@@ -100,7 +101,8 @@ class LoggedRequest:
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self._entry = entry
         self.method: str = entry["method"].lower()
-        self.path: str = entry["path"]
+        # a parameter of OpenAPI's paths holds no slash, and `namespace/app_name` is one
+        self.path: str = re.sub(r"(/data-apps/[^/]+)/([^/]+/deprecate)$", r"\1%2F\2", entry["path"])
         self.endpoint: str = entry["endpoint"]
         self.credential: str = entry["credential"]
         self.is_complete: bool = not entry["body_cut"]

@@ -51,7 +51,7 @@ def send(
         ("a body, where none is taken", "POST", "/task/copy", {"params": TASK, "json": TASK}),
         ("1001 is greater", "GET", "/data/all", {"params": {**PAGE, "size": 1001}}),
         ("Path not found", "POST", "/TaskGroup/deleteGroups", {"json": {"groupIds": [1]}}),
-        ("Path not found", "POST", f"{DATA_APPS}/a/b/deprecate", {}),
+        ("Path not found", "POST", f"{DATA_APPS}/a/b/c/deprecate", {}),
         ("Operation get not found", "GET", "/task/copy", {"params": TASK}),
         ("'taskId' is a required", "POST", "/task/urls:file", {"data": {"task_id": "t"}, "files": URLS}),
         ("Security not found", "GET", "/data/all", {"params": PAGE, "headers": {}}),

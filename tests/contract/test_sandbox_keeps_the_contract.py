@@ -203,7 +203,8 @@ def test_every_operation_succeeds_in_the_contracts_shape(
 def is_refused(response: requests.Response, word: str = "") -> bool:
     """Whether a request is refused as invalid, and why is said."""
     error = response.json()["error"]
-    return (response.status_code, error["code"]) == (400, "InvalidParameter") and word in error["message"]
+    is_invalid = error["code"] in {"InvalidParameter", "invalid-parameter"}
+    return response.status_code == 400 and is_invalid and word in error["message"]
 
 
 @every_operation

@@ -53,3 +53,18 @@ def test_a_planned_failure_comes_in_this_services_form(client: Client) -> None:
         "message": "Later.",
         "retryable": True,
     }
+
+
+@pytest.mark.parametrize("slash", ["/", "%2F"])
+def test_a_namespace_and_a_name_are_one_segment_or_two(client: Client, slash: str) -> None:
+    path = f"/v1/data-apps/{demo.APP_ID.replace('/', slash)}/deprecate"
+    headers = {"Authorization": f"Bearer {demo.DATAHUB_API_KEY}"}
+    found = client.session.post(client.sandbox.datahub_url + path, headers=headers, timeout=PATIENCE)
+    assert found.json()["data"]["app_name"] == "Price watch"
+
+
+def test_codes_are_in_kebab_case(client: Client) -> None:
+    assert error(deprecate(client, "none"))["code"] == "not-found"
+    assert error(client.get("/datahub/v1/data-apps/x/deprecate"))["code"] == "method-not-allowed"
+    client.control.fail("/v1/data-apps/{app_id}/deprecate", status=401)
+    assert error(deprecate(client, demo.APP_ID))["code"] == "invalid-token"

@@ -127,6 +127,13 @@ class TestSuccess:
             assert (app.app_name, app.status, app.version) == ("Price watch", "deprecated", "1.2.0")
             assert app.missing_secrets == ("SHOP_TOKEN",)
 
+    def test_an_app_is_named_as_the_vendors_client_names_it(self, client: Client, sandbox: Sandbox) -> None:
+        for app in ("a b/c?d", "app_0f"):
+            with pytest.raises(errors.NotFound):
+                client.send(endpoints.deprecate_data_app(app))
+        paths = [request["path"] for request in sandbox.control.requests()]
+        assert paths == [f"/datahub/v1/data-apps/{app}/deprecate" for app in ("a%20b/c%3Fd", "app_0f")]
+
     def test_an_app_without_a_release_is_deprecated(self, client: Client) -> None:
         assert client.send(endpoints.deprecate_data_app(demo.UNRELEASED_APP_ID)).version is None
 
@@ -170,7 +177,8 @@ def test_an_id_that_looks_like_a_piece_of_an_address_stays_in_its_place(
     client: Client, sandbox: Sandbox, value: str
 ) -> None:
     for call, refusal in (
-        (endpoints.deprecate_data_app(value), errors.NotFound),
+        # which takes no relative path
+        (endpoints.deprecate_data_app(value.removeprefix("../")), errors.NotFound),
         (endpoints.read_batch_data(demo.FINISHED_TASK_ID, value, 5, 7), errors.RequestRejected),
         (endpoints.copy_task(value, 3), errors.NotFound),
     ):

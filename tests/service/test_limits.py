@@ -143,8 +143,10 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: endpoints.read_batch_data("t", "1", 0, 1001), "`size` is 1001", "from 1 to 1000"),
     (lambda: endpoints.mark_exported(""), "`task_id` is ''", "a non-empty string"),
     (lambda: endpoints.deprecate_data_app(""), "`app_id` is ''", "a non-empty string"),
-    (lambda: endpoints.deprecate_data_app(".."), "`app_id` is '..'", "not a relative path"),
-    (lambda: endpoints.deprecate_data_app("."), "`app_id` is '.'", "not a relative path"),
+    *(
+        (lambda app=app: endpoints.deprecate_data_app(app), f"`app_id` is {app!r}", "or namespace/app_name")
+        for app in (".", "..", "a/..", "./a", "a/../b", "a/b/c", "/", "/a", "a/", "a//b")
+    ),
     (lambda: endpoints.refresh_token(""), "`refresh_token` is ''", "a non-empty string"),
     (
         lambda: endpoints.copy_task("a\ud800"),

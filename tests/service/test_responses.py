@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service import endpoints, errors
+from airflow_provider_webcollect.service.call import may_be_size
 from airflow_provider_webcollect.service.endpoints import Call
 from airflow_provider_webcollect.service.models import TokenRecord, parse_time
 from airflow_provider_webcollect.service.pages import PageReader
@@ -658,3 +659,26 @@ def test_a_time_that_cannot_be_read_is_said_once(caplog: pytest.LogCaptureFixtur
         assert data(STATUSES, answered)[0].end_execute_time is None
     (line,) = caplog.messages
     assert "'the 26th, noon'" in line
+
+
+class TestErrorsOfDataApps:
+    def test_details_are_shown(self) -> None:
+        details = [{"path": "app", "message": "is unknown"}, {"path": ["runs", 0], "message": "is late"}, 5]
+        error = {"code": "version-yanked", "message": "No.", "retryable": False, "details": details}
+        shown = str(refusal(DEPRECATE, {"error": error}, 422))
+        assert "version-yanked: No. (app: is unknown; ['runs', 0]: is late)" in shown
+        for other in (None, {}, "text", [], [5]):
+            assert refusal(DEPRECATE, {"error": {**error, "details": other}}, 422).message == "No."
+
+    def test_a_422_may_come_without_an_envelope(self) -> None:
+        error = refusal(DEPRECATE, {"detail": [{"msg": "no such form"}]}, 422)
+        assert type(error) is errors.RequestRejected
+        assert "no such form" in str(error)
+        assert type(refusal(STATS, {"detail": []}, 422)) is errors.MalformedResponse
+
+
+@pytest.mark.parametrize("code", ["ServerError", "Server.Error", "server-error", "server_error"])
+def test_a_code_means_the_same_in_every_spelling(code: str) -> None:
+    error = refusal(READ, {"error": {"code": code, "message": "m"}}, 400)
+    assert type(error) is errors.ServiceFailure
+    assert may_be_size(error)

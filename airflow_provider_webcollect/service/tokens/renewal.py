@@ -58,6 +58,7 @@ from airflow_provider_webcollect.service.errors import (
     TokenStoreUnavailable,
     TokenUnavailable,
     WebCollectError,
+    spelling_of_code,
 )
 from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.service.settings import Credentials, Secret, Settings, digest
@@ -87,8 +88,8 @@ POSTPONEMENT = 60.0
 #: Share of a token's lifetime after which a keeper sends a refresh token again if the response was lost. If
 #: the service then revokes the access token, little is lost.
 LATE_SHARE = 0.9
-#: The codes by which the service refuses a refresh token (assumptions.md, Tokens), without dots and in lower
-#: case. Whatever else the token endpoint says is temporary.
+#: The codes by which the service refuses a refresh token (assumptions.md, Tokens), see ``spelling_of_code``.
+#: Whatever else the token endpoint says is temporary.
 REFUSALS = frozenset({"invalidgrant", "invalidtoken"})
 #: Seconds between two reads of the store while waiting. They grow to the longest, so that many processes that
 #: wait do not slow down Airflow's API server, and with it the process that they wait for.
@@ -488,8 +489,7 @@ class Tokens:
         except OutcomeUnknown as lost:
             raise _ResponseLost(f"the response to a renewal was lost: {lost.message}") from lost
         except WebCollectError as error:
-            code = error.code or ""
-            if isinstance(error, ServiceError) and code.replace(".", "").lower() in REFUSALS:
+            if isinstance(error, ServiceError) and spelling_of_code(error.code) in REFUSALS:
                 log.warning(
                     "The refresh token was refused; waiting %.0f s for the token of a process that may have "
                     "used it.",

@@ -108,7 +108,7 @@ def test_a_token_whose_renewal_another_process_began_and_never_ended_is_used_to_
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [(400, "Invalid.Grant"), (400, "InvalidGrant"), (401, "Invalid.Token"), (400, "invalid.grant")],
+    [(400, "Invalid.Grant"), (400, "InvalidGrant"), (401, "Invalid.Token"), (400, "invalid-grant")],
 )
 def test_a_refusal_by_a_known_code_is_one_and_is_not_asked_for_again(
     account: Account, status: int, code: str
