@@ -15,7 +15,7 @@ import socket
 import ssl
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar
@@ -40,7 +40,7 @@ from airflow_provider_webcollect.service.errors import (
     TlsError,
     WebCollectError,
 )
-from airflow_provider_webcollect.service.pauses import Stop, first_done, resolve
+from airflow_provider_webcollect.service.pauses import Stop, first_done, in_background
 from airflow_provider_webcollect.service.responses import NotConnected, Response
 
 if TYPE_CHECKING:
@@ -208,17 +208,15 @@ class Client:
 
         if threading.current_thread() is not threading.main_thread():
             return renewed()
-        result: Future[T] = Future()
-        # no daemon, so the end of the process waits for it too
-        work = functools.partial(contextvars.copy_context().run, renewed)
-        thread = threading.Thread(target=resolve, args=(result, work))
-        thread.start()
+        result = in_background(
+            functools.partial(contextvars.copy_context().run, renewed), "webcollect-renewal"
+        )
         try:
             first_done([result])
             return result.result()
         except BaseException:
             sender.interrupted.set()
-            thread.join(INTERRUPTED_RENEWAL)
+            wait([result], INTERRUPTED_RENEWAL)
             raise
 
     def _adapter(self, request: Request) -> _Adapter:
@@ -479,16 +477,22 @@ RENEWAL_PATIENCE = 10.0
 _in_threads: set[asyncio.Task[Any]] = set()
 
 
-def in_thread(function: Callable[[], T], threads: ThreadPoolExecutor | None = None) -> asyncio.Future[T]:
+class _Threads(Executor):
+    """Runs each call in a thread of its own, since the end of a process waits for those of a pool."""
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        return in_background(functools.partial(function, *args, **kwargs), "webcollect-call")
+
+
+def in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
     """Run ``function`` in a thread that knows this event loop: triggerers of Airflow 3.0 to 3.2 need that.
 
     It runs to its end also if its caller is cancelled: these triggerers would take the response to an
-    abandoned request for that to the next one.
-
-    :param threads: where it runs; None for the threads of the event loop.
+    abandoned request for that to the next one. The end of the process does not wait for it.
     """
     from asgiref.sync import sync_to_async
 
+    threads: Any = _Threads()
     running = asyncio.create_task(sync_to_async(function, thread_sensitive=False, executor=threads)())
     _in_threads.add(running)
     running.add_done_callback(_in_threads.discard)
@@ -505,7 +509,7 @@ class AsyncClient:
     def __init__(self, context: ClientContext, *, stop: Stop | None = None) -> None:
         self._stop = stop or Stop()
         self._client = Client(context, stop=self._stop)
-        self._threads = ThreadPoolExecutor(THREADS, "webcollect")
+        self._turns = asyncio.Semaphore(THREADS)
 
     async def send(self, call: Call[T]) -> T:
         """Send ``call`` and return its result.
@@ -532,7 +536,8 @@ class AsyncClient:
         self._stop.check()
         sender = Interruptible(self._client, self._client.context)
         try:
-            return await in_thread(functools.partial(work, sender), self._threads)
+            async with self._turns:
+                return await in_thread(functools.partial(work, sender))
         except asyncio.CancelledError:
             # a renewal of the token is not interrupted: other calls wait for it
             sender.interrupted.set()
@@ -542,7 +547,6 @@ class AsyncClient:
         """Close the connections to the service, after a renewal in progress, and send nothing more."""
         await asyncio.wait([in_thread(self._client.close)], timeout=RENEWAL_PATIENCE)
         self._stop.set()
-        self._threads.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncClient:
         return self

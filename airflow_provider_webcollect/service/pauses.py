@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from airflow_provider_webcollect.service.errors import Stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
 log = logging.getLogger(__name__)
 
@@ -122,11 +122,24 @@ def in_background(work: Callable[[], T], name: str) -> Future[T]:
     :return: the future of the result.
     """
     ended: Future[T] = Future()
-    threading.Thread(target=resolve, args=(ended, work), name=name, daemon=True).start()
+    # else the end of an event loop could cancel it
+    ended.set_running_or_notify_cancel()
+    threading.Thread(target=_resolve, args=(ended, work), name=name, daemon=True).start()
     return ended
 
 
-def resolve(future: Future[T], work: Callable[[], T]) -> None:
+@contextlib.contextmanager
+def kept_alive() -> Iterator[None]:
+    """Have the end of the process wait for the block, whatever thread runs it."""
+    left = threading.Event()
+    threading.Thread(target=left.wait, name="webcollect-keep", daemon=False).start()
+    try:
+        yield
+    finally:
+        left.set()
+
+
+def _resolve(future: Future[T], work: Callable[[], T]) -> None:
     """Run ``work``, and set its result, or what it raises, as that of ``future``."""
     try:
         future.set_result(work())

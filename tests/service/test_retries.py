@@ -17,7 +17,7 @@ from airflow_provider_webcollect.service.client import AsyncClient, Client
 from airflow_provider_webcollect.service.endpoints import Call
 from airflow_provider_webcollect.service.settings import Credentials, Retries
 from demo.ports import free_port
-from tests.interruption import PATIENCE, Pauses, Signalled, signalled_when
+from tests.interruption import PATIENCE, Pauses, Signalled, signalled_when, until_no_thread
 from tests.service.conftest import Clock, Connect
 from tests.service.servers import answer, serving
 
@@ -163,7 +163,7 @@ class TestInterruptions:
         sending.cancel()
         await asyncio.wait([sending])
         goes_on.set()
-        await asyncio.to_thread(client._threads.shutdown)
+        await asyncio.to_thread(until_no_thread, "webcollect-call")
         assert sending.cancelled()
         assert len(sandbox.control.requests()) == 1
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import subprocess
+import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,10 +17,10 @@ from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import ClientTiming, Credentials, Retries
-from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register
-from tests.interruption import Pauses, ended_by, until
+from airflow_provider_webcollect.service.tokens import FileTokenStore, MemoryTokenStore, Register
+from tests.interruption import PATIENCE, Pauses, ended_by, until
 from tests.service.conftest import Connect
-from tests.service.servers import answer, make_authority, query_number, refusal, serving
+from tests.service.servers import Server, answer, make_authority, query_number, refusal, serving
 
 pytestmark = pytest.mark.usefixtures("plain_environment")
 
@@ -190,3 +193,84 @@ def test_a_token_that_comes_afterwards_is_stored_and_not_used(connect: Connect, 
     stored = store.load()
     assert stored is not None
     assert (stored.access_token, stored.refresh_token) == ("new", "next")
+
+
+#: Sends a call, and cancels it once told to.
+CANCELS = """
+import asyncio, sys
+from pathlib import Path
+from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.call import make_context
+from airflow_provider_webcollect.service.client import AsyncClient
+from airflow_provider_webcollect.service.settings import Credentials, Settings
+from airflow_provider_webcollect.service.tokens import FileTokenStore
+
+async def main(url, path, credential, closes):
+    settings = Settings(base_url=url, read_timeout=86400, total_timeout=86400)
+    context = make_context(settings, Credentials(**{credential: "r"}), "ends", FileTokenStore(Path(path)))
+    client = AsyncClient(context)
+    sending = asyncio.create_task(client.send(endpoints.get_running_counts()))
+    await asyncio.to_thread(sys.stdin.readline)
+    sending.cancel()
+    await asyncio.wait([sending])
+    if closes:
+        await client.aclose()
+
+asyncio.run(main(*sys.argv[1:]))
+print("main has ended", flush=True)
+"""
+
+
+class TestTheEndOfTheProcess:
+    @pytest.fixture
+    def cancels(self, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+        """Begins a process that sends a call, and cancels it once the server has received a request."""
+        begun = []
+
+        def begin(server: Server, credential: str, closes: str = "") -> subprocess.Popen[str]:
+            command = [sys.executable, "-c", CANCELS, server.url, str(tmp_path / "token"), credential, closes]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            begun.append(process)
+            until(lambda: server.received)
+            assert process.stdin
+            assert process.stdout
+            print(file=process.stdin, flush=True)
+            assert process.stdout.readline() == "main has ended\n"
+            return process
+
+        yield begin
+        for process in begun:
+            process.kill()
+            process.communicate()
+
+    @pytest.mark.parametrize("closes", ["", "closes"])
+    @pytest.mark.parametrize("answers", ["not at all", "byte by byte"])
+    def test_does_not_wait_for_an_answer(
+        self, cancels: Callable[..., subprocess.Popen[str]], answers: str, closes: str
+    ) -> None:
+        ended = threading.Event()
+
+        def drip() -> Iterator[bytes]:
+            while not ended.wait(0.05):
+                yield b"H"
+
+        with serving(lambda _: None if answers == "not at all" else drip()) as server:
+            assert cancels(server, "access_token", closes).wait(PATIENCE) == 0
+            ended.set()
+
+    def test_waits_for_a_token_and_stores_it(
+        self, cancels: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    ) -> None:
+        has_ended = threading.Event()
+
+        def respond(request: bytes) -> bytes:
+            has_ended.wait(PATIENCE)
+            return answer(TOKEN)
+
+        with serving(respond) as server:
+            process = cancels(server, "refresh_token")
+            has_ended.set()
+            assert process.wait(PATIENCE) == 0
+        stored = FileTokenStore(tmp_path / "token").load()
+        assert stored
+        assert (stored.access_token, stored.refresh_token) == ("new", "next")

@@ -60,7 +60,7 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
     spelling_of_code,
 )
-from airflow_provider_webcollect.service.pauses import Notice
+from airflow_provider_webcollect.service.pauses import Notice, kept_alive
 from airflow_provider_webcollect.service.settings import Credentials, Secret, Settings, digest
 from airflow_provider_webcollect.service.tokens import (
     RenewalState,
@@ -353,24 +353,38 @@ class Tokens:
         step = self._next_step(rejected, after_share)
         if step in {TokenStep.EXCHANGE, TokenStep.LOG_IN}:
             self._check_frequency(rejected)
-            self._renewal = self._claim.acquire(self._next_digest, sender.sleep)
-            if self._renewal is RenewalState.CLAIMED:
-                return "another process, which has claimed the renewal at the same time"
-            try:
-                # others may have renewed, or been refused, until this process had the claim
-                self._read_store()
-                is_as_before = (self._generation, self._next_digest) == before
-                step = self._next_step(rejected, after_share) if is_as_before else TokenStep.WAIT
-                if step in {TokenStep.EXCHANGE, TokenStep.LOG_IN}:
-                    obtained = self._obtained(sender, step)
-                    if isinstance(obtained, StoredToken) and after_share is None:
-                        self._obtained_at.append(self._clock())
-                    return obtained
-            finally:
-                # what could not be stored must not be sent again by others as long as the claim keeps them
-                if self._key not in _unsaved:
-                    self._claim.end(sender.sleep)
+            with kept_alive():
+                obtained = self._claimed(sender, before, rejected, after_share)
+            if not isinstance(obtained, TokenStep):
+                return obtained
+            step = obtained
         return self._without_renewal(step, rejected)
+
+    def _claimed(
+        self, sender: TokenSender, before: tuple[int, str], rejected: str | None, after_share: float | None
+    ) -> StoredToken | str | TokenStep:
+        """Claim the renewal, and renew; return the step to take instead if others were faster.
+
+        :param before: the generation, and the digest of the next refresh token, before the claim.
+        """
+        self._renewal = self._claim.acquire(self._next_digest, sender.sleep)
+        if self._renewal is RenewalState.CLAIMED:
+            return "another process, which has claimed the renewal at the same time"
+        try:
+            # others may have renewed, or been refused, until this process had the claim
+            self._read_store()
+            is_as_before = (self._generation, self._next_digest) == before
+            step = self._next_step(rejected, after_share) if is_as_before else TokenStep.WAIT
+            if step not in {TokenStep.EXCHANGE, TokenStep.LOG_IN}:
+                return step
+            obtained = self._obtained(sender, step)
+            if isinstance(obtained, StoredToken) and after_share is None:
+                self._obtained_at.append(self._clock())
+            return obtained
+        finally:
+            # what could not be stored must not be sent again by others as long as the claim keeps them
+            if self._key not in _unsaved:
+                self._claim.end(sender.sleep)
 
     def _keepers_token(self, rejected: str | None) -> StoredToken | str:
         if self._held and self._usable(rejected):
