@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -368,3 +375,43 @@ def test_rows_that_do_not_fit_the_table_are_neither_quarantined_nor_accepted(dis
     discard(disk.location, "run 2")
     runs.land(goods(5), checks)
     assert len(disk.found()) == 25
+
+
+#: Reads a table, and is killed while it has a copy of its log.
+KILLED = """
+import os, signal, sys
+import fsspec
+from airflow_provider_webcollect.landing.tables import landing_folder
+
+snapshot = landing_folder(fsspec.filesystem("file"), sys.argv[1], table_format="delta").snapshot()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_leaves_on_this_machine_is_removed_by_the_next(
+    disk: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copies() -> list[Path]:
+        return [*tmp_path.glob("webcollect-*")]
+
+    def read() -> Any:
+        for copy in copies():
+            os.utime(copy, (0, 0))
+        return disk.destination.snapshot()
+
+    land(disk, 5)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, disk.root], env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = copies()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    first = read()
+    (own,) = copies()
+    assert own != left
+    second = read()
+    assert len(copies()) == 2
+    assert first.files == second.files != {}
+    del first, second
+    gc.collect()
+    assert copies() == []

@@ -7,10 +7,14 @@ none of its number, as Delta Lake demands.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import logging
+import os
 import re
 import shutil
 import tempfile
+import time
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: Names the last checkpoint, if it is there.
 _HINT = f"{DELTA_LOG}/_last_checkpoint"
+#: What names of copies begin with, and the age in seconds from which one without a lock belongs to nobody.
+_PREFIX, _LEFT_AFTER = "webcollect-delta-", 60.0
 _NUMBERED = re.compile(rf"{DELTA_LOG}/(\d{{20}})\..+")
 _SIDECAR = re.compile(rf"{DELTA_LOG}/_sidecars/[^/]+")
 
@@ -45,6 +51,32 @@ def _entry(number: int) -> str:
     return f"{DELTA_LOG}/{number:020}.json"
 
 
+def _locked(folder: Path, kind: int) -> int:
+    """Lock a folder until the file descriptor is closed, or its process has ended, however it ends.
+
+    :param kind: of the lock.
+    :raises OSError: if it cannot be locked.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_left() -> None:
+    """Remove the copies of processes that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            # a new one is not locked yet
+            if time.time() - folder.stat().st_mtime > _LEFT_AFTER:
+                descriptor = _locked(folder, fcntl.LOCK_EX)
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(descriptor)
+
+
 class DeltaLog:
     """The end of a table's log, from its last checkpoint on, as it was when it was copied.
 
@@ -54,8 +86,11 @@ class DeltaLog:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._place = Path(tempfile.mkdtemp(prefix="webcollect-delta-"))
+        _remove_left()
+        self._place = Path(tempfile.mkdtemp(prefix=_PREFIX))
         weakref.finalize(self, shutil.rmtree, self._place, ignore_errors=True)
+        with contextlib.suppress(OSError):  # where none can be locked, none is removed by others
+            weakref.finalize(self, os.close, _locked(self._place, fcntl.LOCK_SH))
         self._contents: dict[str, bytes] = {}
         self._copy_log()
         self.is_empty = not self._contents
