@@ -68,8 +68,34 @@ class Warehouse(msgspec.Struct, frozen=True, kw_only=True):
         """
         from dlt import destinations
 
-        make = getattr(destinations, self.kind)
+        make = _postgres() if self.kind == "postgres" else getattr(destinations, self.kind)
         return make(credentials=self.credentials, **self.options, **options)
+
+
+@functools.cache
+def _postgres() -> Any:
+    """Return dlt's destination for PostgreSQL, which would load an empty text as null."""
+    from dlt import destinations
+    from dlt.destinations.impl.postgres.postgres import PostgresClient, PostgresCsvCopyJob
+
+    class CopyJob(PostgresCsvCopyJob):
+        def run(self) -> None:
+            schema = self._job_client.schema = self._job_client.schema.clone()
+            for column in schema.get_table_columns(self.load_table_name).values():
+                # the file tells the two apart; of columns that may be null, dlt has COPY not do so
+                column["nullable"] = False
+            super().run()
+
+    class Client(PostgresClient):
+        def create_load_job(self, table: Any, file_path: str, load_id: str, restore: bool = False) -> Any:
+            job = super().create_load_job(table, file_path, load_id, restore)
+            return CopyJob(file_path) if isinstance(job, PostgresCsvCopyJob) else job
+
+    class Destination(destinations.postgres):
+        client_class = Client
+        destination_type = "dlt.destinations.postgres"
+
+    return Destination
 
 
 def warehouse_of(connection: Connection) -> Warehouse:

@@ -15,6 +15,7 @@ from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.options import make_load_options
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.landing.tables import check_table_format
+from airflow_provider_webcollect.transfers.warehouses import Warehouse
 from tests.landing.checked_runs import Runs
 from tests.landing.conftest import Folder
 from tests.landing.pages import PAGE, serving
@@ -40,9 +41,7 @@ class Database:
 
     def destination(self, **options: Any) -> Any:
         """Return dlt's destination."""
-        from dlt import destinations
-
-        return getattr(destinations, self.kind)(credentials=self.address, **options)
+        return Warehouse(kind=self.kind, credentials=self.address).destination(**options)
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
         """Execute a statement, and return its rows."""

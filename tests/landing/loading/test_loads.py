@@ -145,6 +145,19 @@ class TestEveryDatabase:
         assert landing.load(database, "replace") == 2
         assert database.rows("url", "n") == as_rows(products(50, 6))
 
+    @pytest.mark.by_day(2)
+    @pytest.mark.parametrize("disposition", ["append", "merge", "replace", "scd2"])
+    def test_each_value_arrives_as_it_is(
+        self, landing: Landing, database: Database, disposition: str
+    ) -> None:
+        texts = ["", None, " ", "NULL", "\\N", "\\.", '"', '""', "a\nb\r\n", "x"]
+        rows = [{"url": f"/{number}", "text": text} for number, text in enumerate(texts)]
+        landing.land(*rows)
+        landing.load(database, disposition, "url" if disposition == "merge" else None)
+        assert sorted(database.query(f"select url, text from {database.table}")) == [
+            (row["url"], row["text"]) for row in rows
+        ]
+
 
 class TestAppend:
     def test_rows_that_a_landing_has_no_more_leave_the_table_and_come_back_if_they_are_put_back(
