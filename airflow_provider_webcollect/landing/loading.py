@@ -39,6 +39,7 @@ from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.formats.reading import ROWS
 from airflow_provider_webcollect.landing.options import LoadOptions, check_table
 from airflow_provider_webcollect.landing.storage import causes_of
+from airflow_provider_webcollect.landing.table_types import Column, columns_of, difference
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -49,9 +50,6 @@ if TYPE_CHECKING:
     from dlt.extract import DltResource
 
     from airflow_provider_webcollect.landing.commits import Manifest, Part
-
-#: A column of a table as dlt describes it: ``data_type`` and, for some types, ``precision`` and ``scale``.
-Column = Mapping[str, Any]
 
 LANDING, PART, ROW = "_webcollect_landing", "_webcollect_part", "_webcollect_row"
 #: For ``scd2``: the digest of what a row holds.
@@ -93,7 +91,7 @@ class LandingSource(Protocol):
 
 
 def _hints(options: LoadOptions, by_row: bool, is_whole: bool) -> dict[str, Any]:
-    """Return the arguments of dlt's resource."""
+    """Return how dlt's resource is written."""
     match options.write_disposition:
         case "append" if by_row:
             merge = {"disposition": "merge", "deduplicated": True}
@@ -101,12 +99,7 @@ def _hints(options: LoadOptions, by_row: bool, is_whole: bool) -> dict[str, Any]
         case "append":
             return {"write_disposition": "merge", "merge_key": LANDING if is_whole else (LANDING, PART)}
         case "merge":
-            latest = {"name": ROW, "data_type": "bigint", "dedup_sort": "desc"}
-            return {
-                "write_disposition": "merge",
-                "primary_key": options.primary_key,
-                "columns": {ROW: latest},
-            }
+            return {"write_disposition": "merge", "primary_key": options.primary_key}
         case "scd2":
             strategy = {"disposition": "merge", "strategy": "scd2", "row_version_column_name": VERSION}
             return {"write_disposition": strategy}
@@ -162,7 +155,19 @@ class NewParts:
                 "commit": manifest.commit,
             }
 
-        return dlt.resource(tables, name=name, **_hints(self._options, by_row, is_whole))
+        hints = _hints(self._options, by_row, is_whole)
+        return dlt.resource(tables, name=name, columns=self._column_hints(), **hints)
+
+    def _column_hints(self) -> dict[str, Any]:
+        """Return what the values do not say of columns: dlt takes each time for one with a zone."""
+        manifest = self._landed.manifest
+        types = manifest.encoding.get("column_types") or {}
+        naive = {"data_type": "timestamp", "timezone": False}
+        hints = {name: naive for name in manifest.columns or () if types.get(name) == "timestamp"}
+        if self._options.write_disposition == "merge":
+            # the latest row of a key is that with the highest position
+            hints[ROW] = {"data_type": "bigint", "dedup_sort": "desc"}
+        return {name: {"name": name, **hint} for name, hint in hints.items()}
 
     def loaded(self, state: dict[str, Any] | None) -> int:
         """Return the number of the commit up to which the parts are loaded; 0 for none.
@@ -357,8 +362,7 @@ def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table
     disposition = options.write_disposition
     client: Any = pipeline.destination_client()
     with client:
-        _, found = client.get_storage_table(table)
-    columns: dict[str, Column] = {name.lower(): column for name, column in found.items()}
+        columns = columns_of(client, pipeline.dataset_name, table)
     if PART in columns and (VERSION in columns) != (disposition == "scd2"):
         rule = f"{table} was loaded in a way that does not go with it: choose another table, or drop it"
         raise InvalidArgument("write_disposition", disposition, rule)
@@ -369,7 +373,7 @@ def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table
     new = NewParts(landed, options)
     resource = new.resource(table, is_whole=not new.loaded(state))
     if columns:
-        resource.add_map(_type_check(pipeline, table, columns))
+        resource.add_map(lambda rows: _held_by(columns, rows, client, f"{pipeline.dataset_name}.{table}"))
     # nothing is changed before all that is new has been read
     pipeline.extract(resource, refresh=_refresh(pipeline, table, columns))
     if not (new.parts or disposition == "replace"):
@@ -383,53 +387,22 @@ def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table
     return new.parts
 
 
-def _type_check(
-    pipeline: Pipeline, table: str, columns: Mapping[str, Column]
-) -> Callable[[pa.Table], pa.Table]:
-    """Return what lets rows pass whose types a table can hold: dlt would have the database convert them.
+def _held_by(columns: Mapping[str, Column], rows: pa.Table, client: Any, table: str) -> pa.Table:
+    """Return rows that a table holds as they are.
 
     :param columns: those of the table, by their names in small letters.
+    :raises LoadRefused: if a column does not.
     """
     import dlt
-    from dlt.common.libs.pyarrow import get_column_type_from_py_arrow
 
-    # what dlt has made of the types of earlier loads is more exact than what the database says of it
-    own = _known_tables(pipeline).get(table, {"columns": {}})["columns"]
-    exact = {name.lower(): column for name, column in own.items() if "data_type" in column}
-
-    def check(rows: pa.Table) -> pa.Table:
-        normalized = dlt.current.source_schema().naming.normalize_identifier
-        for field in rows.schema:
-            held = {**columns, **exact}.get(normalized(field.name).lower())
-            given = get_column_type_from_py_arrow(field.type)
-            if held and not _holds(held, given):
-                raise LoadRefused(
-                    f"the column `{field.name}` of {pipeline.dataset_name}.{table} is of the type "
-                    f"{_type_name(held)}, which does not hold the values of the landing, "
-                    f"{_type_name(given)}; drop the table, or load into another"
-                )
-        return rows
-
-    return check
-
-
-def _known_tables(pipeline: Pipeline) -> Mapping[str, Any]:
-    """Return the tables that dlt has loaded before, as it describes them."""
-    return pipeline.default_schema.tables if pipeline.schema_names else {}
-
-
-def _holds(held: Column, given: Column) -> bool:
-    """Return whether a column holds all values of a type as they are, or the database refuses some aloud."""
-    kinds = held.get("data_type"), given.get("data_type")
-    if kinds == ("decimal", "decimal") and held.get("precision") is not None:
-        return (held.get("scale") or 0) >= (given.get("scale") or 0)
-    # a type that dlt does not know, or a column that is all null, says nothing
-    return kinds[0] in (kinds[1], "text") or None in kinds or kinds == ("decimal", "bigint")
-
-
-def _type_name(column: Column) -> str:
-    sizes = [str(column[size]) for size in ("precision", "scale") if column.get(size) is not None]
-    return f"{column['data_type']}({', '.join(sizes)})" if sizes else str(column["data_type"])
+    normalized = dlt.current.source_schema().naming.normalize_identifier
+    for field in rows.schema:
+        column = columns.get(normalized(field.name).lower())
+        if column and (problem := difference(client, column, field.type)):
+            raise LoadRefused(
+                f"the column `{field.name}` of {table} {problem}; drop the table, or load into another"
+            )
+    return rows
 
 
 def _refresh(pipeline: Pipeline, table: str, columns: Collection[str]) -> Literal["drop_resources"] | None:
@@ -437,7 +410,8 @@ def _refresh(pipeline: Pipeline, table: str, columns: Collection[str]) -> Litera
 
     It also forgets what an earlier write disposition has left in its schema, and would else follow again.
     """
-    if table not in (tables := _known_tables(pipeline)):
+    tables: Mapping[str, Any] = pipeline.default_schema.tables if pipeline.schema_names else {}
+    if table not in tables:
         return None
     for column in tables[table]["columns"].values():
         for hint in _COLUMN_HINTS:

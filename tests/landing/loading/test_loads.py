@@ -378,6 +378,63 @@ class TestTypes:
         for value, (*_, price) in zip(row, cases, strict=True):
             assert Decimal(str(value)) == Decimal(price)
 
+    OWN: ClassVar = {
+        "postgres": [
+            ("real", "float64", "0.123456789012"),
+            ("timestamptz(0)", "timestamptz", "2026-07-02 23:30:00.7Z"),
+            ("timestamp(3)", "timestamp", "2026-07-02 23:30:00.1234"),
+            ("timestamp", "timestamptz", "2026-07-02 23:30:00Z"),
+            ("timestamptz", "timestamp", "2026-07-02 23:30:00"),
+            ("char(8)", "string", "abc"),
+            ("name", "string", "x" * 70),
+            ("text[]", "string", "{a}"),
+        ],
+        "duckdb": [
+            ("float", "float64", "0.123456789012"),
+            ("timestamp_s", "timestamp", "2026-07-02 23:30:00.7"),
+            ("timestamp", "timestamptz", "2026-07-02 23:30:00Z"),
+            ("timestamptz", "timestamp", "2026-07-02 23:30:00"),
+            ("enum('a', 'text')", "string", "a"),
+            ("varchar[]", "string", "[a]"),
+        ],
+    }
+
+    @pytest.mark.by_day(1)
+    def test_a_column_of_ones_own_that_would_change_values_gets_none(
+        self, tmp_path: Path, database: Database
+    ) -> None:
+        dataset = database.table.partition(".")[0]
+        database.query(f"create schema {dataset}")
+        for number, (own, kind, value) in enumerate(self.OWN[database.kind]):
+            database.table = f"{dataset}.prices_{number}"
+            database.query(f"create table {database.table} (price_0 {own})")
+            landing = Landing(tmp_path)
+            self.land(landing, [value], [kind])
+            with pytest.raises(
+                LoadRefused, match=rf"`price_0` of {database.table} is of the type"
+            ) as refused:
+                landing.load(database)
+            assert refused.value.permanent
+            assert database.columns() == ["price_0"]
+
+    @pytest.mark.by_day(1)
+    @pytest.mark.parametrize("own", [None, ("timestamp", "timestamptz", "text")])
+    def test_a_time_without_a_zone_stays_as_it_is(
+        self, landing: Landing, database: Database, own: Sequence[str] | None
+    ) -> None:
+        if database.kind == "postgres":
+            database.address += "?options=-ctimezone%3DEurope/Berlin"
+        if own:
+            database.query(f"create schema {database.table.partition('.')[0]}")
+            columns = ", ".join(f"price_{number} {kind}" for number, kind in enumerate(own))
+            database.query(f"create table {database.table} ({columns})")
+        time = "2026-07-02 23:30:00"
+        self.land(landing, [time, f"{time}Z", time], ["timestamp", "timestamptz", "timestamp"])
+        landing.load(database)
+        instant = "price_1 at time zone 'UTC'"
+        (row,) = database.rows(*(f"cast({value} as text)" for value in ("price_0", instant, "price_2")))
+        assert row == (time,) * 3
+
 
 class TestKeys:
     def test_rows_without_a_key_are_named_and_not_loaded(self, landing: Landing, in_duckdb: Database) -> None:
