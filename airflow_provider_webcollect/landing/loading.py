@@ -335,12 +335,35 @@ def _pipeline(
             f"webcollect_{digest}", pipelines_dir=folder, destination=destination, dataset_name=dataset
         )
         try:
-            pipeline.sync_destination()
-            yield pipeline
+            with _alone(pipeline.destination_client(), digest):
+                pipeline.sync_destination()
+                yield pipeline
         finally:
             pipeline.deactivate()
             if active is not None:
                 active.activate()
+
+
+@contextlib.contextmanager
+def _alone(client: Any, digest: str) -> Iterator[None]:
+    """Let no other load of the landing into the table go on, in the block, where the warehouse can do that.
+
+    :param digest: of landing and table.
+    :raises LoadFailed: if another one is under way.
+    """
+    warehouse = client.capabilities.sqlglot_dialect
+    if warehouse not in ("duckdb", "postgres"):
+        yield
+        return
+    # a file of DuckDB is for one process at a time, as long as this connection is open
+    with client:
+        if warehouse == "postgres":
+            key = int(digest, 16) - 2**63
+            # until the connection ends
+            ((is_alone,),) = client.sql_client.execute_sql("select pg_try_advisory_lock(%s)", key)
+            if not is_alone:
+                raise LoadFailed("another load of this landing into this table is under way")
+        yield
 
 
 @contextlib.contextmanager

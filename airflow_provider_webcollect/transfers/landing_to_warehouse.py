@@ -32,8 +32,9 @@ class WebCollectLoadOperator(BaseOperator):
     Rows get three more columns: ``_webcollect_landing``, ``_webcollect_part`` and ``_webcollect_row`` (the
     position in the landing, from 0). Columns that appear later are added to the table.
 
-    Run the loads of one landing into one table one after another (``max_active_runs=1``): two at once may
-    load a part twice, or in part.
+    Run the loads of one landing into one table one after another (``max_active_runs=1``): of two at once one
+    fails, and is retried, in PostgreSQL and DuckDB; in other warehouses they may load a part twice, or in
+    part.
 
     Returns ``{"landing", "table", "rows", "parts", "commit", "total_rows", "total_parts"}``: what this load
     has loaded, the number of the commit up to which the table has the rows, and all that the landing has.

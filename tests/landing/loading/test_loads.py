@@ -30,7 +30,9 @@ from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.options import check_table, make_load_options
 from airflow_provider_webcollect.landing.review import accept
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.landing.forks import running
 from tests.landing.loading.databases import Database, Landing, product, products
+from tests.landing.loading.loader import FAILED
 from tests.landing.tables import TYPED_ROW, TYPES
 from tests.postgresql import PostgreSQL
 
@@ -158,8 +160,42 @@ class TestEveryDatabase:
             (row["url"], row["text"]) for row in rows
         ]
 
+    @pytest.mark.by_day(1)
+    def test_two_loads_do_not_go_on_at_once(
+        self, landing: Landing, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A zombie's load beside that of its retry, as seen while it reads rows, and before it writes any."""
+        landing.land(*products(0, 7))
+        order = {"kind": database.kind, "address": database.address, "table": database.table}
+        order |= {"root": landing.folder.root, "write_disposition": "append", "key": None}
+        landed, ended = landing.read(), []
+        tables_of = landed.tables_of
+
+        def meanwhile(part: Any) -> Any:
+            ended.append(loader.run({**order, "at": 0, "kill": False}))
+            return tables_of(part)
+
+        monkeypatch.setattr(landed, "tables_of", meanwhile)
+        with running("tests.landing.loading.loader") as loader:
+            loading.load(landed, make_load_options("append", None), database.table, database.destination)
+            ended.append(loader.run({**order, "at": 0, "kill": False}))
+        assert ended == [FAILED, FAILED, 0]
+        assert database.rows("url", "n") == as_rows(landing.source)
+
 
 class TestAppend:
+    def test_what_was_loaded_once_and_then_deleted_is_not_loaded_again(
+        self, landing: Landing, in_duckdb: Database
+    ) -> None:
+        landing.land(*products(0, 7))
+        landing.load(in_duckdb)
+        in_duckdb.query(f"delete from {in_duckdb.table} where n >= '4'")  # all rows of the second part
+        landing.land(product(7))
+        assert landing.load(in_duckdb) == 1
+        assert in_duckdb.rows("n") == [(n,) for n in "01237"]
+        assert landing.load(in_duckdb, "replace") == 3
+        assert in_duckdb.rows("url", "n") == as_rows(landing.source)
+
     def test_rows_that_a_landing_has_no_more_leave_the_table_and_come_back_if_they_are_put_back(
         self, landing: Landing, in_duckdb: Database
     ) -> None:
