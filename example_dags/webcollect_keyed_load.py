@@ -2,8 +2,8 @@
 
 Needs the connection ``webcollect_default`` and one of the warehouse, such as PostgreSQL or a DuckDB file, and
 on workers the extra ``dlt`` and dlt's own one for the warehouse, such as ``dlt[postgres]``. Rows without a
-URL are set apart, since they are no product's: ``webcollect_decide_on_rows`` decides on them. The load takes
-all that the table does not have yet, so either task can fail, or be cleared, at any time.
+URL are in the landing alone, since they are no product's; the load's log and result say how many, and where.
+The load takes all that the table does not have yet, so either task can fail, or be cleared, at any time.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ with DAG(
         collection_task_id="{{ params.collection_task_id }}",
         destination="{{ params.destination }}",
         mode="incremental",
-        checks={"columns": {KEY: {"filled": 1}}},
-        on_failed_checks="quarantine",
     )
     load = WebCollectLoadOperator(
         task_id="load",
@@ -50,5 +48,6 @@ with DAG(
         table="{{ params.table }}",
         write_disposition="merge",
         primary_key=KEY,
+        on_missing_key="skip",
     )
     land >> load

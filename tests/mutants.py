@@ -139,7 +139,7 @@ MUTANTS = (
            "a load gives the latest row of each key", "landing/loading/test_loads.py"),
     Mutant("landing/loading.py", "LANDING if is_whole else (LANDING, PART)", "(LANDING, PART)",
            "rows that a landing has no more leave the table", "landing/loading/test_loads.py"),
-    Mutant("landing/loading.py", 'empty = pc.or_kleene(empty, pc.equal(pc.utf8_trim_whitespace(column), ""))',
+    Mutant("landing/keyed.py", 'empty = pc.or_kleene(empty, pc.equal(pc.utf8_trim_whitespace(column), ""))',
            'empty = pc.or_kleene(empty, pc.equal(column, ""))',
            "rows with a blank key are named, and nothing is loaded",
            "landing/loading/test_loads.py -k without_a_key"),

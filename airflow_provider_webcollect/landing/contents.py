@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.commits import Commit, Manifest, Part, Run
     from airflow_provider_webcollect.landing.formats.base import Row
-    from airflow_provider_webcollect.landing.options import WriteDisposition
+    from airflow_provider_webcollect.landing.options import OnMissingKey, WriteDisposition
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 
@@ -255,10 +255,11 @@ class LandedData:
     ) -> DuckDBPyRelation:
         """Return the newest row of each key, as a DuckDB relation in the order of the landing.
 
-        The newest row is the last one in the landing. Rows whose key is null in a column are left out. To the
-        columns of :meth:`to_duckdb`, ``landed_at`` is added: when the row was committed. In relations of
-        DuckDB, letter case does not tell columns apart: if the landing has a column of that name, the added
-        one is called ``landed_at_1``. All rows are read, and must fit into memory, as in :meth:`to_arrow`.
+        The newest row is the last one in the landing. Rows with null or a blank text in a column of the key
+        are left out. To the columns of :meth:`to_duckdb`, ``landed_at`` is added: when the row was committed.
+        In relations of DuckDB, letter case does not tell columns apart: if the landing has a column of that
+        name, the added one is called ``landed_at_1``. All rows are read, and must fit into memory, as in
+        :meth:`to_arrow`.
 
         :param key: a column, or several that together identify what a row is about.
         :param connection: where the relation is created; None for a new connection, which shows times in UTC.
@@ -345,6 +346,7 @@ class LandedData:
         name: str | None = None,
         *,
         since: int | None = None,
+        on_missing_key: OnMissingKey = "fail",
     ) -> DltResource:
         """Return the parts that a destination does not have yet as a resource for a pipeline of dlt.
 
@@ -357,12 +359,14 @@ class LandedData:
             key, and ``append`` without.
         :param name: of the resource and its table; None for the last segment of the landing's path.
         :param since: only the parts of later commits, see above.
-        :raises InvalidArgument: if key and write disposition do not go together.
+        :param on_missing_key: ``skip`` leaves out rows without a key, for ``merge``; ``fail`` loads nothing.
+        :raises InvalidArgument: if key and write disposition do not go together, or there is no such column.
         :raises ExtraMissing: if dlt or pyarrow (the extra ``dlt``) is not installed.
         """
         from airflow_provider_webcollect.landing.loading import NewParts
 
-        options = make_load_options(write_disposition or ("merge" if primary_key else "append"), primary_key)
+        disposition = write_disposition or ("merge" if primary_key else "append")
+        options = make_load_options(disposition, primary_key, on_missing_key)
         first = 0 if since is None else self._checked(since)
         return NewParts(self, options, first).resource(name or self.uri.rpartition("/")[2], by_row=True)
 

@@ -46,14 +46,15 @@ _HISTORY = """
 
 
 def chosen_columns(
-    key: object, compare: object, columns: Sequence[str] | None
+    key: object, compare: object, columns: Sequence[str] | None, argument: str = "key"
 ) -> tuple[list[str], list[str] | None]:
     """Return the columns of a key, and those that are compared, as lists; None for all of them.
 
     :param columns: those of the landing; None if they are not known.
+    :param argument: which has the key.
     :raises InvalidArgument: if an argument names none, one twice, or one that is not there.
     """
-    return _names("key", key, columns), None if compare is None else _names("compare", compare, columns)
+    return _names(argument, key, columns), None if compare is None else _names("compare", compare, columns)
 
 
 def _names(argument: str, names: object, columns: Sequence[str] | None) -> list[str]:
@@ -87,6 +88,21 @@ def time_or_run(argument: str, value: object) -> datetime.datetime | str:
     raise InvalidArgument(argument, value, "it must be a time with a zone, or the id of a run")
 
 
+def lack_key(rows: pa.Table, key: Sequence[str]) -> pa.ChunkedArray:
+    """Return which rows have null or a blank text in a column of a key, or lack the column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lacking = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
+    for name in key:
+        column = rows[name] if name in rows.column_names else pa.nulls(rows.num_rows)
+        empty = column.is_null()
+        if pa.types.is_string(column.type):
+            empty = pc.or_kleene(empty, pc.equal(pc.utf8_trim_whitespace(column), ""))
+        lacking = pc.or_(lacking, empty)
+    return lacking
+
+
 class KeyedRows:
     """Rows that have a value in each column of a key.
 
@@ -99,6 +115,7 @@ class KeyedRows:
 
     def __init__(self, rows: pa.Table, landed_at: pa.ChunkedArray, key: object, compare: object) -> None:
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         names, compared = chosen_columns(key, compare, rows.column_names or None)
         if not rows.column_names:
@@ -111,10 +128,9 @@ class KeyedRows:
         places = pa.array(range(rows.num_rows), pa.int64())
         numbered = rows.rename_columns(list(numbers.values()))
         numbered = numbered.append_column("place", places).append_column("landed_at", landed_at)
-        for column in (numbers[name] for name in names):
-            if numbered[column].null_count:  # a filter copies the rows
-                numbered = numbered.filter(numbered[column].is_valid())
-        self._rows = numbered
+        lacking = lack_key(numbered, [numbers[name] for name in names])
+        # a filter copies the rows
+        self._rows = numbered.filter(pc.invert(lacking)) if pc.any(lacking).as_py() else numbered
 
     def latest(self) -> pa.Table:
         """Return the last row of each key, with ``landed_at``."""

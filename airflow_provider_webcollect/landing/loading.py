@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import tempfile
 from collections.abc import Mapping
@@ -37,6 +38,7 @@ from airflow_provider_webcollect.landing.errors import (
 )
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.formats.reading import ROWS
+from airflow_provider_webcollect.landing.keyed import chosen_columns, lack_key
 from airflow_provider_webcollect.landing.options import LoadOptions, check_table
 from airflow_provider_webcollect.landing.storage import causes_of
 from airflow_provider_webcollect.landing.table_types import Column, columns_of, difference
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     from dlt.extract import DltResource
 
     from airflow_provider_webcollect.landing.commits import Manifest, Part
+
+log = logging.getLogger(__name__)
 
 LANDING, PART, ROW = "_webcollect_landing", "_webcollect_part", "_webcollect_row"
 #: For ``scd2``: the digest of what a row holds.
@@ -113,6 +117,8 @@ class NewParts:
     :param options: how they are written.
     :param since: the number of a commit: only parts of later ones are loaded; 0 for all.
     :ivar parts: those of the last load.
+    :ivar skipped: how many of their rows have no key and were left out, by part.
+    :raises InvalidArgument: if the landing has no such column as one of the key.
     """
 
     def __init__(self, landed: LandingSource, options: LoadOptions, since: int = 0) -> None:
@@ -120,6 +126,12 @@ class NewParts:
         self._options = options
         self._since = since
         self.parts: Sequence[Part] = ()
+        self.skipped: dict[str, int] = {}
+        if key := options.primary_key:
+            profile = landed.manifest.profile
+            is_known = landed.manifest.columns or not (profile.is_cut or profile.unread)
+            names = (is_known and self._names()) or None
+            chosen_columns(key if len(key) > 1 else key[0], None, names, argument="primary_key")
 
     def resource(self, name: str, *, by_row: bool = False, is_whole: bool = False) -> DltResource:
         """Return the resource of dlt that yields their rows as Arrow tables.
@@ -139,24 +151,29 @@ class NewParts:
         def tables() -> Iterator[pa.Table]:
             states = dlt.current.resource_state().setdefault("landings", {})
             state = states.get(self._landed.identity)
-            self.parts = self._missing(self.loaded(state))
+            self.parts, self.skipped = self._missing(self.loaded(state)), {}
             manifest = self._landed.manifest
             columns = _Columns(name)
             # those of parts that were loaded before, too
-            columns.add(manifest.columns or manifest.profile.columns)
+            columns.add(self._names())
             # the parts of the last commits are the last ones
             first_row = manifest.rows - sum(part.rows for part in self.parts)
             for part in self.parts:
                 yield from self._rows(part, first_row, columns)
                 first_row += part.rows
             states[self._landed.identity] = {
-                "options": str(tuple(self._options)),
+                "options": self._written,
                 "log": manifest.log_id,
                 "commit": manifest.commit,
             }
 
         hints = _hints(self._options, by_row, is_whole)
         return dlt.resource(tables, name=name, columns=self._column_hints(), **hints)
+
+    def _names(self) -> Sequence[str]:
+        """Return the columns of the landing."""
+        manifest = self._landed.manifest
+        return manifest.columns or tuple(manifest.profile.columns)
 
     def _column_hints(self) -> dict[str, Any]:
         """Return what the values do not say of columns: dlt takes each time for one with a zone."""
@@ -169,6 +186,11 @@ class NewParts:
             hints[ROW] = {"data_type": "bigint", "dedup_sort": "desc"}
         return {name: {"name": name, **hint} for name, hint in hints.items()}
 
+    @property
+    def _written(self) -> str:
+        """What makes other rows of a table, if it changes."""
+        return str((self._options.write_disposition, self._options.primary_key))
+
     def loaded(self, state: dict[str, Any] | None) -> int:
         """Return the number of the commit up to which the parts are loaded; 0 for none.
 
@@ -179,7 +201,7 @@ class NewParts:
         manifest, number = self._landed.manifest, int(state["commit"])
         # the landing may have begun again, or its folder was emptied, or an older version of a table put back
         is_known = (
-            state["options"] == str(tuple(self._options))
+            state["options"] == self._written
             and state["log"] == manifest.log_id
             and manifest.first_commit <= number <= manifest.commit
         )
@@ -203,21 +225,32 @@ class NewParts:
         :param first_row: the position of the part's first row in the landing.
         :param columns: those of the rows before.
         """
-        key, lacking = self._options.primary_key, 0
+        import pyarrow.compute as pc
+
+        key, without = self._options.primary_key, 0
         for table in self._landed.tables_of(part):
-            lacking += _rows_without_key(table, key)
+            lacking = lack_key(table, key)
+            count = int(pc.sum(lacking).as_py() or 0)
+            without += count
             # what is wrong here is not loaded
-            if not lacking:
+            if not without or self._options.on_missing_key == "skip":
                 columns.add(name for name in table.column_names if name != ROWS)
-                yield self._marked(table, part, first_row)
+                marked = self._marked(table, part, first_row)
+                yield marked.filter(pc.invert(lacking)) if count else marked
             first_row += table.num_rows
-        if lacking:
+        if not without:
+            return
+        problem = (
+            f"{without:,} of {part.rows:,} rows of {self._landed.uri}/{part.name} have nothing in a column "
+            f"of the key ({', '.join(key)})"
+        )
+        if self._options.on_missing_key == "fail":
             raise LoadRefused(
-                f"{lacking:,} of {part.rows:,} rows of {self._landed.uri}/{part.name} have nothing in a "
-                f"column of the key ({', '.join(key)}); nothing was loaded. Such rows do not land with the "
-                f'check {{"columns": {{"{key[0]}": {{"filled": 1}}}}}} and on_failed_checks="quarantine"; '
-                f'those that have landed need another key, or write_disposition="append"'
+                f'{problem}; nothing was loaded. on_missing_key="skip" loads the others; or choose another '
+                f'key, or write_disposition="append"'
             )
+        log.warning("%s, and are not loaded", problem)
+        self.skipped[part.name] = without
 
     def _marked(self, table: pa.Table, part: Part, first_row: int) -> pa.Table:
         import pyarrow as pa
@@ -264,23 +297,6 @@ class _Columns:
                 )
 
 
-def _rows_without_key(table: pa.Table, key: Sequence[str]) -> int:
-    """Return how many rows have null or a blank text in a column of the key."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if any(name not in table.column_names for name in key):
-        return int(table.num_rows)
-    lacking = pa.repeat(pa.scalar(False), table.num_rows)
-    for name in key:
-        column = table[name]
-        empty = column.is_null()
-        if pa.types.is_string(column.type):
-            empty = pc.or_kleene(empty, pc.equal(pc.utf8_trim_whitespace(column), ""))
-        lacking = pc.or_(lacking, pc.fill_null(empty, True))
-    return int(pc.sum(lacking).as_py() or 0)
-
-
 def _digest(row: dict[str, Any]) -> str:
     """Return the digest of what a row holds, whatever columns other rows have."""
     held = sorted((name, value) for name, value in row.items() if value is not None)
@@ -289,8 +305,8 @@ def _digest(row: dict[str, Any]) -> str:
 
 def load(
     landed: LandingSource, options: LoadOptions, table: str, make_destination: Callable[..., Any]
-) -> Sequence[Part]:
-    """Load what is new in a landing, and return the parts that were loaded.
+) -> NewParts:
+    """Load what is new in a landing, and return that.
 
     What is loaded lies in a temporary folder before, so that must have room for it.
 
@@ -381,7 +397,7 @@ def _settings() -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table: str) -> Sequence[Part]:
+def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table: str) -> NewParts:
     disposition = options.write_disposition
     client: Any = pipeline.destination_client()
     with client:
@@ -400,14 +416,14 @@ def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table
     # nothing is changed before all that is new has been read
     pipeline.extract(resource, refresh=_refresh(pipeline, table, columns))
     if not (new.parts or disposition == "replace"):
-        return ()
+        return new
     pipeline.normalize()
     pipeline.load().raise_on_failed_jobs()
     client = pipeline.destination_client()
     with client, client.with_staging_dataset():
         if client.is_storage_initialized():
             client.sql_client.drop_dataset()
-    return new.parts
+    return new
 
 
 def _held_by(columns: Mapping[str, Column], rows: pa.Table, client: Any, table: str) -> pa.Table:

@@ -27,6 +27,7 @@ Mode = Literal["full", "incremental"]
 IfExists = Literal["fail", "overwrite", "skip"]
 OnReset = Literal["fail", "full", "append"]
 WriteDisposition = Literal["append", "merge", "replace", "scd2"]
+OnMissingKey = Literal["fail", "skip"]
 MAX_PART_BYTES = 128 * 1024 * 1024
 LATE_ROWS_DELAY = 15.0
 #: Names that dlt does not change: it separates the names of nested tables by two underscores.
@@ -60,14 +61,19 @@ class LoadOptions(NamedTuple):
 
     write_disposition: WriteDisposition
     primary_key: tuple[str, ...] = ()
+    on_missing_key: OnMissingKey = "fail"
 
 
-def make_load_options(write_disposition: str, primary_key: str | Sequence[str] | None) -> LoadOptions:
+def make_load_options(
+    write_disposition: str, primary_key: str | Sequence[str] | None, on_missing_key: OnMissingKey = "fail"
+) -> LoadOptions:
     """Check how a load is to write rows.
 
     :param write_disposition: ``append``, ``merge``, ``replace`` or ``scd2``; see
         :mod:`airflow_provider_webcollect.landing.loading`.
     :param primary_key: the columns of the key, by their names in the landing; for ``merge`` alone.
+    :param on_missing_key: what becomes of rows that have null or a blank text in a column of the key:
+        ``fail``, and nothing is loaded; or ``skip`` to load the others; for ``merge`` alone.
     :raises InvalidArgument: if one is wrong, or they do not go together.
     """
     validation.one_of("write_disposition", write_disposition, get_args(WriteDisposition))
@@ -76,7 +82,12 @@ def make_load_options(write_disposition: str, primary_key: str | Sequence[str] |
     if (write_disposition == "merge") != bool(key):
         rule = "it goes with write_disposition='merge', which needs it"
         raise InvalidArgument("primary_key", primary_key, rule)
-    return LoadOptions(cast("WriteDisposition", write_disposition), tuple(key))
+    validation.one_of("on_missing_key", on_missing_key, get_args(OnMissingKey))
+    if on_missing_key != "fail" and not key:
+        raise InvalidArgument(
+            "on_missing_key", on_missing_key, "it goes with write_disposition='merge' alone"
+        )
+    return LoadOptions(cast("WriteDisposition", write_disposition), tuple(key), on_missing_key)
 
 
 def check_table(table: object) -> tuple[str, str]:

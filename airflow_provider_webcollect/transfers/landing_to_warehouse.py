@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook, BaseOperator
@@ -10,6 +11,7 @@ from airflow_provider_webcollect.common import airflow_errors, check_now
 from airflow_provider_webcollect.destinations import check_landing, landing_path
 from airflow_provider_webcollect.landing.options import (
     LoadOptions,
+    OnMissingKey,
     WriteDisposition,
     check_table,
     make_load_options,
@@ -36,8 +38,9 @@ class WebCollectLoadOperator(BaseOperator):
     fails, and is retried, in PostgreSQL and DuckDB; in other warehouses they may load a part twice, or in
     part.
 
-    Returns ``{"landing", "table", "rows", "parts", "commit", "total_rows", "total_parts"}``: what this load
-    has loaded, the number of the commit up to which the table has the rows, and all that the landing has.
+    Returns ``{"landing", "table", "rows", "parts", "commit", "total_rows", "total_parts", "skipped_rows",
+    "skipped"}``: what this load has loaded, the number of the commit up to which the table has the rows, all
+    that the landing has, and how many rows have no key and were left out, in all and by part.
 
     :param landing: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``; or a
         table of Iceberg, ``catalog.namespace.table``. (templated)
@@ -54,6 +57,9 @@ class WebCollectLoadOperator(BaseOperator):
         snapshot (``mode="full"``). (templated)
     :param primary_key: for ``merge``: the column, or columns, of the key, by their names in the landing.
         (templated)
+    :param on_missing_key: for ``merge``: what becomes of rows that have null or a blank text in a column of
+        the key: ``fail`` (default), and nothing is loaded; or ``skip`` to load the others: the log and the
+        result say how many were left out, and of which parts. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for rows without a key.
     :raises LandingError: for any other error, such as no manifest yet, or a warehouse that cannot be reached;
         the task is retried.
@@ -66,6 +72,7 @@ class WebCollectLoadOperator(BaseOperator):
         "table",
         "write_disposition",
         "primary_key",
+        "on_missing_key",
     )
     template_fields_renderers = {"primary_key": "json"}  # noqa: RUF012  # as Airflow declares it
     ui_color = "#d7ecdf"
@@ -79,6 +86,7 @@ class WebCollectLoadOperator(BaseOperator):
         table: str,
         write_disposition: WriteDisposition = "append",
         primary_key: str | Sequence[str] | None = None,
+        on_missing_key: OnMissingKey = "fail",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -88,30 +96,33 @@ class WebCollectLoadOperator(BaseOperator):
         self.table = table
         self.write_disposition = write_disposition
         self.primary_key = primary_key
+        self.on_missing_key = on_missing_key
         check_now(self, self._check)
 
     def _check(self) -> LoadOptions:
         check_landing("landing", self.landing)
         validation.text("warehouse_conn_id", self.warehouse_conn_id)
         check_table(self.table)
-        return make_load_options(self.write_disposition, self.primary_key)
+        return make_load_options(self.write_disposition, self.primary_key, self.on_missing_key)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Load what is new and return a summary of it."""
         from airflow_provider_webcollect.landing.commits import counted
         from airflow_provider_webcollect.landing.loading import load
         from airflow_provider_webcollect.landing.reader import read_landing
+        from airflow_provider_webcollect.transfers.reporting import MAX_LISTED
         from airflow_provider_webcollect.transfers.warehouses import warehouse_of
 
         with airflow_errors():
             options = self._check()
             warehouse = warehouse_of(BaseHook.get_connection(self.warehouse_conn_id))
             landed = read_landing(landing_path(self.landing, self.object_storage_conn_id))
-            parts = load(landed, options, self.table, warehouse.destination)
-        rows = sum(part.rows for part in parts)
+            new = load(landed, options, self.table, warehouse.destination)
+        skipped = sum(new.skipped.values())
+        rows = sum(part.rows for part in new.parts) - skipped
         self.log.info(
             "%s of %s with %s loaded into %s.",
-            counted(len(parts), "part"),
+            counted(len(new.parts), "part"),
             landed.uri,
             counted(rows, "row"),
             self.table,
@@ -120,8 +131,10 @@ class WebCollectLoadOperator(BaseOperator):
             "landing": landed.uri,
             "table": self.table,
             "rows": rows,
-            "parts": len(parts),
+            "parts": len(new.parts),
             "commit": landed.manifest.commit,
             "total_rows": landed.manifest.rows,
             "total_parts": landed.manifest.part_count,
+            "skipped_rows": skipped,
+            "skipped": dict(itertools.islice(new.skipped.items(), MAX_LISTED)),
         }

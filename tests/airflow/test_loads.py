@@ -54,6 +54,7 @@ def test_each_load_adds_what_the_table_does_not_have(landing: Landing, database:
         "landing": landing.destination,
         "table": "shop.prices",
         **{"rows": 440, "parts": 2, "commit": 2, "total_rows": 440, "total_parts": 2},
+        **{"skipped_rows": 0, "skipped": {}},
     }
     assert table(database) == [(row["id"], row["title"]) for row in landing.truth()]
     assert execute(make_load(landing.destination))["parts"] == 0
@@ -63,7 +64,7 @@ def test_each_load_adds_what_the_table_does_not_have(landing: Landing, database:
     ("argument", "value"),
     [
         *(("landing", "my-bucket/prices"), ("warehouse_conn_id", ""), ("table", "prices")),
-        *(("write_disposition", "upsert"), ("primary_key", ["id"])),
+        *(("write_disposition", "upsert"), ("primary_key", ["id"]), ("on_missing_key", "skip")),
     ],
 )
 def test_wrong_arguments_are_import_errors(argument: str, value: Any) -> None:
@@ -102,7 +103,7 @@ def test_without_a_landing_the_task_is_retried(destination: str, database: str) 
 def test_the_keyed_example_keeps_the_latest_row_of_each_product(
     sandbox: Sandbox, destination: str, database: str
 ) -> None:
-    days = [[("a", "1.00"), ("b", "2.00")], [("b", "2.50"), ("c", "3.00")]]
+    days = [[("a", "1.00"), ("b", "2.00")], [("", "0.00"), ("b", "2.50"), ("c", "3.00")]]
     rows = [{"url": url, "price": price} for day in days for url, price in day]
     task = sandbox.control.add_task(rows=rows, lots=[2])
     dag = example("webcollect_keyed_load")
@@ -111,8 +112,10 @@ def test_the_keyed_example_keeps_the_latest_row_of_each_product(
     conf["warehouse_conn_id"] = "warehouse"
     run_dag(dag, conf)
     assert table(database, "url, price") == days[0]
-    sandbox.control.grow(task["task_id"], 2)
+    sandbox.control.grow(task["task_id"], 3)
     run = run_dag(dag, conf)
 
     assert run.states == {"land": "success", "load": "success"}
+    assert (run.xcoms["load"]["rows"], run.xcoms["load"]["skipped_rows"]) == (2, 1)
+    assert [*run.xcoms["load"]["skipped"].values()] == [1]
     assert table(database, "url, price") == [("a", "1.00"), ("b", "2.50"), ("c", "3.00")]

@@ -77,7 +77,7 @@ def shop(request: pytest.FixtureRequest) -> Shop:
     shop = Shop(file_format=request.param)
     shop.land(1, [offer("a"), offer("b"), offer("b"), offer("c"), offer(None, "9.00")])
     shop.land(2, [offer("c", "3.00"), offer("b", "2.00")])
-    shop.land(3, [offer("d"), offer("a"), offer("c"), offer(None, "9.50"), offer("d", "4.00")])
+    shop.land(3, [offer("d"), offer("a"), offer("c"), offer(" ", "9.50"), offer("d", "4.00")])
     return shop
 
 
@@ -278,7 +278,7 @@ class Plain:
         self.of_keys: dict[tuple[Any, ...], list[tuple[int, tuple[Any, ...], int]]] = {}
         for place, (row, number) in enumerate(rows):
             values = tuple(row[index] for index in key)
-            if None not in values:
+            if not {None, ""} & {*values}:
                 self.of_keys.setdefault(values, []).append((place, row, number))
 
     def latest(self) -> list[tuple[Any, ...]]:

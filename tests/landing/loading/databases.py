@@ -104,10 +104,12 @@ class Landing(Runs):
         """Read what has landed."""
         return read_landing(self.folder.root)
 
-    def load(self, database: Database, write_disposition: str = "append", key: Any = None) -> int:
+    def load(
+        self, database: Database, write_disposition: str = "append", key: Any = None, **more: Any
+    ) -> int:
         """Load it, and return how many parts were loaded."""
-        options = make_load_options(write_disposition, key)
-        return len(loading.load(self.read(), options, database.table, database.destination))
+        options = make_load_options(write_disposition, key, **more)
+        return len(loading.load(self.read(), options, database.table, database.destination).parts)
 
 
 def product(number: int, key: int | None = None, **more: Any) -> dict[str, Any]:

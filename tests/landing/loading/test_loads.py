@@ -477,10 +477,38 @@ class TestKeys:
         without = [{"n": "5"}, {"url": None, "n": "6"}, {"url": " ", "n": "7"}]
         landing.land(*products(0, 5), *without, product(8))
         part = landing.read().manifest.parts[1].name
-        said = rf"^3 of 4 rows of .*/{part} have nothing in a column of the key \(url\).*\"quarantine\""
+        said = rf"^3 of 4 rows of .*/{part} have nothing in a column of the key \(url\); nothing was loaded"
         with pytest.raises(LoadRefused, match=said) as missing:
             landing.load(in_duckdb, "merge", "url")
         assert missing.value.permanent
+        assert in_duckdb.columns() == []
+        # the cure that the message names
+        assert 'on_missing_key="skip"' in str(missing.value)
+        options = make_load_options("merge", "url", "skip")
+        for skipped in ({part: 3}, {}):
+            new = loading.load(landing.read(), options, in_duckdb.table, in_duckdb.destination)
+            assert new.skipped == skipped
+        assert in_duckdb.rows("n", loading.ROW) == [*((f"{n}", n) for n in range(5)), ("8", 8)]
+        # `latest` leaves out the same rows
+        assert len(landing.read().latest("url")) == 6
+
+    def test_of_parts_without_any_key_nothing_is_loaded_and_they_are_no_news(
+        self, landing: Landing, in_duckdb: Database
+    ) -> None:
+        landing.land(*({"url": "", "n": "0"} for _ in range(7)))
+        counts = [landing.load(in_duckdb, "merge", "url", on_missing_key="skip") for _ in range(2)]
+        landing.land(product(7))
+        assert [*counts, landing.load(in_duckdb, "merge", "url")] == [2, 0, 1]
+        assert in_duckdb.rows("n") == [("7",)]
+
+    def test_a_column_that_the_landing_does_not_have_is_no_key(
+        self, landing: Landing, in_duckdb: Database
+    ) -> None:
+        landing.land(*products(0, 3))
+        with pytest.raises(
+            InvalidArgument, match=r"`primary_key` is 'URL'; it must be one of url, n, the col"
+        ):
+            landing.load(in_duckdb, "merge", "URL", on_missing_key="skip")
         assert in_duckdb.columns() == []
 
     def test_a_key_may_be_several_columns_of_odd_names(self, landing: Landing, in_duckdb: Database) -> None:
@@ -605,6 +633,8 @@ def test_a_table_that_dlt_would_call_otherwise_is_refused(table: Any) -> None:
 def test_what_does_not_go_together_is_refused(write_disposition: Any, key: Any, argument: str) -> None:
     with pytest.raises(InvalidArgument, match=f"`{argument}`"):
         make_load_options(write_disposition, key)
+    with pytest.raises(InvalidArgument, match="`on_missing_key` is 'skip'; it goes with"):
+        make_load_options("append", None, "skip")
 
 
 def test_parts_are_read_piece_by_piece(landing: Landing) -> None:

@@ -102,9 +102,11 @@ def test_a_pipeline_may_begin_after_a_commit(landing: Landing, in_delta: Pipelin
 
 
 def test_it_checks_key_and_disposition(landing: Landing, in_delta: Pipeline) -> None:
-    landing.land({"n": "0"})
+    landing.land({"n": "0", "url": None})
     with pytest.raises(InvalidArgument, match="`primary_key`"):
         landing.read().to_dlt(primary_key="url", write_disposition="append")
+    with pytest.raises(InvalidArgument, match=r"`primary_key\[1\]` is 'shop'; it must be one of n, url"):
+        landing.read().to_dlt(primary_key=["n", "shop"])
     resource = landing.read().to_dlt(primary_key="url")
     assert resource.name == landing.folder.root.rpartition("/")[2]
     with pytest.raises(Exception, match="nothing in a column of the key") as failed:
