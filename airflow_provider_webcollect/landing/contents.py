@@ -13,10 +13,9 @@ import contextlib
 import datetime
 import functools
 import itertools
+import logging
 from collections import deque
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
-
-import msgspec
 
 from airflow_provider_webcollect.landing.commits import MOST_RECORDS, counted
 from airflow_provider_webcollect.landing.errors import (
@@ -50,6 +49,11 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.options import OnMissingKey, WriteDisposition
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
+log = logging.getLogger(__name__)
+
+#: Runs that are named if the id of another one is asked for.
+_SHOWN_RUNS = 5
+
 
 class RunProfile(NamedTuple):
     """What the rows of one run hold.
@@ -68,10 +72,10 @@ class LandedData:
 
     In all methods, ``new_only`` and ``since`` restrict reading to some parts, and do not go together:
 
-    * ``new_only``: given the id of a run (``new_only=run_id``), the parts that it has landed, none if it has
-      found nothing new. It means a run of the Airflow task of the manifest's ``run``. Given True, the parts
-      of the last run that has landed rows. Of a run before the last thirty, the commits say which are its
-      parts, and all of them are read for that.
+    * ``new_only``: given the id of a run (``new_only=run_id``), the parts that it has landed, in whichever of
+      its tasks; none if it has found nothing new. A landing does not know such a run, so a warning in the log
+      names the runs that it knows. Given True, the parts of the last run that has landed rows. Of a run
+      before the last thirty, the commits say which are its parts, and all of them are read for that.
     * ``since``: the number of a commit, 0 for the beginning; the parts of later commits. A loader that keeps
       the manifest's ``commit`` beside what it has loaded, and passes it next time, misses no part. If the
       landing has begun again since (``first_commit`` is later), these are all of its parts.
@@ -395,11 +399,21 @@ class LandedData:
 
     def _of_run(self, run_id: str) -> Collection[int]:
         """Return the numbers of a run's commits."""
-        run = msgspec.structs.replace(self.manifest.run, run_id=run_id)
-        record = self.manifest.record_of(run)
-        if record or len(self.manifest.history) < MOST_RECORDS:
-            return record.commits if record else ()
-        return {commit.number for commit in self._commits(self._numbers) if commit.run == run}
+        records = [record for record in self.manifest.history if record.run.run_id == run_id]
+        numbers = {number for record in records for number in record.commits}
+        if not numbers and len(self.manifest.history) >= MOST_RECORDS:
+            numbers = {
+                commit.number for commit in self._commits(self._numbers) if commit.run.run_id == run_id
+            }
+        if not numbers:
+            log.warning(
+                "no rows of the run %s are in %s: it has found nothing new, or the id is another; the last "
+                "runs with rows are %s",
+                run_id,
+                self.uri,
+                ", ".join(record.run.run_id for record in self.manifest.history[-_SHOWN_RUNS:]),
+            )
+        return numbers
 
     @property
     def _all_parts(self) -> tuple[Part, ...]:

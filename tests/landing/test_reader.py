@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_webcollect.landing.cleaning import restore
-from airflow_provider_webcollect.landing.commits import MOST_RECORDS
+from airflow_provider_webcollect.landing.commits import MOST_RECORDS, Run
 from airflow_provider_webcollect.landing.errors import (
     DestinationUnreadable,
     ExtraMissing,
@@ -254,6 +254,25 @@ class TestSomeParts:
         assert landed.uris(since=1) == landed.uris("run 2") == []
         assert [each.run_id for each in landed.profiles()] == ["run 1"]
         assert landed.latest("n").count("*").fetchall() == [(1,)]
+
+    def test_a_run_is_found_by_its_id_in_whichever_of_its_tasks_it_has_landed(self, runs: Runs) -> None:
+        """As with `expand_kwargs([a, b])` in one run, and `[b, a]` in the next."""
+        for number in range(2):
+            run = Run(dag_id="d", task_id="t", run_id=f"run {number}", map_index=number)
+            runs.land([{"n": number}], run=run)
+        landed = runs.folder.landed()
+        assert [list(landed.iter_rows(each.run_id)) for each in landed.profiles()] == [[{"n": 0}], [{"n": 1}]]
+
+    def test_an_id_of_no_run_is_named_in_the_log_with_those_of_the_last_ones(
+        self, runs: Runs, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        runs.land([{"n": 0}])
+        landed = runs.folder.landed()
+        assert len(landed.to_arrow("run 1")) == 1
+        assert caplog.messages == []
+        assert list(landed.iter_rows("run-1")) == []
+        assert "no rows of the run run-1 are in" in caplog.text
+        assert "the last runs with rows are run 1" in caplog.text
 
     def test_a_run_and_a_commit_do_not_go_together(self, grown: LandedData) -> None:
         for read in (grown.uris, grown.to_arrow, grown.profile):
