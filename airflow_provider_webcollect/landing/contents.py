@@ -252,7 +252,9 @@ class LandedData:
         require("polars", None, "a data frame of polars")
         import polars
 
-        return polars.DataFrame(self.to_arrow(new_only, since=since))
+        table = self.to_arrow(new_only, since=since)
+        # of a whole table it calls a column without a name by its number
+        return polars.DataFrame({name: polars.from_arrow(table[name]) for name in table.column_names})
 
     def latest(
         self, key: str | Sequence[str], connection: DuckDBPyConnection | None = None

@@ -196,7 +196,9 @@ class TestColumns:
         xs, ys = dict.fromkeys(ODD_NAMES, "x"), dict.fromkeys(ODD_NAMES, "y")
         shop.land(1, [{"n": "1", **xs}, {"n": "1", **ys}])
         shop.land(2, [{"n": "2", **xs}])
-        columns = shop.folder.landed().to_duckdb().columns
+        landed = shop.folder.landed()
+        columns = landed.to_duckdb().columns
+        assert landed.to_polars().columns == landed.to_arrow().column_names == ["n", *ODD_NAMES]
         for name in ODD_NAMES[FORMATS.index(file_format) :: 1 if ALL_HISTORIES else len(FORMATS)]:
             latest, changes, history = asked(shop.folder.landed(), name)
             assert latest.columns == [*columns, "landed_at"], name
