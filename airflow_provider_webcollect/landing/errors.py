@@ -133,8 +133,9 @@ class UnreadableRow(LandingError):
 class LoadRefused(LandingError):
     """The rows of a landing cannot be loaded as they are; nothing was loaded.
 
-    Some have nothing in a column of the key, two columns would get the same name, the table's types would
-    round or cut values, or they are of several runs and no snapshot as ``scd2`` needs.
+    Some have nothing in a column of the key, two columns would get the same name or one none, the table's
+    types would change values or do not take them, or they are of several runs and no snapshot as ``scd2``
+    needs.
     """
 
     permanent = True

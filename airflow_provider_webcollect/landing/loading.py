@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from dlt import Pipeline
+    from dlt.common.destination import DestinationCapabilitiesContext
     from dlt.extract import DltResource
 
     from airflow_provider_webcollect.landing.commits import Manifest, Part
@@ -59,6 +60,10 @@ LANDING, PART, ROW = "_webcollect_landing", "_webcollect_part", "_webcollect_row
 #: For ``scd2``: the digest of what a row holds.
 VERSION = "_webcollect_version"
 _ADDED = (LANDING, PART, ROW, VERSION)
+#: What dlt adds for it.
+_PERIOD = ("_dlt_valid_from", "_dlt_valid_to")
+#: Warehouses whose texts and names hold no NUL, as sqlglot calls them.
+_WITHOUT_NUL = ("postgres", "redshift")
 #: Characters of an error of dlt or a warehouse that are shown; some quote whole statements.
 _LONGEST_REASON = 500
 #: The hints of an earlier load that dlt would keep with the table.
@@ -127,6 +132,7 @@ class NewParts:
         self._since = since
         self.parts: Sequence[Part] = ()
         self.skipped: dict[str, int] = {}
+        self._has_nul = True
         if key := options.primary_key:
             profile = landed.manifest.profile
             is_known = landed.manifest.columns or not (profile.is_cut or profile.unread)
@@ -153,7 +159,10 @@ class NewParts:
             state = states.get(self._landed.identity)
             self.parts, self.skipped = self._missing(self.loaded(state)), {}
             manifest = self._landed.manifest
-            columns = _Columns(name)
+            destination = dlt.current.pipeline().destination.capabilities()
+            is_scd2 = self._options.write_disposition == "scd2"
+            columns = _Columns(name, destination, (*_ADDED, *(_PERIOD if is_scd2 else ())))
+            self._has_nul = destination.sqlglot_dialect not in _WITHOUT_NUL
             # those of parts that were loaded before, too
             columns.add(self._names())
             # the parts of the last commits are the last ones
@@ -252,11 +261,20 @@ class NewParts:
         log.warning("%s, and are not loaded", problem)
         self.skipped[part.name] = without
 
+    def _held(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return a column with what the warehouse holds of its texts: U+FFFD for each NUL, if it has none."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self._has_nul or not pa.types.is_string(column.type):
+            return column
+        return pc.replace_substring(column, "\0", "\ufffd")
+
     def _marked(self, table: pa.Table, part: Part, first_row: int) -> pa.Table:
         import pyarrow as pa
 
         count = table.num_rows
-        columns = {name: table[name] for name in table.column_names if name != ROWS}
+        columns = {name: self._held(table[name]) for name in table.column_names if name != ROWS}
         if self._options.write_disposition == "scd2":
             rows = (row for batch in table.to_batches() for row in batch.to_pylist())
             columns[VERSION] = pa.array(map(_digest, rows), pa.string())
@@ -272,29 +290,60 @@ class _Columns:
     """The columns that a table gets of a landing, whose parts may have different ones.
 
     :param table: its name.
+    :param destination: what dlt knows of it.
+    :param added: those that loads add.
     """
 
-    def __init__(self, table: str) -> None:
-        import dlt
-
+    def __init__(self, table: str, destination: DestinationCapabilitiesContext, added: Iterable[str]) -> None:
         self._table = table
-        self._normalized = dlt.current.source_schema().naming.normalize_identifier
-        self._names = {self._normalized(name): f"{name}, which loads add," for name in _ADDED}
+        self._has_case = destination.has_case_sensitive_identifiers
+        self._has_nul = destination.sqlglot_dialect not in _WITHOUT_NUL
+        self._names = {self._compared(_normalized(name)): name for name in added}
+        self._added = frozenset(self._names)
 
     def add(self, names: Iterable[str]) -> None:
         """Add columns.
 
-        :raises LoadRefused: if two would get the same name: dlt compares those of one piece of data alone.
+        :raises LoadRefused: if one would have no name, or two the same: dlt compares those of one piece of
+            data alone.
         """
         for name in names:
-            column = self._normalized(name)
-            other = self._names.setdefault(column, name)
-            if other != name:
-                raise LoadRefused(
-                    f"two columns would get the same name in {self._table}: {other} and {name} would be "
-                    f"{column}. With SCHEMA__NAMING=direct in the worker's environment, columns keep their "
-                    f"names in a new table"
+            column = _normalized(name) if name.strip() else ""
+            if not column or not self._holds(column):
+                raise self._refused(name, f"no column of {self._table} can be called {name!r}", "")
+            compared = self._compared(column)
+            other = self._names.setdefault(compared, name)
+            if other != name or compared in self._added:
+                kind = "that loads add" if compared in self._added else "of the landing"
+                problem = (
+                    f"two columns would get the same name in {self._table}: {other} {kind} and {name} would "
+                    f"be {column}"
                 )
+                raise self._refused(name, problem, other)
+
+    def _compared(self, name: str) -> str:
+        """Return what tells a name from others in the warehouse."""
+        return name if self._has_case else name.lower()
+
+    def _holds(self, name: str) -> bool:
+        return self._has_nul or "\0" not in name
+
+    def _refused(self, name: str, problem: str, other: str) -> LoadRefused:
+        cure = f"land into another folder, with `columns` that leave out {name!r}"
+        as_it_is = name.strip()
+        if as_it_is and self._holds(name) and self._compared(as_it_is) not in ("", self._compared(other)):
+            cure = (
+                "SCHEMA__NAMING=direct in the worker's environment has columns of new tables keep their names"
+            )
+        return LoadRefused(f"{problem}; nothing was loaded: {cure}")
+
+
+def _normalized(name: str) -> str:
+    """Return a column's name in a table, as dlt makes it."""
+    import dlt
+
+    # not `normalize_identifier`: dlt takes two underscores for the end of a name within a name
+    return dlt.current.source_schema().naming.normalize_path(name)
 
 
 def _digest(row: dict[str, Any]) -> str:
@@ -315,9 +364,9 @@ def load(
     :param table: see :func:`check_table`.
     :param make_destination: gets further options of the destination, and returns it.
     :raises LoadFailed: if dlt or the warehouse fails; nothing of the load counts, and a retry repeats it.
-    :raises LoadRefused: if rows have no key, two columns get the same name, the table has a column of a type
-        that does not hold the values, or ``scd2`` needs a snapshot, and the parts are none; nothing is
-        loaded.
+    :raises LoadRefused: if rows have no key, two columns get the same name or one none, the table has a
+        column of a type that does not hold the values, or ``scd2`` needs a snapshot, and the parts are none;
+        nothing is loaded.
     :raises ExtraMissing: if dlt, pyarrow or a package of the destination is not installed.
     :raises LandingDamaged: and other errors of reading a landing.
     """
@@ -432,11 +481,8 @@ def _held_by(columns: Mapping[str, Column], rows: pa.Table, client: Any, table: 
     :param columns: those of the table, by their names in small letters.
     :raises LoadRefused: if a column does not.
     """
-    import dlt
-
-    normalized = dlt.current.source_schema().naming.normalize_identifier
     for field in rows.schema:
-        column = columns.get(normalized(field.name).lower())
+        column = columns.get(_normalized(field.name).lower())
         if column and (problem := difference(client, column, field.type)):
             raise LoadRefused(
                 f"the column `{field.name}` of {table} {problem}; drop the table, or load into another"
@@ -469,6 +515,13 @@ def _failure(error: Exception, table: str) -> BaseException:
         if isinstance(cause, MissingDependencyException):
             packages = " ".join(f"'{name}'" for name in cause.dependencies)
             return ExtraMissing(f"a load into this warehouse needs: pip install {packages}")
-    said = " ".join(str(causes[-1]).split())[:_LONGEST_REASON]
-    reason = f"{type(causes[-1]).__name__}: {said}"
+    last = causes[-1]
+    said = " ".join(str(last).split())[:_LONGEST_REASON]
+    reason = f"{type(last).__name__}: {said}" if said else repr(last)
+    # PEP 249's name in each warehouse's package: the values are wrong, and stay so
+    if any(base.__name__ == "DataError" for base in type(last).__mro__):
+        return LoadRefused(
+            f"{table} does not hold the values of the landing, and nothing was loaded: {reason}; drop the "
+            f"table, or load into another"
+        )
     return LoadFailed(f"the load into {table} has failed: {reason}")

@@ -152,12 +152,26 @@ class TestEveryDatabase:
     def test_each_value_arrives_as_it_is(
         self, landing: Landing, database: Database, disposition: str
     ) -> None:
-        texts = ["", None, " ", "NULL", "\\N", "\\.", '"', '""', "a\nb\r\n", "x"]
-        rows = [{"url": f"/{number}", "text": text} for number, text in enumerate(texts)]
+        nul = "a\0b" if database.kind == "duckdb" else "a\ufffdb"
+        texts = [
+            "",
+            None,
+            "\x01\x1a\u2028\ufffe",
+            "a\0b",
+            " ",
+            "NULL",
+            "\\N",
+            "\\.",
+            '"',
+            '""',
+            "a\nb\r\n",
+            "x",
+        ]
+        rows = [{"url": f"/{number:02}", "text": text} for number, text in enumerate(texts)]
         landing.land(*rows)
         landing.load(database, disposition, "url" if disposition == "merge" else None)
         assert sorted(database.query(f"select url, text from {database.table}")) == [
-            (row["url"], row["text"]) for row in rows
+            (row["url"], nul if row["text"] == "a\0b" else row["text"]) for row in rows
         ]
 
     @pytest.mark.by_day(1)
@@ -309,7 +323,7 @@ class TestColumns:
     @pytest.mark.by_day(2)
     @pytest.mark.parametrize("is_loaded_between", [False, True])
     @pytest.mark.parametrize(
-        ("first", "second"), [("Price", "price"), ("价格", "名称"), ("a", "_webcollect_row")]
+        ("first", "second"), [("Price", "price"), ("价格", "名称"), ("a", "_webcollect_row"), ("a", "a__")]
     )
     def test_names_that_would_be_one_are_an_error_wherever_they_are(
         self, landing: Landing, in_duckdb: Database, is_loaded_between: bool, first: str, second: str
@@ -319,10 +333,45 @@ class TestColumns:
             landing.load(in_duckdb)
         before = in_duckdb.columns()
         landing.land({"url": "/1", second: "tea"})
-        with pytest.raises(LoadRefused, match=f"{second}.*SCHEMA__NAMING=direct"):
+        with pytest.raises(LoadRefused, match=f"{second} would be"):
             landing.load(in_duckdb)
         assert in_duckdb.columns() == before
         assert not before or in_duckdb.rows("url") == [("/0",)]
+
+    #: Two names, and whether the table has both if it keeps names.
+    PAIRS: ClassVar = {
+        "duckdb": [("n", "", False), ("n", " ", False), ("n", "__", True), ("Price", "price", False)],
+        "postgres": [("Price", "price", True), ("n", "_webcollect_part", False), ("a_b", "a\0b", False)],
+    }
+
+    @pytest.mark.by_day(1)
+    def test_of_names_that_a_table_cannot_have_the_error_says_what_works(
+        self, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for first, second, can_be_kept in self.PAIRS[database.kind]:
+            monkeypatch.delenv("SCHEMA__NAMING", raising=False)
+            landing, own = Landing(tmp_path), Database(database.kind, database.address)
+            landing.land({first: "1", second: "2"})
+            with pytest.raises(LoadRefused) as refused:
+                landing.load(own)
+            cures = ["SCHEMA__NAMING=direct" in str(refused.value), "`columns`" in str(refused.value)]
+            assert cures == [can_be_kept, not can_be_kept]
+            if can_be_kept:
+                monkeypatch.setenv("SCHEMA__NAMING", "direct")
+            else:
+                landing = Landing(tmp_path)
+                landing.land({first: "1", second: "2"}, file_format=make_format(columns=[first]))
+            landing.load(own)
+            assert len(own.columns()) == (2 if can_be_kept else 1)
+
+    def test_what_two_underscores_are_part_of_is_compared_with_the_column_too(
+        self, landing: Landing, in_duckdb: Database
+    ) -> None:
+        in_duckdb.query(f"create schema {in_duckdb.table.partition('.')[0]}")
+        in_duckdb.query(f"create table {in_duckdb.table} (a__b float)")
+        landing.land({"a__b": "0.1"}, file_format=make_format("parquet", column_types={"a__b": "float64"}))
+        with pytest.raises(LoadRefused, match=r"`a__b` of .* is of the type float"):
+            landing.load(in_duckdb)
 
 
 class TestTypes:
@@ -452,6 +501,20 @@ class TestTypes:
                 landing.load(database)
             assert refused.value.permanent
             assert database.columns() == ["price_0"]
+
+    @pytest.mark.by_day(1)
+    def test_values_that_a_column_does_not_take_fail_the_load_for_good(
+        self, landing: Landing, database: Database
+    ) -> None:
+        database.query(f"create schema {database.table.partition('.')[0]}")
+        database.query(f"create table {database.table} (price_0 smallint)")
+        self.land(landing, ["70000"], ["int64"])
+        with pytest.raises(
+            LoadRefused, match=f"{database.table} does not hold .* nothing was loaded"
+        ) as refused:
+            landing.load(database)
+        assert refused.value.permanent
+        assert database.rows("price_0") == []
 
     @pytest.mark.by_day(1)
     @pytest.mark.parametrize("own", [None, ("timestamp", "timestamptz", "text")])
