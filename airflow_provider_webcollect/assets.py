@@ -62,6 +62,8 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 def landing_asset(destination: object) -> Asset | None:
     """Return the asset of a folder that rows land in, ``s3://bucket/prices``; None if its name can be none.
 
+    Airflow drops parts of some names (``?``, ``#``): they would be those of other folders.
+
     That of a table of Iceberg is ``iceberg://catalog/namespace/table``.
 
     :param destination: a path or URL, or an ``ObjectStoragePath``; the connection in it is left out. Or the
@@ -74,7 +76,8 @@ def landing_asset(destination: object) -> Asset | None:
     # URIs of assets must be ASCII and have a maximum length; folders need not
     if uri.isascii():
         with contextlib.suppress(ValueError):
-            return Asset(uri=uri)
+            asset = Asset(uri=uri)
+            return asset if asset.uri == uri else None
     return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 import msgspec
@@ -189,16 +188,22 @@ STORAGE_EXTRAS = {
 }
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<rest>.*)", re.DOTALL)
 _BUCKET = re.compile(r"(?:(?P<conn_id>[^/@]*)@)?(?P<bucket>[^/@]+)(?:/|$)")
+#: What the readers of URLs drop, each in its own way.
+_DROPPED = re.compile(r"[\x00-\x1f\x7f]|[?#]$")
 
 
 def check_location(argument: str, text: str) -> str:
     """Check the form of a folder's path or URL, and return its scheme; an absolute path has ``file``.
 
-    :raises InvalidArgument: if it has neither a scheme nor an absolute path, chains filesystems (``::``), or
-        names no bucket where the scheme needs one.
+    :raises InvalidArgument: if it has neither a scheme nor an absolute path, chains filesystems (``::``),
+        names no bucket where the scheme needs one, or is a name that some readers take for another one.
     """
     if "::" in text:
         raise InvalidArgument(argument, text, "it must not hold `::`, which chains filesystems")
+    if _DROPPED.search(text):
+        raise InvalidArgument(
+            argument, text, "it must hold no control character, and not end with `?` or `#`, which get lost"
+        )
     url = _URL.match(text)
     scheme, path = (url["scheme"], url["rest"]) if url else ("file", text)
     if scheme in STORAGE_EXTRAS and not _BUCKET.match(path):
@@ -207,6 +212,10 @@ def check_location(argument: str, text: str) -> str:
         # a bucket whose scheme was forgotten would become a folder wherever the process happens to run
         raise InvalidArgument(
             argument, text, "it needs a scheme (s3://bucket/folder) or an absolute path (/data/folder)"
+        )
+    if scheme in STORAGE_EXTRAS and not {"", ".", ".."}.isdisjoint(path.rstrip("/").split("/")):
+        raise InvalidArgument(
+            argument, text, "it must have no segment that is empty, `.` or `..`, which some readers leave out"
         )
     return scheme
 
@@ -274,8 +283,6 @@ def _opened(path: object, options: Mapping[str, Any]) -> tuple[AbstractFileSyste
         raise InvalidArgument("path", text, "it names an Airflow connection: give an ObjectStoragePath of it")
     import fsspec
 
-    if "://" not in text:
-        return fsspec.filesystem("file", **options), str(Path(text).resolve())
     try:
         return fsspec.core.url_to_fs(text, **options)  # type: ignore[no-any-return]
     except ImportError as error:

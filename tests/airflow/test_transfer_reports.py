@@ -160,6 +160,9 @@ class TestAssetEvents:
             ("s3://bucket/a", {"outlets": [Asset("s3://bucket/own")]}, ["s3://bucket/own"]),
             ("s3://bucket/{{ run_id }}", {}, []),
             ("s3://bucket/priser på torget", {}, []),
+            # nor one that Airflow would make another folder's
+            *((f"{start}/a{sign}b", {}, []) for start in ("s3://bucket", "/data") for sign in "?#"),
+            ("/data/a %41+[b]", {}, ["file:///data/a %41+[b]"]),
         ],
     )
     def test_the_outlet_is_the_folder_or_table(

@@ -57,6 +57,13 @@ ODD_ROWS: list[dict[str, Any]] = [
 ]
 
 
+def linked(root: Path) -> Path:
+    """Return a symbolic link to a folder."""
+    link = root.with_name("link")
+    link.symlink_to(root)
+    return link
+
+
 def table_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return rows as a table of texts has them, with all columns in order of appearance."""
     names = dict.fromkeys(name for row in rows for name in row)
@@ -366,6 +373,10 @@ class TestPaths:
             lambda root: f"{root}/_manifest.json",
             lambda root: f"file://{root}/_manifest.json",
             lambda root: f"{root.parent}/../{root.parent.name}/{root.name}/.",
+            lambda root: f"file://{root.parent}/../{root.parent.name}/{root.name}",
+            lambda root: linked(root),
+            lambda root: f"file://{linked(root)}",
+            lambda root: SimpleNamespace(fs=fsspec.filesystem("file"), path=str(linked(root))),
         ],
     )
     def test_a_landing_is_named_by_its_folder_or_its_manifest(self, root: Path, spelled: Any) -> None:

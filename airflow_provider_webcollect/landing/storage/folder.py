@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 
 #: Where a table of Delta Lake has its log.
 DELTA_LOG = "_delta_log"
+#: Files that tell a table from a folder.
+_FILES_OF_TABLES = {
+    "delta": re.compile(rf"{DELTA_LOG}/.*"),
+    "iceberg": re.compile(r"metadata/.*\.metadata\.json"),
+}
 _PARTITION = re.compile(PARTITION_PATTERN)
 #: Bytes after which the disk starts to write them, so that the final sync takes little time.
 WRITE_OUT_BYTES = 4 * 1024 * 1024
@@ -76,7 +81,8 @@ class Folder:
     All methods raise :class:`~.landing.errors.StorageError` if the storage fails or denies access.
 
     :param fs: the filesystem.
-    :param root: the folder's path on it; it need not exist.
+    :param root: the folder's path on it; it need not exist. On a disk, links in it are followed: a place has
+        one name.
     :param shown: how users name it, if that says more than the path, such as the connection of the storage.
     :cvar table_format: of the table that it is; None for a folder with a manifest. The files that a commit of
         a table replaces belong to an older version that can still be read: they are not the landing's to
@@ -86,10 +92,10 @@ class Folder:
     table_format: str | None = None
 
     def __init__(self, fs: AbstractFileSystem, root: str, shown: str | None = None) -> None:
-        self.root = root.rstrip("/")
         self.fs = fs
         self._shown = shown
         self._storage = _storage_of(fs)
+        self.root = os.path.realpath(root) if isinstance(self._storage, Disk) else root.rstrip("/")
 
     @property
     def url(self) -> str:
@@ -130,6 +136,12 @@ class Folder:
     def refuse_foreign_files(self) -> None:
         """Raise :class:`DestinationTaken` if files of others are where nothing has landed."""
         foreign = sorted(name for name in self.files() if not (is_ours(name) or is_marker(name)))
+        for table_format, file in _FILES_OF_TABLES.items():
+            if any(map(file.fullmatch, foreign)):
+                raise DestinationTaken(
+                    f"{self.root} is a table that no landing wrote; give the landing a folder of its own, "
+                    f"for a table with table_format={table_format!r}"
+                )
         if foreign:
             raise DestinationTaken(
                 f"{self.root} holds files that no landing wrote ({', '.join(foreign[:5])}); "
