@@ -1,8 +1,9 @@
 """Loads of a landing into a warehouse by dlt: what has landed since the last load, each part once.
 
-Rows get three more columns: ``_webcollect_landing``, the landing's folder, with the account or endpoint that
-is not in its URL; ``_webcollect_part``, their part; and ``_webcollect_row``, their position in the landing,
-from 0.
+Rows get three more columns: ``_webcollect_landing``, the landing's folder as the first load has named it,
+with the account or endpoint that is not in its URL; ``_webcollect_part``, their part; and
+``_webcollect_row``, their position in the landing, from 0. By whatever address a landing is loaded, its log
+tells it from others.
 
 - ``append`` replaces the rows of a part that is loaded again, so the table has each row of the landing once.
 - ``merge`` keeps the latest row of each key: of a load that with the highest position, of several loads that
@@ -87,7 +88,7 @@ class LandingSource(Protocol):
 
     @property
     def identity(self) -> str:
-        """What tells it from all other landings."""
+        """Its name, which no other landing has."""
 
     def parts(self, *, since: int | None = None) -> Sequence[Part]:
         """Return the parts of the commits after one, or all, in the order of their rows."""
@@ -133,6 +134,7 @@ class NewParts:
         self.parts: Sequence[Part] = ()
         self.skipped: dict[str, int] = {}
         self._has_nul = True
+        self._name = landed.identity
         if key := options.primary_key:
             profile = landed.manifest.profile
             is_known = landed.manifest.columns or not (profile.is_cut or profile.unread)
@@ -156,9 +158,11 @@ class NewParts:
 
         def tables() -> Iterator[pa.Table]:
             states = dlt.current.resource_state().setdefault("landings", {})
-            state = states.get(self._landed.identity)
-            self.parts, self.skipped = self._missing(self.loaded(state)), {}
             manifest = self._landed.manifest
+            state = states.get(manifest.log_id)
+            self.parts, self.skipped = self._missing(self.loaded(state)), {}
+            place = self._landed.identity
+            self._name = state["name"] if state else place
             destination = dlt.current.pipeline().destination.capabilities()
             is_scd2 = self._options.write_disposition == "scd2"
             columns = _Columns(name, destination, (*_ADDED, *(_PERIOD if is_scd2 else ())))
@@ -170,10 +174,12 @@ class NewParts:
             for part in self.parts:
                 yield from self._rows(part, first_row, columns)
                 first_row += part.rows
-            states[self._landed.identity] = {
+            states[manifest.log_id] = {
                 "options": self._written,
-                "log": manifest.log_id,
                 "commit": manifest.commit,
+                "name": self._name,
+                "place": place,
+                "last_part": self.parts[-1].name if self.parts else state and state["last_part"],
             }
 
         hints = _hints(self._options, by_row, is_whole)
@@ -204,17 +210,25 @@ class NewParts:
         """Return the number of the commit up to which the parts are loaded; 0 for none.
 
         :param state: what an earlier load has remembered.
+        :raises LoadRefused: if it was of another copy of this landing, and both have gone on since.
         """
         if self._options.write_disposition == "replace" or not state:
             return 0
         manifest, number = self._landed.manifest, int(state["commit"])
-        # the landing may have begun again, or its folder was emptied, or an older version of a table put back
-        is_known = (
-            state["options"] == self._written
-            and state["log"] == manifest.log_id
-            and manifest.first_commit <= number <= manifest.commit
-        )
+        self._refuse_copy(state)
+        # the landing may have begun again, or an older version of a table put back
+        is_known = state["options"] == self._written and manifest.first_commit <= number <= manifest.commit
         return number if is_known else 0
+
+    def _refuse_copy(self, state: Mapping[str, Any]) -> None:
+        place, has_begun_again = self._landed.identity, self._landed.manifest.first_commit > state["commit"]
+        if place == state["place"] or has_begun_again or not state["last_part"]:
+            return
+        if state["last_part"] not in {part.name for part in self._landed.parts()}:
+            raise LoadRefused(
+                f"{place} is a copy of {state['place']}, whose rows are loaded, and lacks "
+                f"{state['last_part']} of these: load it into another table"
+            )
 
     def _missing(self, loaded: int) -> Sequence[Part]:
         """Return the parts of the commits after one; for ``scd2`` all parts, if there are any of these."""
@@ -278,7 +292,7 @@ class NewParts:
         if self._options.write_disposition == "scd2":
             rows = (row for batch in table.to_batches() for row in batch.to_pylist())
             columns[VERSION] = pa.array(map(_digest, rows), pa.string())
-        columns[LANDING] = pa.repeat(pa.scalar(self._landed.identity), count)
+        columns[LANDING] = pa.repeat(pa.scalar(self._name), count)
         columns[PART] = pa.repeat(pa.scalar(part.name), count)
         columns[ROW] = pa.array(range(first_row, first_row + count), pa.int64())
         needed = {*_ADDED, *self._options.primary_key}
@@ -386,7 +400,8 @@ def _pipeline(
     landed: LandingSource, dataset: str, table: str, make_destination: Callable[..., Any]
 ) -> Iterator[Pipeline]:
     """Provide a pipeline with the state that the destination has, and no other."""
-    digest = hashlib.sha256(f"{landed.identity}\n{dataset}.{table}".encode()).hexdigest()[:16]
+    log_id = landed.manifest.log_id
+    digest = hashlib.sha256(f"{log_id}\n{dataset}.{table}".encode()).hexdigest()[:16]
     with _settings(), tempfile.TemporaryDirectory(prefix="webcollect-load-") as folder:
         import dlt
         from dlt.common.pipeline import current_pipeline
@@ -456,7 +471,8 @@ def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table
         raise InvalidArgument("write_disposition", disposition, rule)
     # what earlier loads of this landing have remembered
     state: Any = pipeline.state
-    for key in ("sources", pipeline.default_schema_name, "resources", table, "landings", landed.identity):
+    log_id = landed.manifest.log_id
+    for key in ("sources", pipeline.default_schema_name, "resources", table, "landings", log_id):
         state = state.get(key) or {}
     new = NewParts(landed, options)
     resource = new.resource(table, is_whole=not new.loaded(state))

@@ -89,6 +89,44 @@ def test_landings_of_one_name_at_two_places_leave_each_other_s_rows(
     assert len(in_duckdb.rows("url", "n")) == 6
 
 
+class TestPlaces:
+    """One landing may be reached by several addresses, and be moved."""
+
+    def load_by(self, address: str, landing: Landing, database: Database) -> int:
+        landed = landing.read()
+        landed.uri = address
+        options = make_load_options("append", None)
+        return len(loading.load(landed, options, database.table, database.destination))
+
+    def test_by_another_address_what_is_loaded_is_not_loaded_again(
+        self, landing: Landing, in_duckdb: Database
+    ) -> None:
+        for address, count in (("s3://data/prices", 3), ("s3://access-point/prices", 1)):
+            landing.land(*products(len(landing.source), count))
+            assert self.load_by(address, landing, in_duckdb) == 1
+        assert in_duckdb.rows("url", "n") == as_rows(landing.source)
+        # what begins again takes the place of the rows that came by the first one
+        landing.refill(product(9))
+        self.load_by("s3://access-point/prices", landing, in_duckdb)
+        assert in_duckdb.rows("n", loading.LANDING) == [("9", "s3://data/prices")]
+
+    def test_a_copy_that_has_gone_on_by_itself_is_refused(
+        self, landing: Landing, in_duckdb: Database, tmp_path: Path
+    ) -> None:
+        landing.land(product(0))
+        copied = Landing(tmp_path)
+        shutil.copytree(landing.folder.root, copied.folder.root)
+        copied.source += landing.source
+        landing.land(product(1))
+        self.load_by("s3://data/prices", landing, in_duckdb)
+        rows = in_duckdb.rows()
+        for number in (2, 3):
+            copied.land(product(number))
+            with pytest.raises(LoadRefused, match="copy/prices is a copy of s3://data.* another table"):
+                self.load_by("s3://copy/prices", copied, in_duckdb)
+        assert in_duckdb.rows() == rows
+
+
 def test_a_part_with_more_rows_than_it_should_have_is_refused(landing: Landing, in_duckdb: Database) -> None:
     landing.land(*products(0, 3))
     landed = landing.read()
