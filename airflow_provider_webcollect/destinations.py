@@ -35,6 +35,14 @@ if TYPE_CHECKING:
 
 #: The Airflow connection of Iceberg's catalog, unless another is named.
 ICEBERG_DEFAULT = "iceberg_default"
+#: The errors of Airflow, pyiceberg, SQLAlchemy and others for a connection that is wrong, whose texts may
+#: have what the connection has; and those for a response, which are errors of values too.
+_OF_CONNECTIONS = {
+    *("AirflowNotFoundException", "ArgumentError", "ImportError", "KeyError", "TypeError", "ValueError"),
+    *("BadRequestError", "ForbiddenError", "OAuthError", "UnauthorizedError"),
+    *("NoSuchPropertyException", "NotInstalledError", "StorageError"),
+}
+_OF_RESPONSES = {"JSONDecodeError", "ValidationError"}
 _KEYS = ("collection_task_id", "lotno", "destination")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]|^\.+$")
 
@@ -181,6 +189,7 @@ def connected_path(path: str, conn_id: str) -> ObjectStoragePath | Table:
 
     :param path: on the storage, or the name of a table of Iceberg, with the connection of its catalog.
     :raises InvalidArgument: if the path is wrong, Airflow has no such connection, or cannot use it.
+    :raises StorageError: if Airflow, or what it connects to, is in trouble.
     :raises NothingLanded: if there is no such table.
     """
     from airflow.providers.common.compat.sdk import BaseHook
@@ -197,8 +206,16 @@ def connected_path(path: str, conn_id: str) -> ObjectStoragePath | Table:
     except Exception as error:  # of Airflow or of the storage's own package
         # those of Airflow's database have many lines
         said = str(error).partition("\n")[0]
+        if not _is_lasting(error):
+            raise StorageError(f"{path} cannot be reached by {conn_id!r} now: {said}") from error
         raise InvalidArgument("storage_conn_id", conn_id, f"{path} cannot be reached: {said}") from error
     return found
+
+
+def _is_lasting(error: Exception) -> bool:
+    """Return whether a connection is wrong; trouble of Airflow, a storage or a catalog passes."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool(kinds & _OF_CONNECTIONS) and not kinds & _OF_RESPONSES
 
 
 @contextlib.contextmanager
@@ -298,14 +315,22 @@ def iceberg_catalog(conn_id: str) -> Catalog:
 
     :raises ExtraMissing: if the provider of Iceberg is not installed.
     :raises InvalidArgument: if Airflow has no such connection, or cannot open the catalog with it.
+    :raises StorageError: if the catalog, or its database, is in trouble.
     """
     require("airflow.providers.apache.iceberg.hooks.iceberg", "iceberg", "a table of Iceberg")
     from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
 
+    address = None
     try:
         with _as_airflow():
+            connection = IcebergHook.get_connection(conn_id)
+            address = connection.host or connection.extra_dejson.get("uri")
             return IcebergHook(conn_id).catalog
     except Exception as error:  # of Airflow or of the catalog
+        if not _is_lasting(error):
+            from airflow_provider_webcollect.landing.tables.table import catalog_error
+
+            raise catalog_error(conn_id, address, error) from None
         # the rest of the error may have what the connection has
         said = type(error).__name__
         raise InvalidArgument("iceberg_conn_id", conn_id, f"its catalog cannot be opened: {said}") from None

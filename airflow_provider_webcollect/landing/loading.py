@@ -379,8 +379,8 @@ def load(
     :param make_destination: gets further options of the destination, and returns it.
     :raises LoadFailed: if dlt or the warehouse fails; nothing of the load counts, and a retry repeats it.
     :raises LoadRefused: if rows have no key, two columns get the same name or one none, the table has a
-        column of a type that does not hold the values, or ``scd2`` needs a snapshot, and the parts are none;
-        nothing is loaded.
+        column of a type that does not hold the values, ``scd2`` needs a snapshot, and the parts are none, or
+        the landing is a copy of one that is loaded, and both have gone on; nothing is loaded.
     :raises ExtraMissing: if dlt, pyarrow or a package of the destination is not installed.
     :raises LandingDamaged: and other errors of reading a landing.
     """
@@ -537,7 +537,7 @@ def _failure(error: Exception, table: str) -> BaseException:
     # PEP 249's name in each warehouse's package: the values are wrong, and stay so
     if any(base.__name__ == "DataError" for base in type(last).__mro__):
         return LoadRefused(
-            f"{table} does not hold the values of the landing, and nothing was loaded: {reason}; drop the "
-            f"table, or load into another"
+            f"{table} does not hold the values of the landing, and nothing was loaded: {reason}; change "
+            f"the type of the column, drop the table, or load into another"
         )
     return LoadFailed(f"the load into {table} has failed: {reason}")

@@ -7,6 +7,9 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +17,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_webcollect import read_landing
+from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.operators.webcollect import (
     WebCollectAcceptLandingOperator,
     WebCollectCleanLandingOperator,
@@ -151,11 +155,73 @@ def test_a_namespace_that_is_missing_is_said(source: Task, catalog: Catalog) -> 
         transfer("lake.other.prices", source, table_format="iceberg")
 
 
-def test_a_catalog_that_cannot_be_opened_is_said_without_its_secrets(
-    source: Task, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connection = {"conn_type": "iceberg", "host": "http://127.0.0.1:9/ws", "login": "a", "password": "hidden"}
-    monkeypatch.setenv("AIRFLOW_CONN_ICEBERG_DEFAULT", json.dumps(connection))
-    with pytest.raises(AirflowFailException, match="its catalog cannot be opened") as raised:
-        to_table(source)
-    assert "hidden" not in str(raised.value)
+class Answering(BaseHTTPRequestHandler):
+    """Answers every request with the status in its path."""
+
+    def do_GET(self) -> None:
+        content = json.dumps({"error": {"message": "come back", "type": "Trouble", "code": 0}}).encode()
+        self.send_response(int(self.path.split("/")[1]))
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+class TestCatalogsThatCannotBeOpened:
+    @pytest.fixture
+    def answering(self) -> Iterator[str]:
+        """The address of a catalog that has troubles, with a slash at the end."""
+        with HTTPServer(("127.0.0.1", 0), Answering) as server:
+            threading.Thread(target=server.serve_forever).start()
+            yield f"http://127.0.0.1:{server.server_port}/"
+            server.shutdown()
+
+    @pytest.mark.parametrize(
+        ("fields", "said"),
+        [
+            ({"host": "http://127.0.0.1:9/ws"}, r"at http://127.0.0.1:9/ws .*ConnectionError: .*refused"),
+            ({"host": "{answering}503"}, r"at {answering}503 .*ServiceUnavailableError: Trouble: come back"),
+            ({"host": "{answering}429"}, r"at {answering}429 .*TooManyRequestsError"),
+            (
+                {"extra": {"type": "sql", "uri": "postgresql+psycopg2://me:hidden@127.0.0.1:9/lake"}},
+                r"at postgresql\+psycopg2://127.0.0.1:9/lake .*OperationalError: .*refused",
+            ),
+        ],
+    )
+    def test_one_in_trouble_is_named_and_tried_again(
+        self, source: Task, answering: str, fields: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        connection = {"conn_type": "iceberg", **fields}
+        connected = json.dumps(connection).replace("{answering}", answering)
+        monkeypatch.setenv("AIRFLOW_CONN_ICEBERG_DEFAULT", connected)
+        with pytest.raises(StorageError, match=said.replace("{answering}", answering)) as raised:
+            to_table(source)
+        assert not raised.value.permanent
+        assert "hidden" not in str(raised.value)
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"host": "{answering}401"},
+            {"host": "{answering}403"},
+            {"host": "{answering}400"},
+            {"host": "{answering}401", "login": "a"},
+            {"host": "lake.example.com"},
+            {"extra": {"type": "sql"}},
+            {"extra": {"type": "sql", "uri": "hidden"}},
+        ],
+    )
+    def test_one_that_is_wrong_ends_the_task_without_its_secrets(
+        self, source: Task, answering: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        connection = {"conn_type": "iceberg", "password": "hidden", **fields}
+        connected = json.dumps(connection).replace("{answering}", answering)
+        monkeypatch.setenv("AIRFLOW_CONN_ICEBERG_DEFAULT", connected)
+        with pytest.raises(AirflowFailException, match="its catalog cannot be opened") as raised:
+            to_table(source)
+        assert "hidden" not in str(raised.value)

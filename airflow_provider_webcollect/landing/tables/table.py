@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _COLORS_AND_QUERIES = re.compile(r"\x1b\[\d+m|\?\S*")
+_USERS = re.compile(r"//[^/@\s]*@")
+#: How catalogs say it.
+_REFUSALS = {"ForbiddenError", "OAuthError", "UnauthorizedError"}
 #: How pyarrow, by which pyiceberg reads, says that somebody may not do something.
 _DENIED = "ACCESS_DENIED"
 #: How often a table is written again because others have changed it meanwhile.
@@ -123,14 +126,32 @@ def table_error(table: str, error: Exception) -> StorageError:
 
     The text may have addresses with signatures, which stay out.
     """
-    said = " ".join(_COLORS_AND_QUERIES.sub("", str(error)).split())
-    if isinstance(error, PermissionError) or type(error).__name__ == "ForbiddenError" or _DENIED in said:
+    said = _said(error)
+    if isinstance(error, PermissionError) or type(error).__name__ in _REFUSALS or _DENIED in said:
         return StorageError(
             f"Access to the table {table} is denied; a landing lists, reads, writes and deletes files "
             f"there. ({said})",
             permanent=True,
         )
     return StorageError(f"The table {table} cannot be read or written: {type(error).__name__}: {said}")
+
+
+def catalog_error(conn_id: str, address: str | None, error: Exception) -> StorageError:
+    """Return an error of a catalog in trouble as one that names it.
+
+    :param conn_id: the Airflow connection of the catalog.
+    :param address: its URL; user and password in it stay out.
+    """
+    where = f" at {_USERS.sub('//', address).partition('?')[0]}" if address else ""
+    return StorageError(
+        f"The catalog{where} of the connection {conn_id!r} is in trouble: {type(error).__name__}: "
+        f"{_said(error)}"
+    )
+
+
+def _said(error: Exception) -> str:
+    """Return the text of a library's error in a line, without what may be secret in an address."""
+    return _USERS.sub("//", " ".join(_COLORS_AND_QUERIES.sub("", str(error)).split()))
 
 
 def _version_of(snapshot: Snapshot | None) -> int:

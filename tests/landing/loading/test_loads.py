@@ -122,7 +122,7 @@ class TestPlaces:
         rows = in_duckdb.rows()
         for number in (2, 3):
             copied.land(product(number))
-            with pytest.raises(LoadRefused, match="copy/prices is a copy of s3://data.* another table"):
+            with pytest.raises(LoadRefused, match=r"copy/prices is a copy of s3://data.* another table"):
                 self.load_by("s3://copy/prices", copied, in_duckdb)
         assert in_duckdb.rows() == rows
 
