@@ -22,7 +22,16 @@ from airflow_provider_webcollect.cli.connecting import (
     storage_option,
     use_airflow,
 )
-from airflow_provider_webcollect.cli.output import ask, console, interrupt_put_off, output_option, show, write
+from airflow_provider_webcollect.cli.output import (
+    as_json,
+    ask,
+    console,
+    interrupt_put_off,
+    output_option,
+    show,
+    tell,
+    write,
+)
 from airflow_provider_webcollect.landing import cleaning, review
 from airflow_provider_webcollect.landing.commits import Run, Source, counted
 from airflow_provider_webcollect.landing.errors import NothingLanded
@@ -70,8 +79,12 @@ _since_option = click.option(
 
 def _decoded_json(context: click.Context, option: click.Parameter, value: str | None) -> Any:
     """Return a JSON value, which the landing checks."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
     try:
-        return None if value is None else json.loads(value)
+        return None if value is None else json.loads(value, parse_constant=refuse)
     except ValueError as error:
         raise click.BadParameter(f"{value!r} is no JSON: {error}.") from error
 
@@ -202,7 +215,7 @@ def _job(
             on_progress(rows, total)
 
         def on_late_rows_wait(self, seconds: float) -> None:
-            click.echo(f"Waiting {seconds:.0f} s for late rows (--late-rows-delay)", err=True)
+            tell(f"Waiting {seconds:.0f} s for late rows (--late-rows-delay)")
 
     source = Source(collection_task_id=validation.text("task_id", task_id), lotno=lotno or None)
     folder = (
@@ -250,7 +263,7 @@ def _until_interrupted(job: Job, stop: Stop) -> Landed:
 
     def end() -> None:
         stop.set()
-        click.echo("Ending; the same command goes on from what is finished.", err=True)
+        tell("Ending; the same command goes on from what is finished.")
 
     with contextlib.suppress(KeyboardInterrupt), interrupt_put_off(end):
         landing = in_background(lambda: run_job(job), "webcollect-land")
@@ -358,9 +371,9 @@ def profile(location: Any, by: str, new_only: bool, since: int | None, output: s
     ]
     show(rows, output, COLUMNS)
     if found.is_cut:
-        click.echo(f"Only the first {MAX_COLUMNS} columns of each part are counted.", err=True)
+        tell(f"Only the first {MAX_COLUMNS} columns of each part are counted.")
     if found.unread:
-        click.echo(f"{counted(found.unread, 'row')} could not be read for this.", err=True)
+        tell(f"{counted(found.unread, 'row')} could not be read for this.")
 
 
 def _show_runs(runs: Sequence[RunProfile], output: str) -> None:
@@ -443,7 +456,7 @@ def _show_reviewed(rows: review.InReview, output: str) -> None:
 def cat(location: Any, new_only: bool, since: int | None, quarantined: int | None) -> None:
     """Write the landed rows as JSON lines, whatever their format is."""
     for row in read_landing(location, quarantined=quarantined).iter_rows(new_only, since=since):
-        write(json.dumps(row, default=str, ensure_ascii=False).encode() + b"\n")
+        write(as_json(row).encode() + b"\n")
 
 
 @landing.command()
@@ -471,9 +484,7 @@ def sql(location: Any, query: str, new_only: bool, since: int | None, output: st
 def _show_relation(found: DuckDBPyRelation | None, output: str) -> None:
     """Show the rows of a relation; None for a statement that returns none."""
     columns, rows = (_unique(found.columns), found.fetchall()) if found is not None else ([], [])
-    # times without a part that is cut off, so that they can be given to --since
-    whole = [[str(each) if isinstance(each, datetime.datetime) else each for each in row] for row in rows]
-    show([dict(zip(columns, row, strict=True)) for row in whole], output, columns, exactly=True)
+    show([dict(zip(columns, row, strict=True)) for row in rows], output, columns, exactly=True)
 
 
 def _unique(names: Sequence[str]) -> list[str]:
@@ -576,7 +587,7 @@ def clean(location: Any, older_than: float, yes: bool, output: str) -> None:
         show([file._asdict() for file in found], output, LEFTOVERS)
     files = counted(len(found), "file")
     said = "Nothing to remove" if not found else f"Removed {files}" if yes else f"{files}; --yes removes them"
-    click.echo(said, err=True)
+    tell(said)
 
 
 @landing.command()
@@ -599,7 +610,7 @@ def restore(location: Any, yes: bool, output: str) -> None:
     if rows or output != "table":
         show(rows, output, REPLACED)
     said = "Put back" if yes else "--yes puts it back" if rows else "No landing was replaced here"
-    click.echo(said, err=True)
+    tell(said)
 
 
 def _require_landing(location: Any) -> None:

@@ -13,7 +13,7 @@ import click
 from airflow_provider_webcollect import __version__
 from airflow_provider_webcollect.cli.connecting import FIELD_NAMES, HINT
 from airflow_provider_webcollect.cli.landed import land, landing
-from airflow_provider_webcollect.cli.output import INTERRUPTED
+from airflow_provider_webcollect.cli.output import INTERRUPTED, tell
 from airflow_provider_webcollect.cli.steering import app, group, subtasks, task
 from airflow_provider_webcollect.cli.tasks import analytics, capacity, follow, read, status, token
 from airflow_provider_webcollect.landing.errors import (
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop(sys.stdout, sys.stderr)
         return 0
     except OSError as error:  # for example a full disk under the output
-        click.echo(f"Error: {error}", err=True)
+        tell(f"Error: {error}")
         _drop(sys.stdout)
         return FAILED
     return code
@@ -104,18 +104,20 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)
+        tell(said.getvalue().rstrip("\n"))
         return error.exit_code
     except (click.Abort, KeyboardInterrupt) as interrupt:
         unknown = unknown_outcome(interrupt)
-        click.echo(f"Interrupted: {unknown}" if unknown else "Interrupted", err=True)
+        tell(f"Interrupted: {unknown}" if unknown else "Interrupted")
         return INTERRUPTED
     except Exception as error:
         if context is None or (found := _exit_code(error)) is None:
             raise
-        click.echo(f"Error: {_said(error, context, _called(arguments))}", err=True)
+        tell(f"Error: {_said(error, context, _called(arguments))}")
         if HINT in context.meta and isinstance(error, ConnectionIncomplete | CredentialError):
-            click.echo(context.meta[HINT], err=True)
+            tell(context.meta[HINT])
         return found
     return code if isinstance(code, int) else 0
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import csv
 import datetime
+import functools
 import json
 import logging
 import math
@@ -12,12 +14,13 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 #: The exit code after an interrupt (Ctrl-C).
 INTERRUPTED = 130
@@ -50,17 +53,18 @@ def show(
 
     :param output: ``table``, ``json`` (an array of objects) or ``csv`` (with a header).
     :param columns: the keys of the rows, in order; by default those of the first row.
-    :param exactly: whether a table has all columns under their own names; otherwise it leaves out those
-        without a value.
+    :param exactly: whether times are whole, and a table has all columns under their own names; otherwise it
+        leaves out those without a value.
     """
     columns = columns or [*rows[0]]
     if output == "json":
-        plain = [{name: _json(value) for name, value in row.items()} for row in rows]
-        click.echo(_as_json(plain))
+        is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+        text = functools.partial(_text, exactly=exactly)
+        click.echo(as_json(rows, text=text, indent=2, ensure_ascii=not is_unicode))
     elif output == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows([_text(row[name]) for name in columns] for row in rows)
+        writer.writerows([_text(row[name], exactly) for name in columns] for row in rows)
     else:
         shown = [
             each for each in columns if exactly or not rows or any(row[each] is not None for row in rows)
@@ -71,11 +75,31 @@ def show(
             _print_table(rows, shown, exactly)
 
 
-def _as_json(value: Any) -> str:
-    """Return JSON with escapes only for what is not printable, or what the output cannot encode."""
-    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-    text = json.dumps(value, default=_text, indent=2, ensure_ascii=not is_unicode)
-    return _UNUSUAL.sub(lambda each: each[0] if each[0].isprintable() else json.dumps(each[0])[1:-1], text)
+def as_json(value: Any, *, text: Callable[[Any], str] = str, **form: Any) -> str:
+    """Return JSON with escapes only for what is not printable, or what the output cannot encode.
+
+    Bytes are in Base64; infinity and "not a number", which JSON does not have, are null.
+
+    :param text: makes a text of what is neither a number nor a text, such as a time.
+    :param form: arguments of :func:`json.dumps`.
+    """
+    plain = json.dumps(_plain(value, text), allow_nan=False, **{"ensure_ascii": False, **form})
+    return _UNUSUAL.sub(lambda each: each[0] if each[0].isprintable() else json.dumps(each[0])[1:-1], plain)
+
+
+def _plain(value: Any, text: Callable[[Any], str]) -> Any:
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {str(name): _plain(each, text) for name, each in value.items()}
+        case list() | tuple():
+            return [_plain(each, text) for each in value]
+        case bytes():
+            return base64.b64encode(value).decode()
+    return text(value)
 
 
 def _print_record(row: Mapping[str, Any], columns: Sequence[str], exactly: bool) -> None:
@@ -120,7 +144,7 @@ def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], exac
     to.print(table)
     if left_out := [texts[name][0] for name in columns if name not in widths]:
         names = ", ".join(left_out)
-        click.echo(f"Left out in {shown_in} columns: {names}; --output json has all", err=True)
+        tell(f"Left out in {shown_in} columns: {names}; --output json has all")
 
 
 def _raise_broken_pipe() -> NoReturn:
@@ -157,9 +181,19 @@ def write(data: bytes) -> None:
         left = left[sys.stdout.buffer.write(left) :]
 
 
-def printable(text: str) -> str:
-    """Return a text of the service without characters that would control the terminal."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+def printable(text: str, kept: str = "") -> str:
+    """Return a text without characters that would control the terminal.
+
+    :param kept: those that are kept.
+    """
+    return "".join(
+        each if each.isprintable() or each in kept else "\N{REPLACEMENT CHARACTER}" for each in text
+    )
+
+
+def tell(text: object) -> None:
+    """Write lines to standard error, whoever has chosen their texts."""
+    click.echo(printable(str(text), kept="\n"), err=True)
 
 
 def _heading(name: str, exactly: bool) -> str:
@@ -170,19 +204,14 @@ def _shown(name: str, value: object, exactly: bool) -> str:
     if value is None:
         return "–"
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return printable(str(_text(value)))
+        return printable(str(_text(value, exactly)))
     if name in _SHARES and not exactly:
         return f"{value * 100:.4g} %"
     return str(value) if exactly else f"{value:,}"
 
 
-def _json(value: Any) -> Any:
-    """Return a value for JSON, which has no infinity and no "not a number"."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _text(value: Any) -> Any:
-    if isinstance(value, datetime.datetime):
+def _text(value: Any, exactly: bool) -> Any:
+    if isinstance(value, datetime.datetime) and not exactly:
         return value.isoformat(sep=" ", timespec="seconds")
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
@@ -196,7 +225,7 @@ def ask(question: str) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Without a terminal to answer on, --yes is needed.")
     if not click.confirm(printable(question), err=True):
-        click.echo("Nothing was changed.", err=True)
+        tell("Nothing was changed.")
         raise click.exceptions.Exit(1)
 
 

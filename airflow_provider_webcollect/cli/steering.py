@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
 from airflow_provider_webcollect.cli.connecting import connect, connection_options
-from airflow_provider_webcollect.cli.output import ask, output_option, printable, show
+from airflow_provider_webcollect.cli.output import as_json, ask, output_option, show, tell
 from airflow_provider_webcollect.landing.commits import counted
 from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import NotFound, RequestRejected, TaskBusy
@@ -133,11 +132,11 @@ def _show_calls(calls: Sequence[Call[Any]], output: str) -> None:
     for call in calls:
         file = {"file": f"{call.file.name}, {call.file.count:,} URLs"} if call.file else {}
         body = call.body or {**call.form, **file} or None
-        text = body if output == "json" or body is None else json.dumps(body, ensure_ascii=False)
+        text = body if output == "json" or body is None else as_json(body)
         endpoint = call.endpoint
         rows.append({"endpoint": endpoint.name, "method": endpoint.method, "path": call.target, "body": text})
     show(rows, output)
-    click.echo("Nothing was changed.", err=True)
+    tell("Nothing was changed.")
 
 
 def _deletion(ids: Sequence[object], what: str) -> str:
@@ -204,7 +203,7 @@ def copy(task_ids: list[str], group_ids: tuple[int, ...], output: str, **sending
     with _client_for([*calls.values()], output, **sending) as client:
         result = _copy_each(client, calls, output)
     if result.shortfall:
-        click.echo(printable(result.shortfall), err=True)
+        tell(result.shortfall)
     return int(bool(result.shortfall))
 
 
@@ -233,7 +232,7 @@ def _copy_each(
         if rows:
             show(rows, output, COPIES)
         if len(calls) > 1 and (left := [*calls][len(rows) :]):
-            click.echo(f"Stopped at task {printable(left[0][0])}; not tried: {len(left) - 1}", err=True)
+            tell(f"Stopped at task {left[0][0]}; not tried: {len(left) - 1}")
     made = len(rows) - len(failed)
     return CopyResult(request_count=len(rows), success_count=made, failed_tasks=tuple(failed))
 
@@ -248,7 +247,7 @@ def move(task_id: str, group_id: int, output: str, **sending: Any) -> int:
     Exit code 1: the service says that it did not move the task.
     """
     if not _send(endpoints.move_task(task_id, group_id), output, **sending).moved:
-        click.echo("The service did not move the task: it may be in that group already.", err=True)
+        tell("The service did not move the task: it may be in that group already.")
         return 1
     show([{"task": task_id, "group": str(group_id)}], output)
     return 0
@@ -295,7 +294,7 @@ def actions(task_ids: list[str], action_types: tuple[str, ...], output: str, **w
     known = {task_id.lower() for task_id in found}
     unknown = [task_id for task_id in task_ids if task_id.lower() not in known]
     if unknown:
-        click.echo(f"The service does not know {printable(', '.join(unknown))}.", err=True)
+        tell(f"The service does not know {', '.join(unknown)}.")
     return int(bool(unknown))
 
 
@@ -444,7 +443,7 @@ def start(task_id: str, subtask_ids: list[str], dry_run: bool, output: str, **wh
                 return 0
             client.send(call)
     show([{"task": task_id, "sub_task": each} for each in idle], output, ("sub_task", "task"))
-    click.echo(f"Started: {len(idle)}; {len(wanted) - len(idle)} ran already", err=True)
+    tell(f"Started: {len(idle)}; {len(wanted) - len(idle)} ran already")
     return int(not wanted)
 
 

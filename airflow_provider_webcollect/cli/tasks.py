@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from airflow_provider_webcollect.cli.connecting import connect, connection_options
-from airflow_provider_webcollect.cli.output import interrupt_put_off, output_option, printable, show, write
+from airflow_provider_webcollect.cli.output import interrupt_put_off, output_option, show, tell, write
 from airflow_provider_webcollect.landing.commits import counted
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE, get_running_counts
@@ -70,8 +70,8 @@ def status(task_ids: tuple[str, ...], output: str, **where: Any) -> int:
         ids = list(dict.fromkeys(task_ids or names))
         found = all_task_statuses(client, ids, access.connection.status_batch_size)
     show([status_row(task_id, found.get(task_id), names.get(task_id)) for task_id in ids], output, STATUS)
-    if unknown := [printable(task_id) for task_id in dict.fromkeys(task_ids) if task_id not in found]:
-        click.echo(f"The service does not know {', '.join(unknown)}.", err=True)
+    if unknown := [task_id for task_id in dict.fromkeys(task_ids) if task_id not in found]:
+        tell(f"The service does not know {', '.join(unknown)}.")
     return int(bool(unknown))
 
 
@@ -209,7 +209,7 @@ def follow(task_ids: tuple[str, ...], is_next: bool, every: float, output: str, 
                     line = _no_run_yet(task_id, status, is_next) or _line(client, task_id, seen[task_id])
                     if lines.get(task_id) != line:
                         lines[task_id] = line
-                        click.echo(line, err=True)
+                        tell(line)
             if len(ends) < len(ids):
                 time.sleep(every)
     show([status_row(task_id, seen.get(task_id)) for task_id in ids], output, STATUS)
@@ -218,7 +218,7 @@ def follow(task_ids: tuple[str, ...], is_next: bool, every: float, output: str, 
         why = f"no run within {MISSING_TIMEOUT:.0f} s; is its id right?"
         if any(record["status"] == TaskState.STOPPED for record in ended.records or ()):
             why = "its run was stopped"
-        click.echo(f"Task {printable(task_id)}: {why}", err=True)
+        tell(f"Task {task_id}: {why}")
     return int(bool(failed))
 
 
@@ -226,9 +226,9 @@ def _no_run_yet(task_id: str, status: TaskStatus | None, is_next: bool) -> str |
     """Return what is waited for before a task has a run; None if it has one."""
     until = "--next waits until it does" if is_next else f"waiting {MISSING_TIMEOUT:.0f} s for that"
     if status is None:
-        return f"The service does not show task {printable(task_id)} yet; {until}."
+        return f"The service does not show task {task_id} yet; {until}."
     if status.status == TaskState.UNEXECUTED:
-        return f"Task {printable(task_id)} has never run yet; {until}."
+        return f"Task {task_id} has never run yet; {until}."
     return None
 
 
@@ -255,7 +255,7 @@ def _errors_that_may_pass() -> Iterator[None]:
     except WebCollectError as error:
         if error.permanent:
             raise
-        click.echo(f"Trying again: {error}", err=True)
+        tell(f"Trying again: {error}")
 
 
 def _line(client: Client, task_id: str, status: TaskStatus) -> str:
@@ -264,7 +264,7 @@ def _line(client: Client, task_id: str, status: TaskStatus) -> str:
     done = len(subtasks) - len(active_subtask_ids(subtasks))
     rows = status.current_total_extract_count or 0
     counts = f"{done}/{counted(len(subtasks), 'sub-task')}, {rows:,} collected"
-    return f"{printable(task_id)} {printable(status.status)}, {counts}"
+    return f"{task_id} {status.status}, {counts}"
 
 
 @click.command()
@@ -294,9 +294,9 @@ def read(task_id: str, lotno: str | None, rows: int | None, offset: int, **where
                     sys.stdout.buffer.flush()
                     count, left, cursor = count + len(page.rows), page.rest_total, page.offset
     except KeyboardInterrupt:
-        click.echo(f"{counted(count, 'row')}; go on with --offset {cursor}", err=True)
+        tell(f"{counted(count, 'row')}; go on with --offset {cursor}")
         raise
-    click.echo(f"{counted(count, 'row')}, {left:,} are left; go on with --offset {cursor}", err=True)
+    tell(f"{counted(count, 'row')}, {left:,} are left; go on with --offset {cursor}")
 
 
 def _pages(
@@ -341,7 +341,7 @@ def token_status(output: str, **where: Any) -> int:
     current = access.connection.credentials.lineage_at(access.connection.settings.base_url)
     if found is None or not found.descends_from(current):
         why = "no token is stored" if found is None else "the stored token is of another credential"
-        click.echo(f"For this connection {why}.", err=True)
+        tell(f"For this connection {why}.")
         return 1
     _show_token(access.connection.conn_id, found, output)
     return int(found.has_ended(time.time()))

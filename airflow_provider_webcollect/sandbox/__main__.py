@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.settings import Settings, make_settings
@@ -24,14 +24,21 @@ CONN_ID = "webcollect_default"
 DEFAULTS = Settings(speed=60.0)
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors control no terminal."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(
+            "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in message)
+        )
+
+
 def make_parser(program: str) -> argparse.ArgumentParser:
     """Return the parser: options of the server, and one option for each setting.
 
     :param program: how the program is called.
     """
-    parser = argparse.ArgumentParser(
-        prog=program, description="A local stand-in for the web data collection service."
-    )
+    parser = Parser(prog=program, description="A local stand-in for the web data collection service.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
         "--port", type=int, default=DEFAULT_PORT, help="0 takes a free one (default: %(default)s)"

@@ -1,0 +1,89 @@
+"""What is printed: JSON that every program reads, and texts that control no terminal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_webcollect.landing.formats import make_format
+from tests.cli.conftest import Run
+from tests.landing.loading.databases import Landing
+
+pytestmark = pytest.mark.usefixtures("connected")
+
+
+def strictly(text: str) -> Any:
+    """Decode JSON as other languages do, which know no `NaN`."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+#: What has no place in JSON, and what stands there for it, as DuckDB has it in a query.
+VALUES = {
+    "[1.0, 'nan'::double, 'inf'::double]": [1.0, None, None],
+    "['-inf'::float]::float[1]": [None],
+    "{'a': {'b': 'nan'::double}}": {"a": {"b": None}},
+    "map {1: 'nan'::double}": {"1": None},
+    "map {date '2026-01-01': 'x'}": {"2026-01-01": "x"},
+    "[timestamp '2026-01-01 10:00:00.5', null]": ["2026-01-01 10:00:00.500000", None],
+    "'\\xAA'::blob": "qg==",
+    "['\\x00'::blob]": ["AA=="],
+    "[1.50::decimal(4, 2)]": ["1.50"],
+    "time '10:00'": "10:00:00",
+    "union_value(a := ['nan'::double])": [None],
+}
+
+
+class TestJson:
+    @pytest.fixture
+    def rows(self, tmp_path: Path) -> str:
+        """The folder of a landing of Parquet."""
+        landing = Landing(tmp_path)
+        types = make_format("parquet", column_types={"a": "float64", "b": "float32"})
+        landing.land({"a": "NaN", "b": "Infinity"}, {"a": "-inf", "b": "1.5"}, file_format=types)
+        return landing.folder.root
+
+    def test_landed_rows_are_json_lines(self, run: Run, rows: str) -> None:
+        lines = run("landing", "cat", rows).out.splitlines()
+        assert [strictly(line) for line in lines] == [{"a": None, "b": None}, {"a": None, "b": 1.5}]
+
+    def test_every_type_of_a_query_is_json(self, run: Run, rows: str) -> None:
+        query = f"select {', '.join(f'{value} as v{index}' for index, value in enumerate(VALUES))} limit 1"
+        (row,) = strictly(run("landing", "sql", rows, query, "-o", "json").out)
+        assert [*row.values()] == [*VALUES.values()]
+
+    def test_what_is_not_json_is_no_option(self, run: Run, tmp_path: Path) -> None:
+        checks = '{"rows": {"min_of_usual": NaN}}'
+        run("land", "t", tmp_path / "x", "--checks", checks).refused(2, "is no JSON: NaN")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["read", "CLEAR"],
+        ["status", "CLEAR"],
+        ["CLEAR"],
+        ["read", "t", "CLEAR"],
+        ["read", "t", "--rows", "CLEAR"],
+        ["read", "--CLEAR"],
+        ["landing", "verify", "CLEAR"],
+        ["landing", "verify", "/CLEAR"],
+        ["landing", "sql", "/CLEAR", "x"],
+        ["sandbox", "CLEAR"],
+    ],
+)
+def test_an_argument_controls_no_terminal(
+    run: Run, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        said = "".join(run(*(each.replace("CLEAR", "\x1b[2J\x9bJ") for each in arguments))[1:])
+    except SystemExit:
+        said = capsys.readouterr().err
+    assert said
+    assert {character for character in said if not character.isprintable()} <= {"\n"}
