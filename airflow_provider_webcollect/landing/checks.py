@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,8 @@ from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.profile import Profile
 
@@ -53,7 +54,7 @@ class ColumnChecks(msgspec.Struct, frozen=True, kw_only=True):
     """What the values of a column must be.
 
     :ivar filled: at least this share of the rows has a value that is not null and not blank, 0 to 1.
-    :ivar pattern: a regular expression that each such value matches as a whole.
+    :ivar pattern: a regular expression of RE2 that each such value matches as a whole.
     :ivar unique: no such value is there twice.
     """
 
@@ -194,13 +195,29 @@ def _column_checks(name: object, value: object, file_format: FileFormat) -> Colu
 def _pattern(argument: str, pattern: object) -> str | None:
     if pattern is None:
         return None
+    import re2
+
     if not isinstance(pattern, str):
         raise InvalidArgument(argument, pattern, "it must be a regular expression")
+    validation.encodable(argument, pattern)
     try:
-        re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise InvalidArgument(argument, pattern, f"it is no regular expression: {error}") from error
-    return validation.encodable(argument, pattern)
+        _matcher(pattern)
+    except re2.error as error:
+        said = error.args[0].decode(errors="replace")
+        raise InvalidArgument(argument, pattern, f"it is no regular expression of RE2: {said}") from error
+    return pattern
+
+
+def _matcher(pattern: str) -> Callable[[str], Any]:
+    """Return what tells whether a text matches as a whole, in a time that grows with the text alone."""
+    import re2
+
+    options = re2.Options()
+    # else it writes errors to standard error
+    options.log_errors = False
+    # of texts it would also count the characters
+    matches = re2.compile(pattern.encode(), options).fullmatch
+    return lambda text: matches(text.encode())
 
 
 def _number(argument: str, value: object, low: float, high: float | None) -> float | None:
@@ -270,7 +287,7 @@ class _Values:
         self.wrong: Counter[str] = Counter()
         self.examples: dict[str, tuple[Example, ...]] = {}
         self.seen: set[int] = set()
-        self._matches = re.compile(checks.pattern).fullmatch if checks.pattern else None
+        self._matches = _matcher(checks.pattern) if checks.pattern else None
 
     def add(self, values: Sequence[Any], offset: int) -> None:
         for value in values:
