@@ -5,10 +5,8 @@ Airflow is imported only where one of its connections is named.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import itertools
-import os
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -21,11 +19,10 @@ from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.options import STORAGE_EXTRAS, check_location, connection_of
 from airflow_provider_webcollect.landing.tables import check_table_name, is_iceberg_name, is_iceberg_table
 from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service.environment import variables_added
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from airflow.providers.common.compat.sdk import ObjectStoragePath
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
@@ -33,6 +30,9 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.reader import LandedData
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
+#: With this, Airflow 3 finds what its database has; without it, it looks in the environment alone, unless the
+#: process is a task's.
+_AS_AIRFLOW = {"_AIRFLOW_PROCESS_CONTEXT": "server"}
 #: The Airflow connection of Iceberg's catalog, unless another is named.
 ICEBERG_DEFAULT = "iceberg_default"
 #: The errors of Airflow, pyiceberg, SQLAlchemy and others for a connection that is wrong, whose texts may
@@ -198,7 +198,7 @@ def connected_path(path: str, conn_id: str) -> ObjectStoragePath | Table:
         return iceberg_table(path, conn_id)
     check_destination("path", path)
     try:
-        with _as_airflow():
+        with variables_added(_AS_AIRFLOW):
             # for one that is missing, filesystems use the credentials of the environment
             BaseHook.get_connection(conn_id)
             found = storage_path(path, conn_id)
@@ -216,23 +216,6 @@ def _is_lasting(error: Exception) -> bool:
     """Return whether a connection is wrong; trouble of Airflow, a storage or a catalog passes."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return bool(kinds & _OF_CONNECTIONS) and not kinds & _OF_RESPONSES
-
-
-@contextlib.contextmanager
-def _as_airflow() -> Iterator[None]:
-    """Let Airflow find what its database has, in the block.
-
-    Without the variable, Airflow 3 looks in the environment alone, unless the process is a task's.
-    """
-    name = "_AIRFLOW_PROCESS_CONTEXT"
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = "server"
-    try:
-        yield
-    finally:
-        del os.environ[name]
 
 
 def check_landing(argument: str, value: str | ObjectStoragePath) -> None:
@@ -322,7 +305,7 @@ def iceberg_catalog(conn_id: str) -> Catalog:
 
     address = None
     try:
-        with _as_airflow():
+        with variables_added(_AS_AIRFLOW):
             connection = IcebergHook.get_connection(conn_id)
             address = connection.host or connection.extra_dejson.get("uri")
             return IcebergHook(conn_id).catalog

@@ -43,6 +43,7 @@ from airflow_provider_webcollect.landing.keyed import chosen_columns, lack_key
 from airflow_provider_webcollect.landing.options import LoadOptions, check_table
 from airflow_provider_webcollect.landing.storage import causes_of
 from airflow_provider_webcollect.landing.table_types import Column, columns_of, difference
+from airflow_provider_webcollect.service.environment import variables_added
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -69,12 +70,12 @@ _WITHOUT_NUL = ("postgres", "redshift")
 _LONGEST_REASON = 500
 #: The hints of an earlier load that dlt would keep with the table.
 _COLUMN_HINTS = ("primary_key", "merge_key", "dedup_sort")
-_TELEMETRY = "RUNTIME__DLTHUB_TELEMETRY"
+_TELEMETRY, _TRACE = "RUNTIME__DLTHUB_TELEMETRY", "ENABLE_RUNTIME_TRACE"
 #: dlt's settings, unless the environment has others: no telemetry, no trace, which would write an id of this
 #: machine for telemetry; no secrets from an Airflow Variable; signals are Airflow's.
 _SETTINGS = {
     _TELEMETRY: "false",
-    "ENABLE_RUNTIME_TRACE": "false",
+    _TRACE: "false",
     "PROVIDERS__ENABLE_AIRFLOW_SECRETS": "false",
     "RUNTIME__INTERCEPT_SIGNALS": "false",
 }
@@ -402,7 +403,11 @@ def _pipeline(
     """Provide a pipeline with the state that the destination has, and no other."""
     log_id = landed.manifest.log_id
     digest = hashlib.sha256(f"{log_id}\n{dataset}.{table}".encode()).hexdigest()[:16]
-    with _settings(), tempfile.TemporaryDirectory(prefix="webcollect-load-") as folder:
+    settings = {**_SETTINGS}
+    if os.environ.get(_TELEMETRY, "").lower() == "true":
+        # it sends traces
+        del settings[_TRACE]
+    with variables_added(settings), tempfile.TemporaryDirectory(prefix="webcollect-load-") as folder:
         import dlt
         from dlt.common.pipeline import current_pipeline
 
@@ -444,21 +449,6 @@ def _alone(client: Any, digest: str) -> Iterator[None]:
             if not is_alone:
                 raise LoadFailed("another load of this landing into this table is under way")
         yield
-
-
-@contextlib.contextmanager
-def _settings() -> Iterator[None]:
-    """Have dlt use these settings, in the block."""
-    added = {name: value for name, value in _SETTINGS.items() if name not in os.environ}
-    if os.environ.get(_TELEMETRY, "").lower() == "true":
-        # it sends traces
-        added.pop("ENABLE_RUNTIME_TRACE", None)
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
 
 
 def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table: str) -> NewParts:

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow.models import Connection
 from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.utils.session import create_session
 
 from airflow_provider_webcollect import read_landing
 from airflow_provider_webcollect.landing.errors import StorageError
@@ -225,3 +227,52 @@ class TestCatalogsThatCannotBeOpened:
         with pytest.raises(AirflowFailException, match="its catalog cannot be opened") as raised:
             to_table(source)
         assert "hidden" not in str(raised.value)
+
+
+#: Reads in two threads: the first ends between the two times that the second asks for its connection.
+IN_THREADS = """
+import threading
+from airflow.secrets.environment_variables import EnvironmentVariablesBackend
+from airflow_provider_webcollect import read_landing
+
+asked = {"first": threading.Event(), "second": threading.Event()}
+ended = threading.Event()
+
+def get_connection(self, conn_id):
+    asked[conn_id].set()
+    (asked["second"] if conn_id == "first" else ended).wait(60)
+
+def read(path, conn_id):
+    try:
+        read_landing(path, storage_conn_id=conn_id)
+    except Exception as error:
+        print(conn_id, type(error).__name__)
+
+EnvironmentVariablesBackend.get_connection = get_connection
+first = threading.Thread(target=read, args=("file:///nowhere", "first"))
+second = threading.Thread(target=read, args=("lake.shop.prices", "second"))
+first.start()
+asked["first"].wait(60)
+second.start()
+first.join()
+ended.set()
+second.join()
+"""
+
+
+def test_threads_that_read_at_once_find_their_connections_in_airflow_s_database(tmp_path: Path) -> None:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
+    connections = {
+        "first": Connection(conn_id="first", conn_type="fs"),
+        "second": Connection(conn_id="second", conn_type="iceberg", extra=json.dumps(properties)),
+    }
+    with create_session() as session:
+        session.add_all(connections.values())
+    try:
+        # a process that Airflow has not started
+        done = subprocess.run([sys.executable, "-c", IN_THREADS], capture_output=True, text=True, check=False)
+    finally:
+        with create_session() as session:
+            session.query(Connection).filter(Connection.conn_id.in_(connections)).delete()
+    ended = {line for line in done.stdout.splitlines() if line.startswith(("first ", "second "))}
+    assert ended == {"first NothingLanded", "second NothingLanded"}, done.stderr

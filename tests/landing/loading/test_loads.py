@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -713,6 +714,37 @@ def test_the_pipeline_that_is_active_stays_so(
     assert dlt.pipeline() is mine
     assert dict(os.environ) == variables
     mine.deactivate()
+
+
+def test_a_load_keeps_its_settings_while_another_one_ends(
+    landing: Landing, in_duckdb: Database, tmp_path: Path
+) -> None:
+    landing.land(product(0))
+    other = Database("duckdb", str(tmp_path / "other.duckdb"))
+    begun, ended = threading.Event(), threading.Event()
+    variables = dict(os.environ)
+
+    def destination(**options: Any) -> Any:
+        begun.set()
+        ended.wait(60)
+        settings.append(os.environ.get("RUNTIME__DLTHUB_TELEMETRY"))
+        return other.destination(**options)
+
+    settings: list[str | None] = []
+    options = make_load_options("append", None)
+    second = threading.Thread(target=loading.load, args=(landing.read(), options, other.table, destination))
+
+    def waiting(**options: Any) -> Any:
+        second.start()
+        begun.wait(60)
+        return in_duckdb.destination(**options)
+
+    loading.load(landing.read(), options, in_duckdb.table, waiting)
+    ended.set()
+    second.join()
+    assert settings == ["false"]
+    assert in_duckdb.rows("n") == other.rows("n") == [("0",)]
+    assert dict(os.environ) == variables
 
 
 @pytest.mark.parametrize("table", ["prices", "a.b.c", "Shop.prices", "shop.price__list", "shop.", "", None])
