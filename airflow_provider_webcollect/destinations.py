@@ -38,10 +38,12 @@ ICEBERG_DEFAULT = "iceberg_default"
 #: The errors of Airflow, pyiceberg, SQLAlchemy and others for a connection that is wrong, whose texts may
 #: have what the connection has; and those for a response, which are errors of values too.
 _OF_CONNECTIONS = {
-    *("AirflowNotFoundException", "ArgumentError", "ImportError", "KeyError", "TypeError", "ValueError"),
+    *("ArgumentError", "ImportError", "KeyError", "TypeError", "ValueError"),
     *("BadRequestError", "ForbiddenError", "OAuthError", "UnauthorizedError"),
     *("NoSuchPropertyException", "NotInstalledError", "StorageError"),
 }
+#: Airflow 3 raises it too while its API server or a secrets backend cannot be reached.
+_NOT_FOUND = "AirflowNotFoundException"
 _OF_RESPONSES = {"JSONDecodeError", "ValidationError"}
 _KEYS = ("collection_task_id", "lotno", "destination")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]|^\.+$")
@@ -206,7 +208,7 @@ def connected_path(path: str, conn_id: str) -> ObjectStoragePath | Table:
     except Exception as error:  # of Airflow or of the storage's own package
         # those of Airflow's database have many lines
         said = str(error).partition("\n")[0]
-        if not _is_lasting(error):
+        if not (_is_lasting(error) or type(error).__name__ == _NOT_FOUND):
             raise StorageError(f"{path} cannot be reached by {conn_id!r} now: {said}") from error
         raise InvalidArgument("storage_conn_id", conn_id, f"{path} cannot be reached: {said}") from error
     return found

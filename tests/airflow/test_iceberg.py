@@ -189,6 +189,8 @@ class TestCatalogsThatCannotBeOpened:
             ({"host": "http://127.0.0.1:9/ws"}, r"at http://127.0.0.1:9/ws .*ConnectionError: .*refused"),
             ({"host": "{answering}503"}, r"at {answering}503 .*ServiceUnavailableError: Trouble: come back"),
             ({"host": "{answering}429"}, r"at {answering}429 .*TooManyRequestsError"),
+            # as Airflow also says while its API server cannot be reached
+            (None, "The conn_id `iceberg_default` isn't defined"),
             (
                 {"extra": {"type": "sql", "uri": "postgresql+psycopg2://me:hidden@127.0.0.1:9/lake"}},
                 r"at postgresql\+psycopg2://127.0.0.1:9/lake .*OperationalError: .*refused",
@@ -196,11 +198,16 @@ class TestCatalogsThatCannotBeOpened:
         ],
     )
     def test_one_in_trouble_is_named_and_tried_again(
-        self, source: Task, answering: str, fields: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+        self,
+        source: Task,
+        answering: str,
+        fields: dict[str, Any] | None,
+        said: str,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        connection = {"conn_type": "iceberg", **fields}
-        connected = json.dumps(connection).replace("{answering}", answering)
-        monkeypatch.setenv("AIRFLOW_CONN_ICEBERG_DEFAULT", connected)
+        if fields is not None:
+            connected = json.dumps({"conn_type": "iceberg", **fields}).replace("{answering}", answering)
+            monkeypatch.setenv("AIRFLOW_CONN_ICEBERG_DEFAULT", connected)
         with pytest.raises(StorageError, match=said.replace("{answering}", answering)) as raised:
             to_table(source)
         assert not raised.value.permanent
