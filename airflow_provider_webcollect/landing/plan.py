@@ -95,12 +95,13 @@ def _starts(job: Job, state: Manifest | None) -> list[Commit]:
     if state is None or (job.options.mode == "full" and state.run != job.run):
         return [first_row]
     _refuse_another_format(job, first_row, state)
-    end = following(state, "landed", job.run, source=job.source)
+    encoding = {"encoding": first_row.encoding, "columns": first_row.columns or state.columns}
+    end = following(state, "landed", job.run, source=job.source, **encoding)
     match job.options.on_reset:
         case "full":
             return [end, first_row]
         case "append":
-            added = {"replaces": False, "columns": state.columns, "earlier_rows": state.rows}
+            added = {"replaces": False, "columns": end.columns, "earlier_rows": state.rows}
             return [end, msgspec.structs.replace(first_row, **added)]
     return [end]
 
@@ -140,6 +141,12 @@ def _in_words(option: Any) -> str:
 
 def _refuse_another_format(job: Job, draft: Commit, state: Manifest) -> None:
     wanted, landed = _options_of(draft), _options_of(state)
+    named, ways = wanted.get("columns"), "Use the same options"
+    if named and state.columns and not landed.get("columns"):
+        ways += f" (`columns` may also begin with {[*state.columns]})"
+        if named[: len(state.columns)] == [*state.columns]:
+            # from now on the landing gets no others
+            landed["columns"] = named
     differing = [
         f"`{name}` is {_in_words(wanted.get(name))} and was {_in_words(landed.get(name))}"
         for name in {**wanted, **landed}
@@ -151,5 +158,5 @@ def _refuse_another_format(job: Job, draft: Commit, state: Manifest) -> None:
             del differing[1:]
         raise FormatChanged(
             f"the landing at {job.folder.root} was written with other options: {'; '.join(differing)}. "
-            "Use the same options, or give the landing another destination"
+            f"{ways}, or give the landing another destination"
         )

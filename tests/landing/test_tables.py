@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import datetime
 import functools
 import itertools
 import random
+import re
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -314,3 +316,47 @@ class TestGlue:
                 with pytest.raises(StorageError, match=f"Access to the table {name} is denied") as raised:
                     work()
                 assert raised.value.permanent
+
+
+class TestColumnTwins:
+    """Tables know no letter case: a column that differs in it from another one cannot be theirs."""
+
+    def test_naming_the_columns_lets_the_table_go_on(self, table: Table) -> None:
+        runs = Runs(table, file_format=PARQUET)
+        runs.land(goods(2))
+        runs.land(goods(2, seller="Ann"))
+        before = table.rows()
+        with pytest.raises(
+            FormatChanged, match=r"`price` and `Price` would be one.* with columns="
+        ) as refused:
+            runs.land(goods(2, Price="2.00"))
+        columns = re.search(r"columns=(\[.*?\])", str(refused.value))
+        assert columns
+        assert table.rows() == before
+        named = make_format("parquet", columns=[*ast.literal_eval(columns[1]), "stock"])
+        runs.again(file_format=named)
+        runs.land(goods(1, stock="5", Price="3.00"), file_format=named)
+        found = [row.get("stock") for row in table.rows() if row["price"] == "1.50"]
+        assert sorted(found, key=str) == ["5", *[None] * 6]
+        landed = table.landed()
+        landed.verify()
+        assert landed.manifest.columns == ("url", "price", "seller", "stock")
+        assert [row["url"][-1] for row in landed.iter_rows()] == ["0", "1", "0", "1", "0", "1", "0"]
+
+    def test_the_columns_must_begin_with_those_that_have_landed(self, table: Table) -> None:
+        runs = Runs(table, file_format=PARQUET)
+        runs.land(goods(2))
+        for columns in (["price", "url"], ["url"], ["url", "seller", "price"]):
+            said = r"`columns` is .* and was not set. .* begin with \['url', 'price'\]"
+            with pytest.raises(FormatChanged, match=said):
+                runs.land(goods(1), file_format=make_format("parquet", columns=columns))
+
+
+def test_a_column_that_is_called_as_the_partition_is_left_out_by_naming_the_others(tmp_path: Path) -> None:
+    table = tables_in(tmp_path, "delta")()
+    runs = Runs(table, file_format=PARQUET, partition="dt=2026-01-01")
+    runs.land(goods(2))
+    with pytest.raises(FormatChanged, match=r"columns=\['url', 'price'\]"):
+        runs.land(goods(2, DT="x"))
+    runs.again(file_format=make_format("parquet", columns=["url", "price"]))
+    assert [row["dt"] for row in table.rows()] == ["2026-01-01"] * 4

@@ -109,8 +109,9 @@ class DeltaFolder(TableFolder):
 
     def _refuse(self, snapshot: DeltaSnapshot | None, lacking: Lacking) -> None:
         state = lacking.state
-        schema = schema_of(state, self._partition_columns(lacking.parts, snapshot))
-        self._refuse_twins(schema.names)
+        partition_by = self._partition_columns(lacking.parts, snapshot)
+        self._refuse_twins(state.columns or (), partition_by)
+        schema = schema_of(state, partition_by)
         if snapshot is None and not state.columns:
             raise NoColumns(
                 f"{state.source} has no rows yet that name the columns of the table {self.url}; name "

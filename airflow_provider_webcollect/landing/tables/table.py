@@ -303,16 +303,21 @@ class TableFolder(Folder):
                 "others, or give the landing another destination"
             )
 
-    def _refuse_twins(self, columns: Iterable[str]) -> None:
+    def _refuse_twins(self, columns: Iterable[str], partition_by: Sequence[str] = ()) -> None:
         """Raise :class:`FormatChanged` if names are the same, or differ in letter case alone."""
-        names: dict[str, str] = {}
+        names = {name.lower(): name for name in partition_by}
+        landable, twins = [], []
         for name in columns:
-            if (lowered := name.lower()) in names:
-                raise FormatChanged(
-                    f"the columns `{names[lowered]}` and `{name}` would be one for the table {self.url}, "
-                    "which knows no letter case; name those to land with `columns`, or another `partition`"
-                )
-            names[lowered] = name
+            if other := names.get(name.lower()):
+                twins.append((other, name))
+            else:
+                names[name.lower()] = name
+                landable.append(name)
+        for other, name in twins:
+            raise FormatChanged(
+                f"the columns `{other}` and `{name}` would be one for the table {self.url}, which knows no "
+                f"letter case; leave out the second with columns={landable}"
+            )
 
     def call(self, what: str, work: Callable[[], T]) -> T:
         """Let the library do something, and raise its errors as ones that name the table.
