@@ -4,7 +4,8 @@ of the assets that rows land in."""
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
@@ -23,7 +24,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SCHEME = "webcollect"
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _FORM = "a webcollect asset is webcollect://<connection id>/<collection task id>, or with /<batch number>"
+
+
+def storable(value: T) -> T:
+    """Return plain JSON whose texts every database of Airflow holds: PostgreSQL has no NUL, and no surrogates.
+
+    U+FFFD stands in their place. What leaves for Airflow's database passes this: XComs, events, triggers.
+    """
+    kept: Any = value
+    match kept:
+        case str():
+            kept = _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", kept)
+        case dict():
+            kept = {storable(name): storable(each) for name, each in kept.items()}
+        case list() | tuple():
+            kept = [storable(each) for each in kept]
+    return cast("T", kept)
 
 
 def create_asset(
@@ -166,8 +184,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     def extra(self) -> dict[str, Any]:
         """Return it as plain JSON."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
+        return storable(msgspec.to_builtins(self))
 
     def tasks(self) -> list[str]:
         """Return the collection tasks whose rows have landed."""

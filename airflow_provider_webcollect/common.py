@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
+from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.errors import LandingError
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
@@ -161,7 +162,7 @@ class WebCollectOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         """Perform the operation; an error that a retry cannot fix fails the task without retries."""
         with self.errors():
-            return self.perform(self.open_hook(context))
+            return storable(self.perform(self.open_hook(context)))
 
     def open_hook(self, context: Context) -> WebCollectHook:
         """Return the hook of the connection.

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
 
-from airflow_provider_webcollect.assets import Address
+from airflow_provider_webcollect.assets import Address, storable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +49,7 @@ class _StoredLink(BaseOperatorLink):
         # Airflow 3 looks the link up when the task has ended, and logs a missing XCom as an error
         setattr(operator, cls.key, url)
         if url or getattr(operator, "deferrable", False):
-            context["ti"].xcom_push(key=cls.key, value=url)
+            context["ti"].xcom_push(key=cls.key, value=storable(url))
 
 
 class WebCollectTaskLink(_StoredLink):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
+from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.common import airflow_errors, check_now
 from airflow_provider_webcollect.destinations import check_landing, landing_path
 from airflow_provider_webcollect.service import validation
@@ -82,16 +83,18 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
         self.log.info(
             "%s has all %d rows in %s.", landed.uri, manifest.rows, counted(manifest.part_count, "part")
         )
-        return {
-            "destination": landed.uri,
-            "commit": manifest.commit,
-            "rows": manifest.rows,
-            "bytes": manifest.bytes,
-            "parts": manifest.part_count,
-            "new_parts": len(landed.parts(new_only=True)),
-            "run_id": manifest.run.run_id,
-            "finished_at": manifest.finished_at,
-        }
+        return storable(
+            {
+                "destination": landed.uri,
+                "commit": manifest.commit,
+                "rows": manifest.rows,
+                "bytes": manifest.bytes,
+                "parts": manifest.part_count,
+                "new_parts": len(landed.parts(new_only=True)),
+                "run_id": manifest.run.run_id,
+                "finished_at": manifest.finished_at,
+            }
+        )
 
 
 class WebCollectAcceptLandingOperator(_LandingOperator):
@@ -140,13 +143,15 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
             self._check()
             rows: review.InReview = getattr(review, self.decision)(self._path(), self.run_id or None)
         self.log.info("%s: %s", self.decision, rows)
-        return {
-            "destination": str(self.destination),
-            "run_id": rows.run.run_id,
-            "rows": rows.rows,
-            "state": rows.state,
-            "checks": [outcome.check for outcome in rows.checks],
-        }
+        return storable(
+            {
+                "destination": str(self.destination),
+                "run_id": rows.run.run_id,
+                "rows": rows.rows,
+                "state": rows.state,
+                "checks": [outcome.check for outcome in rows.checks],
+            }
+        )
 
 
 class WebCollectCleanLandingOperator(_LandingOperator):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 
+from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.common import WebCollectTaskOperator, check_now, kept
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service import validation
@@ -167,7 +168,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         """Return the operator's result, and delete the stored start if the run has ended."""
         if ended.outcome in (Outcome.DONE, Outcome.FAILED):
             memory.forget()
-        return {**result, "status": next(iter(result_of(ended)), None)}
+        return {**result, "status": storable(next(iter(result_of(ended)), None))}
 
     def what_to_check(self) -> str:
         return f"The status of task {self.collection_task_id} shows whether its sub-tasks run."
@@ -244,12 +245,14 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         idle = [subtask_id for subtask_id in wanted if subtask_id not in active]
         start = _Start(
             began=self._clock.now(),
-            result={
-                "collection_task_id": self.collection_task_id,
-                "started": idle,
-                "already_active": active,
-                "after": msgspec.to_builtins(after),
-            },
+            result=storable(
+                {
+                    "collection_task_id": self.collection_task_id,
+                    "started": idle,
+                    "already_active": active,
+                    "after": msgspec.to_builtins(after),
+                }
+            ),
         )
         if idle:
             memory.keep(start)
@@ -284,7 +287,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
         self.defer(
             trigger=WebCollectTaskStatusTrigger(
-                condition=self._condition(start).as_json(),
+                condition=storable(self._condition(start).as_json()),
                 poke_interval=self.poll_interval,
                 began=start.began,
                 webcollect_conn_id=self.webcollect_conn_id,

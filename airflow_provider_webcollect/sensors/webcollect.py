@@ -21,6 +21,7 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
+from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.common import (
     GRACE,
     airflow_errors,
@@ -116,7 +117,7 @@ class WaitSensor(BaseSensorOperator):
             if self.never_fail:
                 raise AirflowSkipException(str(error)) from error
             raise
-        return super().execute(context)
+        return storable(super().execute(context))
 
     def _checked(self) -> Condition:
         """Check the rendered arguments and return the condition to wait for.
@@ -159,7 +160,7 @@ class WaitSensor(BaseSensorOperator):
         limit = min(limit, self.execution_timeout or limit)
         self.defer(
             trigger=self._trigger(
-                condition=begun.as_json(),
+                condition=storable(begun.as_json()),
                 poke_interval=self.poke_interval,
                 timeout=limit.total_seconds(),
                 webcollect_conn_id=self.webcollect_conn_id,
@@ -190,7 +191,7 @@ class WaitSensor(BaseSensorOperator):
         """Return the result from the trigger's event; an event without an outcome is an error."""
         ended = end_of_event(event)
         self.log.info("%s", ended.reason)
-        return self._result(result_of(ended))
+        return storable(self._result(result_of(ended)))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Continue after the wait in the triggerer, with timeouts and ``never_fail`` as when poking.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook, BaseOperator
 
+from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.common import airflow_errors, check_now
 from airflow_provider_webcollect.destinations import check_landing, landing_path
 from airflow_provider_webcollect.landing.options import (
@@ -127,14 +128,16 @@ class WebCollectLoadOperator(BaseOperator):
             counted(rows, "row"),
             self.table,
         )
-        return {
-            "landing": landed.uri,
-            "table": self.table,
-            "rows": rows,
-            "parts": len(new.parts),
-            "commit": landed.manifest.commit,
-            "total_rows": landed.manifest.rows,
-            "total_parts": landed.manifest.part_count,
-            "skipped_rows": skipped,
-            "skipped": dict(itertools.islice(new.skipped.items(), MAX_LISTED)),
-        }
+        return storable(
+            {
+                "landing": landed.uri,
+                "table": self.table,
+                "rows": rows,
+                "parts": len(new.parts),
+                "commit": landed.manifest.commit,
+                "total_rows": landed.manifest.rows,
+                "total_parts": landed.manifest.part_count,
+                "skipped_rows": skipped,
+                "skipped": dict(itertools.islice(new.skipped.items(), MAX_LISTED)),
+            }
+        )

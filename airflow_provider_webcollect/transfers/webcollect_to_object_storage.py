@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperator
 
-from airflow_provider_webcollect.assets import landing_asset
+from airflow_provider_webcollect.assets import landing_asset, storable
 from airflow_provider_webcollect.common import (
     airflow_errors,
     check_now,
@@ -352,7 +352,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 self._reported = [report for report in reports if report.landed or report.checks]
                 for report in self._reported:
                     report.report_lineage(hook)
-            facts = (
+            facts = storable(
                 reporting.totals_of(self.destination, reports, began)
                 if self.sources is not None
                 else reports[0].summary(reporting.are_listed(reports))

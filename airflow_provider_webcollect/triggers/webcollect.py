@@ -13,6 +13,7 @@ import msgspec
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.models import FINAL_STATES, TaskState, TaskStatus
@@ -74,7 +75,7 @@ class WaitTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and yield an event when the wait has ended."""
-        yield TriggerEvent(msgspec.to_builtins(await self._end()))
+        yield TriggerEvent(storable(msgspec.to_builtins(await self._end())))
 
     async def _end(self) -> Ended:
         """Wait on the connection's shared poll, and return how the wait ended."""
@@ -227,7 +228,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
                     self._last_runs[task_id] = changed[task_id] = last_run
                 if ended:
                     log.info("Ended: %s", ended)
-                    yield TriggerEvent(msgspec.to_builtins(ended))
+                    yield TriggerEvent(storable(msgspec.to_builtins(ended)))
             statuses.when_stored = functools.partial(self._remember, changed)
 
     async def _last_run(self, task_id: str) -> LastRun | None:
@@ -266,7 +267,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
             return
         for task_id, last_run in last_runs.items():
             try:
-                await store.aset(self._key(task_id), msgspec.to_builtins(last_run))
+                await store.aset(self._key(task_id), storable(msgspec.to_builtins(last_run)))
             except Exception as error:
                 # the events are already stored; ending the trigger here would prevent storing the other runs
                 log.warning(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import BaseSensorOperator
 
+from airflow_provider_webcollect import read_landing
+from airflow_provider_webcollect.operators.webcollect import WebCollectGetActionsOperator
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.sensors.webcollect import (
     WebCollectSubTaskStatusSensor,
@@ -17,9 +20,10 @@ from airflow_provider_webcollect.sensors.webcollect import (
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.event_triggers import triggerer
-from tests.airflow.executions import Connect, Task, on_sandbox
+from tests.airflow.executions import Connect, Task, execute, on_sandbox
+from tests.airflow.landings import make_transfer
 from tests.airflow.proxy import proxy
-from tests.airflow.waits import MODES, STATUS_PATHS, each_mode, until
+from tests.airflow.waits import MODES, STATUS_PATHS, each_mode, for_task, outcome, until
 from tests.interruption import PATIENCE
 
 pytestmark = on_sandbox(stale_seconds=0, run_seconds=10_000)
@@ -137,3 +141,40 @@ class TestMissing:
             await running.reported(1)
 
         assert running.runs() == [3]
+
+
+class TestTexts:
+    """Texts that a database of Airflow may not hold: PostgreSQL refuses NUL."""
+
+    BAD, GOOD = "a\0b", "a\N{REPLACEMENT CHARACTER}b"
+
+    def test_no_result_has_them(
+        self, sandbox: Sandbox, source: Task, set_connection: Connect, tmp_path: Path
+    ) -> None:
+        def edit(target: str, status: int, body: Any) -> tuple[int, Any]:
+            if isinstance(actions := body["data"], list):
+                body["data"] = [{**each, "name": self.BAD} for each in actions]
+            elif "data" in actions:
+                body["data"] = {**actions, "data": [{self.BAD: "x", **row} for row in actions["data"]]}
+            return status, body
+
+        with proxy(sandbox.url, edit) as url:
+            set_connection(host=url)
+            (found,) = execute(
+                WebCollectGetActionsOperator(task_id="get", collection_task_ids=[source["task_id"]])
+            )
+            landed = execute(make_transfer(str(tmp_path / "prices"), source))
+        assert found["unknown_fields"]["name"] == self.GOOD
+        assert landed["filled"][self.GOOD] == 1
+        # the rows themselves are as they were sent
+        assert {row[self.BAD] for row in read_landing(landed["destination"]).iter_rows()} == {"x"}
+
+    async def test_no_event_has_them(self, sandbox: Sandbox, set_connection: Connect) -> None:
+        def edit(target: str, status: int, body: Any) -> tuple[int, Any]:
+            is_status = target.startswith(STATUS_PATHS["task"])
+            return (403, {"error": {"code": "x", "message": self.BAD}}) if is_status else (status, body)
+
+        with proxy(sandbox.url, edit) as url:
+            set_connection(host=url)
+            ended = await outcome(for_task({"task_id": "t"}))
+        assert f"x: {self.GOOD}." in ended["reason"]
