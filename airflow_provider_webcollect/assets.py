@@ -29,7 +29,7 @@ _FORM = "a webcollect asset is webcollect://<connection id>/<collection task id>
 
 
 def storable(value: T) -> T:
-    """Return plain JSON whose texts every database of Airflow holds: PostgreSQL has no NUL, and no surrogates.
+    """Return plain JSON whose texts every database of Airflow holds: PostgreSQL has no NUL, nor surrogates.
 
     U+FFFD stands in their place. What leaves for Airflow's database passes this: XComs, events, triggers.
     """

@@ -326,9 +326,7 @@ class TestColumnTwins:
         runs.land(goods(2))
         runs.land(goods(2, seller="Ann"))
         before = table.rows()
-        with pytest.raises(
-            FormatChanged, match=r"`price` and `Price` would be one.* with columns="
-        ) as refused:
+        with pytest.raises(FormatChanged, match=r"`price` and `Price` would be one.*: columns=") as refused:
             runs.land(goods(2, Price="2.00"))
         columns = re.search(r"columns=(\[.*?\])", str(refused.value))
         assert columns
@@ -350,6 +348,31 @@ class TestColumnTwins:
             said = r"`columns` is .* and was not set. .* begin with \['url', 'price'\]"
             with pytest.raises(FormatChanged, match=said):
                 runs.land(goods(1), file_format=make_format("parquet", columns=columns))
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\0b", "a\0"])
+def test_a_name_that_readers_would_end_early_is_refused(table: Table, name: str) -> None:
+    runs = Runs(table, file_format=PARQUET)
+    runs.land(goods(2))
+    said = rf"the column {re.escape(repr(name))} has a NUL.*: columns=\['url', 'price'\]"
+    with pytest.raises(FormatChanged, match=said):
+        runs.land([{"url": "u", name: "x"}])
+    runs.again(file_format=make_format("parquet", columns=["url", "price"]))
+    assert sorted(str(row["price"]) for row in table.rows()) == ["1.50", "1.50", "None"]
+
+
+#: Names that Spark, SQL or paths would have quoted.
+ODD_NAMES = [
+    *("a b", "a.b", "é", "e\u0301", "1a", "a,b", "a;b", "(x)", "a=b", "a\nb", "%41", "a/b", "a\\b"),
+    *('q"', "q'", "`", "😀", " a", "a ", " ", "\x01", "\x7f", "a[0]", "#", "?"),
+]
+
+
+def test_every_reader_finds_the_names_that_have_landed(table: Table) -> None:
+    row = {"url": "/0", **{name: str(number) for number, name in enumerate(ODD_NAMES)}}
+    Runs(table, file_format=PARQUET).land([row])
+    for read in table.readers().values():
+        assert read() == [row]
 
 
 def test_a_column_that_is_called_as_the_partition_is_left_out_by_naming_the_others(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ class IcebergFolder(TableFolder):
         return names - {path.removeprefix(f"{self._location}/") for path in found}
 
     def _refuse(self, snapshot: IcebergSnapshot, lacking: Lacking) -> None:
-        self._refuse_twins(lacking.state.columns or ())
+        self._refuse_names(lacking.state.columns or ())
         schema = schema_of(lacking.state)
         # of a transaction that is dropped
         self.call("read", lambda: self._add_columns(snapshot.table.transaction(), schema))

@@ -303,20 +303,21 @@ class TableFolder(Folder):
                 "others, or give the landing another destination"
             )
 
-    def _refuse_twins(self, columns: Iterable[str], partition_by: Sequence[str] = ()) -> None:
-        """Raise :class:`FormatChanged` if names are the same, or differ in letter case alone."""
+    def _refuse_names(self, columns: Iterable[str], partition_by: Sequence[str] = ()) -> None:
+        """Raise :class:`FormatChanged` if a reader of the table would take a name for another one."""
         names = {name.lower(): name for name in partition_by}
-        landable, twins = [], []
+        landable, wrong = [], []
         for name in columns:
-            if other := names.get(name.lower()):
-                twins.append((other, name))
+            if "\0" in name:
+                wrong.append(f"the column {name!r} has a NUL, where readers of tables end its name")
+            elif other := names.get(name.lower()):
+                wrong.append(f"the columns `{other}` and `{name}` would be one: tables know no letter case")
             else:
                 names[name.lower()] = name
                 landable.append(name)
-        for other, name in twins:
+        if wrong:
             raise FormatChanged(
-                f"the columns `{other}` and `{name}` would be one for the table {self.url}, which knows no "
-                f"letter case; leave out the second with columns={landable}"
+                f"rows do not fit the table {self.url}: {wrong[0]}; name the others alone: columns={landable}"
             )
 
     def call(self, what: str, work: Callable[[], T]) -> T:
