@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import make_dag
 from tests.airflow.executions import Said, Task, on_sandbox
-from tests.airflow.landings import RETRIES, land, make_transfer
+from tests.airflow.landings import RETRIES, land, make_transfer, transfer
 from tests.storages import Storage
 
 pytestmark = on_sandbox()
@@ -224,3 +225,31 @@ def test_an_extra_that_is_missing_is_named(scheme: str, module: str, extra: str)
     with pytest.raises(StorageError, match=message) as caught:
         folder_at(ObjectStoragePath(f"{scheme}://bucket/prices"))
     assert caught.value.permanent
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+#: A folder with every sign that has a meaning in some address.
+SIGNED = "a !\"#$%&'()*+,-.:;<=>?@[\\]^_`{|}~%41%2F\u0301b"
+
+
+@pytest.mark.parametrize("table_format", [None, "delta"])
+@pytest.mark.parametrize("place", ["disk", "s3"])
+def test_rows_land_in_the_folder_that_was_said_and_in_no_other(
+    source: Task, s3: Storage, tmp_path: Path, place: str, table_format: Any
+) -> None:
+    folder = f"{tmp_path}/{SIGNED}" if place == "disk" else f"s3://my-bucket/{SIGNED}"
+    transfer(folder, source, table_format=table_format)
+    if place == "disk":
+        assert [path.name for path in tmp_path.iterdir()] == [SIGNED]
+    else:
+        keys = s3.fs.call_s3("list_objects_v2", Bucket="my-bucket")["Contents"]
+        assert {key["Key"].split("/")[0] for key in keys} == {SIGNED}
+    landed = read_landing(folder)
+    landed.verify()
+    assert landed.manifest.rows == landed.to_arrow().num_rows == 400
