@@ -118,7 +118,8 @@ class TestErrors:
             for status, code, advice in causes:
                 # a rejected credential is tried twice
                 sandbox.control.fail(PATHS[name], status=status, code=code, message="so it is", times=2)
-                said = f"{name}: HTTP {status} {code}: so it is{advice}"
+                shown = "permission-denied" if is_app and status == 403 else code
+                said = f"{name}: HTTP {status} {shown}: so it is{advice}"
                 with pytest.raises(AirflowFailException, match=said):
                     execute(make(name, task))
                 sandbox.control.clear_faults()

@@ -168,7 +168,7 @@ def test_a_table_of_others_is_left_alone(table: Table) -> None:
 
 
 def test_names_that_differ_in_letter_case_alone_are_refused(table: Table) -> None:
-    with pytest.raises(FormatChanged, match="would be one for the table"):
+    with pytest.raises(FormatChanged, match="`Price` and `price` would be one"):
         Runs(table, file_format=PARQUET).land([{"Price": "1", "price": "2"}])
     with pytest.raises(NothingLanded):
         table.landed()

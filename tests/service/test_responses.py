@@ -503,19 +503,9 @@ def test_a_success_without_content_is_one_where_there_is_no_result(on_clock: Con
         on_clock(base_url=server.url).send(endpoints.start_subtasks("t", ["s"]))
 
 
-@pytest.mark.parametrize(
-    ("said", "error", "words"),
-    [
-        (answer(gzip.compress(b"{}") + b"x", Content_Encoding="gzip"), errors.NoResponse, "bytes follow"),
-        # redirects to nowhere
-        *((answer(b"", status), errors.MalformedResponse, None) for status in (300, 304, 307)),
-    ],
-    ids=["what follows is not kept", "300", "304", "307"],
-)
-def test_more_or_less_than_an_answer_is_trouble_on_the_way(
-    on_clock: Connect, said: bytes, error: type[errors.WebCollectError], words: str | None
-) -> None:
-    with serving(lambda _: said) as server, pytest.raises(error, match=words):
+@pytest.mark.parametrize("status", [300, 304, 307])
+def test_a_redirect_to_nowhere_is_trouble_on_the_way(on_clock: Connect, status: int) -> None:
+    with serving(lambda _: answer(b"", status)) as server, pytest.raises(errors.MalformedResponse):
         on_clock(base_url=server.url).send(STATS)
 
 
@@ -541,6 +531,7 @@ FORMS: dict[str, tuple[bytes, str]] = {
     "two headers": (zlib.compress(PACKED), "gzip\r\nContent-Encoding: deflate"),
     "two members": (gzip.compress(PAGE_BYTES[:99]) + gzip.compress(PAGE_BYTES[99:]), "gzip"),
     "filled up with zeros": (PACKED + bytes(512), "gzip"),
+    "other bytes after it": (PACKED + b"x", "gzip"),
     "a BOM": (codecs.BOM_UTF8 + PAGE_BYTES, ""),
     "a BOM in gzip": (gzip.compress(codecs.BOM_UTF8 + PAGE_BYTES), "gzip"),
     **{name: (PAGE_TEXT.encode(name), "") for name in ("utf-16", "utf-16-be", "utf-16-le", "utf-32")},

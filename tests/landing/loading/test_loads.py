@@ -97,7 +97,7 @@ class TestPlaces:
         landed = landing.read()
         landed.uri = address
         options = make_load_options("append", None)
-        return len(loading.load(landed, options, database.table, database.destination))
+        return len(loading.load(landed, options, database.table, database.destination).parts)
 
     def test_by_another_address_what_is_loaded_is_not_loaded_again(
         self, landing: Landing, in_duckdb: Database
