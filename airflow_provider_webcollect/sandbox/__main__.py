@@ -73,7 +73,6 @@ def welcome(url: str, datahub_url: str, settings: Settings) -> str:
         }
     )
     seconds = (settings.wait_seconds + settings.run_seconds) / settings.speed
-    ahead = "; the times of runs are ahead of your clock" if settings.speed > 1 else ""
     return f"""\
 Web data collection sandbox at {url} (data apps: {datahub_url})
 
@@ -91,7 +90,7 @@ Tasks:
 {demo.FINISHED_TASK_ID}   ran twice, 120 rows each: land it right away
 {demo.GROUPED_TASK_ID}   never ran, in group 2: to copy or to move
 
-Speed: a run takes {seconds:.3g} s (--speed {settings.speed:g}){ahead}.
+Speed: a run takes {seconds:.3g} s (--speed {settings.speed:g}).
 All the rest, such as other credentials, is in docs/reference/sandbox.md and `--help`. Ctrl-C stops it.
 """
 

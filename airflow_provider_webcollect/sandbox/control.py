@@ -299,7 +299,7 @@ class Control:
 
     @_command
     def now(self) -> float:
-        """Return the sandbox time, seconds since 1970."""
+        """Return the sandbox's time, seconds since 1970: real time, and what :meth:`advance` has added."""
         return self._state.clock.now()
 
     def configure(self, **changes: Any) -> dict[str, Any]:
@@ -325,7 +325,7 @@ class Control:
         Return the logged requests, oldest first, without secrets.
 
         :param path: only this path: the contract's, or as sent.
-        :return: ``time`` (sandbox time of arrival), ``method``, ``path`` as sent, ``endpoint`` (the
+        :return: ``time`` (of arrival, as :meth:`now`), ``method``, ``path`` as sent, ``endpoint`` (the
             contract's path), ``query``, ``query_string``, ``headers`` (lower-case names; credentials as
             ``Bearer ***``), ``credential`` (``bearer``, ``api_key``, ``bearer+api_key``, ``none``),
             ``body`` (its first 256 KB), ``body_encoding`` (``text``, or ``base64`` for multipart),

@@ -168,7 +168,7 @@ def query_analytics(
     time_granularity: Literal["Day", "Week", "Month"] = "Day",
 ) -> object:
     """Endpoint 2."""
-    today = datetime.fromtimestamp(state.clock.wall(), UTC).date()
+    today = datetime.fromtimestamp(state.clock.now(), UTC).date()
     if end > today or end < start:
         raise invalid("end must not be later than today (UTC) and not earlier than start.")
     if start < data.months_back(today, 3):
@@ -332,7 +332,7 @@ def mark_exported(state: State, *, task_id: Text) -> None:
 
 def visible_rows(state: State, task: world.Task, lotno: str | None = None) -> list[data.Span]:
     """Return the rows of a complete read of a task, or of one of its batches."""
-    now, delay = state.clock.now(), state.settings.empty_after_finish_seconds
+    now, delay = state.clock.now(), state.settings.empty_after_finish_seconds / state.settings.speed
     return [task.readable(run, now, delay) for run in task.runs if lotno in (None, run.lotno)]
 
 

@@ -34,11 +34,11 @@ def _option(default: T, description: str) -> T:
 class Settings:
     """All settings of a sandbox; each field's metadata has its ``description``."""
 
-    speed: Positive = _option(1.0, "how many times faster than real time tasks run")
+    speed: Positive = _option(1.0, "how many times faster runs are")
     seed: int = _option(1, "decides ids, rows and analytics")
     data: Path | None = _option(None, "CSV or JSONL file with the rows that runs collect; none: made-up rows")
     tier: Tier = _option("Enterprise", "plan of the account")
-    token_lifetime: NotNegative = _option(86399.0, "validity of an access token, real seconds")
+    token_lifetime: NotNegative = _option(86399.0, "validity of an access token, seconds")
     refresh_reuse: Reuse = _option(
         "refuse", "a refresh token used twice: refuse it, revoke all of its descent, or allow it"
     )
@@ -46,14 +46,14 @@ class Settings:
         False, "accept x-api-key on every main-service endpoint, not only on five"
     )
     enforce_limits: bool = _option(True, "answer 429 to callers that are too fast")
-    general_rate: Count = _option(20, "requests per real second and caller address")
+    general_rate: Count = _option(20, "requests per second and caller address")
     subtasks: Count = _option(4, "sub-tasks of a task without a number of its own")
     rows_per_item: Count = _option(40, "rows that one loop item yields per run")
     row_bytes: NotNegativeInt = _option(0, "pad made-up rows to about this size; 0: as they come")
-    wait_seconds: NotNegative = _option(30.0, "a started task waits this long, sandbox seconds")
-    run_seconds: NotNegative = _option(240.0, "and then collects for this long, sandbox seconds")
+    wait_seconds: NotNegative = _option(30.0, "a started task waits this long, seconds at speed 1")
+    run_seconds: NotNegative = _option(240.0, "and then collects for this long, seconds at speed 1")
     stale_seconds: NotNegative = _option(
-        20.0, "after a start, status queries show the previous run this long, sandbox seconds"
+        20.0, "after a start, status queries show the previous run this long, seconds at speed 1"
     )
     stale_shows: tuple[StaleShows, ...] = _option(
         (), "what the new run already decides in such a status: executed_times, start_time"
@@ -67,12 +67,12 @@ class Settings:
         "as_sent", "letter case of ids in status answers; with upper, requests may use any"
     )
     empty_after_finish_seconds: NotNegative = _option(
-        0.0, "if not 0, a run's rows are readable only so long after its end, sandbox seconds"
+        0.0, "if not 0, a run's rows are readable only so long after its end, seconds at speed 1"
     )
     hide_unexecuted: bool = _option(False, "leave tasks that never ran out of status answers")
     hide_unexecuted_subtasks: bool = _option(False, "list and count no sub-tasks of a task that never ran")
     null_metrics: bool = _option(False, "leave all metrics of analytics open, as null")
-    latency: NotNegative = _option(0.0, "real seconds added to every answer")
+    latency: NotNegative = _option(0.0, "seconds added to every answer")
 
 
 def make_settings(values: Mapping[str, Any]) -> Settings:

@@ -47,7 +47,7 @@ def invalid(message: str) -> ServiceError:
 
 class Tokens:
     """
-    The existing tokens, each with the first one of its descent; times are those of :meth:`Clock.wall`.
+    The existing tokens, each with the first one of its descent; times are those of :class:`Clock`.
 
     :param settings: the lifetime of the demo account's first access token.
     """
@@ -58,7 +58,7 @@ class Tokens:
         #: stores what it got for a refresh token must not take one sandbox for another.
         self.first_refresh = f"{demo.REFRESH_TOKEN}-{secrets.token_hex(8)}"
         first = demo.REFRESH_TOKEN
-        self._access = {demo.ACCESS_TOKEN: (first, clock.wall() + settings.token_lifetime)}
+        self._access = {demo.ACCESS_TOKEN: (first, clock.now() + settings.token_lifetime)}
         self._refresh = {demo.REFRESH_TOKEN: first, self.first_refresh: first}
         self._used: set[str] = set()
         self._revoked: set[str] = set()
@@ -66,7 +66,7 @@ class Tokens:
     def accepts(self, access_token: str) -> bool:
         """Return whether an access token is valid: neither unknown nor expired nor revoked."""
         first, expires = self._access.get(access_token, ("", 0.0))
-        return first not in self._revoked and self._clock.wall() < expires
+        return first not in self._revoked and self._clock.now() < expires
 
     def log_in(self, settings: Settings, username: str, password: str) -> dict[str, Any]:
         """Return a token record for a user name and password."""
@@ -96,7 +96,7 @@ class Tokens:
         access = f"sandbox-access-{secrets.token_urlsafe(32)}"
         refresh = f"sandbox-refresh-{secrets.token_urlsafe(32)}"
         first = first or refresh
-        self._access[access] = (first, self._clock.wall() + settings.token_lifetime)
+        self._access[access] = (first, self._clock.now() + settings.token_lifetime)
         self._refresh[refresh] = first
         return {
             "access_token": access,
@@ -308,7 +308,7 @@ class State:
     def reset(self) -> None:
         """Restore the initial state and settings."""
         self.settings = self._initial
-        self.clock = Clock(self.settings.speed)
+        self.clock = Clock()
         self.tokens = Tokens(self.clock, self.settings)
         self.world = World(self.settings, self.clock)
         self.limits = Limits()
@@ -327,7 +327,6 @@ class State:
         settings = make_settings({**as_json(self.settings), **changes})
         self.world.table = read_table(settings.data)
         self.settings = self.world.settings = settings
-        self.clock.set_speed(self.settings.speed)
         return as_json(settings)
 
     def next_fault(self, path: str) -> Fault | None:

@@ -26,36 +26,19 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """
-    Sandbox time runs ``speed`` times faster than real time; tasks use it.
+    """Real time, and what :meth:`advance` has added to it."""
 
-    ``wall`` is real time, changed only by :meth:`advance`; tokens and the calendar use it, since clients
-    compare them with their own clock.
-    """
-
-    def __init__(self, speed: float) -> None:
-        self._speed = speed
+    def __init__(self) -> None:
         self._advanced = 0.0
-        self._base_real = self._base_sandbox = time.time()
 
     def now(self) -> float:
-        """Sandbox time, seconds since 1970."""
-        return self._base_sandbox + (time.time() - self._base_real) * self._speed
-
-    def wall(self) -> float:
-        """Real time plus all advances, seconds since 1970."""
+        """Seconds since 1970."""
         return time.time() + self._advanced
 
     def advance(self, seconds: float) -> float:
-        """Move both clocks ahead, and return :meth:`now`."""
-        self._base_sandbox += seconds
+        """Move the clock ahead, and return :meth:`now`."""
         self._advanced += seconds
         return self.now()
-
-    def set_speed(self, speed: float) -> None:
-        """Continue from the current sandbox time at another speed."""
-        self._base_sandbox, self._base_real = self.now(), time.time()
-        self._speed = speed
 
 
 UNEXECUTED = "Unexecuted"
@@ -69,7 +52,7 @@ FINISHED = "Finished"
 @dataclass(eq=False)
 class Execution:
     """
-    One execution of a task; its rows are one batch. All times are sandbox time.
+    One execution of a task; its rows are one batch.
 
     :param number: 1 for the task's first run.
     :param lotno: batch number.
@@ -354,7 +337,7 @@ class World:
         now = self.clock.now()
         if not task.running(now):
             run = self._new_run(task)
-            run.shown_from = now + self.settings.stale_seconds
+            run.shown_from = now + self.settings.stale_seconds / self.settings.speed
             task.runs.append(run)
         task.marked = None
         for subtask_id in subtask_ids:
@@ -393,7 +376,7 @@ class World:
             per_item = max(1, -(-planned // max(1, len(items))))
             seed = f"{settings.seed}/{task.task_id}/{lotno}"
             rows = MadeUpRows(seed, lotno, task.fields, items, per_item, settings.row_bytes)
-        wait, duration = settings.wait_seconds, settings.run_seconds
+        wait, duration = settings.wait_seconds / settings.speed, settings.run_seconds / settings.speed
         return Execution(number, lotno, rows, planned, len(task.subtask_ids), wait, duration)
 
     def columns(self, task: Task) -> set[str]:

@@ -31,13 +31,14 @@ Ask: TypeAlias = Callable[..., requests.Response]
 pytestmark = pytest.mark.real_airflow
 STATUS = "/cloudextraction/statuses/v2"
 SECRETS = (b"sandbox-access-", b"sandbox-refresh-", demo.API_KEY.encode(), demo.PASSWORD.encode())
-#: Sandbox seconds, of which none passes unless a test advances the time, and which a run takes at most.
-STANDING, RUN = 1e-6, 300
+#: Seconds that a run takes: its end comes if a test advances the time.
+RUN = 10_000
 
 
 @pytest.fixture(scope="module")
 def sandbox(connect_to: Callable[..., None]) -> Iterator[Sandbox]:
-    with Sandbox(Settings(speed=STANDING, rows_per_item=200, refresh_reuse="revoke")) as sandbox:
+    settings = Settings(wait_seconds=0, run_seconds=RUN, rows_per_item=200, refresh_reuse="revoke")
+    with Sandbox(settings) as sandbox:
         connect_to(sandbox)
         yield sandbox
         RequestContract().check(sandbox.control.requests())

@@ -6,6 +6,7 @@ import re
 import shlex
 import signal
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import requests
 from airflow_provider_webcollect.sandbox import Control, demo
 from airflow_provider_webcollect.sandbox.__main__ import main
 from tests.airflow_commands import in_shell, shell_environment
-from tests.interruption import PATIENCE
+from tests.interruption import PATIENCE, until
 from tests.sandbox.command import Running
 
 
@@ -70,6 +71,20 @@ def test_without_options_a_run_takes_seconds_and_it_says_how_many(start: Callabl
     expected = (settings["wait_seconds"] + settings["run_seconds"]) / settings["speed"]
     assert float(seconds[1]) == pytest.approx(expected)
     assert expected < 10
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+def test_times_are_in_utc_wherever_it_runs(
+    start: Callable[..., Running], zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    control = Control(start("--speed", "100000").url)
+    # the service tells milliseconds
+    before = datetime.now(UTC) - timedelta(milliseconds=1)
+    control.start_task(demo.TASK_ID)
+    until(lambda: control.task(demo.TASK_ID)["state"] == "Finished")
+    (run,) = control.task(demo.TASK_ID)["runs"]
+    assert before < datetime.fromisoformat(f"{run['start']}Z") < datetime.now(UTC)
 
 
 USE = """

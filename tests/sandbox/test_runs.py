@@ -205,12 +205,20 @@ def test_the_status_of_100_tasks_can_be_asked_for(client: Client, version: str) 
 
 
 @pytest.mark.webcollect_sandbox(speed=3000)
-def test_the_clock_runs_as_fast_as_set(client: Client, real_time: RealTime) -> None:
+def test_a_run_is_as_fast_as_set_and_its_times_are_those_of_the_clock(
+    client: Client, real_time: RealTime
+) -> None:
+    real_time.sleep(3600)
+    began = real_time.now()
     client.start(TASK)
     real_time.sleep(0.089)
     assert client.status(TASK)["status"] == "Extracting"
     real_time.sleep(0.002)
-    assert client.status(TASK)["status"] == "Finished"
+    status = client.status(TASK)
+    assert status["status"] == "Finished"
+    times = [datetime.fromisoformat(f"{status[f'{name}ExecuteTime']}Z") for name in ("start", "end")]
+    # the service tells milliseconds
+    assert [time.timestamp() - began for time in times] == pytest.approx([0, 0.09], abs=0.002)
 
 
 def test_each_run_is_a_new_batch(client: Client) -> None:

@@ -107,7 +107,7 @@ class SourcesRun:
     def copied(self, worker: str, since: float) -> Counter[str]:
         """Return how many pages have been read of each source that a worker is in the middle of copying.
 
-        :param since: sandbox time from which pages count.
+        :param since: time from which pages count.
         """
         pages = Counter(
             request["query"]["taskId"]
