@@ -15,13 +15,13 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from airflow_provider_webcollect.sandbox.world import Task
 
@@ -118,6 +118,49 @@ class MadeUpRows:
         return [b'",' + names[1] + b":" + msgspec.json.encode(item) for item in items]
 
 
+#: The setting ``data`` that makes runs collect :class:`Products`.
+PRODUCTS = "products"
+
+
+@dataclass(frozen=True, eq=False)
+class Products:
+    """
+    A shop's products as one run finds them; the first field is a product's number.
+
+    From run to run the first product is gone, a new one comes last, and a quarter of the prices moves. In
+    each third run the first row has neither the number nor the URL.
+
+    :param seed: determines which products they are.
+    :param run: number of the run.
+    :param items: loop items of the run, each of which yields some of the products.
+    """
+
+    seed: str
+    run: int
+    fields: tuple[str, ...]
+    items: tuple[str, ...]
+    row_bytes: int
+
+    def make(self, numbers: range) -> list[bytes]:
+        """Return the rows with these numbers."""
+        first = self.run + random.Random(self.seed).randrange(10**9)
+        return [self._row(first + i, has_key=i > 0 or self.run % 3 > 0) for i in numbers]
+
+    def _row(self, product: int, has_key: bool) -> bytes:
+        chance = random.Random(product)
+        values = [_value(chance, number) for number in range(len(self.fields) - 2)]
+        moved = (product + self.run) // 4 * 2 % 5
+        values[1::6] = [f"{float(price or 0) + moved:.2f}" for price in values[1::6]]
+        values[4::6] = [f"https://shop.example/p/{product}" if has_key else ""] * len(values[4::6])
+        first = str(product) if has_key else ""
+        item = self.items[product % len(self.items)] if self.items else ""
+        record = dict(zip(self.fields, (first, item, *values), strict=False))
+        _pad(record, self.row_bytes)
+        return msgspec.json.encode(record)
+
+
+Rows: TypeAlias = GivenRows | MadeUpRows | Products
+
 _CHANGED_VALUES: dict[str, object] = {
     "empty": "",
     "null": None,
@@ -163,7 +206,7 @@ class Span:
     :param changes: changes of these rows, which are made in order.
     """
 
-    rows: GivenRows | MadeUpRows
+    rows: Rows
     count: int
     changes: tuple[Change, ...] = ()
 
@@ -194,11 +237,17 @@ def _tails(seed: str, fields: tuple[str, ...], row_bytes: int) -> list[bytes]:
 
 def _tail(chance: random.Random, fields: Sequence[str], row_bytes: int) -> bytes:
     record = {name: _value(chance, number) for number, name in enumerate(fields)}
-    padding = row_bytes - len(msgspec.json.encode(record)) - 60
+    _pad(record, row_bytes - 60)
+    return (b"," if record else b"") + msgspec.json.encode(record)[1:]
+
+
+def _pad(record: dict[str, str | None], size: int) -> None:
+    """Make the last value longer, so that the record is encoded in about so many bytes."""
+    padding = size - len(msgspec.json.encode(record))
     if record and padding > 0:
         filler = _COMMENTS[0] * (padding // len(_COMMENTS[0]) + 1)
-        record[fields[-1]] = f"{record[fields[-1]] or ''}{filler[:padding]}"
-    return (b"," if record else b"") + msgspec.json.encode(record)[1:]
+        name, value = record.popitem()
+        record[name] = f"{value or ''}{filler[:padding]}"
 
 
 def _value(chance: random.Random, number: int) -> str | None:
@@ -212,15 +261,16 @@ def _value(chance: random.Random, number: int) -> str | None:
     return chance.choice(_CHOICES[number % 6])
 
 
-def read_table(path: Path | None) -> list[bytes]:
+def read_table(data: str | None) -> list[bytes]:
     """
     Return the encoded rows of a CSV file with a header line, or of a file with one JSON object per line.
 
-    :param path: the user's own table; ``None``: there is none, and so there are no rows.
+    :param data: the setting: the path of the user's own table; else there are no rows.
     :raises ValueError: the file has no rows, or an invalid one.
     """
-    if path is None:
+    if data in (None, PRODUCTS):
         return []
+    path = Path(data)
     if path.suffix.lower() == ".csv":
         with path.open(newline="", encoding="utf-8-sig") as lines:
             rows: list[dict[str, object]] = list(csv.DictReader(lines))

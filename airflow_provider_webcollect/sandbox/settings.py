@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -36,7 +36,11 @@ class Settings:
 
     speed: Positive = _option(1.0, "how many times faster runs are")
     seed: int = _option(1, "decides ids, rows and analytics")
-    data: Path | None = _option(None, "CSV or JSONL file with the rows that runs collect; none: made-up rows")
+    data: str | None = _option(
+        None,
+        "CSV or JSONL file with the rows that runs collect; products: the same products in each run, whose "
+        "prices move; none: made-up rows",
+    )
     tier: Tier = _option("Enterprise", "plan of the account")
     token_lifetime: NotNegative = _option(86399.0, "validity of an access token, seconds")
     refresh_reuse: Reuse = _option(
@@ -85,9 +89,5 @@ def make_settings(values: Mapping[str, Any]) -> Settings:
     unknown = set(values) - {field.name for field in dataclasses.fields(Settings)}
     if unknown:
         raise ValueError(f"unknown setting: {', '.join(sorted(unknown))}")
-    return msgspec.convert(dict(values), Settings, strict=False, dec_hook=lambda kind, value: kind(value))
-
-
-def as_json(settings: Settings) -> dict[str, Any]:
-    """Return settings as plain JSON values, which :func:`make_settings` accepts."""
-    return {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(settings).items()}
+    plain = {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in values.items()}
+    return msgspec.convert(plain, Settings, strict=False)

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.data import BlockCache, read_table
-from airflow_provider_webcollect.sandbox.settings import Settings, as_json, make_settings
+from airflow_provider_webcollect.sandbox.settings import Settings, make_settings
 from airflow_provider_webcollect.sandbox.world import Clock, World
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ class State:
     """The whole state; :meth:`reset` restores its beginning."""
 
     def __init__(self, settings: Settings) -> None:
-        self._initial = make_settings(as_json(settings))
+        self._initial = make_settings(dataclasses.asdict(settings))
         self.reset()
 
     def reset(self) -> None:
@@ -324,10 +324,10 @@ class State:
         :raises ValueError: a name is unknown or a value is invalid.
         :raises OSError: the table cannot be read.
         """
-        settings = make_settings({**as_json(self.settings), **changes})
+        settings = make_settings({**dataclasses.asdict(self.settings), **changes})
         self.world.table = read_table(settings.data)
         self.settings = self.world.settings = settings
-        return as_json(settings)
+        return dataclasses.asdict(settings)
 
     def next_fault(self, path: str) -> Fault | None:
         """Return the planned failure of this request, if any, and count it as used."""

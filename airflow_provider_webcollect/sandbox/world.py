@@ -12,9 +12,12 @@ import msgspec
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.data import (
     DEFAULT_FIELDS,
+    PRODUCTS,
     Change,
     GivenRows,
     MadeUpRows,
+    Products,
+    Rows,
     Span,
     read_table,
 )
@@ -67,7 +70,7 @@ class Execution:
 
     number: int
     lotno: str
-    rows: GivenRows | MadeUpRows
+    rows: Rows
     planned: int
     subtasks: int
     wait: float
@@ -368,13 +371,15 @@ class World:
         if planned is None:
             planned = len(own_rows) or len(task.loop.loop_items) * settings.rows_per_item
         lotno = f"{number:06d}"
-        rows: GivenRows | MadeUpRows
+        seed, items = f"{settings.seed}/{task.task_id}", tuple(task.loop.loop_items)
+        rows: Rows
         if own_rows:
             rows = GivenRows(own_rows)
+        elif settings.data == PRODUCTS:
+            rows = Products(seed, number, task.fields, items, settings.row_bytes)
         else:
-            items = tuple(task.loop.loop_items)
             per_item = max(1, -(-planned // max(1, len(items))))
-            seed = f"{settings.seed}/{task.task_id}/{lotno}"
+            seed = f"{seed}/{lotno}"
             rows = MadeUpRows(seed, lotno, task.fields, items, per_item, settings.row_bytes)
         wait, duration = settings.wait_seconds / settings.speed, settings.run_seconds / settings.speed
         return Execution(number, lotno, rows, planned, len(task.subtask_ids), wait, duration)

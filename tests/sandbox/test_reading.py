@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -155,6 +156,53 @@ def test_a_file_is_what_every_run_collects_and_is_repeated_for_more_rows(
     client.run(demo.TASK_ID)
     assert client.rows(demo.TASK_ID) == rows
     assert client.rows(add(client, 7)) == (rows * 4)[:7]
+
+
+@pytest.mark.webcollect_sandbox(data="products")
+class TestProducts:
+    @staticmethod
+    def runs(client: Client, count: int, **task: Any) -> list[list[dict[str, Any]]]:
+        """The rows of each of the first runs of a task, 40 each."""
+        task_id = add(client, *[40] * count, **task)
+        return [client.rows(task_id, lotno=f"{number:06d}") for number in range(1, count + 1)]
+
+    def test_from_run_to_run_one_is_gone_one_is_new_and_a_quarter_of_the_prices_moves(
+        self, client: Client
+    ) -> None:
+        own = ("id", "url", "price")
+        for before, after in itertools.pairwise(self.runs(client, 8)):
+            kept = [
+                [{k: v for k, v in row.items() if k not in own} for row in rows]
+                for rows in (before[1:], after[:-1])
+            ]
+            assert kept[0] == kept[1]
+            pairs = zip(before[1:], after[:-1], strict=True)
+            assert 9 <= sum(was["price"] != row["price"] for was, row in pairs) <= 10
+
+    def test_each_has_a_key_but_the_first_of_each_third_run(self, client: Client) -> None:
+        runs = self.runs(client, 8)
+        for key in ("id", "url"):
+            without = [[n for n, row in enumerate(rows) if not row[key]] for rows in runs]
+            assert without == [[], [], [0], [], [], [0], [], []]
+            assert len({row[key] for rows in runs for row in rows if row[key]}) == 40 + 7
+
+    def test_tasks_and_seeds_have_others(self, client: Client, start_sandbox: Callable[..., Client]) -> None:
+        same, other = (start_sandbox(data="products", seed=seed, general_rate=100) for seed in (1, 2))
+        found = [self.runs(each, 2) for each in (client, client, same, other)]
+        assert found[0] == found[2]
+        urls = [{row["url"] for rows in runs for row in rows} for runs in (found[0], found[1], found[3])]
+        assert len(set.union(*urls)) == 3 * 41
+
+    def test_their_fields_number_and_size_are_those_asked_for(self, client: Client) -> None:
+        client.control.configure(row_bytes=5000)
+        fields = ["sku", "keyword", "name", "cost", "text"]
+        task_id = add(client, 3, fields=fields)
+        client.control.grow(task_id, 1)
+        rows = client.rows(task_id)
+        assert [list(row) for row in rows] == [fields] * 4
+        assert len({row["sku"] for row in rows}) == 4
+        assert {round(len(json.dumps(row, ensure_ascii=False).encode()), -2) for row in rows} == {5000}
+        assert list(client.rows(add(client, 3, fields=["sku"], loop_items=[]))[0]) == ["sku"]
 
 
 @pytest.mark.parametrize(
