@@ -584,7 +584,7 @@ def clean(location: Any, older_than: float, yes: bool, output: str) -> None:
     if not found:
         _require_landing(location)
     if found or output != "table":
-        show([file._asdict() for file in found], output, LEFTOVERS)
+        show([file._asdict() for file in found], output, LEFTOVERS, whole=yes)
     files = counted(len(found), "file")
     said = "Nothing to remove" if not found else f"Removed {files}" if yes else f"{files}; --yes removes them"
     tell(said)

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from airflow_provider_webcollect.landing.commits import counted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -31,6 +33,8 @@ _GAP = 2
 #: The columns of texts that may be broken between words, and the width that they have at least.
 _WRAPPED = {"name"}
 _NARROW_TEXT = 20
+#: The most rows of a table on a terminal.
+_MOST_ROWS = 20
 #: The columns of numbers that are shares of 1.
 _SHARES = {"succeeded", "filled"}
 #: What a text may have besides letters and signs that are printable everywhere.
@@ -47,14 +51,21 @@ output_option = click.option(
 
 
 def show(
-    rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] = (), *, exactly: bool = False
+    rows: Sequence[Mapping[str, Any]],
+    output: str,
+    columns: Sequence[str] = (),
+    *,
+    exactly: bool = False,
+    whole: bool = False,
 ) -> None:
-    """Print rows to standard output.
+    """Print rows to standard output; a table on a terminal has the first of them.
 
     :param output: ``table``, ``json`` (an array of objects) or ``csv`` (with a header).
     :param columns: the keys of the rows, in order; by default those of the first row.
     :param exactly: whether times are whole, and a table has all columns under their own names; otherwise it
         leaves out those without a value.
+    :param whole: whether a terminal too gets all rows, such as those of a change, which nobody can ask for
+        again.
     """
     columns = columns or [*rows[0]]
     if output == "json":
@@ -72,7 +83,10 @@ def show(
         if len(rows) == 1 and sys.stdout.isatty():
             _print_record(rows[0], shown, exactly)
         elif shown:
-            _print_table(rows, shown, exactly)
+            most = _MOST_ROWS if sys.stdout.isatty() and not whole else len(rows)
+            _print_table(rows[:most], shown, exactly)
+            if more := len(rows[most:]):
+                tell(f"{counted(more, 'more row')}; --output json has all")
 
 
 def as_json(value: Any, *, text: Callable[[Any], str] = str, **form: Any) -> str:

@@ -230,7 +230,7 @@ def _copy_each(
     finally:
         # also if an error or an interrupt has ended it
         if rows:
-            show(rows, output, COPIES)
+            show(rows, output, COPIES, whole=True)
         if len(calls) > 1 and (left := [*calls][len(rows) :]):
             tell(f"Stopped at task {left[0][0]}; not tried: {len(left) - 1}")
     made = len(rows) - len(failed)
@@ -260,7 +260,7 @@ def move(task_id: str, group_id: int, output: str, **sending: Any) -> int:
 def delete(task_ids: list[str], output: str, **sending: Any) -> None:
     """Delete tasks, after a question."""
     _send(endpoints.delete_tasks(task_ids), output, _deletion(task_ids, "task"), **sending)
-    show([{"task": task_id} for task_id in task_ids], output)
+    show([{"task": task_id} for task_id in task_ids], output, whole=True)
 
 
 @task.command()
@@ -386,7 +386,7 @@ def set_params(
     step = {"action_type": action_type, "action_id": action_id, "properties": properties}
     _send(endpoints.update_task_parameters(task_id, actions=[step]), output, **sending)
     rows = [{"task": task_id, "action_id": action_id, "property": pair["name"]} for pair in properties]
-    show(rows, output)
+    show(rows, output, whole=True)
 
 
 @task.command("replace-urls")
@@ -442,7 +442,7 @@ def start(task_id: str, subtask_ids: list[str], dry_run: bool, output: str, **wh
                 _show_calls([call], output)
                 return 0
             client.send(call)
-    show([{"task": task_id, "sub_task": each} for each in idle], output, ("sub_task", "task"))
+    show([{"task": task_id, "sub_task": each} for each in idle], output, ("sub_task", "task"), whole=True)
     tell(f"Started: {len(idle)}; {len(wanted) - len(idle)} ran already")
     return int(not wanted)
 
@@ -477,7 +477,7 @@ def delete_groups(group_ids: list[Any], output: str, **sending: Any) -> None:
     """
     question = _deletion(group_ids, "task group")
     _send(endpoints.delete_task_groups(group_ids), output, question, **sending)
-    show([{"group": group_id} for group_id in group_ids], output)
+    show([{"group": group_id} for group_id in group_ids], output, whole=True)
 
 
 @click.group()

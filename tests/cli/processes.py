@@ -102,3 +102,18 @@ class Started:
         if self._keyboard >= 0:
             os.close(self._keyboard)
             self._keyboard = -1
+
+
+def on_terminal(*arguments: object) -> tuple[int, str]:
+    """Run a command whose output and errors are both a terminal's; return its exit code and what is shown."""
+    keyboard, screen = pty.openpty()
+    termios.tcsetwinsize(screen, (30, 120))
+    command = [WEBCOLLECT, *map(str, arguments)]
+    process = subprocess.Popen(command, stdin=screen, stdout=screen, stderr=screen)
+    os.close(screen)
+    pieces = []
+    # a terminal whose program has ended gives EIO
+    with contextlib.suppress(OSError), os.fdopen(keyboard, "rb", buffering=0) as reader:
+        while piece := reader.read(65536):
+            pieces.append(piece)
+    return process.wait(PATIENCE), b"".join(pieces).decode().replace("\r\n", "\n")

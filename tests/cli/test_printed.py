@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.sandbox import Sandbox
 from tests.cli.conftest import Run
+from tests.cli.processes import on_terminal
 from tests.landing.loading.databases import Landing
 
 pytestmark = pytest.mark.usefixtures("connected")
@@ -61,6 +64,42 @@ class TestJson:
     def test_what_is_not_json_is_no_option(self, run: Run, tmp_path: Path) -> None:
         checks = '{"rows": {"min_of_usual": NaN}}'
         run("land", "t", tmp_path / "x", "--checks", checks).refused(2, "is no JSON: NaN")
+
+
+class TestRows:
+    """How many rows of a table are shown: twenty on a terminal, all of them elsewhere."""
+
+    def test_a_terminal_gets_twenty_and_is_told_how_to_get_all(
+        self, run: Run, sandbox: Sandbox, tmp_path: Path
+    ) -> None:
+        rows = [{"id": str(index)} for index in range(120)]
+        task = sandbox.control.add_task(rows=rows, lots=[120], subtasks=22)["task_id"]
+        folder = tmp_path / "landed"
+        assert run("land", task, folder).code == 0
+        for command, count in (
+            (["landing", "latest", folder, "--key", "id"], 120),
+            (["landing", "sql", folder, "from landing"], 120),
+            (["subtasks", task], 22),
+        ):
+            _, *shown, last = on_terminal(*command)[1].splitlines()
+            assert last == f"{count - 20:,} more rows; --output json has all"
+            assert len([line for line in shown if not line.startswith("Left out")]) == 20
+            assert len(run(*command).out.splitlines()) == 1 + count
+            assert len(run(*command, "-o", "json").json) == count
+
+    def test_what_a_change_has_made_is_shown_whole(self, run: Run, sandbox: Sandbox, tmp_path: Path) -> None:
+        ids = [sandbox.control.add_task(lots=[1], subtasks=1)["task_id"] for _ in range(21)]
+        folder = tmp_path / "landed"
+        assert run("land", ids[0], folder).code == 0
+        for index in range(1, 22):
+            (folder / f"part-{index:05}-0badcafe.jsonl").write_text("left")
+        for command in (
+            ["task", "copy", *ids],
+            ["task", "delete", "--yes", *ids],
+            ["landing", "clean", folder, "--older-than", "0s", "--yes"],
+        ):
+            _, shown = on_terminal(*command)
+            assert len(re.findall(r"^[\w.-]{25,36} *", shown, re.MULTILINE)) == 21, shown
 
 
 @pytest.mark.parametrize(
