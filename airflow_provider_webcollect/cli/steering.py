@@ -290,7 +290,8 @@ def actions(task_ids: list[str], action_types: tuple[str, ...], output: str, **w
         for task_id, steps in found.items()
         for each in steps
     ]
-    show(rows, output, ACTIONS)
+    if found or output != "table":
+        show(rows, output, ACTIONS)
     known = {task_id.lower() for task_id in found}
     unknown = [task_id for task_id in task_ids if task_id.lower() not in known]
     if unknown:

@@ -69,7 +69,9 @@ def status(task_ids: tuple[str, ...], output: str, **where: Any) -> int:
         names = {} if task_ids else _recent_tasks(client)
         ids = list(dict.fromkeys(task_ids or names))
         found = all_task_statuses(client, ids, access.connection.status_batch_size)
-    show([status_row(task_id, found.get(task_id), names.get(task_id)) for task_id in ids], output, STATUS)
+    rows = [status_row(task_id, found.get(task_id), names.get(task_id)) for task_id in ids]
+    if found or not task_ids or output != "table":
+        show(rows, output, STATUS)
     if unknown := [task_id for task_id in dict.fromkeys(task_ids) if task_id not in found]:
         tell(f"The service does not know {', '.join(unknown)}.")
     return int(bool(unknown))
@@ -212,7 +214,8 @@ def follow(task_ids: tuple[str, ...], is_next: bool, every: float, output: str, 
                         tell(line)
             if len(ends) < len(ids):
                 time.sleep(every)
-    show([status_row(task_id, seen.get(task_id)) for task_id in ids], output, STATUS)
+    if seen or output != "table":
+        show([status_row(task_id, seen.get(task_id)) for task_id in ids], output, STATUS)
     failed = {task_id: ended for task_id, ended in ends.items() if ended.outcome is not Outcome.DONE}
     for task_id, ended in failed.items():
         why = f"no run within {MISSING_TIMEOUT:.0f} s; is its id right?"

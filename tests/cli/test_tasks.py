@@ -73,6 +73,14 @@ def test_a_task_that_the_service_does_not_know_is_shown_with_its_id_alone_and_th
     assert (other["task"], other["status"]) == (known, "Finished")
 
 
+@pytest.mark.parametrize("command", ["status", "task actions"])
+def test_of_tasks_that_the_service_does_not_know_a_table_says_nothing_but_that(
+    run: Run, command: str
+) -> None:
+    run(*command.split(), "one", "two").refused(1, "The service does not know one, two.")
+    assert len(run(*command.split(), "one", "two", "-o", "json").json) == (2 if command == "status" else 0)
+
+
 def test_more_tasks_than_a_query_may_name_are_asked_for_in_several(
     run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
