@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from airflow_provider_webcollect.cli.output import log_to_stderr
 from airflow_provider_webcollect.hooks.connection import WebCollectConnection, read_connection
 from airflow_provider_webcollect.hooks.connection_fields import FIELDS
+from airflow_provider_webcollect.landing.errors import ExtraMissing
 from airflow_provider_webcollect.landing.options import check_location, connection_of, locate
 from airflow_provider_webcollect.landing.tables import is_iceberg_name, is_iceberg_table
 from airflow_provider_webcollect.service.call import ClientContext, make_context
@@ -140,8 +141,9 @@ def connect(conn_id: str | None, url: str | None, *, patient: bool = False) -> S
 
     :param patient: whether the command goes on for long, and does not give up soon if the service cannot be
         reached.
-    :raises UsageError: if both are on the command line, the URL has no scheme, or Airflow is not installed.
-    :raises ConnectionIncomplete: if Airflow has no such connection, or it has no host.
+    :raises UsageError: if both are on the command line, or the URL has no scheme.
+    :raises ExtraMissing: if Airflow is not installed.
+    :raises ConnectionIncomplete: if Airflow cannot start, or has no such connection, or it has no host.
     :raises InvalidArgument: naming the field, if a field of the connection is invalid.
     """
     context = click.get_current_context()
@@ -180,12 +182,12 @@ def use_airflow() -> None:
     try:
         import airflow.settings  # noqa: F401  # configures logging
     except ImportError as error:
-        raise click.UsageError(
+        raise ExtraMissing(
             f"Airflow's connections need apache-airflow, which cannot be imported here ({error}); --url goes "
             "without it, as do credentials of the storage in the environment"
         ) from error
     except Exception as error:  # its text may hold the password of Airflow's database
-        raise click.UsageError(
+        raise ConnectionIncomplete(
             f"Airflow cannot start with its configuration ({type(error).__name__}); --url goes without it"
         ) from None
     log_to_stderr()

@@ -50,7 +50,7 @@ from airflow_provider_webcollect.landing.tables import (
 )
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.client import Client
-from airflow_provider_webcollect.service.errors import Stopped
+from airflow_provider_webcollect.service.errors import InvalidArgument, Stopped
 from airflow_provider_webcollect.service.pauses import Stop, first_done, in_background
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
     try:
         return None if value is None else json.loads(value, parse_constant=refuse)
     except ValueError as error:
-        raise click.BadParameter(f"{value!r} is no JSON: {error}.") from error
+        raise InvalidArgument(str(option.name), value, f"it must be JSON: {error}") from error
 
 
 @click.command()
@@ -478,7 +478,7 @@ def sql(location: Any, query: str, new_only: bool, since: int | None, output: st
     try:
         _show_relation(relation.query("landing", query), output)
     except duckdb.Error as error:
-        raise click.UsageError(str(error)) from error
+        raise InvalidArgument("query", query, str(error)) from error
 
 
 def _show_relation(found: DuckDBPyRelation | None, output: str) -> None:
@@ -560,7 +560,7 @@ def history(location: Any, key: tuple[str, ...], compare: tuple[str, ...], outpu
 def _age(context: click.Context, option: click.Parameter, value: str) -> float:
     """Return an age such as ``12h`` in seconds."""
     if not (found := re.fullmatch(r"(\d+)([smhd])", value)):
-        raise click.BadParameter(f"{value!r} is no age such as 90m, 12h or 2d.")
+        raise InvalidArgument(str(option.name), value, "it must be an age such as 90m, 12h or 2d")
     return float(found[1]) * _SECONDS[found[2]]
 
 

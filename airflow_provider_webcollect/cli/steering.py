@@ -12,7 +12,7 @@ from airflow_provider_webcollect.cli.connecting import connect, connection_optio
 from airflow_provider_webcollect.cli.output import as_json, ask, output_option, show, tell
 from airflow_provider_webcollect.landing.commits import counted
 from airflow_provider_webcollect.service import endpoints, validation
-from airflow_provider_webcollect.service.errors import NotFound, RequestRejected, TaskBusy
+from airflow_provider_webcollect.service.errors import InvalidArgument, NotFound, RequestRejected, TaskBusy
 from airflow_provider_webcollect.service.models import (
     Action,
     ActionType,
@@ -40,11 +40,11 @@ NAMED = 5
 APP = ("app_name", "status", "namespace", "version", "missing_secrets")
 
 
-def _lines(data: bytes) -> list[str]:
+def _lines(data: bytes, parameter: click.Parameter, file: str) -> list[str]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise click.BadParameter(f"it must be UTF-8 ({error.reason}).") from None
+        raise InvalidArgument(str(parameter.name), file, f"it must be UTF-8 ({error.reason})") from None
     # not `splitlines`, for which form feeds and others end a line too
     return [line.rstrip("\r\n") for line in io.StringIO(text)]
 
@@ -55,10 +55,10 @@ def _ids(context: click.Context, parameter: click.Parameter, values: Sequence[st
     for value in values:
         if value != "-":
             ids.append(value.strip())
-        elif piped := [*filter(None, map(str.strip, _lines(sys.stdin.buffer.read())))]:
+        elif piped := [*filter(None, map(str.strip, _lines(sys.stdin.buffer.read(), parameter, value)))]:
             ids += piped
         else:
-            raise click.BadParameter("there are no ids on standard input.")
+            raise InvalidArgument(str(parameter.name), value, "there are no ids on standard input")
     ids = list(dict.fromkeys(ids))
     return validation.texts(str(parameter.name), ids, may_be_empty=not parameter.required)
 
@@ -68,9 +68,10 @@ def _values(context: click.Context, parameter: click.Parameter, file: BinaryIO |
     if file is None:
         return []
     data = file.read()
-    if file is not sys.stdin.buffer:  # that is still asked whether it is a terminal
-        file.close()
-    return _lines(data)
+    if file is sys.stdin.buffer:  # that is still asked whether it is a terminal
+        return _lines(data, parameter, "-")
+    file.close()
+    return _lines(data, parameter, file.name)
 
 
 def _properties(
@@ -80,7 +81,7 @@ def _properties(
     for value in values:
         name, separator, text = value.partition("=")
         if not (name and separator):
-            raise click.BadParameter(f"{value!r} is not of the form NAME=VALUE.")
+            raise InvalidArgument(str(parameter.name), value, "it must be of the form NAME=VALUE")
         pairs.append({"name": name, "value": text})
     return pairs
 

@@ -130,7 +130,7 @@ class TestService:
         wrong = "nothing://airflow:the-password@host/airflow"
         monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", wrong)
         ended = start("capacity", "--conn-id", "any")
-        assert ended.end() == 2
+        assert ended.end() == 3
         assert ended.err.splitlines()[-1].startswith("Error: Airflow cannot start with its configuration (")
         assert "Traceback" not in ended.err
         assert "the-password" not in ended.err + ended.out

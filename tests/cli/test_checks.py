@@ -130,7 +130,7 @@ class TestDecisions:
 @pytest.mark.parametrize(
     ("checks", "message"),
     [
-        ("{price", "'{price' is no JSON"),
+        ("{price", "--checks is '{price'; it must be JSON"),
         ('{"rows": {"min": 0}}', "Error: --checks['rows']['min'] is 0; it must be an integer of 1 or more"),
         ('{"row": {}}', "'row'; its keys can be rows, columns, new_columns, missing_columns"),
     ],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,6 +128,32 @@ def test_a_wrong_argument_is_named_and_nothing_is_sent(
     words = [str(tmp_path / word) if word.isupper() else word for word in shlex.split(command)]
     run(*words).refused(2, named)
     assert sandbox.control.requests() == []
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("task set-loop t a --type TextList --file LATIN", "--file is 'LATIN'; it must be UTF-8"),
+        ("task delete - --yes", "TASK is '-'; there are no ids on standard input"),
+        ("task set-params t a TextToSet", "NAME=VALUE is 'TextToSet'; it must be of the form NAME=VALUE"),
+        ("land t FOLDER --checks {price", "--checks is '{price'; it must be JSON: "),
+        ("landing clean FOLDER --older-than 1w", "--older-than is '1w'; it must be an age such as 90m"),
+        (
+            "capacity --conn-id any",
+            "Airflow's connections need apache-airflow, which cannot be imported here",
+        ),
+    ],
+)
+def test_what_is_wrong_in_what_a_command_is_given_is_said_without_its_usage(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, said: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "airflow.settings", None)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
+    (tmp_path / "LATIN").write_bytes("bücher".encode("latin-1"))
+    monkeypatch.chdir(tmp_path)
+    ended = run(*shlex.split(command))
+    ended.refused(2)
+    assert ended.err.startswith(f"Error: {said}")
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,9 @@ class TestSql:
 
     @pytest.mark.parametrize("query", ["selec", "select * from nowhere", "from landing select nothing"])
     def test_a_wrong_query_is_wrong_usage(self, run: Run, landed: Path, query: str) -> None:
-        run("landing", "sql", landed, query).refused(2, query.split()[-1])
+        ended = run("landing", "sql", landed, query)
+        ended.refused(2, query.split()[-1])
+        assert ended.err.startswith(f"Error: QUERY is {query!r}; ")
 
     @pytest.mark.parametrize(
         ("query", "table", "rows"),

@@ -63,7 +63,7 @@ class TestJson:
 
     def test_what_is_not_json_is_no_option(self, run: Run, tmp_path: Path) -> None:
         checks = '{"rows": {"min_of_usual": NaN}}'
-        run("land", "t", tmp_path / "x", "--checks", checks).refused(2, "is no JSON: NaN")
+        run("land", "t", tmp_path / "x", "--checks", checks).refused(2, "it must be JSON: NaN")
 
 
 class TestRows:

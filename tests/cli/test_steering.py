@@ -223,7 +223,7 @@ class TestDelete:
         self, run: Run, sandbox: Sandbox, pipe: Callable[[str], None]
     ) -> None:
         pipe("\n")
-        run("task", "delete", "-", "--yes").refused(2, "'TASK...': there are no ids on standard input.")
+        run("task", "delete", "-", "--yes").refused(2, "TASK is '-'; there are no ids on standard input")
         assert sandbox.control.requests() == []
 
     @pytest.mark.parametrize(
