@@ -12,7 +12,13 @@ from airflow_provider_webcollect.cli.connecting import connect, connection_optio
 from airflow_provider_webcollect.cli.output import as_json, ask, output_option, show, tell
 from airflow_provider_webcollect.landing.commits import counted
 from airflow_provider_webcollect.service import endpoints, validation
-from airflow_provider_webcollect.service.errors import InvalidArgument, NotFound, RequestRejected, TaskBusy
+from airflow_provider_webcollect.service.errors import (
+    InvalidArgument,
+    NotFound,
+    RequestRejected,
+    TaskBusy,
+    only_a_key,
+)
 from airflow_provider_webcollect.service.models import (
     Action,
     ActionType,
@@ -432,8 +438,10 @@ def start(task_id: str, subtask_ids: list[str], dry_run: bool, output: str, **wh
     """
     validation.text("task_id", task_id)
     access = connect(**where)
+    is_blind = access.connection.credentials.key_only
+    if is_blind and not subtask_ids:
+        raise only_a_key("a look for the sub-tasks", "start_subtasks", "name them with --subtask")
     with access.client() as client:
-        is_blind = subtask_ids and access.connection.credentials.key_only
         found = [] if is_blind else all_subtasks(client, task_id)
         wanted = subtask_ids or [each.sub_task_id for each in found]
         active = active_subtask_ids(found)

@@ -13,9 +13,9 @@ from airflow_provider_webcollect.common import WebCollectTaskOperator, check_now
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import (
-    ConnectionIncomplete,
     InvalidArgument,
     OutcomeUnknown,
+    only_a_key,
     unknown_outcome,
 )
 from airflow_provider_webcollect.service.models import SubTask, TaskState, active_subtask_ids
@@ -124,14 +124,12 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
     def _check_credentials(self, hook: WebCollectHook) -> None:
         """Raise if the arguments need the status and the connection has no credential for that query."""
-        what = '`sub_task_ids="all"`' if self.sub_task_ids == ALL else "`wait_for_completion=True`"
-        if hook.connection.credentials.key_only and (self.sub_task_ids == ALL or self.wait_for_completion):
-            raise ConnectionIncomplete(
-                f"the connection has only an API key, and {what} takes an access token too: add "
-                "`refresh_token` (or login and password) to the connection, or set its extra "
-                "`api_key_everywhere` if the account's key is taken everywhere",
-                endpoint="start_subtasks",
-            )
+        if not hook.connection.credentials.key_only:
+            return
+        if self.sub_task_ids == ALL:
+            raise only_a_key('`sub_task_ids="all"`', "start_subtasks", "list their ids")
+        if self.wait_for_completion:
+            raise only_a_key("`wait_for_completion=True`", "start_subtasks", "leave it out")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Start the idle sub-tasks, or find the start of an earlier attempt; then wait if requested."""

@@ -39,6 +39,7 @@ from airflow_provider_webcollect.service.errors import (
     TokenUnavailable,
     TooManyRequests,
     WebCollectError,
+    only_a_key,
     spelling_of_code,
 )
 from airflow_provider_webcollect.service.pauses import Notice, RateLimiters, shared_rate_limiters
@@ -282,12 +283,7 @@ def _token(call: Call[Any], sender: Sender, rejected: str | None) -> str | None:
     if credentials.can_get_tokens:
         return sender.authorize(rejected)
     if credentials.api_key:
-        raise ConnectionIncomplete(
-            "the connection has only an API key, and this operation takes an access token: add "
-            "`refresh_token` (or login and password) to the connection, or set its extra "
-            "`api_key_everywhere` if the account's key is taken everywhere",
-            endpoint=call.endpoint.name,
-        )
+        raise only_a_key("this operation", call.endpoint.name, call.endpoint.with_key)
     raise ConnectionIncomplete(
         "the connection has no credential: set its extra `refresh_token`, `access_token` or `api_key`, or "
         "its login and password",

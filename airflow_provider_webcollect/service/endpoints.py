@@ -72,6 +72,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     :param number: the endpoint's number in the contract.
     :param name: the operation's name, which is also the hook's method.
     :param path: the path below the base URL; ``{app_id}`` is replaced by percent-encoded segments.
+    :param with_key: what goes with an API key alone instead, if this takes a token; empty for nothing.
     :param tiers: the plans that include the operation; empty means all, None that the contract does not say.
     :param errors: the error codes that the contract names for the operation.
     """
@@ -83,6 +84,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     credential: Credential = Credential.TOKEN
     retry: Retry = Retry.SAFE
     rate_limit: RateLimit = RateLimit.GENERAL
+    with_key: str = ""
     tiers: tuple[str, ...] | None = TEAM_UP
     errors: tuple[str, ...] = ()
 
@@ -196,7 +198,7 @@ START_SUBTASKS = Endpoint(
 GET_RUNNING_COUNTS = Endpoint(
     16, "get_running_counts", "GET", "/cloudextraction/task/stats", tiers=("Enterprise",)
 )
-READ_DATA = Endpoint(17, "read_data", "GET", "/data/all", tiers=ALL_PAID)
+READ_DATA = Endpoint(17, "read_data", "GET", "/data/all", with_key="read one batch (`lotno`)", tiers=ALL_PAID)
 READ_BATCH_DATA = Endpoint(
     18, "read_batch_data", "GET", "/data/lotno/all", credential=Credential.KEY_OR_TOKEN, tiers=ALL_PAID
 )

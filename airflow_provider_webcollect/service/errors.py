@@ -114,6 +114,21 @@ class ConnectionIncomplete(WebCollectError):
     unsent = True
 
 
+def only_a_key(what: str, endpoint: str, instead: str = "") -> ConnectionIncomplete:
+    """Return the error for what a connection that has only an API key cannot do.
+
+    :param endpoint: the operation.
+    :param instead: what does go with the key; empty for nothing.
+    """
+    add = f"{instead}, or add" if instead else "add"
+    return ConnectionIncomplete(
+        f"the connection has only an API key, and {what} takes an access token: {add} `refresh_token` (or "
+        "login and password) to the connection, or set its extra `api_key_everywhere` if the account's key "
+        "is taken everywhere",
+        endpoint=endpoint,
+    )
+
+
 class Stopped(WebCollectError):
     """The task that made the call has ended; nothing was sent."""
 

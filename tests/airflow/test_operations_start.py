@@ -382,16 +382,23 @@ class TestAnApiKeyAlone:
         assert store == {}
 
     @pytest.mark.parametrize(
-        ("arguments", "what"),
+        ("arguments", "what", "instead"),
         [
-            ({"sub_task_ids": "all"}, '`sub_task_ids="all"`'),
-            ({"wait_for_completion": True}, "`wait_for_comp"),
+            ({"sub_task_ids": "all"}, '`sub_task_ids="all"`', "list their ids"),
+            ({"wait_for_completion": True}, "`wait_for_completion=True`", "leave it out"),
         ],
     )
     def test_what_takes_a_token_is_refused_before_anything_is_sent(
-        self, sandbox: Sandbox, starter: Starter, given: Any, arguments: dict[str, Any], what: str
+        self,
+        sandbox: Sandbox,
+        starter: Starter,
+        given: Any,
+        arguments: dict[str, Any],
+        what: str,
+        instead: str,
     ) -> None:
-        with pytest.raises(AirflowFailException, match=f"the connection has only an API key, and {what}"):
+        said = f"has only an API key, and {what} takes an access token: {instead}, or add `refresh_token`"
+        with pytest.raises(AirflowFailException, match=said):
             starter.start(**{**given, **arguments})
         assert sandbox.control.requests() == []
 

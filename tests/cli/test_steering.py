@@ -340,7 +340,9 @@ class TestStart:
         assert run("task", "start", idle, "--subtask", first, "-o", "json").json == [
             {"task": idle, "sub_task": first}
         ]
-        assert run("task", "start", idle).code == 3
+        run("task", "start", idle).refused(
+            3, "the connection has only an API key, and", "name them with --subtask, or add `refresh_token`"
+        )
 
     def test_a_task_without_sub_tasks_is_the_answer_no(self, run: Run, sandbox: Sandbox, idle: str) -> None:
         answer = b'{"data": [], "requestId": "1"}'

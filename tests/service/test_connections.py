@@ -79,6 +79,8 @@ class TestCredentials:
                     client.send(call)
                 assert "`api_key_everywhere`" in str(refusal.value)
                 assert refusal.value.endpoint == call.endpoint.name
+                # what goes with the key instead
+                assert ("`lotno`" in str(refusal.value)) is (call.endpoint is endpoints.READ_DATA)
         assert sandbox.control.requests() == []
 
     @pytest.mark.parametrize(
