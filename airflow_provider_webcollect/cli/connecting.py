@@ -154,8 +154,9 @@ def connect(conn_id: str | None, url: str | None, *, patient: bool = False) -> S
             raise click.UsageError(f"{origin} must begin with https:// or http://")
         context.meta[FIELD_NAMES] = _field_names(origin, lambda name: f"{PREFIX}{name.upper()}")
         context.meta[HINT] = (
-            f"Without Airflow, the connection is the environment: login and password are {PREFIX}USERNAME "
-            f"and {PREFIX}PASSWORD, and the extra `refresh_token` is {PREFIX}REFRESH_TOKEN, as others are."
+            f"Without Airflow, the connection is the environment: its host is {origin}, login and password "
+            f"are {PREFIX}USERNAME and {PREFIX}PASSWORD, and an extra such as `refresh_token` is "
+            f"{PREFIX}REFRESH_TOKEN."
         )
         access = _without_airflow(url, origin)
     elif is_option:

@@ -410,7 +410,7 @@ def _show_runs(runs: Sequence[RunProfile], output: str) -> None:
 def accept(location: Any, run: str | None, output: str) -> None:
     """Land rows that have failed their checks, as they are.
 
-    RUN is the id of the Airflow run that has read them; without it, those of the only one that there is. They
+    RUN is the id of the run that has read them; without it, those of the only one that there is. They
     become a commit of their own: what loads the commits since its last one loads them too.
     """
     _show_reviewed(review.accept(location, run), output)
@@ -424,7 +424,7 @@ def accept(location: Any, run: str | None, output: str) -> None:
 def discard(location: Any, run: str, yes: bool, output: str) -> None:
     """Leave out rows that have failed their checks for good.
 
-    RUN is the id of the Airflow run that has read them. The next run goes on behind them; the manifest says
+    RUN is the id of the run that has read them. The next run goes on behind them; the manifest says
     how many they were. Rows of `--mode full` are only deleted, and the next run reads the source again.
     """
     if not yes:

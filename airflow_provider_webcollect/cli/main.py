@@ -23,8 +23,6 @@ from airflow_provider_webcollect.landing.errors import (
     NothingLanded,
 )
 from airflow_provider_webcollect.service.errors import (
-    ConnectionIncomplete,
-    CredentialError,
     InvalidArgument,
     WebCollectError,
     unknown_outcome,
@@ -116,7 +114,7 @@ def _run(arguments: list[str]) -> int:
         if context is None or (found := _exit_code(error)) is None:
             raise
         tell(f"Error: {_said(error, context, _called(arguments))}")
-        if HINT in context.meta and isinstance(error, ConnectionIncomplete | CredentialError):
+        if HINT in context.meta and isinstance(error, WebCollectError) and "the connection" in str(error):
             tell(context.meta[HINT])
         return found
     return code if isinstance(code, int) else 0
@@ -134,14 +132,23 @@ def _called(words: Sequence[str]) -> click.Command:
 def _said(error: Exception, context: click.Context, command: click.Command) -> str:
     """Return an error's message; an argument has the name that a person types."""
     if not isinstance(error, InvalidArgument):
-        return str(error)
+        return _options_as_typed(str(error), command)
     called, place = context.meta.get(FIELD_NAMES, {}).get(error.name), error.place
     for each in command.params:
         if each.name == error.name:
             # of an option that is given several times, the value says which one it is
             is_one = each.nargs == 1 and not getattr(each, "multiple", False)
             called, place = _typed(each), place if is_one else ""
-    return f"{called}{place} is {error.value}; {error.rule}" if called else str(error)
+    said = f"{called}{place} is {error.value}; {error.rule}" if called else str(error)
+    return _options_as_typed(said, command)
+
+
+def _options_as_typed(said: str, command: click.Command) -> str:
+    """Return a message in which ``mode='full'``, an argument in Python, is the option ``--mode full``."""
+    for each in command.params:
+        for value in getattr(each.type, "choices", ()):
+            said = said.replace(f"{each.name}='{value}'", f"{_typed(each)} {value}")
+    return said
 
 
 def _typed(parameter: click.Parameter) -> str:

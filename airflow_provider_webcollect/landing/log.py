@@ -50,8 +50,8 @@ def unless_beaten(folder: Folder) -> Iterator[None]:
         yield
     except Conflict:
         log.warning(
-            "Another landing has committed to %s meanwhile, so this one begins again; `max_active_runs=1` "
-            "spares that.",
+            "Another landing has committed to %s meanwhile, so this one begins again; one landing at a time "
+            "spares that (in a DAG, `max_active_runs=1`).",
             folder.root,
         )
 

@@ -38,7 +38,7 @@ def make_plan(job: Job, state: Manifest | None, staged: Iterable[Commit]) -> lis
         elif job.options.mode == "full" and job.options.if_exists == "fail":
             raise DestinationTaken(
                 f"{job.folder.root} holds what {state.run} landed; land with mode='incremental', which adds "
-                "what is new, or give every run its own destination (with {{ run_id }} in it, say), or "
+                "what is new, or give every run its own destination (in a DAG, with {{ run_id }} in it), or "
                 "land with if_exists='skip' or if_exists='overwrite'"
             )
         elif job.options.mode == "full" and job.options.if_exists == "skip":

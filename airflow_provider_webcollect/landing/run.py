@@ -246,7 +246,7 @@ def _refusal(job: Job, rows: int, failed: Sequence[CheckOutcome]) -> ChecksFaile
     ways = (
         f"; the {counted(rows, 'row')} that were read stay staged there. `webcollect landing accept {where}` "
         f"lands them as they are, `webcollect landing discard {where} {run_id}` leaves them out; or change "
-        "`checks` and clear the task"
+        "`checks` and land again (in a DAG, clear the task)"
         if rows
         else ""
     )

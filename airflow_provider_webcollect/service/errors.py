@@ -138,7 +138,7 @@ class Stopped(WebCollectError):
 class FileUnreadable(WebCollectError):
     """A file that is to be sent exists and cannot be read now, such as one on a storage in trouble."""
 
-    advice = "Let the task retry; if that does not help, check the storage."
+    advice = "Try again; if that does not help, check the storage."
 
 
 class TransportError(WebCollectError):

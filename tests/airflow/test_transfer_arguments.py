@@ -153,7 +153,9 @@ class TestNamesOfPartitions:
             check_partition(partition)
 
     def test_the_error_says_what_to_give_instead_of_a_run_id(self) -> None:
-        with pytest.raises(InvalidArgument, match=r"run ids hold: give the day of the run \(such as dt=\{\{"):
+        with pytest.raises(
+            InvalidArgument, match=r"run ids hold: give the day of the run \(in a DAG, dt=\{\{"
+        ):
             check_partition("run=scheduled__2026-01-01T00:00:00+00:00")
 
 

@@ -175,6 +175,6 @@ def test_without_a_credential_to_renew_it_a_refresh_is_refused(
     run("token", "refresh").refused(
         3,
         "the connection has nothing to obtain an access token with",
-        "the extra `refresh_token` is WEBCOLLECT_REFRESH_TOKEN",
+        "an extra such as `refresh_token` is WEBCOLLECT_REFRESH_TOKEN",
     )
     assert renewals(sandbox) == 0

@@ -85,7 +85,14 @@ class TestDecisions:
             "columns.price.filled: filled in 0 % of 40 rows",
             f"`webcollect landing accept {folder}`",
             f"`webcollect landing discard {folder} bad`",
+            "or change `checks` and land again",
         )
+
+    def test_the_same_command_with_other_checks_lands_what_was_read(
+        self, failed: Ended, land: Callable[..., Ended], sandbox: Sandbox, run: Run, task: str, folder: Path
+    ) -> None:
+        assert land("bad", "--checks", "{}").code == 0
+        assert run("landing", "cat", folder).lines == sandbox.control.true_rows(task)
 
     def test_accepted_rows_are_landed(
         self, sandbox: Sandbox, run: Run, failed: Ended, task: str, folder: Path

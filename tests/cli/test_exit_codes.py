@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -72,9 +73,9 @@ def test_the_version_is_that_of_the_package(run: Run) -> None:
         ("land t FOLDER --format csv --compression snappy", "--compression is 'snappy'"),
         (
             "land t FOLDER --mode incremental --if-exists skip",
-            "--if-exists is 'skip'; it goes with mode='full' alone",
+            "--if-exists is 'skip'; it goes with --mode full alone",
         ),
-        ("land t FOLDER --on-reset full", "--on-reset is 'full'; it goes with mode='incremental' alone"),
+        ("land t FOLDER --on-reset full", "--on-reset is 'full'; it goes with --mode incremental alone"),
         ("land t FOLDER --partition today", "--partition"),
         ("land t FOLDER --page-size 1001", "--page-size"),
         ("land t FOLDER --max-part-bytes 0", "--max-part-bytes"),
@@ -197,9 +198,24 @@ def test_wrong_credentials_are_refused_and_named(
     assert ("works once" in ended.err) is ("REFRESH_TOKEN" in wrong)
     assert ("Put the right login and password into the connection" in ended.err) is ("PASSWORD" in wrong)
     assert ended.err.splitlines()[-1] == (
-        "Without Airflow, the connection is the environment: login and password are WEBCOLLECT_USERNAME and "
-        "WEBCOLLECT_PASSWORD, and the extra `refresh_token` is WEBCOLLECT_REFRESH_TOKEN, as others are."
+        "Without Airflow, the connection is the environment: its host is the environment variable "
+        "WEBCOLLECT_URL, login and password are WEBCOLLECT_USERNAME and WEBCOLLECT_PASSWORD, and an extra "
+        "such as `refresh_token` is WEBCOLLECT_REFRESH_TOKEN."
     )
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"kind": "drop", "times": None}, "raise the connection extras `read_timeout`"),
+        ({"kind": "raw", "times": None, "body": b"<html>"}, "the connection's host is probably not the"),
+    ],
+)
+def test_what_an_error_advises_on_the_connection_is_told_without_airflow(
+    run: Run, sandbox: Sandbox, no_pauses: list[float], fault: dict[str, Any], said: str
+) -> None:
+    sandbox.control.fail("/cloudextraction/task/stats", **fault)
+    run("capacity").refused(4, said, "Without Airflow, the connection is the environment: its host is ")
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ INCREMENTAL = ("--mode", "incremental", "--late-rows-delay", 0)
             [],
             [],
             None,
-            ["land with mode='incremental', which adds", "or land with if_exists='skip' or if_exists='o"],
+            ["land with --mode incremental, which adds", "or land with --if-exists skip or --if-exists o"],
         ),
         ([], ["--if-exists", "skip"], 0, []),
         ([], ["--if-exists", "overwrite"], 405, []),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import airflow_provider_webcollect
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.sandbox import Sandbox
 from tests.cli.conftest import Run
@@ -100,6 +103,23 @@ class TestRows:
         ):
             _, shown = on_terminal(*command)
             assert len(re.findall(r"^[\w.-]{25,36} *", shown, re.MULTILINE)) == 21, shown
+
+
+def texts(module: Path) -> Iterator[str]:
+    """Yield the texts of a module that are no docstrings."""
+    tree = ast.parse(module.read_text())
+    docstrings = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in docstrings:
+            yield each.value
+
+
+@pytest.mark.parametrize("package", ["cli", "landing", "service", "waiting"])
+def test_what_only_airflow_has_is_named_as_such_where_a_command_may_say_it(package: str) -> None:
+    modules = (Path(airflow_provider_webcollect.__file__).parent / package).rglob("*.py")
+    means = re.compile(r"clear the task|let the task|XCom|max_active_runs|{{ |object_storage_conn_id", re.I)
+    found = [f"{each.name}: {text}" for each in modules for text in texts(each) if means.search(text)]
+    assert [each for each in found if "in a DAG, " not in each] == []
 
 
 @pytest.mark.parametrize(

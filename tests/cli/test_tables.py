@@ -63,7 +63,7 @@ def test_what_is_no_table_format_or_does_not_go_with_it_is_wrong_usage(
 ) -> None:
     csv, hudi = land("--format", "csv"), run("land", task, table, "--table-format", "hudi")
     assert (csv.code, hudi.code) == (2, 2)
-    assert csv.err == "Error: --format is 'csv'; table_format='delta' goes with 'parquet' alone\n"
+    assert csv.err == "Error: --format is 'csv'; --table-format delta goes with 'parquet' alone\n"
     assert "'hudi' is not one of 'delta', 'iceberg'" in hudi.err
     assert not table.exists()
 

@@ -273,7 +273,7 @@ class TestFailures:
             "marked; the 4 rows that were read stay staged there. "
             f"`webcollect landing accept {where}` lands them as they are, "
             f"`webcollect landing discard {where} 'run 2'` leaves them out; "
-            "or change `checks` and clear the task"
+            "or change `checks` and land again (in a DAG, clear the task)"
         ]
         assert failure.value.permanent
 

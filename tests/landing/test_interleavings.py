@@ -113,7 +113,7 @@ class TestRunsThatMeet:
         assert (landed.new, landed.committed) == ((), ())
         assert names(early.new) == names(early.manifest.parts)
         assert "Another landing has committed to" in caplog.text
-        assert "`max_active_runs=1` spares that" in caplog.text
+        assert "`max_active_runs=1`" in caplog.text
 
     def test_a_landing_that_others_overtake_again_and_again_gives_up_for_now(self, folder: Folder) -> None:
         rows, others = Rows(PAGE), itertools.count(1)

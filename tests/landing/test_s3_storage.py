@@ -190,7 +190,7 @@ class TestS3:
             monkeypatch.delenv(name, raising=False)
         options = {"endpoint_url": s3.options["endpoint_url"], "skip_instance_cache": True}
         folder = Folder(replace(s3, options=options).fs, s3.new_folder())
-        with pytest.raises(StorageError, match=r"no credentials for s3://.*object_storage_conn_id") as caught:
+        with pytest.raises(StorageError, match=r"no credentials for s3://.*s3://my_connection@") as caught:
             folder.create(COMMIT, b"one")
         assert caught.value.permanent
 

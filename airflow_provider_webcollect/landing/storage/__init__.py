@@ -103,7 +103,7 @@ def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageEr
             permanent=True,
         )
     if number in _NO_SPACE:
-        return StorageError(f"No space is left to write {shown}; free some, then a retry goes on. ({said})")
+        return StorageError(f"No space is left to write {shown}; free some, and try again. ({said})")
     # gcsfs has no error class for this
     is_denied = (
         isinstance(error, PermissionError)
@@ -114,7 +114,7 @@ def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageEr
     if is_unknown or (is_denied and _anonymous(fs)):
         return StorageError(
             f"There are no credentials for {shown}; name an Airflow connection that has them "
-            f"(`object_storage_conn_id`), or give this machine some. ({said})",
+            f"(as in {shown.partition('://')[0]}://my_connection@…), or give this machine some. ({said})",
             permanent=True,
         )
     if is_denied or number == errno.EROFS:
