@@ -12,10 +12,12 @@ import msgspec
 from airflow_provider_webcollect.landing.checks import Checks, ValueCounter
 from airflow_provider_webcollect.landing.commits import Part, encode
 from airflow_provider_webcollect.landing.copy import write_behind
-from airflow_provider_webcollect.landing.errors import RowsMissing
+from airflow_provider_webcollect.landing.errors import RowsMissing, UnreadableRow
+from airflow_provider_webcollect.landing.formats.base import slices
 from airflow_provider_webcollect.landing.formats.reading import part_reader
 from airflow_provider_webcollect.landing.names import part_name, staged_name
 from airflow_provider_webcollect.landing.profile import Profiler
+from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,7 +26,10 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.checks import CheckOutcome
     from airflow_provider_webcollect.landing.commits import Commit
     from airflow_provider_webcollect.landing.copy import Page
+    from airflow_provider_webcollect.landing.formats import FileFormat
+    from airflow_provider_webcollect.landing.formats.base import Rows
     from airflow_provider_webcollect.landing.job import Job
+    from airflow_provider_webcollect.landing.profile import Profile
 
 #: Seconds between two writes of a draft: stores such as Google Cloud Storage take one a second of an object.
 INTERVAL = 1.0
@@ -129,6 +134,8 @@ class Staging:
                 self._job.stop.check()
                 if behind.bytes >= options.max_part_bytes:
                     break
+            if number == 1:
+                _refuse_another_letter_case(options.file_format, profiler.profile(0), first.rows)
         # the first page of a part is always written
         assert last is not None
         rows = last.rows_so_far - (first.rows_so_far - len(first.rows))
@@ -150,3 +157,27 @@ class Staging:
         if time.monotonic() - self._saved >= INTERVAL:
             self._save()
         return left_over
+
+
+def _refuse_another_letter_case(file_format: FileFormat, profile: Profile, rows: Rows) -> None:
+    """Refuse a named column that no row of a landing's first part has, if one has it in another letter case.
+
+    Else it would be null for ever. A column that is only missing may come later.
+
+    :param profile: of the part.
+    :param rows: its first page.
+    """
+    named = {"columns": file_format.columns or (), "column_types": getattr(file_format, "column_types", {})}
+    missing = [
+        (argument, each) for argument in named for each in named[argument] if each not in profile.columns
+    ]
+    if not missing or profile.is_cut:
+        return
+    keys: dict[str, str] = {}
+    with contextlib.suppress(UnreadableRow):
+        keys = {key.casefold(): key for row in slices(rows) for key in row}
+    for argument, name in missing:
+        other = keys.get(name.casefold(), name)
+        if other != name and other not in named[argument]:
+            rule = f"no row has it, and {other!r} is another: letter case counts"
+            raise InvalidArgument(argument, name, rule)

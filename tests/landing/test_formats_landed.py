@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
 
 from airflow_provider_webcollect.landing.errors import CastFailed, FormatChanged
-from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats import FILE_FORMATS, make_format
 from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import DataPage
+from tests.landing.checked_runs import Runs
 from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed, crashing_at, listed
 from tests.landing.formats.parts import FORMATS, as_texts, named
 from tests.landing.pages import rows_of, widening
@@ -71,6 +74,40 @@ def test_of_a_number_too_large_for_its_column_no_other_is_landed(
     assert folder.names() == set()
     landing(task, file_format=make_format("parquet", column_types=types, on_cast_error="null"))
     assert [row["price"] for row in folder.rows()] == [12, None, -(10**38 - 1)]
+
+
+class TestNamesInAnotherLetterCase:
+    ROWS: ClassVar = [{"url": "a", "price": "1.50"}, {"url": "b", "price": "2.00"}]
+
+    @pytest.mark.parametrize(
+        ("options", "argument"),
+        [
+            *(({"file_format": each, "columns": ["price", "URL"]}, "columns") for each in FILE_FORMATS),
+            ({"file_format": "parquet", "column_types": {"URL": "int64"}}, "column_types"),
+        ],
+    )
+    def test_a_column_that_no_row_has_is_refused_where_another_has_its_letters(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, options: dict[str, Any], argument: str
+    ) -> None:
+        task = sandbox.control.add_task(rows=self.ROWS, state="Finished")["task_id"]
+        said = f"`{argument}` is 'URL'; no row has it, and 'url' is another: letter case counts"
+        with pytest.raises(InvalidArgument, match=re.escape(said)):
+            landing(task, file_format=make_format(**options))
+        assert folder.names() == set()
+
+    @pytest.mark.parametrize("columns", [["url", "URL"], ["url", "never"]])
+    def test_a_column_that_is_only_missing_may_come_later(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, columns: list[str]
+    ) -> None:
+        task = sandbox.control.add_task(rows=self.ROWS, state="Finished")["task_id"]
+        landing(task, file_format=make_format(columns=columns))
+        assert folder.rows() == [{"url": row["url"]} for row in self.ROWS]
+
+    def test_a_landing_that_had_the_column_goes_on_without_it(self, folder: Folder) -> None:
+        runs = Runs(folder, file_format=make_format(columns=["URL"]))
+        runs.land([{"URL": "a"}])
+        runs.land([{"url": "b"}])
+        assert folder.rows() == [{"URL": "a"}, {}]
 
 
 CHANGES = [{"file_format": "csv"}, {"compression": "gzip"}, {"columns": ["k0"]}]
