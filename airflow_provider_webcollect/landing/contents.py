@@ -409,8 +409,8 @@ class LandedData:
             }
         if not numbers:
             log.warning(
-                "no rows of the run %s are in %s: it has found nothing new, or the id is another; the last "
-                "runs with rows are %s",
+                "No rows of the run %s are in %s: it has found nothing new, or the id is another; the last "
+                "runs that have landed are %s",
                 run_id,
                 self.uri,
                 ", ".join(record.run.run_id for record in self.manifest.history[-_SHOWN_RUNS:]),

@@ -271,6 +271,15 @@ class TestByKey:
         ended = run("landing", "changes", folder, "--key", "url", "--since", "2026-01-01")
         ended.refused(2, "Error: --since is '2026-01-01'; it must be a time with a zone")
 
+    def test_a_run_that_has_landed_no_rows_may_be_another_and_those_that_have_are_named(
+        self, run: Run, folder: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ended = run("landing", "changes", folder, "--key", "url", "--since", "third", "-o", "json")
+        assert (ended.code, ended.json) == (0, [])
+        [said] = caplog.messages
+        assert said.startswith("No rows of the run third are in")
+        assert said.endswith(" or the id is another; the last runs that have landed are first, second")
+
     @pytest.mark.parametrize("command", [["sql", "select 1"], *COMMANDS], ids=lambda words: words[0])
     def test_that_duckdb_is_not_installed_is_said(
         self, run: Run, folder: Path, command: list[str], monkeypatch: pytest.MonkeyPatch

@@ -278,8 +278,8 @@ class TestSomeParts:
         assert len(landed.to_arrow("run 1")) == 1
         assert caplog.messages == []
         assert list(landed.iter_rows("run-1")) == []
-        assert "no rows of the run run-1 are in" in caplog.text
-        assert "the last runs with rows are run 1" in caplog.text
+        assert "No rows of the run run-1 are in" in caplog.text
+        assert "the last runs that have landed are run 1" in caplog.text
 
     def test_a_run_and_a_commit_do_not_go_together(self, grown: LandedData) -> None:
         for read in (grown.uris, grown.to_arrow, grown.profile):
