@@ -275,6 +275,7 @@ class TestSomeParts:
     ) -> None:
         runs.land([{"n": 0}])
         landed = runs.folder.landed()
+        caplog.clear()
         assert len(landed.to_arrow("run 1")) == 1
         assert caplog.messages == []
         assert list(landed.iter_rows("run-1")) == []
