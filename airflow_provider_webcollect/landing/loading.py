@@ -25,6 +25,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -68,6 +69,8 @@ _PERIOD = ("_dlt_valid_from", "_dlt_valid_to")
 _WITHOUT_NUL = ("postgres", "redshift")
 #: Characters of an error of dlt or a warehouse that are shown; some quote whole statements.
 _LONGEST_REASON = 500
+#: What an error says of a table's rule that a row breaks, whatever other rows there are.
+_RULE = re.compile("(check|not.null) constraint|contains null values", re.IGNORECASE)
 #: The hints of an earlier load that dlt would keep with the table.
 _COLUMN_HINTS = ("primary_key", "merge_key", "dedup_sort")
 _TELEMETRY, _TRACE = "RUNTIME__DLTHUB_TELEMETRY", "ENABLE_RUNTIME_TRACE"
@@ -524,8 +527,9 @@ def _failure(error: Exception, table: str) -> BaseException:
     last = causes[-1]
     said = " ".join(str(last).split())[:_LONGEST_REASON]
     reason = f"{type(last).__name__}: {said}" if said else repr(last)
-    # PEP 249's name in each warehouse's package: the values are wrong, and stay so
-    if any(base.__name__ == "DataError" for base in type(last).__mro__):
+    # PEP 249's names in each warehouse's package: the values are wrong, and stay so
+    kinds = {base.__name__ for base in type(last).__mro__}
+    if "DataError" in kinds or ("IntegrityError" in kinds and _RULE.search(said)):
         return LoadRefused(
             f"{table} does not hold the values of the landing, and nothing was loaded: {reason}; change "
             f"the type of the column, drop the table, or load into another"

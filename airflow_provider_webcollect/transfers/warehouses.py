@@ -43,6 +43,8 @@ _UNSUPPORTED = {
     "snowflake": ("azure_conn_id", "refresh_token"),
 }
 _PEM = "-----BEGIN"
+#: Those that have transactions where dlt does not say so, and would commit each statement by itself.
+_WITH_TRANSACTIONS = ("duckdb", "postgres", "redshift", "snowflake")
 
 
 class Warehouse(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +71,8 @@ class Warehouse(msgspec.Struct, frozen=True, kw_only=True):
         from dlt import destinations
 
         make = _postgres() if self.kind == "postgres" else getattr(destinations, self.kind)
+        if self.kind in _WITH_TRANSACTIONS:
+            options["supports_transactions"] = True
         return make(credentials=self.credentials, **self.options, **options)
 
 

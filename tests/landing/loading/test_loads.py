@@ -213,6 +213,24 @@ class TestEveryDatabase:
             (row["url"], nul if row["text"] == "a\0b" else row["text"]) for row in rows
         ]
 
+    @pytest.mark.by_day(2)
+    @pytest.mark.parametrize("disposition", ["append", "merge", "replace", "scd2"])
+    def test_a_load_that_the_table_refuses_changes_nothing_in_it(
+        self, landing: Landing, database: Database, disposition: str
+    ) -> None:
+        database.query(f"create schema {database.table.partition('.')[0]}")
+        database.query(f"create table {database.table} (url text, n text check (n <> '9'))")
+        key = "url" if disposition == "merge" else None
+        whole = {"mode": "full", "if_exists": "overwrite"}
+        landing.land(*products(0, 3), **whole)
+        landing.load(database, disposition, key)
+        landing.source.clear()
+        landing.land(product(3, 0), product(9), **whole)
+        with pytest.raises(LoadRefused, match=r"nothing was loaded: .*(?i:check constraint)") as refused:
+            landing.load(database, disposition, key)
+        assert refused.value.permanent
+        assert database.rows("url", "n") == as_rows(products(0, 3))
+
     @pytest.mark.by_day(1)
     def test_two_loads_do_not_go_on_at_once(
         self, landing: Landing, database: Database, monkeypatch: pytest.MonkeyPatch
