@@ -43,7 +43,7 @@ from airflow_provider_webcollect.landing.formats.reading import ROWS
 from airflow_provider_webcollect.landing.keyed import chosen_columns, lack_key
 from airflow_provider_webcollect.landing.options import LoadOptions, check_table
 from airflow_provider_webcollect.landing.storage import causes_of
-from airflow_provider_webcollect.landing.table_types import Column, columns_of, difference
+from airflow_provider_webcollect.landing.table_types import Column, columns_of, difference, misfit
 from airflow_provider_webcollect.service.environment import variables_added
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -488,13 +488,14 @@ def _held_by(columns: Mapping[str, Column], rows: pa.Table, client: Any, table: 
     """Return rows that a table holds as they are.
 
     :param columns: those of the table, by their names in small letters.
-    :raises LoadRefused: if a column does not.
+    :raises LoadRefused: if a column does not hold a value.
     """
     for field in rows.schema:
         column = columns.get(_normalized(field.name).lower())
-        if column and (problem := difference(client, column, field.type)):
+        if column and (problem := difference(client, column, field.type) or misfit(column, rows[field.name])):
             raise LoadRefused(
-                f"the column `{field.name}` of {table} {problem}; drop the table, or load into another"
+                f"the column `{field.name}` of {table} {problem}; nothing was loaded: change the column, "
+                f"drop the table, or load into another"
             )
     return rows
 

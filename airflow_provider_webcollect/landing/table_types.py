@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: A column of a table as dlt describes it: ``data_type`` and, for some types, ``precision``, ``scale`` and
-#: ``timezone``; and ``db_type``, the warehouse's own name.
+#: A column of a table as dlt describes it: ``data_type``, ``nullable`` and, for some types, ``precision``,
+#: ``scale`` and ``timezone``; and ``db_type``, the warehouse's own name, and ``length``, that of the longest
+#: text.
 Column = Mapping[str, Any]
 
 #: Types of texts, in several warehouses. dlt takes each type that it does not know for a text.
 _TEXT = re.compile(r"(?:\w+\()*(?:character varying|string|text|varchar)(?:\(\w+\))?\)*", re.IGNORECASE)
-#: Warehouses where a timestamp may have fewer digits, which are not in its name.
-_WITH_TIMESTAMP_PRECISION = ("postgres", "redshift", "snowflake")
-_TIMESTAMP_PRECISION = """
-    select column_name, datetime_precision from information_schema.columns
+#: Warehouses where a timestamp may have fewer digits, and a text a longest length: dlt asks for neither.
+_WITH_SIZES = ("postgres", "redshift", "snowflake")
+_SIZES = """
+    select column_name, datetime_precision, character_maximum_length from information_schema.columns
     where lower(table_schema) = %s and lower(table_name) = %s
 """
 _MICROSECONDS = 6
+_LARGEST_SCALE = 1000
+#: Types of whole numbers that do not hold all, in several warehouses.
+_BITS = {"TINYINT": 8, "INT8": 8, "SMALLINT": 16, "INT16": 16, "INTEGER": 32, "INT": 32, "INT32": 32}
+#: Characters of a value that an error shows.
+_SHOWN_CHARACTERS = 100
 
 
 def columns_of(client: Any, dataset: str, table: str) -> Mapping[str, Column]:
@@ -40,10 +47,14 @@ def columns_of(client: Any, dataset: str, table: str) -> Mapping[str, Column]:
     }
     _, columns = client.get_storage_table(table)
     found: dict[str, dict[str, Any]] = {name.lower(): dict(column) for name, column in columns.items()}
-    if found and client.capabilities.sqlglot_dialect in _WITH_TIMESTAMP_PRECISION:
-        for name, precision in client.sql_client.execute_sql(_TIMESTAMP_PRECISION, dataset, table):
-            if precision is not None:
-                found[name.lower()]["precision"] = precision
+    if found and client.capabilities.sqlglot_dialect in _WITH_SIZES:
+        for name, precision, length in client.sql_client.execute_sql(_SIZES, dataset, table):
+            sizes = {"precision": precision, "length": length}
+            found[name.lower()] |= {size: value for size, value in sizes.items() if value is not None}
+    for column in found.values():
+        if column.get("scale", 0) > _LARGEST_SCALE:
+            # PostgreSQL shows the eleven bits of a negative one
+            column["scale"] -= 2**11
     return found
 
 
@@ -60,13 +71,50 @@ def difference(client: Any, column: Column, kind: pa.DataType) -> str | None:
     return f"is of the type {_type_name(column)}, which does not hold the values of the landing, {kind}"
 
 
+def misfit(column: Column, values: pa.ChunkedArray) -> str | None:
+    """Return how a column does not take one of the values, which are of a type that it holds, or None."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wrong = [] if column.get("nullable", True) else [pc.is_null(values)]
+    if pa.types.is_string(values.type) and "length" in column:
+        wrong.append(pc.greater(pc.utf8_length(values), column["length"]))
+    if limits := _limits(column, values.type):
+        wrong += [pc.less(values, pa.scalar(limits[0])), pc.greater(values, pa.scalar(limits[1]))]
+    for each in wrong:
+        if (index := pc.index(each, True).as_py()) >= 0:
+            value = values[index].as_py()
+            shown = "null" if value is None else repr(str(value)[:_SHOWN_CHARACTERS])
+            return f"is of the type {_type_name(column)}, which does not hold {shown}"
+    return None
+
+
+def _limits(column: Column, kind: pa.DataType) -> tuple[Any, Any] | None:
+    """Return the least and the greatest number that a column takes; None if it takes all of a type."""
+    import pyarrow as pa
+
+    if pa.types.is_decimal(kind):
+        whole_digits, scale = kind.precision - kind.scale, kind.scale
+    elif pa.types.is_integer(kind):
+        whole_digits, scale = len(str(2 ** (kind.bit_width - 1))), 0
+    else:
+        return None
+    if bits := _BITS.get(_without_sizes(column["db_type"])):
+        return None if bits >= kind.bit_width else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    if column["data_type"] == "bigint" or "precision" not in column:
+        return None
+    if (held_digits := column["precision"] - column.get("scale", 0)) >= whole_digits:
+        return None
+    greatest = Decimal((0, (9,) * (held_digits + scale), -scale))
+    return -greatest, greatest
+
+
 def _holds(client: Any, held: Column, given: Column) -> bool:
-    """Return whether a column holds all values as they are, or the warehouse refuses some aloud."""
+    """Return whether a column holds all values as they are, but for those that :func:`misfit` finds."""
     match held["data_type"], given["data_type"]:
         case "text", _:
             return _TEXT.fullmatch(held["db_type"]) is not None
         case "decimal" | "wei", "decimal" | "bigint":
-            # numbers that are too large are refused
             return "scale" not in held or bool(held["scale"] >= given.get("scale", 0))
         case "timestamp", "timestamp":
             made: str = client.type_mapper.to_destination_type({"name": "", **given}, {"name": ""})
@@ -84,7 +132,9 @@ def _without_sizes(name: str) -> str:
 
 
 def _type_name(column: Column) -> str:
-    shown = {"decimal": ("precision", "scale"), "timestamp": ("precision",)}.get(column["data_type"], ())
+    sizes_of = {"decimal": ("precision", "scale"), "timestamp": ("precision",), "text": ("length",)}
+    shown = sizes_of.get(column["data_type"], ())
     sizes = ", ".join(str(column[size]) for size in shown if size in column)
     name = _without_sizes(column["db_type"]).lower()
-    return f"{name}({sizes})" if sizes else name
+    name = f"{name}({sizes})" if sizes else name
+    return name if column.get("nullable", True) else f"{name} not null"

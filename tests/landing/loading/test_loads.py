@@ -468,7 +468,7 @@ class TestTypes:
             prices[number], other[number] = price, then
             self.land_again(landing, prices, other)
             with pytest.raises(
-                LoadRefused, match=rf"`price_{number}` of {in_duckdb.table} is of the type .*; drop the table"
+                LoadRefused, match=rf"`price_{number}` of {in_duckdb.table} is of the type .*; nothing was"
             ):
                 landing.load(in_duckdb, next(dispositions))
             assert in_duckdb.rows() == rows
@@ -528,6 +528,7 @@ class TestTypes:
             ("timestamp", "timestamptz", "2026-07-02 23:30:00Z"),
             ("timestamptz", "timestamp", "2026-07-02 23:30:00"),
             ("char(8)", "string", "abc"),
+            ("numeric(10,-2)", "decimal(12,2)", "1234.00"),
             ("name", "string", "x" * 70),
             ("text[]", "string", "{a}"),
         ],
@@ -559,19 +560,46 @@ class TestTypes:
             assert refused.value.permanent
             assert database.columns() == ["price_0"]
 
+    #: A column of one's own, the type of the values, one that it takes and one that it does not.
+    TOO_SMALL: ClassVar = {
+        "postgres": [
+            ("varchar(3)", "string", "äöü", "abcd" * 50),
+            ("integer", "int64", "-2147483648", "2147483648"),
+            ("numeric(4,2)", "decimal(12,1)", "-99.9", "-100.0"),
+            ("numeric(2,4)", "decimal(12,4)", "0.0099", "0.0100"),
+            ("numeric(18)", "int64", "9" * 18, "1" + "0" * 18),
+            ("text not null", "string", "", None),
+        ],
+        "duckdb": [
+            ("tinyint", "int64", "127", "-129"),
+            ("decimal(4,2)", "decimal(12,2)", "99.99", "100.00"),
+            ("text not null", "string", "", None),
+        ],
+    }
+
     @pytest.mark.by_day(1)
-    def test_values_that_a_column_does_not_take_fail_the_load_for_good(
-        self, landing: Landing, database: Database
+    def test_a_value_that_a_column_does_not_take_is_named_and_nothing_is_loaded(
+        self, tmp_path: Path, database: Database
     ) -> None:
-        database.query(f"create schema {database.table.partition('.')[0]}")
-        database.query(f"create table {database.table} (price_0 smallint)")
-        self.land(landing, ["70000"], ["int64"])
-        with pytest.raises(
-            LoadRefused, match=f"{database.table} does not hold .* nothing was loaded"
-        ) as refused:
+        dataset = database.table.partition(".")[0]
+        database.query(f"create schema {dataset}")
+        for number, (own, kind, value, wrong) in enumerate(self.TOO_SMALL[database.kind]):
+            database.table = f"{dataset}.prices_{number}"
+            database.query(f"create table {database.table} (price_0 {own})")
+            landing = Landing(tmp_path)
+            landing.land(
+                {"price_0": value}, file_format=make_format("parquet", column_types={"price_0": kind})
+            )
             landing.load(database)
-        assert refused.value.permanent
-        assert database.rows("price_0") == []
+            (before,) = database.rows("price_0")
+            self.land_again(landing, [wrong], [kind])
+            shown = "null" if wrong is None else repr(wrong[:100])
+            with pytest.raises(
+                LoadRefused, match=f"`price_0` of {database.table} is of .* hold {shown}; "
+            ) as refused:
+                landing.load(database)
+            assert refused.value.permanent
+            assert database.rows("price_0") == [before]
 
     @pytest.mark.by_day(1)
     @pytest.mark.parametrize("own", [None, ("timestamp", "timestamptz", "text")])
