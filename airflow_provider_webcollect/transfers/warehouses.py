@@ -42,6 +42,11 @@ _UNSUPPORTED = {
     "redshift": ("iam",),
     "snowflake": ("azure_conn_id", "refresh_token"),
 }
+_BY_ONES_OWN = "for other destinations of dlt, run a pipeline with read_landing(…).to_dlt()"
+_WITH_ITS_TYPE = (
+    "Airflow stores a type as 'generic' if no provider that is installed has it: delete the connection, and "
+    "make it again after installing the provider, or with `--conn-json`, which keeps the type"
+)
 _PEM = "-----BEGIN"
 #: Those that have transactions where dlt does not say so, and would commit each statement by itself.
 _WITH_TRANSACTIONS = ("duckdb", "postgres", "redshift", "snowflake")
@@ -110,15 +115,14 @@ def warehouse_of(connection: Connection) -> Warehouse:
     :raises InvalidArgument: if it is of another type, lacks what is needed, or gets its credentials in a way
         that dlt does not know.
     """
-    found = _KINDS.get(connection.conn_type or "")
+    kind = connection.conn_type or ""
+    found = _KINDS.get(kind)
     if found is None:
-        rule = (
-            f"its type is {connection.conn_type!r}, and loads know {', '.join(_KINDS)}; for other "
-            f"destinations of dlt, run a pipeline with read_landing(…).to_dlt()"
-        )
+        cure = _WITH_ITS_TYPE if kind == "generic" else _BY_ONES_OWN
+        rule = f"its type is {connection.conn_type!r}, and loads know {', '.join(_KINDS)}; {cure}"
         raise InvalidArgument("warehouse_conn_id", connection.conn_id, rule)
     fields = _Fields(connection)
-    for name in _UNSUPPORTED.get(connection.conn_type or "", ()):
+    for name in _UNSUPPORTED.get(kind, ()):
         if fields.option(name):
             raise fields.wrong(f"its extra has `{name}`, which dlt does not know")
     return found(fields)

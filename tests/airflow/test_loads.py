@@ -77,13 +77,15 @@ def test_a_template_that_gives_nonsense_fails_the_task_for_good(destination: str
         execute(make_load(destination, table="{{ 'prices' }}"))
 
 
+@pytest.mark.parametrize(("conn_type", "cure"), [("mysql", "to_dlt"), ("generic", "installing the provider")])
 def test_a_connection_of_another_type_fails_the_task_for_good(
-    landing: Landing, monkeypatch: pytest.MonkeyPatch
+    landing: Landing, monkeypatch: pytest.MonkeyPatch, conn_type: str, cure: str
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "mysql", "password": "hunter2"}))
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": conn_type, "password": "hunter2"}))
     landing.transfer()
     known = "clickhouse, databricks, duckdb, google_cloud_platform, postgres, redshift, snowflake"
-    with pytest.raises(AirflowFailException, match=f"'mysql', and loads know {known}") as failed:
+    said = f"`warehouse_conn_id` is 'warehouse'; its type is '{conn_type}', and loads know {known}; .*{cure}"
+    with pytest.raises(AirflowFailException, match=said) as failed:
         execute(make_load(landing.destination))
     assert "hunter2" not in str(failed.value)
 
