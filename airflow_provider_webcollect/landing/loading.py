@@ -26,7 +26,6 @@ import hashlib
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -44,6 +43,7 @@ from airflow_provider_webcollect.landing.keyed import chosen_columns, lack_key
 from airflow_provider_webcollect.landing.options import LoadOptions, check_table
 from airflow_provider_webcollect.landing.storage import causes_of
 from airflow_provider_webcollect.landing.table_types import Column, columns_of, difference, misfit
+from airflow_provider_webcollect.landing.temporary import TemporaryFolder
 from airflow_provider_webcollect.service.environment import variables_added
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -410,7 +410,8 @@ def _pipeline(
     if os.environ.get(_TELEMETRY, "").lower() == "true":
         # it sends traces
         del settings[_TRACE]
-    with variables_added(settings), tempfile.TemporaryDirectory(prefix="webcollect-load-") as folder:
+    folder = TemporaryFolder("load")
+    with contextlib.closing(folder), variables_added(settings):
         import dlt
         from dlt.common.pipeline import current_pipeline
 
@@ -420,7 +421,10 @@ def _pipeline(
         )
         active: Any = current_pipeline()
         pipeline = dlt.pipeline(
-            f"webcollect_{digest}", pipelines_dir=folder, destination=destination, dataset_name=dataset
+            f"webcollect_{digest}",
+            pipelines_dir=str(folder.path),
+            destination=destination,
+            dataset_name=dataset,
         )
         try:
             with _alone(pipeline.destination_client(), digest):

@@ -7,22 +7,15 @@ none of its number, as Delta Lake demands.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import logging
-import os
 import re
-import shutil
-import tempfile
-import time
-import weakref
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.landing.storage.folder import DELTA_LOG
+from airflow_provider_webcollect.landing.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.storage.folder import Folder
@@ -30,8 +23,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: Names the last checkpoint, if it is there.
 _HINT = f"{DELTA_LOG}/_last_checkpoint"
-#: What names of copies begin with, and the age in seconds from which one without a lock belongs to nobody.
-_PREFIX, _LEFT_AFTER = "webcollect-delta-", 60.0
 _NUMBERED = re.compile(rf"{DELTA_LOG}/(\d{{20}})\..+")
 _SIDECAR = re.compile(rf"{DELTA_LOG}/_sidecars/[^/]+")
 
@@ -51,32 +42,6 @@ def _entry(number: int) -> str:
     return f"{DELTA_LOG}/{number:020}.json"
 
 
-def _locked(folder: Path, kind: int) -> int:
-    """Lock a folder until the file descriptor is closed, or its process has ended, however it ends.
-
-    :param kind: of the lock.
-    :raises OSError: if it cannot be locked.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _remove_left() -> None:
-    """Remove the copies of processes that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            # a new one is not locked yet
-            if time.time() - folder.stat().st_mtime > _LEFT_AFTER:
-                descriptor = _locked(folder, fcntl.LOCK_EX)
-                shutil.rmtree(folder, ignore_errors=True)
-                os.close(descriptor)
-
-
 class DeltaLog:
     """The end of a table's log, from its last checkpoint on, as it was when it was copied.
 
@@ -86,11 +51,7 @@ class DeltaLog:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        _remove_left()
-        self._place = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        weakref.finalize(self, shutil.rmtree, self._place, ignore_errors=True)
-        with contextlib.suppress(OSError):  # where none can be locked, none is removed by others
-            weakref.finalize(self, os.close, _locked(self._place, fcntl.LOCK_SH))
+        self._copied = TemporaryFolder("delta")
         self._contents: dict[str, bytes] = {}
         self._copy_log()
         self.is_empty = not self._contents
@@ -98,14 +59,14 @@ class DeltaLog:
     @property
     def uri(self) -> str:
         """The address of the copy for the library."""
-        return self._place.as_uri()
+        return self._copied.path.as_uri()
 
     def publish(self) -> bool:
         """Add the entries that the library has written to the table's log, and checkpoints after them.
 
         :return: False if others have written such an entry.
         """
-        files = [file for file in (self._place / DELTA_LOG).glob("*") if file.is_file()]
+        files = [file for file in (self._copied.path / DELTA_LOG).glob("*") if file.is_file()]
         contents = {f"{DELTA_LOG}/{file.name}": file.read_bytes() for file in files}
         written = {
             name: content
@@ -156,7 +117,7 @@ class DeltaLog:
             return self._contents[name]
         content = self._folder.read(name)
         if content is not None:
-            copied = self._place / name
+            copied = self._copied.path / name
             copied.parent.mkdir(parents=True, exist_ok=True)
             copied.write_bytes(content)
             self._contents[name] = content

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from decimal import Decimal
@@ -747,6 +749,24 @@ assert anon_tracker._ANON_TRACKER_ENDPOINT is None
     subprocess.run([sys.executable, "-c", code], env=environment, cwd=places["work"], check=True)
     assert in_duckdb.rows("n") == [("0",)]
     assert [[*place.iterdir()] for place in places.values()] == [[], [], []]
+
+
+def test_what_a_killed_load_leaves_on_this_machine_is_removed_by_the_next(
+    landing: Landing, in_duckdb: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing.land(*products(0, 3))
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    order = {"kind": in_duckdb.kind, "address": in_duckdb.address, "table": in_duckdb.table}
+    order |= {"root": landing.folder.root, "write_disposition": "append", "key": None}
+    with running("tests.landing.loading.loader") as loader:
+        assert loader.run({**order, "at": 9, "kill": True}) == -signal.SIGKILL
+    (left,) = place.iterdir()
+    os.utime(left, (0, 0))
+    landing.load(in_duckdb)
+    assert [*place.iterdir()] == []
 
 
 def test_the_pipeline_that_is_active_stays_so(
