@@ -65,8 +65,8 @@ VERSION = "_webcollect_version"
 _ADDED = (LANDING, PART, ROW, VERSION)
 #: What dlt adds for it.
 _PERIOD = ("_dlt_valid_from", "_dlt_valid_to")
-#: Warehouses whose texts and names hold no NUL, as sqlglot calls them.
-_WITHOUT_NUL = ("postgres", "redshift")
+#: Warehouses, as sqlglot calls them, whose texts and names hold no NUL, and whose names have so many bytes.
+_LIKE_POSTGRESQL = ("postgres", "redshift")
 #: Characters of an error of dlt or a warehouse that are shown; some quote whole statements.
 _LONGEST_REASON = 500
 #: What an error says of a table's rule that a row breaks, whatever other rows there are.
@@ -170,7 +170,7 @@ class NewParts:
             destination = dlt.current.pipeline().destination.capabilities()
             is_scd2 = self._options.write_disposition == "scd2"
             columns = _Columns(name, destination, (*_ADDED, *(_PERIOD if is_scd2 else ())))
-            self._has_nul = destination.sqlglot_dialect not in _WITHOUT_NUL
+            self._has_nul = destination.sqlglot_dialect not in _LIKE_POSTGRESQL
             # those of parts that were loaded before, too
             columns.add(self._names())
             # the parts of the last commits are the last ones
@@ -280,7 +280,7 @@ class NewParts:
         self.skipped[part.name] = without
 
     def _held(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return a column with what the warehouse holds of its texts: U+FFFD for each NUL, if it has none."""
+        """Return a column as the warehouse holds it: with U+FFFD for each NUL of a text, if it has none."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -315,7 +315,12 @@ class _Columns:
     def __init__(self, table: str, destination: DestinationCapabilitiesContext, added: Iterable[str]) -> None:
         self._table = table
         self._has_case = destination.has_case_sensitive_identifiers
-        self._has_nul = destination.sqlglot_dialect not in _WITHOUT_NUL
+        is_like_postgresql = destination.sqlglot_dialect in _LIKE_POSTGRESQL
+        self._longest = destination.max_column_identifier_length if is_like_postgresql else None
+        # dlt ends a statement at each semicolon, and a name in the first line of CSV at each comma
+        self._not_held = {";"} | ({"\0"} if is_like_postgresql else set())
+        if destination.sqlglot_dialect == "postgres":
+            self._not_held.add(",")
         self._names = {self._compared(_normalized(name)): name for name in added}
         self._added = frozenset(self._names)
 
@@ -344,12 +349,15 @@ class _Columns:
         return name if self._has_case else name.lower()
 
     def _holds(self, name: str) -> bool:
-        return self._has_nul or "\0" not in name
+        """Return whether a column can be called so."""
+        is_short = self._longest is None or len(name.encode()) <= self._longest
+        return is_short and self._not_held.isdisjoint(name)
 
     def _refused(self, name: str, problem: str, other: str) -> LoadRefused:
         cure = f"land into another folder, with `columns` that leave out {name!r}"
         as_it_is = name.strip()
-        if as_it_is and self._holds(name) and self._compared(as_it_is) not in ("", self._compared(other)):
+        can_be_kept = bool(as_it_is) and self._holds(name) and self._holds(other)
+        if can_be_kept and self._compared(as_it_is) != self._compared(other):
             cure = (
                 "SCHEMA__NAMING=direct in the worker's environment has columns of new tables keep their names"
             )
@@ -416,8 +424,9 @@ def _pipeline(
         from dlt.common.pipeline import current_pipeline
 
         # loads of several landings into one table may go on at once
+        staging = f"%s_staging_{digest[:8]}"
         destination = make_destination(
-            staging_dataset_name_layout=f"%s_staging_{digest[:8]}", replace_strategy="insert-from-staging"
+            staging_dataset_name_layout=staging, replace_strategy="insert-from-staging"
         )
         active: Any = current_pipeline()
         pipeline = dlt.pipeline(
@@ -427,7 +436,14 @@ def _pipeline(
             dataset_name=dataset,
         )
         try:
-            with _alone(pipeline.destination_client(), digest):
+            client: Any = pipeline.destination_client()
+            longest = client.capabilities.max_identifier_length
+            for name, used in ((dataset, staging % dataset), (table, table)):
+                if (excess := len(used) - longest) > 0:
+                    # it would be cut off
+                    rule = f"in this warehouse {name} can have {len(name) - excess} characters"
+                    raise InvalidArgument("table", f"{dataset}.{table}", rule)
+            with _alone(client, digest):
                 pipeline.sync_destination()
                 yield pipeline
         finally:

@@ -399,8 +399,14 @@ class TestColumns:
 
     #: Two names, and whether the table has both if it keeps names.
     PAIRS: ClassVar = {
-        "duckdb": [("n", "", False), ("n", " ", False), ("n", "__", True), ("Price", "price", False)],
-        "postgres": [("Price", "price", True), ("n", "_webcollect_part", False), ("a_b", "a\0b", False)],
+        "duckdb": [
+            *(("n", "", False), ("n", " ", False), ("n", "__", True), ("Price", "price", False)),
+            ("a_b", "a;b", False),
+        ],
+        "postgres": [
+            *(("Price", "price", True), ("n", "_webcollect_part", False), ("a_b", "a\0b", False)),
+            *(("a_b", "a,b", False), ("a_b", "a;b", False), ("名" * 22, "价", False)),
+        ],
     }
 
     @pytest.mark.by_day(1)
@@ -422,6 +428,22 @@ class TestColumns:
                 landing.land({first: "1", second: "2"}, file_format=make_format(columns=[first]))
             landing.load(own)
             assert len(own.columns()) == (2 if can_be_kept else 1)
+
+    @pytest.mark.by_day(1)
+    def test_names_that_no_column_can_keep_are_refused_by_name(
+        self, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SCHEMA__NAMING", "direct")
+        names = {"duckdb": ["a;b"], "postgres": ["a;b", "a,b", "名" * 22]}
+        for name in names[database.kind]:
+            landing = Landing(tmp_path)
+            landing.land({"url": "/0", name: "1"})
+            with pytest.raises(LoadRefused, match=f"no column of prices can be called '{name}'; .*`columns`"):
+                landing.load(database)
+        landing = Landing(tmp_path)
+        landing.land({"url": "/0", "名" * 21: "1", "x" * 70: "2"})
+        landing.load(database)
+        assert len(database.columns()) == 3
 
     def test_what_two_underscores_are_part_of_is_compared_with_the_column_too(
         self, landing: Landing, in_duckdb: Database
@@ -811,6 +833,19 @@ def test_a_load_keeps_its_settings_while_another_one_ends(
     assert settings == ["false"]
     assert in_duckdb.rows("n") == other.rows("n") == [("0",)]
     assert dict(os.environ) == variables
+
+
+def test_a_table_whose_name_a_warehouse_would_cut_off_is_refused(
+    landing: Landing, postgresql: PostgreSQL
+) -> None:
+    landing.land(product(0))
+    for table, most in ((f"{'d' * 47}.prices", 46), (f"shop.{'t' * 64}", 63)):
+        database = Database("postgres", f"postgresql://{postgresql.address}", table)
+        with pytest.raises(InvalidArgument, match=f"can have {most} characters"):
+            landing.load(database)
+    database.table = f"{'d' * 46}.{'t' * 63}"
+    landing.load(database)
+    assert database.rows("n") == [("0",)]
 
 
 @pytest.mark.parametrize("table", ["prices", "a.b.c", "Shop.prices", "shop.price__list", "shop.", "", None])
