@@ -284,6 +284,9 @@ class NewParts:
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        if pa.types.is_float32(column.type):
+            # in digits, as it goes into some warehouses, it would become another number of twice the bits
+            return column.cast(pa.float64())
         if self._has_nul or not pa.types.is_string(column.type):
             return column
         return pc.replace_substring(column, "\0", "\ufffd")

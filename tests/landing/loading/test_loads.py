@@ -626,6 +626,12 @@ class TestTypes:
             assert database.rows("price_0") == [before]
 
     @pytest.mark.by_day(1)
+    def test_a_number_of_fewer_bits_stays_the_number(self, landing: Landing, database: Database) -> None:
+        self.land(landing, ["0.1"], ["float32"])
+        landing.load(database)
+        assert database.rows("price_0") == [(landing.read().to_arrow()["price_0"][0].as_py(),)]
+
+    @pytest.mark.by_day(1)
     @pytest.mark.parametrize("own", [None, ("timestamp", "timestamptz", "text")])
     def test_a_time_without_a_zone_stays_as_it_is(
         self, landing: Landing, database: Database, own: Sequence[str] | None
