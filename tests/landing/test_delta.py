@@ -268,7 +268,8 @@ class TestWhatIsThereAlready:
     def test_names_that_the_partition_has_too_are_refused(
         self, disk: Table, row: dict[str, str], partition: str
     ) -> None:
-        with pytest.raises(FormatChanged, match="would be one"):
+        said = f"the partition `{partition.partition('=')[0]}` and `{min(row)}` would be one"
+        with pytest.raises(FormatChanged, match=said):
             Runs(disk, file_format=PARQUET).land([row], partition=partition)
         with pytest.raises(NothingLanded):
             disk.landed()

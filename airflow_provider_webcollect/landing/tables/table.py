@@ -311,7 +311,8 @@ class TableFolder(Folder):
             if "\0" in name:
                 wrong.append(f"the column {name!r} has a NUL, where readers of tables end its name")
             elif other := names.get(name.lower()):
-                wrong.append(f"the columns `{other}` and `{name}` would be one: tables know no letter case")
+                both = f"columns `{other}`" if other not in partition_by else f"partition `{other}`"
+                wrong.append(f"the {both} and `{name}` would be one: tables know no letter case")
             else:
                 names[name.lower()] = name
                 landable.append(name)
