@@ -499,12 +499,18 @@ def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table
     if not (new.parts or disposition == "replace"):
         return new
     pipeline.normalize()
+    # of a load that has failed, perhaps of values of other types
+    _drop_staging(pipeline)
     pipeline.load().raise_on_failed_jobs()
-    client = pipeline.destination_client()
+    _drop_staging(pipeline)
+    return new
+
+
+def _drop_staging(pipeline: Pipeline) -> None:
+    client: Any = pipeline.destination_client()
     with client, client.with_staging_dataset():
         if client.is_storage_initialized():
             client.sql_client.drop_dataset()
-    return new
 
 
 def _held_by(columns: Mapping[str, Column], rows: pa.Table, client: Any, table: str) -> pa.Table:
@@ -531,7 +537,11 @@ def _refresh(pipeline: Pipeline, table: str, columns: Collection[str]) -> Litera
     tables: Mapping[str, Any] = pipeline.default_schema.tables if pipeline.schema_names else {}
     if table not in tables:
         return None
-    for column in tables[table]["columns"].values():
+    known = tables[table]["columns"]
+    for name in [name for name in known if columns and name.lower() not in columns]:
+        # of a table in the place of which there is another one
+        del known[name]
+    for column in known.values():
         for hint in _COLUMN_HINTS:
             column.pop(hint, None)
     return None if columns else "drop_resources"

@@ -626,6 +626,28 @@ class TestTypes:
             assert database.rows("price_0") == [before]
 
     @pytest.mark.by_day(1)
+    def test_a_load_goes_by_no_types_of_one_that_has_failed_or_of_a_table_that_is_gone(
+        self, landing: Landing, database: Database
+    ) -> None:
+        database.query(f"create schema {database.table.partition('.')[0]}")
+        create = f"create table {database.table} (price_0 decimal(12, 4), n text check (n <> '9'))"
+        loads = [("9", "7", "int64"), ("1", "7.4", "decimal(12,1)"), ("2", "7.449", "decimal(12,3)")]
+        for n, price, kind in loads:
+            if n != "1":
+                database.query(f"drop table if exists {database.table}")
+                database.query(create)
+            landing.source.clear()
+            file_format = make_format("parquet", column_types={"price_0": kind})
+            row = {"n": n, "price_0": price}
+            landing.land(row, file_format=file_format, mode="full", if_exists="overwrite")
+            if n == "9":
+                with pytest.raises(LoadRefused):
+                    landing.load(database)
+                continue
+            landing.load(database)
+            assert database.rows("price_0") == [(Decimal(price),)]
+
+    @pytest.mark.by_day(1)
     def test_a_number_of_fewer_bits_stays_the_number(self, landing: Landing, database: Database) -> None:
         self.land(landing, ["0.1"], ["float32"])
         landing.load(database)
