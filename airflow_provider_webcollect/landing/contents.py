@@ -26,7 +26,7 @@ from airflow_provider_webcollect.landing.errors import (
     UnreadableRow,
 )
 from airflow_provider_webcollect.landing.formats import require
-from airflow_provider_webcollect.landing.formats.reading import PartReader, part_reader
+from airflow_provider_webcollect.landing.formats.reading import FIRST_BYTES, PartReader, part_reader
 from airflow_provider_webcollect.landing.keyed import KeyedRows, chosen_columns, in_duckdb, time_or_run
 from airflow_provider_webcollect.landing.log import CommitLog
 from airflow_provider_webcollect.landing.names import MANIFEST
@@ -186,6 +186,21 @@ class LandedData:
         """
         for part in self.parts(new_only, since=since):
             yield from self._rows(part)
+
+    def first_rows(self, count: int) -> list[Row]:
+        """Return the first rows of the last run that has landed rows.
+
+        Little more is read than they need: of JSON lines and CSV 64 KB first, of Parquet a group of rows, of
+        16 MB or less before compression.
+
+        :param count: how many, at most.
+        :raises LandingDamaged: if a part is missing; other errors are those of :meth:`iter_rows`.
+        """
+        found: list[Row] = []
+        for part in self.parts(new_only=True)[:count]:
+            with self._opened(part, FIRST_BYTES) as file:
+                found += itertools.islice(self._reader.rows(file), count - len(found))
+        return found
 
     def to_arrow(self, new_only: bool | str = False, *, since: int | None = None) -> pa.Table:
         """Return the rows as one Arrow table, which must fit into memory.
@@ -491,10 +506,10 @@ class LandedData:
         self._compare(part, count)
 
     @contextlib.contextmanager
-    def _opened(self, part: Part) -> Iterator[BinaryIO]:
+    def _opened(self, part: Part, ahead: int | None = None) -> Iterator[BinaryIO]:
         """Open a part; an error in the block becomes that for damage if the part is not what was written."""
         try:
-            with self._folder.opened(part.name) as file:
+            with self._folder.opened(part.name, ahead) as file:
                 yield file
         except Exception as error:
             self._raise(self._problems([part], self._folder.files()), error)

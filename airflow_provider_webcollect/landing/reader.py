@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
@@ -146,6 +147,12 @@ class LandedTable(LandedData):
         while (batch := self._folder.call("read", lambda: next(batches, None))) is not None:
             yield from batch.to_pylist()
 
+    def first_rows(self, count: int) -> list[Row]:
+        try:
+            return super().first_rows(count)
+        except RowsRewritten:
+            return list(itertools.islice(self.iter_rows(), count))
+
     def to_arrow(self, new_only: bool | str = False, *, since: int | None = None) -> pa.Table:
         if not self._is_read_by_table(new_only, since):
             return super().to_arrow(new_only, since=since)
@@ -193,9 +200,9 @@ class LandedTable(LandedData):
         return tuple(part for commit in self._commits(numbers) for part in commit.added)
 
     @contextlib.contextmanager
-    def _opened(self, part: Part) -> Iterator[BinaryIO]:
+    def _opened(self, part: Part, ahead: int | None = None) -> Iterator[BinaryIO]:
         self._refuse_rewritten([part])
-        with super()._opened(part) as file:
+        with super()._opened(part, ahead) as file:
             yield file
 
     def _refuse_rewritten(self, parts: Iterable[Part]) -> None:

@@ -53,22 +53,23 @@ def in_review(path: Any) -> tuple[InReview, ...]:
     return _Found(landing_at(path)).waiting
 
 
-def accept(path: Any, run_id: str | None = None) -> InReview:
+def accept(path: Any, run_id: str | None = None, commit: int | None = None) -> InReview:
     """Commit rows that have failed their checks to the landing, each once.
 
     The export is not marked; the next run marks it if it is to.
 
     :param path: as for :func:`in_review`.
     :param run_id: the Airflow run that has read them; None if there are those of one run only.
+    :param commit: the number of the commit that has quarantined them; None for whichever rows of the run.
     :return: what was accepted.
     :raises NothingToReview: if no such rows wait for a decision.
     :raises PartsMissing: if parts of these rows are missing; nothing is committed then.
     :raises LogContended: if other landings have committed again and again meanwhile.
     """
-    return _decide(landing_at(path), run_id, _accepted)
+    return _decide(landing_at(path), run_id, _accepted, commit)
 
 
-def discard(path: Any, run_id: str) -> InReview:
+def discard(path: Any, run_id: str, commit: int | None = None) -> InReview:
     """Leave out rows that have failed their checks for good; the landing counts them and goes on behind them.
 
     Staged rows of a landing that begins with the first row (``mode="full"``, or after a reset) are only
@@ -76,11 +77,12 @@ def discard(path: Any, run_id: str) -> InReview:
 
     :param path: as for :func:`in_review`.
     :param run_id: the Airflow run that has read them.
+    :param commit: as for :func:`accept`.
     :return: what was discarded.
     :raises NothingToReview: if no such rows wait for a decision.
     :raises LogContended: as for :func:`accept`.
     """
-    return _decide(landing_at(path), run_id, _discarded)
+    return _decide(landing_at(path), run_id, _discarded, commit)
 
 
 def quarantine(path: Any, run_id: str | None = None) -> InReview:
@@ -95,11 +97,14 @@ def quarantine(path: Any, run_id: str | None = None) -> InReview:
     return _decide(landing_at(path), run_id, _quarantined)
 
 
-def _decide(folder: Folder, run_id: str | None, decide: Decide) -> InReview:
-    """Carry out a decision on the rows of a run; None for the only one whose rows wait."""
+def _decide(folder: Folder, run_id: str | None, decide: Decide, number: int | None = None) -> InReview:
+    """Carry out a decision on the rows of a run; None for the only one whose rows wait.
+
+    :param number: of the commit that has quarantined them; None for whichever of them.
+    """
     for _ in range(TRIES):
         found = _Found(folder)
-        chosen = found.choose(run_id)
+        chosen = found.choose(run_id, number)
         # by the next try, other rows may wait too
         run_id = chosen.run.run_id
         with unless_beaten(folder):
@@ -161,9 +166,16 @@ class _Found:
             *(InReview("quarantined", each.run, each.rows, each.commit, each.checks) for each in quarantined),
         )
 
-    def choose(self, run_id: str | None) -> InReview:
-        """Return the rows of a run; None for the only one whose rows wait."""
-        of_run = [each for each in self.waiting if run_id in (None, each.run.run_id)]
+    def choose(self, run_id: str | None, number: int | None) -> InReview:
+        """Return the rows of a run; None for the only one whose rows wait.
+
+        :param number: of the commit that has quarantined them; None for whichever of them.
+        """
+        of_run = [
+            each
+            for each in self.waiting
+            if run_id in (None, each.run.run_id) and number in (None, each.commit)
+        ]
         # a run that was cleared may have failed its checks twice: those staged have to be decided on first
         if of_run and (run_id is not None or len(of_run) == 1):
             return of_run[0]

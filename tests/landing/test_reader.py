@@ -150,6 +150,27 @@ def test_csv_made_safe_for_spreadsheets_has_the_manifests_columns(landing: Lande
     assert list(folder.landed().iter_rows()) == [{"=a": "x", "b\nc": "'+1"}]
 
 
+@pytest.mark.parametrize("folder", ["local"], indirect=True)
+@pytest.mark.parametrize("options", [{}, {"file_format": make_format("csv", compression="gzip")}])
+def test_the_first_rows_need_little_of_a_part(
+    landing: Landed, folder: Folder, options: dict[str, Any]
+) -> None:
+    rows = [msgspec.Raw(b'{"id":"%d","x":"%s"}' % (n, b"x" * 3000)) for n in range(1000)]
+    landing(
+        "t", fetch=in_order(iter([DataPage(offset=1000, total=1000, rest_total=0, rows=rows)])), **options
+    )
+    landed = folder.landed()
+    tracemalloc.start()
+    try:
+        found = landed.first_rows(5)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [row["id"] for row in found] == ["0", "1", "2", "3", "4"]
+    # of 3 MB
+    assert peak < 1_000_000
+
+
 @pytest.mark.by_day(1)
 @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
 # the other kinds of storage keep the files themselves in memory

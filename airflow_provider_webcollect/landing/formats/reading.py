@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.profile import Inspector
 
 _CHUNK_BYTES = 4 * 1024 * 1024
+#: The bytes that are read first: who wants few rows needs no more.
+FIRST_BYTES = 64 * 1024
 _PARQUET_ROWS = 10_000
 _INSPECTED_ROWS = 10_000
 #: Cells of one row of CSV: an opening quote and the quoted text, or the unquoted text.
@@ -131,7 +133,8 @@ class _Text(PartReader):
 
     def _chunks(self, source: BinaryIO) -> Iterator[bytes]:
         plain = decompressed(source, self.compression)
-        return iter(lambda: plain.read(_CHUNK_BYTES), b"")
+        sizes = itertools.chain([FIRST_BYTES], itertools.repeat(_CHUNK_BYTES))
+        return itertools.takewhile(bool, map(plain.read, sizes))
 
     def _lines(self, source: BinaryIO) -> Iterator[list[bytes]]:
         """Yield lists of lines, without line feeds."""

@@ -152,8 +152,8 @@ class Storage(Protocol):
     def upload(self, path: str) -> AbstractContextManager[Any]:
         """Provide a file that becomes visible at ``path`` when it is complete, or is dropped on an error."""
 
-    def open(self, path: str) -> BinaryIO:
-        """Open a file for reading."""
+    def open(self, path: str, ahead: int | None = None) -> BinaryIO:
+        """Open a file for reading, a store's some bytes ahead."""
 
     def delete(self, path: str) -> None:
         """Remove a file; an absent file is no error."""
@@ -216,10 +216,10 @@ class Remote:
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         return uploading(self.fs, path)
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str, ahead: int | None = None) -> BinaryIO:
         # the listing cache could hide what other processes have written
         self.fs.invalidate_cache()
-        file: BinaryIO = self.fs.open(path, "rb")
+        file: BinaryIO = self.fs.open(path, "rb", block_size=ahead)
         return file
 
     def delete(self, path: str) -> None:

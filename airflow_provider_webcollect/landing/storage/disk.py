@@ -50,7 +50,7 @@ class Disk:
         # a rename is atomic, and within a folder it stays on one disk
         return _published(Path(path), Path.rename)
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str, ahead: int | None = None) -> BinaryIO:
         return Path(path).open("rb")
 
     def delete(self, path: str) -> None:

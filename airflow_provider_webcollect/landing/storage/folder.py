@@ -234,15 +234,17 @@ class Folder:
                 upload.close()
 
     @contextlib.contextmanager
-    def opened(self, name: str) -> Iterator[BinaryIO]:
+    def opened(self, name: str, ahead: int | None = None) -> Iterator[BinaryIO]:
         """Open a part for reading.
 
+        :param ahead: how many bytes more than are asked for to read at once from a store; None for as many as
+            its filesystem does (s3fs 50 MB).
         :raises PartsMissing: if it is absent.
         """
         gone = PartsMissing(f"{self.path_of(name)} is not there any more")
         with self._at(name) as path:
             try:
-                file = self._storage.open(path)
+                file = self._storage.open(path, ahead)
             except FileNotFoundError as error:
                 raise gone from error
         with file:
