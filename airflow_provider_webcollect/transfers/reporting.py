@@ -242,14 +242,18 @@ def totals_of(destination: object, reports: Sequence[LandingReport], began: floa
 
 
 def report_to_outlets(
-    context: Context, outlets: Iterable[Any], conn_id: str, source: Source, facts: Mapping[str, Any]
+    context: Context,
+    outlets: Iterable[Any],
+    connections: Mapping[str, Any],
+    source: Source,
+    facts: Mapping[str, Any],
 ) -> None:
     """Add what was landed, and the facts on it, to the events of the task's outlet assets.
 
     For several sources only the ids, the sums, the manifests and, for each of them, its rows, commit, filled
     shares and checks are added: events are kept long and shown in lists.
 
-    :param conn_id: the Airflow connection of the service.
+    :param connections: the event's ``webcollect_conn_id`` and ``storage_conn_id``.
     :param source: what was landed, or one of several sources.
     """
     events: Any = context.get("outlet_events")
@@ -259,18 +263,18 @@ def report_to_outlets(
     if summaries := facts.get("sources"):
         sums = {name: facts[name] for name in facts if name not in ("sources", "uris", "objects")}
         event = LandingEvent(
-            webcollect_conn_id=conn_id,
             collection_task_ids=[summary["collection_task_id"] for summary in summaries],
             manifests=[summary["manifest"] for summary in summaries],
             source_rows=[summary["rows"] for summary in summaries],
             source_commits=[summary["commit"] for summary in summaries],
             source_filled=_few([summary["filled"] for summary in summaries]),
             source_checks=_few([summary["checks"] for summary in summaries]),
+            **connections,
             **sums,
         )
     else:
         task, lotno = source.collection_task_id, source.lotno
-        event = LandingEvent(webcollect_conn_id=conn_id, collection_task_id=task, lotno=lotno, **facts)
+        event = LandingEvent(collection_task_id=task, lotno=lotno, **connections, **facts)
     for asset in assets:
         events[asset].extra.update(event.extra())
 

@@ -357,9 +357,14 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 if self.sources is not None
                 else reports[0].summary(reporting.are_listed(reports))
             )
-            reporting.report_to_outlets(
-                context, self.outlets, self.webcollect_conn_id, reports[0].place.source, facts
-            )
+            of_catalog = self.table_format == "iceberg"
+            connections = {
+                "webcollect_conn_id": self.webcollect_conn_id,
+                "storage_conn_id": self.iceberg_conn_id
+                if of_catalog
+                else self.object_storage_conn_id or None,
+            }
+            reporting.report_to_outlets(context, self.outlets, connections, reports[0].place.source, facts)
         if self.skip_if_nothing_new and not facts["rows"] and not facts["quarantined_rows"]:
             raise AirflowSkipException(f"Nothing new for {self.destination}")
         return facts

@@ -28,7 +28,7 @@ from airflow_provider_webcollect.operators.webcollect import (
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.executions import Task, execute, on_sandbox
-from tests.airflow.landings import land, make_transfer, transfer
+from tests.airflow.landings import land, make_transfer, reported, transfer
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -86,6 +86,8 @@ def test_the_event_names_the_table(source: Task, catalog: Catalog) -> None:
     run = land(TABLE, source, table_format="iceberg")
     outlets = make_transfer(TABLE, source, table_format="iceberg").outlets
     assert [asset.uri for asset in outlets] == ["iceberg://lake/shop/prices"]
+    event = reported(TABLE, source, table_format="iceberg", if_exists="overwrite")
+    assert (event["manifest"], event["storage_conn_id"]) == (TABLE, "iceberg_default")
     assert run.xcoms["land"]["destination"] == TABLE
 
 

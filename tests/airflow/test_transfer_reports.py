@@ -131,7 +131,7 @@ class TestAssetEvents:
 
         run = land(destination, source, outlets=[asset], post_execute=remember)
 
-        origin = {"webcollect_conn_id": "webcollect_default", "lotno": None}
+        origin = {"webcollect_conn_id": "webcollect_default", "storage_conn_id": None, "lotno": None}
         assert told == {**run.xcoms["land"], **origin, "collection_task_id": source["task_id"]}
         event = LandingEvent.of(told)
         assert event is not None
@@ -185,6 +185,7 @@ class TestAssetEvents:
             "quarantined_rows": 0,
             "source_checks": [[], []],
             "webcollect_conn_id": "webcollect_default",
+            "storage_conn_id": None,
             "collection_task_ids": tasks,
             "destination": destination,
             "manifests": [f"{destination}/{task}/_manifest.json" for task in tasks],
