@@ -1,6 +1,6 @@
 /** Bars of runs and of days, as SVG: its colours are those of the style sheet. */
 import { el, now, svg } from "./dom.js";
-import { cappedAxis, number, rounded, share } from "./logic.js";
+import { cappedAxis, counted, number, rounded, share, UNKNOWN } from "./logic.js";
 
 const STRIP = { height: 30, step: 6, width: 4.5, runs: 30 };
 const SHARES = { height: 22, step: STRIP.step, width: STRIP.width, top: 6 };
@@ -56,7 +56,12 @@ export function shareStrip({ name, shares, checks }, texts, line) {
   return choosable(drawing, bars, line, (index) => texts[index]);
 }
 
-const FORMATS = { succeeded: share };
+/** The service tells a cost in units of the account's balance, without a currency. */
+const FORMATS = {
+  rows: (value) => (value == null ? UNKNOWN : counted(value, "row")),
+  succeeded: share,
+  cost: (value) => (value == null ? UNKNOWN : `${number(value)} of the balance`),
+};
 /** By how many days a key goes. */
 const KEYS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
 
@@ -84,7 +89,7 @@ function choosable(drawing, bars, line, textOf) {
 
 /** Return a chart of a value per day; the line below it tells the day that is pointed at, or chosen by arrow keys. */
 export function dayChart({ metric, title, low, high }, days, thresholds) {
-  const format = FORMATS[metric] ?? number;
+  const format = FORMATS[metric];
   const limits = [
     ["low", thresholds[low]],
     ["high", thresholds[high]],
@@ -116,12 +121,8 @@ export function dayChart({ metric, title, low, high }, days, thresholds) {
     const names = { class: odd ? "run odd" : "run landed", "data-day": day.day, "data-capped": capped[index] };
     return svg("g", names, area, values[index] == null ? null : [svg("rect", bar), dot, gap]);
   });
-  const lines = limits.map(([name, limit]) => {
-    const y = level(limit);
-    const text = `at ${name === "low" ? "least" : "most"} ${format(rounded(limit))}`;
-    const place = { class: "limit", x: width, y: name === "low" || y < 14 ? y + 11 : y - 3, "text-anchor": "end" };
-    return [svg("path", { class: "limit", d: `M0 ${y.toFixed(1)}H${width}` }), svg("text", place, text)];
-  });
+  const lines = limits.map(([, limit]) => svg("path", { class: "limit", d: `M0 ${level(limit).toFixed(1)}H${width}` }));
+  const told = limits.map(([name, limit]) => `at ${name === "low" ? "least" : "most"} ${format(rounded(limit))}`);
   const line = el("p", { class: "told" });
   const names = { class: "days", viewBox: `0 0 ${width} ${height}`, "aria-label": title };
   const drawing = choosable(svg("svg", names, bars, lines), bars, line, (index) => {
@@ -131,7 +132,8 @@ export function dayChart({ metric, title, low, high }, days, thresholds) {
   return el(
     "figure",
     { "data-chart": metric },
-    el("figcaption", {}, title),
+    // not within the chart, where it would cover bars
+    el("figcaption", {}, title, told.length ? el("span", { class: "limits" }, ` ${told.join(", ")}`) : null),
     drawing,
     el("div", { class: "range" }, el("span", {}, days[0].day), el("span", {}, days.at(-1).day)),
     line,
