@@ -5,11 +5,15 @@ FastAPI is heavy, so this module is imported by the first request, in the API se
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
+import logging
+from collections.abc import Iterator
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails, DagAccessEntity
@@ -21,18 +25,28 @@ from airflow.api_fastapi.core_api.security import (
     requires_access_connection,
     requires_access_dag,
 )
+from airflow.configuration import conf
 from airflow.models.dag import DagModel
-from fastapi import Depends, FastAPI, HTTPException, Request, Response, status
+from fastapi import Body, Depends, FastAPI, HTTPException, Request, Response, status
 from sqlalchemy import select
 
+from airflow_provider_webcollect.landing.errors import LandingError, NothingToReview
+from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.ui.activity import read_activity
 from airflow_provider_webcollect.ui.landings import SeriesKey, read_columns, read_landings
+from airflow_provider_webcollect.ui.rows import Decision, decide, read_loads, read_rows, read_waiting
 from airflow_provider_webcollect.ui.service import ServiceView, known_connections
+
+log = logging.getLogger(__name__)
 
 #: The media types of the page's files, by how their names end.
 TYPES = {"js": "text/javascript", "css": "text/css"}
 _service_view = cache(ServiceView)
 _may_read_asset = Depends(requires_access_asset("GET"))
+#: Rows are as much of a DAG's data as what its tasks return.
+_may_read_data = Depends(requires_access_dag("GET", DagAccessEntity.XCOM))
+#: Who may clear a landing, and have its rows read again, may decide on them.
+_may_edit_dag = Depends(requires_access_dag("PUT"))
 
 # without pages of documentation, which would be open to everybody
 app = FastAPI(dependencies=[Depends(get_user)], openapi_url=None)
@@ -54,21 +68,101 @@ def _file(name: str, request: Request) -> Response:
 
 @app.get("/landings", dependencies=[_may_read_asset])
 def _landings(user: GetUserDep, session: SessionDep, search: str = "") -> dict[str, Any]:
-    return read_landings(session, _readable_dags(user), _now(), search)
+    found = read_landings(session, _dags(user), _now(), search)
+    editable = _dags(user, "PUT") if any(each["quarantines"] for each in found["series"]) else ()
+    for each in found["series"]:
+        each["may_decide"] = each["dag_id"] in editable
+    return found
+
+
+def _series(asset_id: int, dag_id: str, task_id: str, user: GetUserDep, map_index: int = -1) -> SeriesKey:
+    if dag_id not in _dags(user):
+        raise HTTPException(status.HTTP_404_NOT_FOUND, f"No landing of {dag_id} is known")
+    return SeriesKey(asset_id, dag_id, task_id, map_index)
+
+
+_Series = Annotated[SeriesKey, Depends(_series)]
 
 
 @app.get("/landings/{asset_id}/columns", dependencies=[_may_read_asset])
-def _columns(
-    asset_id: int, dag_id: str, task_id: str, user: GetUserDep, session: SessionDep, map_index: int = -1
+def _columns(key: _Series, session: SessionDep) -> dict[str, Any]:
+    return read_columns(session, key, _now())
+
+
+@app.get("/landings/{asset_id}/rows", dependencies=[_may_read_asset, _may_read_data])
+def _rows(key: _Series) -> dict[str, Any]:
+    with _errors_told():
+        return read_rows(key)
+
+
+@app.get("/landings/{asset_id}/loads", dependencies=[_may_read_asset])
+def _loads(key: _Series, request: Request, user: GetUserDep) -> dict[str, Any]:
+    def is_readable(load: dict[str, Any]) -> bool:
+        try:
+            requires_access_dag("GET", DagAccessEntity.XCOM, load["dag_id"])(request, user)
+        except HTTPException:
+            return False
+        return True
+
+    return {"loads": list(filter(is_readable, read_loads(key, _dags(user))))}
+
+
+@app.get("/landings/{asset_id}/waiting", dependencies=[_may_read_asset, _may_edit_dag])
+def _waiting(key: _Series, run_id: str, collection_task_id: str) -> dict[str, Any]:
+    with _errors_told():
+        return read_waiting(key, run_id, collection_task_id)
+
+
+def _refuse_other_sites(request: Request) -> None:
+    """Refuse what another site has the browser of somebody who has signed in send.
+
+    A form sends no JSON. Whose script a request is from, and its origin, the browser says, and no script can
+    change; the first only to https and this machine.
+    """
+    headers = request.headers
+    origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
+    own = {headers.get("Host"), urlsplit(conf.get("api", "base_url", fallback="")).netloc} - {""}
+    is_own = site == "same-origin" if site else origin is None or urlsplit(origin).netloc in own
+    is_json = headers.get("Content-Type", "").partition(";")[0].strip().lower() == "application/json"
+    if not (is_own and is_json):
+        raise HTTPException(status.HTTP_403_FORBIDDEN, "This is not a request of Airflow's own page")
+
+
+@app.post(
+    "/landings/{asset_id}/decision",
+    dependencies=[Depends(_refuse_other_sites), _may_read_asset, _may_edit_dag],
+)
+def _decision(
+    key: _Series,
+    user: GetUserDep,
+    run_id: Annotated[str, Body()],
+    collection_task_id: Annotated[str, Body()],
+    decision: Annotated[Decision, Body()],
+    commit: Annotated[int, Body()],
 ) -> dict[str, Any]:
-    if dag_id not in _readable_dags(user):
-        raise HTTPException(status.HTTP_404_NOT_FOUND, f"No landing of {dag_id} is known")
-    return read_columns(session, SeriesKey(asset_id, dag_id, task_id, map_index), _now())
+    with _errors_told():
+        return decide(key, run_id, collection_task_id, decision, commit, user.get_name())
+
+
+@contextlib.contextmanager
+def _errors_told() -> Iterator[None]:
+    """Answer with what is wrong with a landing or its storage."""
+    try:
+        yield
+    except NothingToReview as error:
+        raise HTTPException(status.HTTP_409_CONFLICT, str(error)) from error
+    except (LandingError, InvalidArgument) as error:
+        raise HTTPException(status.HTTP_502_BAD_GATEWAY, str(error)) from error
+    except Exception as error:
+        # its text may tell more than a reader of the page may know
+        log.exception("A landing cannot be read for the page")
+        problem = f"{type(error).__name__}; the API server's log says more"
+        raise HTTPException(status.HTTP_502_BAD_GATEWAY, problem) from error
 
 
 @app.get("/activity", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))])
 def _activity(user: GetUserDep, session: SessionDep) -> dict[str, Any]:
-    return read_activity(session, _readable_dags(user), _now())
+    return read_activity(session, _dags(user), _now())
 
 
 @app.get("/connections")
@@ -87,13 +181,14 @@ def _connection(connection_id: str, user: GetUserDep, session: SessionDep) -> di
     if connection_id not in known_connections(session):
         detail = f"No connection {connection_id} of the service is known"
         raise HTTPException(status.HTTP_404_NOT_FOUND, detail)
-    readable = _readable_dags(user)
+    readable = _dags(user)
     reads_all = readable.issuperset(session.scalars(select(DagModel.dag_id)))
     return _service_view(connection_id).read(None if reads_all else readable)
 
 
-def _readable_dags(user: Any) -> set[str]:
-    return get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+def _dags(user: Any, method: Literal["GET", "PUT"] = "GET") -> set[str]:
+    """Return the DAGs that a person may read, or edit."""
+    return get_auth_manager().get_authorized_dag_ids(user=user, method=method)
 
 
 def _now() -> datetime.datetime:

@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import functools
 import itertools
+import json
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow.models.asset import AssetEvent, AssetModel
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
+from airflow.models.log import Log
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import TaskInstanceState
 from airflow.utils.types import DagRunType
@@ -45,6 +47,8 @@ ODD_FACTOR = 2
 OPEN_DAYS = 7
 #: How many checks that were not passed are told of a source, and how many characters of each.
 MOST_OUTCOMES, MOST_CHARACTERS = 5, 300
+#: The events in Airflow's audit log of decisions on quarantined rows, as the page makes them.
+DECISIONS = {"accept": "webcollect_accept", "discard": "webcollect_discard"}
 #: Operators of a DAG's author that extend the provider's are not found by their names.
 IS_OURS = TaskInstance.operator.startswith("WebCollect")
 #: What is wrong with a landing's newest run, or with one of its sources, the gravest first.
@@ -70,6 +74,10 @@ _IS_LANDING = (
     AssetEvent.source_task_id.is_not(None),
     AssetEvent.source_run_id.is_not(None),
 )
+
+
+#: When somebody has decided on the rows of a run and a collection task, by both.
+_Decided = dict[tuple[str | None, str], datetime.datetime]
 
 
 class SeriesKey(NamedTuple):
@@ -157,6 +165,7 @@ def read_landings(
         key: found for key, found in _places(session, _matches(search)).items() if key.dag_id in dag_ids
     }
     failures = _failures(session, places)
+    decisions = _decisions(session, now - datetime.timedelta(days=OPEN_DAYS))
 
     # paused, or no longer there
     paused = set(session.scalars(select(DagModel.dag_id).where(DagModel.is_paused | DagModel.is_stale)))
@@ -177,7 +186,8 @@ def read_landings(
     for key in shown:
         landed = [events[place.event_id] for place in reversed(places[key]) if place.event_id in events]
         if landed and key.asset_id in assets:
-            facts = _described(landed, failures[key], now, key.dag_id not in unexpected)
+            is_expected = key.dag_id not in unexpected
+            facts = _described(landed, failures[key], now, is_expected, decisions.get(key[1:], {}))
             is_paused = key.dag_id in paused
             series.append({**key._asdict(), "asset": assets[key.asset_id], "is_paused": is_paused, **facts})
     series.sort(key=lambda each: (each["dag_id"], each["task_id"], each["map_index"], each["asset"]["name"]))
@@ -206,12 +216,7 @@ def read_columns(session: Session, key: SeriesKey, now: datetime.datetime) -> di
     :param session: of Airflow's database.
     :param key: of the landing's series; of one that is not known, nothing is.
     """
-    event = AssetEvent
-    map_index = func.coalesce(event.source_map_index, -1)
-    columns = (event.asset_id, event.source_dag_id, event.source_task_id, map_index)
-    is_of_key = and_(*(column == value for column, value in zip(columns, key, strict=True)))
-    places = {key: _places(session, is_of_key).get(key, [])}
-    runs = _one_per_run([*_events(session, places[key]).values(), *_failures(session, places)[key]])
+    runs = runs_of(session, key)
     found = sorted(_columns(runs), key=_weight, reverse=True)
     return {
         "read_at": now.isoformat(),
@@ -219,6 +224,16 @@ def read_columns(session: Session, key: SeriesKey, now: datetime.datetime) -> di
         "runs": [{"ended_at": run.ended_at.isoformat(), "state": run.state} for run in runs],
         "columns": found[:MOST_COLUMNS],
     }
+
+
+def runs_of(session: Session, key: SeriesKey) -> list[PastRun]:
+    """Return the latest runs of a landing, the oldest first."""
+    event = AssetEvent
+    map_index = func.coalesce(event.source_map_index, -1)
+    columns = (event.asset_id, event.source_dag_id, event.source_task_id, map_index)
+    is_of_key = and_(*(column == value for column, value in zip(columns, key, strict=True)))
+    places = {key: _places(session, is_of_key).get(key, [])}
+    return _one_per_run([*_events(session, places[key]).values(), *_failures(session, places)[key]])
 
 
 def _columns(runs: Sequence[PastRun]) -> list[dict[str, Any]]:
@@ -252,9 +267,7 @@ def _column(
         "rows": [found and found[0].rows for found in told],
         "shares": [found and _share(found[0], name) for found in told],
         "checks": {
-            index: _shortened(found[1][name])
-            for index, found in enumerate(told)
-            if found and name in found[1]
+            index: shortened(found[1][name]) for index, found in enumerate(told) if found and name in found[1]
         },
     }
 
@@ -373,7 +386,11 @@ def _one_per_run(runs: Iterable[PastRun]) -> list[PastRun]:
 
 
 def _described(
-    landed: Sequence[PastRun], failed: Sequence[PastRun], now: datetime.datetime, is_expected: bool
+    landed: Sequence[PastRun],
+    failed: Sequence[PastRun],
+    now: datetime.datetime,
+    is_expected: bool,
+    decided: _Decided,
 ) -> dict[str, Any]:
     newest = landed[-1]
     assert newest.event
@@ -390,6 +407,7 @@ def _described(
         "webcollect_conn_id": newest.event.webcollect_conn_id,
         "lotno": newest.event.lotno or None,
         "sources": sources,
+        "storage_conn_id": newest.event.storage_conn_id,
         "destination": newest.event.destination,
         "manifests": newest.event.all_manifests(),
         "marks": [mark for mark in MARKS if mark in holds],
@@ -397,7 +415,7 @@ def _described(
         "expected_at": next_one.at and next_one.at.isoformat(),
         "landed_at": newest.ended_at.isoformat(),
         "runs": [_run(run, newest.event) for run in runs],
-        "quarantines": _quarantines(runs, now),
+        "quarantines": _quarantines(runs, now, decided),
     }
 
 
@@ -453,7 +471,7 @@ def _sources(runs: Sequence[PastRun], newest: LandingEvent) -> list[dict[str, An
                 "usual_rows": _usual(counts),
                 "mark": mark,
                 "checks": [
-                    {"state": outcome.state, "text": _shortened(str(outcome))}
+                    {"state": outcome.state, "text": shortened(str(outcome))}
                     for outcome in outcomes[:MOST_OUTCOMES]
                 ],
                 "checks_left_out": max(0, len(outcomes) - MOST_OUTCOMES),
@@ -462,28 +480,55 @@ def _sources(runs: Sequence[PastRun], newest: LandingEvent) -> list[dict[str, An
     return found
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
     """Return a text whose length does not matter for the size of a response."""
-    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _quarantines(runs: Sequence[PastRun], now: datetime.datetime) -> list[dict[str, Any]]:
-    """Return the runs of the last days with quarantined rows, and the folders to decide on, the newest first.
+def quarantining(event: LandingEvent | None) -> list[LandedSource]:
+    """Return the sources whose rows a run has quarantined."""
+    sources = event.sources() if event and event.quarantined_rows else []
+    return [each for each in sources if any(o.state == "failed" for o in _not_passed(each))] or sources
 
-    Nobody who accepts or discards them adds an event.
+
+def _decisions(session: Session, since: datetime.datetime) -> dict[tuple[Any, ...], _Decided]:
+    """Return when somebody has decided on the page, by Airflow task, as in a key, then as in ``_Decided``."""
+    columns = (Log.dag_id, Log.task_id, Log.map_index, Log.run_id, Log.extra, Log.dttm)
+    is_decision = (Log.event.in_(DECISIONS.values()), Log.dttm >= since)
+    found: dict[tuple[Any, ...], _Decided] = {}
+    rows = session.execute(select(*columns).where(*is_decision).order_by(Log.dttm))
+    for *task, run_id, extra, moment in rows:
+        assert extra
+        assert moment
+        found.setdefault(tuple(task), {})[run_id, json.loads(extra)["collection_task_id"]] = moment
+    return found
+
+
+def _quarantines(runs: Sequence[PastRun], now: datetime.datetime, decided: _Decided) -> list[dict[str, Any]]:
+    """Return the runs of the last days with quarantined rows, and where they wait, the newest first.
+
+    Who accepts or discards them elsewhere adds no event: that they wait is not known.
     """
     since = now - datetime.timedelta(days=OPEN_DAYS)
     found = []
     for run in reversed(runs):
-        if run.event and run.event.quarantined_rows and run.ended_at >= since:
-            sources = run.event.sources()
-            failed = [each for each in sources if any(o.state == "failed" for o in _not_passed(each))]
+        waiting = [
+            {
+                "collection_task_id": each.collection_task_id,
+                "folder": each.manifest.removesuffix(f"/{MANIFEST}"),
+            }
+            for each in quarantining(run.event)
+            # a run that was cleared may have quarantined others since
+            if decided.get((run.run_id, each.collection_task_id), run.ended_at) <= run.ended_at
+        ]
+        if run.event and waiting and run.ended_at >= since:
             found.append(
                 {
                     "run_id": run.run_id,
                     "ended_at": run.ended_at.isoformat(),
                     "rows": run.event.quarantined_rows,
-                    "folders": [each.manifest.removesuffix(f"/{MANIFEST}") for each in failed or sources],
+                    "storage_conn_id": run.event.storage_conn_id,
+                    "waiting": waiting,
                 }
             )
     return found

@@ -405,7 +405,8 @@ class TestChecks:
         events.add_event(landed_a(), NOW - DAY * 3)
         told = events.one()["quarantines"]
         assert [datetime.datetime.fromisoformat(each["ended_at"]) for each in told] == [NOW, NOW - DAY * 6]
-        assert [(each["rows"], each["folders"]) for each in told] == [(30, ["s3://bucket/prices"])] * 2
+        waiting = [{"collection_task_id": "a", "folder": "s3://bucket/prices"}]
+        assert [(each["rows"], each["waiting"]) for each in told] == [(30, waiting)] * 2
         assert {each["run_id"] for each in told} <= {run["run_id"] for run in events.runs()}
 
     def test_each_of_several_sources_has_its_own_and_those_that_failed_are_quarantined(
@@ -415,7 +416,8 @@ class TestChecks:
         events.add_event(several(source_rows=[1, 2], source_checks=checks, quarantined_rows=30))
         told = [[check["state"] for check in source["checks"]] for source in events.one()["sources"]]
         assert (told, events.marks()) == ([["warning"], ["failed"]], ["checks"])
-        assert [each["folders"] for each in events.one()["quarantines"]] == [["b"]]
+        waiting = [{"collection_task_id": "b", "folder": "b"}]
+        assert [each["waiting"] for each in events.one()["quarantines"]] == [waiting]
 
     def test_a_run_whose_rows_are_quarantined_is_neither_empty_nor_odd_nor_usual(
         self, events: Events
@@ -438,8 +440,9 @@ class TestChecks:
         assert series["marks"] == ["checks"]
         assert "columns.no_such.present: no row has it" in series["sources"][0]["checks"][0]["text"]
         assert {each["name"]: each["shares"] for each in columns_of(series)["columns"]} == {"no_such": [None]}
-        folders = [(each["run_id"], each["rows"], each["folders"]) for each in series["quarantines"]]
-        assert folders == [(run.run_id, 400, [destination])]
+        told = [(each["run_id"], each["rows"], each["waiting"]) for each in series["quarantines"]]
+        waiting = [{"collection_task_id": source["task_id"], "folder": destination}]
+        assert told == [(run.run_id, 400, waiting)]
 
 
 class TestColumns:

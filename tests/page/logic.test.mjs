@@ -86,6 +86,29 @@ test("a wait has the name of the asset that its collection task lands in, if the
   assert.equal(wait(NAMES), "Garden shops");
 });
 
+test("a name that somebody has given stands before the URI of another asset", () => {
+  const unnamed = series({ asset: { name: "s3://bucket/a", uri: "s3://bucket/a" } });
+  assert.deepEqual(logic.withAssets({}, [unnamed, series()]), { webcollect_default: { [ID]: "shop prices" } });
+});
+
+describe("loads", () => {
+  test("tell up to which commit of the landing the table has the rows", () => {
+    const one = series({ sources: [{ ...series().sources[0], commit: 30 }] });
+    const said = [30, 28, null].map((commit) => logic.commitsLoaded({ commit }, one));
+    assert.deepEqual(said, ["30, all of them", "28 of 30", "—"]);
+    assert.equal(logic.commitsLoaded({ commit: 28 }, series({ sources: [] })), "28");
+  });
+
+  test("tell the rows that were left out, and where they are", () => {
+    const text = (skipped) => logic.skippedText({ skipped_rows: 2, skipped });
+    assert.equal(logic.skippedText({ skipped_rows: 0, skipped: {} }), "none");
+    assert.equal(text({ a: 1, b: 1 }), "2 rows without a key: 1 in a, 1 in b");
+    assert.equal(text({}), "2 rows without a key");
+    const many = Object.fromEntries(["a", "b", "c", "d", "e"].map((name) => [name, 1]));
+    assert.match(text(many), /1 in c, others in 2 parts more$/);
+  });
+});
+
 describe("states", () => {
   test("the gravest mark is a landing's state, which no mark makes a good one", () => {
     assert.equal(logic.stateOf(series({ marks: ["late", "odd"] })), "late");
@@ -463,9 +486,9 @@ describe("what the rows held", () => {
 });
 
 describe("rows that have failed their checks", () => {
-  const quarantine = (rows, days) => ({ rows, ended_at: ago(days * 86_400), run_id: `run ${days}`, folders: ["f"] });
+  const quarantine = (rows, days) => ({ rows, ended_at: ago(days * 86_400), run_id: `run ${days}`, waiting: [] });
   const said = (...quarantines) => logic.quarantineSentence({ quarantines }, "UTC", NOW);
-  const open = ". Whether somebody has decided on them since is not known here; to decide:";
+  const open = ". Whether somebody has decided on them in another way is not known here.";
 
   test("are told with when they were quarantined, and not that they still are", () => {
     assert.equal(said(quarantine(1_200, 22)), `1,200 rows were quarantined on 3 November${open}`);
@@ -474,6 +497,21 @@ describe("rows that have failed their checks", () => {
       said(quarantine(1_000, 0), quarantine(200, 1)),
       `1,200 rows of 2 runs were quarantined, the latest on 25 November${open}`,
     );
+  });
+
+  test("are decided on by who knows what happens then", () => {
+    const texts = (decision) => logic.decisionTexts(decision, 30, "run 1", "Garden shops");
+    const these = "The 30 rows of run 1 that failed the checks: ";
+    assert.deepEqual(texts("accept"), {
+      verb: "Accept",
+      text: `${these}added to Garden shops as they are, in a commit of their own. What loads its new rows loads them, too.`,
+      done: "30 rows accepted.",
+    });
+    assert.deepEqual(texts("discard"), {
+      verb: "Discard",
+      text: `${these}deleted for good. Garden shops goes on behind them, and counts them as discarded.`,
+      done: "30 rows discarded.",
+    });
   });
 
   test("have their landings in the message of a run that they have failed", () => {
@@ -526,9 +564,10 @@ describe("lines to copy", () => {
   });
 
   test("a shell takes the folder and the run that somebody decides on as they are", () => {
-    for (const line of Object.values(logic.decidingLines(logic.shellWords(PATH), "manual__2026 $(id)"))) {
+    for (const line of Object.values(logic.decidingLines(logic.shellWords(PATH, "a b"), "manual__2026 $(id)"))) {
       const words = execFileSync("sh", ["-c", line.replace("webcollect", "printf '%s\\n'")]).toString();
-      assert.deepEqual(words.trimEnd().split("\n").slice(2), [PATH, "manual__2026 $(id)"]);
+      const connection = ["--storage-conn-id", "a b"];
+      assert.deepEqual(words.trimEnd().split("\n").slice(2), [PATH, ...connection, "manual__2026 $(id)"]);
     }
   });
 
@@ -538,11 +577,11 @@ describe("lines to copy", () => {
     assert.equal(execFileSync("python3", ["-c", code]).toString(), PATH);
   });
 
-  test("a table of Iceberg needs the connection of its catalog", () => {
-    const { shell, python } = logic.readingLines("lake.shop.prices");
-    assert.match(shell, /^webcollect landing sql 'lake.shop.prices' --storage-conn-id iceberg_default '/);
-    assert.equal(python, 'read_landing("lake.shop.prices", storage_conn_id="iceberg_default")');
-    for (const path of ["s3://a/b.c.d", "/a.b.c", "./a.b.c"]) assert.equal(logic.shellWords(path), `'${path}'`);
+  test("the connection of the storage is named, if the landing's address has none", () => {
+    const { shell, python } = logic.readingLines("lake.shop.prices", "glue");
+    assert.match(shell, /^webcollect landing sql 'lake.shop.prices' --storage-conn-id 'glue' '/);
+    assert.equal(python, 'read_landing("lake.shop.prices", storage_conn_id="glue")');
+    assert.equal(logic.shellWords("s3://aws@a/b", null), "'s3://aws@a/b'");
   });
 });
 

@@ -46,7 +46,7 @@ def first_page(sign_in: Callable[..., None]) -> Iterator[Page]:
 
 @pytest.fixture
 def new_page(first_page: Page) -> Iterator[Page]:
-    """A page of a new visitor. It must not raise, nor send anything but GET."""
+    """A page of a new visitor. It must not raise, nor send anything but GET, and decisions."""
     page = first_page.context.new_page()
     page.add_init_script("localStorage.clear()")
     with no_problems(page):
@@ -71,7 +71,7 @@ def no_problems(page: Page) -> Iterator[None]:
         problems.append(str(error))
 
     def sent(request: Request) -> None:
-        if request.method != "GET":
+        if request.method != "GET" and not urlsplit(request.url).path.endswith("/decision"):
             problems.append(request.url)
 
     page.on("pageerror", raised)
@@ -206,6 +206,13 @@ def columns_of(shown: Locator, dag_id: str) -> Locator:
     return found
 
 
+def quarantined(shown: Locator) -> tuple[Locator, str]:
+    """Return what is said of quarantined rows, and the newest of their runs."""
+    item = shown.locator("[data-attention=quarantined]")
+    item.get_by_text(re.compile("rows of 2 runs were quarantined, .* in another way is not known")).wait_for()
+    return item, item.get_by_role("listitem").first.get_by_role("link").inner_text()
+
+
 def in_words(moment: datetime.datetime) -> str:
     return f"{moment.day} {moment:%B}"
 
@@ -333,7 +340,12 @@ class TestDetails:
     def test_the_parts_of_a_chart_are_told_by_arrow_keys(self, page: Page, shown: Locator) -> None:
         chart = shown.locator('[data-chart="rows"]')
         told_by_arrow_keys(page, chart, "Rows per day")
-        assert chart.locator("text.limit").all_inner_texts() != []
+        assert "at most" in chart.locator("figcaption .limits").inner_text()
+        # which covers no bar
+        assert chart.locator("svg text").count() == 0
+        told = shown.locator('[data-chart="cost"]')
+        assert re.search(r": [\d.]+ of the balance", told.locator(".told").inner_text())
+        assert re.search(r"at most [\d,.]+ of the balance", told.locator(".limits").inner_text())
         columns = columns_of(shown, "reviews_daily")
         price = columns.locator('[data-column="price"]')
         told_by_arrow_keys(page, price, "Filled rows of price")
@@ -376,11 +388,12 @@ class TestDetails:
         shown.locator("[data-run]").first.wait_for()
         assert button.get_attribute("aria-expanded") == "true"
 
-    def test_quarantined_rows_have_the_lines_that_decide_on_them(self, page: Page, shown: Locator) -> None:
-        item = shown.locator("[data-attention=quarantined]")
-        told = re.compile(r"rows of 2 runs were quarantined, .* not known here; to decide:")
-        item.get_by_text(told).wait_for()
-        run_id = item.get_by_role("listitem").first.get_by_role("link").inner_text()
+    def test_who_may_only_read_gets_the_lines_that_decide_on_quarantined_rows(
+        self, page: Page, url: str
+    ) -> None:
+        change(page, "landings", lambda data: [each.update(may_decide=False) for each in data["series"]])
+        shown = show(page, url)
+        item, run_id = quarantined(shown)
         for verb in ("accept", "discard"):
             button = item.get_by_role("button", name=f"{verb}s the rows of {run_id}")
             assert copied(page, button) == f"webcollect landing {verb} 's3://lake/offers' '{run_id}'"
@@ -389,6 +402,91 @@ class TestDetails:
         assert re.search(r"0 rows, \d+ quarantined", runs.last.locator("title").text_content() or "")
         columns = columns_of(shown, "offers_daily")
         columns.get_by_text("No column of what has landed is filled less than before.").wait_for()
+
+    def test_quarantined_rows_are_decided_on_by_the_keyboard_after_a_question(
+        self, page: Page, url: str
+    ) -> None:
+        asked: list[Any] = []
+
+        def decide(route: Route) -> None:
+            asked.append(route.request.post_data_json)
+            route.fulfill(json={"rows": 600})
+
+        page.route("**/waiting?*", lambda route: route.fulfill(json={"rows": 600, "commit": 7}))
+        page.route("**/decision?*", decide)
+        shown = show(page, url)
+        item, run_id = quarantined(shown)
+        dialog = shown.get_by_role("dialog")
+        for key, count in (("Escape", 0), ("Enter", 0)):
+            item.get_by_role("button", name=f"Accept … the rows of {run_id}").press("Enter")
+            dialog.get_by_text(f"The 600 rows of {run_id} that failed the checks: added to").wait_for()
+            # what is focused leaves all as it is
+            page.keyboard.press(key)
+            dialog.wait_for(state="hidden")
+            assert len(asked) == count
+        button = item.get_by_role("button", name=f"Discard … the rows of {run_id}")
+        button.press("Enter")
+        dialog.get_by_text("deleted for good").wait_for()
+        page.keyboard.press("Shift+Tab")
+        page.keyboard.press("Enter")
+        dialog.get_by_role("heading", name="600 rows discarded.").wait_for()
+        (body,) = asked
+        assert (body["decision"], body["commit"], body["run_id"]) == ("discard", 7, run_id)
+        with page.expect_response("**/webcollect/landings"):
+            page.keyboard.press("Enter")
+
+    def test_a_landing_that_the_server_cannot_reach_is_told_with_what_else_can_be_done(
+        self, shown: Locator
+    ) -> None:
+        item, run_id = quarantined(shown)
+        item.get_by_role("button", name=f"Accept … the rows of {run_id}").click()
+        dialog = shown.get_by_role("dialog")
+        dialog.get_by_role("heading", name="Nothing to decide on here").wait_for()
+        assert "s3://lake/offers" in dialog.get_by_role("status").inner_text()
+        assert dialog.get_by_text(f"webcollect landing accept 's3://lake/offers' '{run_id}'").is_visible()
+        dialog.get_by_role("button", name="Close").click()
+
+    def test_another_site_decides_on_nothing(self, new_page: Page, url: str) -> None:
+        statuses: list[int] = []
+        new_page.on("response", lambda response: statuses.append(response.status))
+        here = urlsplit(url)
+        new_page.goto(url)
+        form = "document.body.innerHTML = `<form method=post action='%s'><input name=run_id></form>`"
+        address = f"{url}/webcollect/landings/1/decision?dag_id=offers_daily&task_id=land"
+        # by another name this machine is another site
+        new_page.route(
+            "http://localhost:*/", lambda route: route.fulfill(body="<p>", content_type="text/html")
+        )
+        new_page.goto(f"http://localhost:{here.port}/")
+        new_page.evaluate(form % address)
+        with new_page.expect_response(address) as answered:
+            new_page.evaluate("document.forms[0].submit()")
+        assert answered.value.status in (401, 403)
+
+    def test_five_rows_and_loads_are_texts(self, page: Page, url: str) -> None:
+        markup = "<img src=x onerror=alert(1)>"
+        sample = {"columns": ["*title", markup], "rows": [[markup, None]] * 5, "left_out": 3}
+        load = {"dag_id": "books_daily", "task_id": "load", "run_id": "r", "map_index": -1, "commit": 29}
+        done = {
+            "table": "shop.books",
+            "warehouse_conn_id": "warehouse",
+            "rows": 105,
+            "ended_at": ago(hours=1),
+        }
+        apart = {"skipped_rows": 2, "skipped": {"part-1.jsonl": 2}}
+        page.route("**/rows?*", lambda route: route.fulfill(json={"collection_task_id": "x", **sample}))
+        page.route("**/loads?*", lambda route: route.fulfill(json={"loads": [{**load, **done, **apart}]}))
+        shown = show(page, url)
+        series_of(shown, "books_daily").get_by_role("button").click()
+        shown.locator('[data-sample="5"]').wait_for()
+        assert shown.locator("[data-sample] th").all_inner_texts() == ["*title", markup]
+        assert shown.locator("[data-sample] td").all_inner_texts() == [markup, "—"] * 5
+        assert shown.locator("img").count() == 0
+        shown.get_by_text("3 columns more are left out").wait_for()
+        row = shown.locator('[data-load="shop.books"]').inner_text()
+        for text in ("shop.books", "warehouse", "books_daily · load", "105", "60 min ago", "29 of 30"):
+            assert text in row
+        assert "2 rows without a key: 2 in part-1.jsonl" in row
 
     def test_a_run_that_has_failed_its_checks_has_the_lines_that_decide_on_its_rows(
         self, page: Page, url: str
@@ -569,6 +667,8 @@ class TestDetails:
     )
     def test_everybody_can_use_it(self, new_page: Page, url: str, theme: str, rules: dict[str, Any]) -> None:
         new_page.add_init_script(f"localStorage.setItem('theme', '{theme}')")
+        sample = {"collection_task_id": "x", "columns": ["a"], "rows": [["b"]], "left_out": 0}
+        new_page.route("**/rows?*", lambda route: route.fulfill(json=sample))
         shown = show(new_page, url)
         for dag_id in ("shops_daily", "reviews_daily"):
             series_of(shown, dag_id).get_by_role("button").click()
@@ -577,9 +677,17 @@ class TestDetails:
         shown.locator("[data-chart]").first.wait_for()
         new_page.add_script_tag(path=AXE)
         options = {"resultTypes": ["violations"], **rules}
-        found = new_page.evaluate("options => axe.run('webcollect-page', options)", options)
-        faults = [each for each in found["violations"] if each["impact"] in ("serious", "critical")]
-        assert [(each["id"], each["nodes"][0]["html"]) for each in faults] == []
+
+        def faults(part: str) -> list[Any]:
+            found = new_page.evaluate("([part, options]) => axe.run(part, options)", [part, options])
+            grave = [each for each in found["violations"] if each["impact"] in ("serious", "critical")]
+            return [(each["id"], each["nodes"][0]["html"]) for each in grave]
+
+        assert faults("webcollect-page") == []
+        new_page.route("**/waiting?*", lambda route: route.fulfill(json={"rows": 600, "commit": 7}))
+        quarantined(shown)[0].get_by_role("button", name="Discard …").first.click()
+        shown.get_by_role("dialog").get_by_text("deleted for good").wait_for()
+        assert faults("webcollect-page dialog") == []
 
     def test_the_dashboard_has_a_line_that_asks_once_and_is_nowhere_else(
         self, new_page: Page, url: str

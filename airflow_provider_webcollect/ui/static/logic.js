@@ -185,6 +185,11 @@ function sourceIds(series) {
   return series.sources.map((source) => source.collection_task_id);
 }
 
+/** Return whether somebody has given a series' asset a name that is not its URI. */
+export function hasAssetName({ asset }) {
+  return asset.name !== asset.uri;
+}
+
 /** Return the name of a series' asset, null if it says no more than the ids of its sources. */
 function assetName(series) {
   const { name = "", uri = "" } = series.asset ?? {};
@@ -202,7 +207,8 @@ export function landingName(series, names) {
 /** Return the service's names, and for other collection tasks those of the assets that they alone land in. */
 export function withAssets(names, series) {
   const all = {};
-  for (const each of series) {
+  const isUri = (each) => Number(!hasAssetName(each));
+  for (const each of series.toSorted((one, other) => isUri(one) - isUri(other))) {
     const [id, ...others] = sourceIds(each);
     const name = assetName(each);
     if (id && name && !others.length) (all[each.webcollect_conn_id] ??= {})[id] ??= name;
@@ -277,13 +283,31 @@ export function cappedAxis(values, times = 3) {
   return { top, capped: values.map((value) => value > top) };
 }
 
-/** Return what is known of quarantined rows; that somebody has decided on them is not. */
+/** Return what is known of quarantined rows; that somebody has decided on them elsewhere is not. */
 export function quarantineSentence({ quarantines }, zone, now) {
   const rows = sum(quarantines, "rows");
   const runs = quarantines.length > 1 ? ` of ${counted(quarantines.length, "run")}` : "";
   const when = `${runs && "the latest "}on ${day(quarantines[0].ended_at, zone, now)}`;
   const were = `${counted(rows, "row")}${runs} ${rows === 1 ? "was" : "were"} quarantined${runs && ","} ${when}`;
-  return `${were}. Whether somebody has decided on them since is not known here; to decide:`;
+  return `${were}. Whether somebody has decided on them in another way is not known here.`;
+}
+
+/** Return what is asked before a decision on quarantined rows, and what is told after it. */
+export function decisionTexts(decision, rows, runId, name) {
+  const these = `The ${counted(rows, "row")} of ${runId} that failed the checks`;
+  const texts = {
+    accept: {
+      verb: "Accept",
+      text: `${these}: added to ${name} as they are, in a commit of their own. What loads its new rows loads them, too.`,
+      done: `${counted(rows, "row")} accepted.`,
+    },
+    discard: {
+      verb: "Discard",
+      text: `${these}: deleted for good. ${name} goes on behind them, and counts them as discarded.`,
+      done: `${counted(rows, "row")} discarded.`,
+    },
+  };
+  return texts[decision];
 }
 
 /**
@@ -302,27 +326,40 @@ export function stagedLandings(message) {
   return [...new Set([...named].map(([, words]) => words))];
 }
 
-/** Return the Airflow connection that the name of a table of Iceberg needs besides; null for a path. */
-function connectionOf(landing) {
-  // which one a run has used is not known here: it is the default, unless somebody corrects the line
-  return landing.split(".").length > 2 && !/[/\\]/.test(landing) ? "iceberg_default" : null;
-}
-
-/** Return what names a landing in a shell. */
-export function shellWords(landing) {
-  const connection = connectionOf(landing);
-  return shellWord(landing) + (connection ? ` --storage-conn-id ${connection}` : "");
+/** Return what names a landing in a shell; `connection` is that of its storage, if its address has none. */
+export function shellWords(landing, connection) {
+  return shellWord(landing) + (connection ? ` --storage-conn-id ${shellWord(connection)}` : "");
 }
 
 /** Return the lines that read a landing, in Python and in a shell. */
-export function readingLines(landing) {
+export function readingLines(landing, connection) {
   const query = "select count(*) from landing";
-  const connection = connectionOf(landing);
   const argument = connection ? `, storage_conn_id=${pythonString(connection)}` : "";
   return {
     python: `read_landing(${pythonString(landing)}${argument})`,
-    shell: `webcollect landing sql ${shellWords(landing)} ${shellWord(query)}`,
+    shell: `webcollect landing sql ${shellWords(landing, connection)} ${shellWord(query)}`,
   };
+}
+
+// ---- Where the rows of a landing were loaded to
+
+/** Return up to which commit a table has the rows, of how many, where that is known. */
+export function commitsLoaded({ commit }, { sources }) {
+  const last = sources.length === 1 ? sources[0].commit : null;
+  if (commit == null || last == null) return number(commit);
+  return commit < last ? `${number(commit)} of ${number(last)}` : `${number(commit)}, all of them`;
+}
+
+/** How many parts with rows that were left out are named. */
+const PARTS = 3;
+
+/** Return how many rows a load has left out, and where they are. */
+export function skippedText({ skipped_rows: rows, skipped }) {
+  if (!rows) return "none";
+  const parts = Object.entries(skipped ?? {});
+  const named = parts.slice(0, PARTS).map(([part, count]) => `${number(count)} in ${part}`);
+  if (parts.length > PARTS) named.push(`others in ${counted(parts.length - PARTS, "part")} more`);
+  return `${counted(rows, "row")} without a key${named.length ? `: ${named.join(", ")}` : ""}`;
 }
 
 // ---- What the rows of a landing held

@@ -1,9 +1,10 @@
 /**
  * The page "Web collection" in Airflow's web interface: the custom element <webcollect-page>.
  *
- * All addresses are relative to this module's, since Airflow may be served below a path. It only reads, from the
- * provider's own routes and from Airflow's API.
+ * All addresses are relative to this module's, since Airflow may be served below a path. It reads from the provider's
+ * own routes and from Airflow's API, and writes a person's decisions on quarantined rows.
  */
+import { DecisionDialog } from "./decision.js";
 import { button, el, now, place, signInLink, Table, taskApi, time, told, updateAges } from "./dom.js";
 import {
   activityTexts,
@@ -59,6 +60,10 @@ const SEARCH_MS = 300;
 const PATIENCE_MS = 60_000;
 /** How far clocks may differ before ages are corrected: the server tells its time in whole seconds. */
 const CLOCKS_MS = 2_000;
+/** The statuses that tell what is wrong with a landing: nothing waits there, or its storage cannot be reached. */
+const OF_LANDING = [409, 502];
+/** What is read of a landing whose details are open. */
+const DETAILS = ["columns", "rows", "loads"];
 /** How many failures have their reasons read at once; the others have a button for it. */
 const MESSAGES = 10;
 /** How many items that need somebody are shown at once. */
@@ -66,25 +71,29 @@ const ITEMS = 20;
 /** The parts of the service's data. */
 const KNOWN = { capacity: "Capacity", token: "Access token", tasks: "Collection tasks", days: "The last days" };
 
-/** Read JSON with the person's own rights; the error of another answer has its `status`. */
-async function read(url, signal) {
+/** Read JSON with the person's own rights, or send it; the error of another answer has its `status`. */
+async function read(url, signal, body = null) {
+  const sent = body && { method: "POST", body: JSON.stringify(body) };
   const answer = await fetch(url, {
     credentials: "same-origin",
-    headers: { Accept: "application/json" },
+    headers: { Accept: "application/json", ...(sent && { "Content-Type": "application/json" }) },
     signal: AbortSignal.any([signal, AbortSignal.timeout(PATIENCE_MS)]),
+    ...sent,
   });
   // whose clock is right does not matter, but ages must agree with the server's moments
   const ahead = Date.parse(answer.headers.get("Date")) - Date.now();
   told.ahead = Math.abs(ahead) > CLOCKS_MS ? ahead : 0;
   if (answer.ok) return answer.json();
   const { detail } = await answer.json().catch(() => ({}));
-  const text = typeof detail === "string" ? `${detail} (${answer.status})` : `status ${answer.status}`;
-  throw Object.assign(new Error(text), { status: answer.status });
+  const isTold = typeof detail === "string";
+  const text = isTold ? `${detail} (${answer.status})` : `status ${answer.status}`;
+  throw Object.assign(new Error(text), { status: answer.status, ofLanding: isTold && OF_LANDING.includes(answer.status) && detail });
 }
 
 /** Return what to tell a person about data that could not be read. */
 function complaint(error) {
-  if (error.status === 403) return `You may not read this: ${error.message}`;
+  if (error.ofLanding) return `${error.ofLanding.replace(/\.$/, "")}.`;
+  if (error.status === 403) return `You may not do this: ${error.message}`;
   return `Airflow does not answer: ${error.message}`;
 }
 
@@ -126,7 +135,7 @@ class WebCollectPage extends HTMLElement {
   search = "";
   open = new Set();
   links = new Map();
-  columns = new Map();
+  details = new Map();
   messages = new Map();
   names = {};
   isUnused = false;
@@ -144,6 +153,7 @@ class WebCollectPage extends HTMLElement {
       this.banner,
       this.top,
       ...this.parts.map((part) => part.element),
+      this.dialog.element,
     );
     const { signal } = this.abort;
     this.isPressed = false;
@@ -241,6 +251,12 @@ class WebCollectPage extends HTMLElement {
     this.blocks = el("div");
     this.service = new Part("service", "Service", [this.blocks]);
     this.parts = [this.attention, this.landings, this.running, this.service];
+    this.dialog = new DecisionDialog({
+      ask: ({ series, ...which }) => read(routeOf(series, "waiting", which), this.abort.signal),
+      send: ({ series, ...body }) => read(routeOf(series, "decision"), this.abort.signal, body),
+      complaint,
+      closed: () => this.refresh(),
+    });
   }
 
   // ---- Reading
@@ -248,7 +264,9 @@ class WebCollectPage extends HTMLElement {
   /** Read everything, if somebody looks. */
   refresh() {
     if (document.visibilityState !== "visible") return;
-    for (const known of this.columns.values()) if (known.problem) known.version = null;
+    // a load leaves no new run of the landing
+    for (const [key, known] of this.details)
+      if (known.problem || key.startsWith("loads ")) known.version = null;
     this.readInto("landings", [this.landings], async (signal) => {
       const data = await read(new URL("landings", ROUTES), signal);
       if (!isStale(data, this.landingsData)) this.landingsData = data;
@@ -332,23 +350,22 @@ class WebCollectPage extends HTMLElement {
     return [];
   }
 
-  /** Return what is known of a landing's columns, `{ data, problem }`; a newer run has them read again. */
-  columnsOf(series) {
-    const key = seriesKey(series);
+  /** Return what is known of a landing, `{ data, problem }`; a newer run has it read again. */
+  detailOf(series, what) {
+    const key = `${what} of ${seriesKey(series)}`;
     const version = JSON.stringify(series.runs.at(-1));
-    const known = this.columns.get(key);
+    const known = this.details.get(key);
     if (known?.version === version) return known;
     const kept = { ...known, version };
-    this.columns.set(key, kept);
-    const url = new URL(`landings/${series.asset_id}/columns`, ROUTES);
-    for (const name of ["dag_id", "task_id", "map_index"]) url.searchParams.set(name, series[name]);
+    this.details.set(key, kept);
     const { signal } = this.abort;
-    read(url, signal)
+    read(routeOf(series, what), signal)
       .then((data) => ({ data, version }))
-      .catch((error) => ({ ...kept, problem: complaint(error) }))
+      // who may see landings may not see all of their rows
+      .catch((error) => (error.status === 403 ? { version } : { ...kept, problem: complaint(error) }))
       .then((found) => {
-        if (signal.aborted) return this.columns.delete(key);
-        this.columns.set(key, found);
+        if (signal.aborted) return this.details.delete(key);
+        this.details.set(key, found);
         return this.draw();
       });
     return kept;
@@ -479,6 +496,7 @@ class WebCollectPage extends HTMLElement {
         this.open.add(key);
         this.draw();
       },
+      decide: (decision, which, name, elsewhere) => this.dialog.open(decision, which, name, elsewhere),
     };
     const shown = this.open.has("attention") ? items : items.slice(0, ITEMS);
     place(
@@ -594,14 +612,15 @@ class WebCollectPage extends HTMLElement {
       const newest = each.runs.at(-1);
       const links = newest ? this.linksOf({ ...each, run_id: newest.run_id }) : [];
       const openColumns = `columns of ${key}`;
-      const columns = { ...this.columnsOf(each), isOpen: this.open.has(openColumns) };
+      const known = Object.fromEntries(DETAILS.map((what) => [what, this.detailOf(each, what)]));
+      known.columns = { ...known.columns, isOpen: this.open.has(openColumns) };
       const act = { openColumns: () => this.toggle(openColumns) };
       return [
         row,
         {
           key: `details of ${key}`,
-          facts: [each, names, links, columns],
-          draw: () => landingDetails(each, this.names, links, columns, now(), act),
+          facts: [each, names, links, known],
+          draw: () => landingDetails(each, this.names, links, known, now(), act),
         },
       ];
     });
@@ -701,6 +720,14 @@ class WebCollectPage extends HTMLElement {
       },
     ];
   }
+}
+
+/** Return the address of a route of a landing. */
+function routeOf(series, what, which = {}) {
+  const url = new URL(`landings/${series.asset_id}/${what}`, ROUTES);
+  const { dag_id, task_id, map_index } = series;
+  for (const [name, value] of Object.entries({ dag_id, task_id, map_index, ...which })) url.searchParams.set(name, value);
+  return url;
 }
 
 /** Return the connections that the person may read; none if it is forbidden. */

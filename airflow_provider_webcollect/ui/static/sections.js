@@ -27,10 +27,12 @@ import {
   collectionName,
   columnsSentence,
   columnTexts,
+  commitsLoaded,
   counted,
   decidingLines,
   duration,
   exact,
+  hasAssetName,
   hasZone,
   landingName,
   number,
@@ -40,6 +42,7 @@ import {
   reasonOf,
   shortId,
   shellWords,
+  skippedText,
   stagedLandings,
   stateOf,
   taskKey,
@@ -127,15 +130,15 @@ function runTitle(run, isCapped) {
 /**
  * Return the row below that of a series, with all that is known of it.
  *
- * :param columns: `{ data, problem, isOpen }` of its columns; `act` opens those that are not shown at once.
+ * :param details: `{ data, problem }` of its columns, rows and loads; `act` opens columns that are not shown at once.
  */
-export function landingDetails(series, names, links, columns, now, act) {
+export function landingDetails(series, names, links, details, now, act) {
   const known = names[series.webcollect_conn_id];
   const fact = (name, ...content) => [el("dt", {}, name), el("dd", {}, content)];
   const stored = links.map(([name, address]) => outerLink(name, address ?? "")).filter((link) => link.href);
   const isOne = series.sources.length < 2;
   const [source] = series.sources;
-  const lines = isOne && series.destination ? readingLines(series.destination) : null;
+  const lines = isOne && series.destination ? readingLines(series.destination, series.storage_conn_id) : null;
   const facts = el(
     "dl",
     {},
@@ -148,7 +151,9 @@ export function landingDetails(series, names, links, columns, now, act) {
     isOne &&
       source &&
       fact("Collection task", known?.[source.collection_task_id], " ", copyable(source.collection_task_id, "the id")),
-    fact("Asset", copyable(series.asset.uri, "the asset's URI")),
+    hasAssetName(series)
+      ? fact("Asset", airflowLink(series.asset.name, "assets", series.asset_id))
+      : fact("Asset", copyable(series.asset.uri, "the asset's URI")),
     fact("Connection", series.webcollect_conn_id),
     lines && fact("Read in Python", copyable(lines.python, "the line of Python")),
     lines && fact("Read in a shell", copyable(lines.shell, "the shell command")),
@@ -156,7 +161,14 @@ export function landingDetails(series, names, links, columns, now, act) {
     fact("DAG", airflowLink(series.dag_id, "dags", series.dag_id), ", to trigger it"),
   );
   const sources = isOne ? null : sourcesTable(series, known);
-  const content = [facts, columnsBlock(series, known, columns, now, act), sources, runsTable(series)];
+  const content = [
+    facts,
+    columnsBlock(series, known, details.columns, now, act),
+    rowsBlock(series, known, details.rows),
+    loadsBlock(series, details.loads),
+    sources,
+    runsTable(series),
+  ];
   return el("tr", { class: "details" }, cell({ colspan: LANDING_HEADS.length }, content));
 }
 
@@ -183,6 +195,45 @@ function columnsBlock(series, known, { data, problem, isOpen }, now, act) {
   return el("div", { class: "columns" }, note, sentence, table.element, unfold, left);
 }
 
+/** Return the first rows of the newest run, as texts: names of columns may be any. */
+function rowsBlock(series, known, { data, problem }) {
+  if (problem) return el("p", { role: "status" }, `Its rows cannot be read: ${problem}`);
+  if (!data) return null;
+  const of = series.sources.length > 1 ? ` of ${collectionName([data.collection_task_id], known)}` : "";
+  const title = `The first rows${of} that the newest run with rows has landed`;
+  const heads = data.columns.map((name) => el("th", { scope: "col" }, name));
+  const draw = (row) => el("tr", {}, row.map((value, index) => el("td", { "data-head": data.columns[index] }, value ?? UNKNOWN)));
+  const table = el(
+    "table",
+    { "aria-label": title, "data-sample": data.rows.length },
+    el("thead", {}, el("tr", {}, heads)),
+    el("tbody", {}, data.rows.map(draw)),
+  );
+  const left = el("p", { class: "left" }, leftOut(data.left_out, "column"));
+  return el("div", {}, el("p", {}, `${title}:`), el("div", { class: "scroll sample", tabindex: 0, role: "region", "aria-label": title }, table), left);
+}
+
+/** Return where the rows were loaded to, as far as Airflow knows it. */
+function loadsBlock(series, { data, problem }) {
+  if (problem) return el("p", { role: "status" }, `Its loads cannot be read: ${problem}`);
+  if (!data?.loads.length) return null;
+  const heads = ["*Table", "Connection", "DAG · task", "#Rows", "Loaded", "Up to commit", "Left out"];
+  const table = new Table("Where its rows were loaded to, by the last load of rows", heads);
+  const draw = (load) =>
+    table.row(
+      { "data-load": load.table },
+      load.table,
+      load.warehouse_conn_id ?? UNKNOWN,
+      taskLink(load),
+      numeric(load.rows),
+      time(load.ended_at),
+      commitsLoaded(load, series),
+      skippedText(load),
+    );
+  table.show(data.loads.map((load, index) => ({ key: index, facts: 0, draw: () => draw(load) })));
+  return table.element;
+}
+
 function sourcesTable(series, known) {
   const table = new Table("Collection tasks of the newest landing", [
     "State",
@@ -200,7 +251,7 @@ function sourcesTable(series, known) {
     const path = series.manifests[index] ?? "";
     // all are below the destination, mostly
     const code = el("code", { title: path }, path.replace(`${series.destination}/`, ""));
-    const lines = readingLines(path);
+    const lines = readingLines(path, series.storage_conn_id);
     const copies = [
       copyButton(path, `the manifest of ${id}`, code, "Manifest"),
       copyButton(lines.python, `the line of Python that reads ${id}`, code, "Python"),
@@ -278,7 +329,7 @@ function quarantineItem({ kind, key, series }, names, now, act) {
   const more = quarantines.length - listed.length;
   const lines = listed.map((each) => {
     const facts = [`, ${counted(each.rows, "row")}, `, time(each.ended_at)];
-    const decisions = each.folders.map((folder) => decisionLines(shellWords(folder), each.run_id));
+    const decisions = each.waiting.map((waiting) => decisionButtons(series, each, waiting, names, act));
     return el("li", {}, runLink({ ...series, ...each }, each.run_id), facts, decisions);
   });
   const body = el(
@@ -291,6 +342,19 @@ function quarantineItem({ kind, key, series }, names, now, act) {
     more ? button(`${number(more)} more`, () => act.open(key), { class: "quiet" }) : null,
   );
   return el("li", { "data-attention": kind }, stateMark(kind), body);
+}
+
+/** Return the buttons that decide on quarantined rows, for who may; for others, the lines for a shell. */
+function decisionButtons(series, { run_id, storage_conn_id }, { collection_task_id, folder }, names, act) {
+  const lines = decisionLines(shellWords(folder, storage_conn_id), run_id);
+  if (!series.may_decide) return lines;
+  const isOne = series.sources.length < 2;
+  const name = isOne ? landingName(series, names) : collectionName([collection_task_id], names[series.webcollect_conn_id]);
+  const draw = (decision, verb) => {
+    const open = () => act.decide(decision, { series, run_id, collection_task_id }, name, [lines]);
+    return button(`${verb} …`, open, { "aria-label": `${verb} … the rows of ${run_id} in ${name}` });
+  };
+  return el("div", { class: "decision" }, isOne ? null : name, draw("accept", "Accept"), draw("discard", "Discard"));
 }
 
 /** Return the lines that decide on rows which have failed their checks, with buttons that copy them. */
