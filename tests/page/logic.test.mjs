@@ -504,7 +504,7 @@ describe("rows that have failed their checks", () => {
     const these = "The 30 rows of run 1 that failed the checks: ";
     assert.deepEqual(texts("accept"), {
       verb: "Accept",
-      text: `${these}added to Garden shops as they are, in a commit of their own. What loads its new rows loads them, too.`,
+      text: `${these}added to Garden shops as they are, in one commit. What loads its new rows loads them, too.`,
       done: "30 rows accepted.",
     });
     assert.deepEqual(texts("discard"), {

@@ -298,7 +298,7 @@ export function decisionTexts(decision, rows, runId, name) {
   const texts = {
     accept: {
       verb: "Accept",
-      text: `${these}: added to ${name} as they are, in a commit of their own. What loads its new rows loads them, too.`,
+      text: `${these}: added to ${name} as they are, in one commit. What loads its new rows loads them, too.`,
       done: `${counted(rows, "row")} accepted.`,
     },
     discard: {

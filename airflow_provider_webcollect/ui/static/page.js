@@ -85,14 +85,14 @@ async function read(url, signal, body = null) {
   told.ahead = Math.abs(ahead) > CLOCKS_MS ? ahead : 0;
   if (answer.ok) return answer.json();
   const { detail } = await answer.json().catch(() => ({}));
-  const isTold = typeof detail === "string";
-  const text = isTold ? `${detail} (${answer.status})` : `status ${answer.status}`;
-  throw Object.assign(new Error(text), { status: answer.status, ofLanding: isTold && OF_LANDING.includes(answer.status) && detail });
+  const { status } = answer;
+  const text = typeof detail === "string" ? `${detail} (${status})` : `status ${status}`;
+  throw Object.assign(new Error(text), { status, ofLanding: OF_LANDING.includes(status) ? detail : null });
 }
 
 /** Return what to tell a person about data that could not be read. */
 function complaint(error) {
-  if (error.ofLanding) return `${error.ofLanding.replace(/\.$/, "")}.`;
+  if (error.ofLanding) return error.ofLanding;
   if (error.status === 403) return `You may not do this: ${error.message}`;
   return `Airflow does not answer: ${error.message}`;
 }
@@ -726,7 +726,7 @@ class WebCollectPage extends HTMLElement {
 function routeOf(series, what, which = {}) {
   const url = new URL(`landings/${series.asset_id}/${what}`, ROUTES);
   const { dag_id, task_id, map_index } = series;
-  for (const [name, value] of Object.entries({ dag_id, task_id, map_index, ...which })) url.searchParams.set(name, value);
+  url.search = new URLSearchParams({ dag_id, task_id, map_index, ...which });
   return url;
 }
 

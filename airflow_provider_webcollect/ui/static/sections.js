@@ -202,7 +202,8 @@ function rowsBlock(series, known, { data, problem }) {
   const of = series.sources.length > 1 ? ` of ${collectionName([data.collection_task_id], known)}` : "";
   const title = `The first rows${of} that the newest run with rows has landed`;
   const heads = data.columns.map((name) => el("th", { scope: "col" }, name));
-  const draw = (row) => el("tr", {}, row.map((value, index) => el("td", { "data-head": data.columns[index] }, value ?? UNKNOWN)));
+  const cellOf = (value, index) => el("td", { "data-head": data.columns[index] }, value ?? UNKNOWN);
+  const draw = (row) => el("tr", {}, row.map(cellOf));
   const table = el(
     "table",
     { "aria-label": title, "data-sample": data.rows.length },
@@ -210,7 +211,9 @@ function rowsBlock(series, known, { data, problem }) {
     el("tbody", {}, data.rows.map(draw)),
   );
   const left = el("p", { class: "left" }, leftOut(data.left_out, "column"));
-  return el("div", {}, el("p", {}, `${title}:`), el("div", { class: "scroll sample", tabindex: 0, role: "region", "aria-label": title }, table), left);
+  // what scrolls is reached by the keyboard
+  const region = { class: "scroll sample", tabindex: 0, role: "region", "aria-label": title };
+  return el("div", {}, el("p", {}, `${title}:`), el("div", region, table), left);
 }
 
 /** Return where the rows were loaded to, as far as Airflow knows it. */
@@ -349,7 +352,8 @@ function decisionButtons(series, { run_id, storage_conn_id }, { collection_task_
   const lines = decisionLines(shellWords(folder, storage_conn_id), run_id);
   if (!series.may_decide) return lines;
   const isOne = series.sources.length < 2;
-  const name = isOne ? landingName(series, names) : collectionName([collection_task_id], names[series.webcollect_conn_id]);
+  const known = names[series.webcollect_conn_id];
+  const name = isOne ? landingName(series, names) : collectionName([collection_task_id], known);
   const draw = (decision, verb) => {
     const open = () => act.decide(decision, { series, run_id, collection_task_id }, name, [lines]);
     return button(`${verb} …`, open, { "aria-label": `${verb} … the rows of ${run_id} in ${name}` });
