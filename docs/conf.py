@@ -22,6 +22,7 @@ release = version_of(project)
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx_copybutton",
     "arguments",
     "citations",
     "commands",
@@ -58,3 +59,6 @@ html_show_copyright = False
 html_copy_source = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+
+# blocks of the language `text` are what a program prints
+copybutton_selector = "div:not(.highlight-text) > div.highlight pre"
