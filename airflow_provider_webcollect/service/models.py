@@ -3,7 +3,7 @@
 Reading is tolerant, since the contract's tables and samples disagree: keys may be camelCase or PascalCase,
 integers may arrive as strings, and times have no zone. An optional text, number or time that cannot be read
 is None. Fields that the contract does not name are kept in ``unknown_fields``. What is sent back to the
-service later has a type with a rule, :data:`Integer`, :data:`Identifier` or :data:`Token`.
+service later has a type with a rule, `Integer`, `Identifier` or `Token`.
 """
 
 from __future__ import annotations
