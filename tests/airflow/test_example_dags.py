@@ -75,12 +75,15 @@ def test_collect_and_land_ends_with_every_row_landed_and_confirmed(sandbox: Sand
     assert len(sandbox.control.requests("/cloudextraction/subtasks:start")) == 1
 
 
-def test_the_dag_of_the_readme_lands_each_row_once_also_on_day_two(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_the_dag_of_the_readme_lands_each_row_once_also_on_day_two(
+    sandbox: Sandbox, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     task = sandbox.control.add_task(rows=20, lots=[5])
     readme = (FOLDER.parent / "README.md").read_text()
+    # for who has no bucket
+    readme = readme.replace("s3://aws_default@my-bucket", f"file://{tmp_path}")
     pasted = re.search(r"```python\n(.*?)```", readme, re.DOTALL)
     code = pasted[1].replace(TASK_ID, task["task_id"])
-    code = code.replace("s3://my-bucket", f"file://{tmp_path}").replace('"aws_default"', "None")
     # the sandbox has no need of a person's patience
     code = code.replace("mode=", "late_rows_delay=0, mode=").replace("poke_interval=5", "poke_interval=0.2")
     file = tmp_path / "pasted.py"
@@ -97,6 +100,8 @@ def test_the_dag_of_the_readme_lands_each_row_once_also_on_day_two(sandbox: Sand
     rows = landed(f"file://{tmp_path}/prices")
     assert rows == sandbox.control.true_rows(task["task_id"])
     assert sandbox.control.task(task["task_id"])["exported"]
+    exec(re.search(r"python -c '\n(.*?)'\n", readme, re.DOTALL)[1], {})  # the query
+    assert "offers" in capsys.readouterr().out
 
 
 def test_the_token_keeper_renews_at_half_life_only(sandbox: Sandbox, set_connection: Connect) -> None:

@@ -1,7 +1,8 @@
 """``python -m tests.docs.newcomer FOLDER``: README.md from top to bottom, as a newcomer follows it.
 
 Its blocks run in an empty home, with the Python that made this environment and the pip that this Python
-brings, and each has five minutes. The package is the wheel in FOLDER; all else comes from the package index.
+brings, and each has five minutes. In place of the clone's folder stands the wheel in FOLDER; all else comes
+from the package index.
 In place of Airflow's constraints, which are not on an index, stand those of this environment. A newcomer is
 taken to have a bucket: ``my-bucket``, on an S3 server.
 """
@@ -23,6 +24,7 @@ log = logging.getLogger("tests.docs.newcomer")
 ROOT = Path(__file__).parents[2]
 #: It stays until the next time, to be looked at; removing an environment takes a slow disk half a minute.
 HOME = ROOT / "build/newcomer"
+CLONE = "'.[s3,duckdb,sandbox]'"
 CONSTRAINTS = "https://raw.githubusercontent.com/apache/airflow/constraints-$AIRFLOW/constraints-$PYTHON.txt"
 
 
@@ -54,7 +56,8 @@ def main(wheels: Path) -> None:
         # imports Airflow, which makes its home
         from tests.docs.world import World
 
-        own = {CONSTRAINTS: str(ROOT / "constraints/airflow-3.3.txt")}
+        wheel = CLONE.replace(".[", "airflow-provider-webcollect[")
+        own = {CLONE: wheel, CONSTRAINTS: str(ROOT / "constraints/airflow-3.3.txt")}
         world = World(Path(home), Path(home, "airflow/dags"), free_port(), own)
         try:
             world.run(ROOT / "README.md")
