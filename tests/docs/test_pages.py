@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sybil import Document
+from sybil.parsers.markdown import PythonCodeBlockParser
 from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, FencedCodeBlockLexer
 
 from tests.docs.world import NOT_RUN
@@ -45,6 +47,27 @@ def test_every_block_of_a_page_is_of_a_known_language(name: str) -> None:
     languages = {fence.lexemes["language"] for fence in FENCES(Document((ROOT / name).read_text(), name))}
     directives = {language for language in languages if language.startswith("{")}
     assert languages - directives <= {"python", "shell", "sql", *NOT_RUN}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_block_uses_no_name_that_readers_do_not_see_made(name: str) -> None:
+    document = Document((ROOT / name).read_text(), name)
+    seen: set[str] = set()
+    hidden: set[str] = set()
+    for block in sorted(PythonCodeBlockParser()(document), key=lambda each: each.start):
+        nodes = [*ast.walk(ast.parse(block.parsed))]
+        names = [each for each in nodes if isinstance(each, ast.Name)]
+        used = {each.id for each in names if isinstance(each.ctx, ast.Load)}
+        made = {each.id for each in names if isinstance(each.ctx, ast.Store)}
+        made |= {each.arg for each in nodes if isinstance(each, ast.arg)}
+        made |= {each.name for each in nodes if isinstance(each, (ast.FunctionDef, ast.ClassDef))}
+        imported = [each for each in nodes if isinstance(each, ast.alias)]
+        made |= {(each.asname or each.name).partition(".")[0] for each in imported}
+        if document.text[block.start] == "<":
+            hidden |= made
+        else:
+            seen |= made
+            assert not used & hidden - seen, f"{name}, {document.line_column(block.start)}"
 
 
 @pytest.mark.parametrize(("place", "skip"), skips())
