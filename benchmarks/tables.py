@@ -181,7 +181,7 @@ def with_pyiceberg(bodies: Sequence[bytes], folder: Path) -> int:
     return int(found.scan().count())
 
 
-def landing(bodies: Sequence[bytes], folder: Folder) -> int:
+def landing(bodies: Sequence[bytes], folder: Folder, file_format: str = "parquet") -> int:
     """Land the rows."""
     total = len(bodies) * PAGE_ROWS
 
@@ -194,7 +194,7 @@ def landing(bodies: Sequence[bytes], folder: Folder) -> int:
         fetch,
         folder=folder,
         run=Run(dag_id="d", task_id="t", run_id="r"),
-        file_format=make_format("parquet"),
+        file_format=make_format(file_format),
     )
     return run_job(job).manifest.rows
 

@@ -1,0 +1,74 @@
+"""A merge of a landing into a DuckDB file: ``python -m benchmarks.load [--rows N]``.
+
+The rows have 8 texts and about 250 bytes, each with a key of its own, and lie in a folder on a local disk.
+Each load is a fresh process; seconds and memory count without the imports. Needs Linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from fsspec.implementations.local import LocalFileSystem
+
+from airflow_provider_webcollect.landing.loading import load
+from airflow_provider_webcollect.landing.options import make_load_options
+from airflow_provider_webcollect.landing.reader import read_landing
+from airflow_provider_webcollect.landing.tables import landing_folder
+from airflow_provider_webcollect.transfers.warehouses import Warehouse
+from benchmarks.formats import PAGE_ROWS, made_up
+from benchmarks.measured import measured
+from benchmarks.report import machine, table
+from benchmarks.tables import landing
+
+
+def main() -> None:
+    """Land, load, print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1_000_000, help="(default: %(default)s)")
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.folder:
+        measure(arguments.folder)
+        return
+    print(machine())
+    rows = [(name, *taken(name, arguments.rows)) for name in ("jsonl", "parquet")]
+    table(f"{arguments.rows:,} rows | seconds | MB at the peak | MB over the imports", rows)
+
+
+def taken(file_format: str, rows: int) -> list[str]:
+    """Return what a load takes: seconds, and MB at the peak and over the imports."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = landing_folder(LocalFileSystem(), f"{name}/landing")
+        bodies = [b"[%b]" % b",".join(map(bytes, page)) for page in made_up(rows)]
+        landing(bodies, folder, file_format)
+        command = [sys.executable, "-m", "benchmarks.load", "--folder", name]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["rows"] == len(bodies) * PAGE_ROWS, result
+    return [f"{result[each]:.0f}" for each in ("seconds", "peak", "over")]
+
+
+def measure(folder: Path) -> None:
+    """Load in this process, and print what that took."""
+    import dlt.destinations  # noqa: F401
+    import duckdb  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+
+    warehouse = Warehouse(kind="duckdb", credentials=str(folder / "warehouse.duckdb"))
+    options = make_load_options("merge", "id")
+    landed = read_landing(str(folder / "landing"))
+
+    def merge() -> int:
+        parts = load(landed, options, "shop.prices", warehouse.destination).parts
+        return sum(part.rows for part in parts)
+
+    measured(merge)
+
+
+if __name__ == "__main__":
+    main()
