@@ -117,6 +117,7 @@ class ConnectionIncomplete(WebCollectError):
 def only_a_key(what: str, endpoint: str, instead: str = "") -> ConnectionIncomplete:
     """Return the error for what a connection that has only an API key cannot do.
 
+    :param what: that, as the subject of a sentence.
     :param endpoint: the operation.
     :param instead: what does go with the key; empty for nothing.
     """
