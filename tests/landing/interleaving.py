@@ -58,9 +58,9 @@ class Stepping:
             yield file
             self.step("publish", path)
 
-    def open(self, path: str) -> Any:
+    def open(self, path: str, ahead: int | None = None) -> Any:
         self.step("open", path)
-        return self._storage.open(path)
+        return self._storage.open(path, ahead)
 
     def delete(self, path: str) -> None:
         self.step("delete", path)
