@@ -197,7 +197,9 @@ class LandedData:
         :raises LandingDamaged: if a part is missing; other errors are those of :meth:`iter_rows`.
         """
         found: list[Row] = []
-        for part in self.parts(new_only=True)[:count]:
+        for part in self.parts(new_only=True):
+            if len(found) == count:
+                break
             with self._opened(part, FIRST_BYTES) as file:
                 found += itertools.islice(self._reader.rows(file), count - len(found))
         return found
