@@ -65,7 +65,7 @@ VERSION = "_webcollect_version"
 _ADDED = (LANDING, PART, ROW, VERSION)
 #: What dlt adds for it.
 _PERIOD = ("_dlt_valid_from", "_dlt_valid_to")
-#: Warehouses, as sqlglot calls them, whose texts and names hold no NUL, and whose names have so many bytes.
+#: Warehouses, as sqlglot calls them, whose texts and names hold no NUL, and whose names are limited in bytes.
 _LIKE_POSTGRESQL = ("postgres", "redshift")
 #: Characters of an error of dlt or a warehouse that are shown; some quote whole statements.
 _LONGEST_REASON = 500
@@ -392,6 +392,8 @@ def load(
     :param options: how rows are written.
     :param table: see :func:`check_table`.
     :param make_destination: gets further options of the destination, and returns it.
+    :raises InvalidArgument: if the key is no column of the landing, the table was loaded in a way that does
+        not go with this one, or a name is longer than those of the warehouse.
     :raises LoadFailed: if dlt or the warehouse fails; nothing of the load counts, and a retry repeats it.
     :raises LoadRefused: if rows have no key, two columns get the same name or one none, the table has a
         column of a type that does not hold the values, ``scd2`` needs a snapshot, and the parts are none, or

@@ -242,7 +242,7 @@ def _tail(chance: random.Random, fields: Sequence[str], row_bytes: int) -> bytes
 
 
 def _pad(record: dict[str, str | None], size: int) -> None:
-    """Make the last value longer, so that the record is encoded in about so many bytes."""
+    """Make the last value longer, so that the encoded record has about ``size`` bytes."""
     padding = size - len(msgspec.json.encode(record))
     if record and padding > 0:
         filler = _COMMENTS[0] * (padding // len(_COMMENTS[0]) + 1)
