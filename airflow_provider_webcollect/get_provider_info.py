@@ -59,6 +59,15 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "5.0",
                         "default": "2.0",
                     },
+                    "collection_tasks": {
+                        "description": "The absolute path of a file, YAML or JSON, with the ids and names of "
+                        "the service's tasks. Where operators, sensors and the command line take an id, they "
+                        "then take a name too.",
+                        "version_added": "1.0.0",
+                        "type": "string",
+                        "example": "/opt/airflow/dags/collection_tasks.yaml",
+                        "default": None,
+                    },
                 },
             }
         },
