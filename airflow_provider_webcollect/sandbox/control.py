@@ -177,6 +177,15 @@ class Control:
         task.runs[-1].more_rows += rows
 
     @_command
+    def rename_task(self, task_id: str, name: str) -> None:
+        """Give a task another name, as a user can in the service's own client.
+
+        :param task_id: the task.
+        :param name: any text, also the name of another task.
+        """
+        self._state.world.task(task_id).name = name
+
+    @_command
     def reset_data(self, task_id: str) -> None:
         """Remove all of a task's rows; its batches remain, empty.
 

@@ -179,7 +179,7 @@ def query_analytics(
     tasks = [
         task
         for task in state.world.tasks.values()
-        if task.owner in members and (not task_ids or task.task_id in task_ids)
+        if task.runs and task.owner in members and (not task_ids or task.task_id in task_ids)
     ]
     methods = ["Cloud", "Local"] if collection_method == "All" else [collection_method]
     found = data.records(state.settings.seed, tasks, start, end, time_granularity, methods)

@@ -138,6 +138,11 @@ class TestQuery:
 
 class TestCheck:
     @pytest.fixture
+    def another_task(self, sandbox: Sandbox) -> str:
+        """A second task that ran."""
+        return str(sandbox.control.add_task(lots=[30])["task_id"])
+
+    @pytest.fixture
     def sums(self, client: Client) -> dict[str, float]:
         """The week's metrics, and the volume of the week before."""
         rows = truth(client)
@@ -152,7 +157,9 @@ class TestCheck:
             "cost": sum(row.resource_usage_metrics.balance for row in rows),
         }
 
-    def test_it_fails_or_warns_with_every_violation(self, sums: dict[str, float], said: Said) -> None:
+    def test_it_fails_or_warns_with_every_violation(
+        self, another_task: str, sums: dict[str, float], said: Said
+    ) -> None:
         strict: dict[str, Any] = {"min_success_rate": 1, "max_volume_drop": 0, "max_cost": 0}
         drop = 1 - sums["volume"] / sums["before"]
         with pytest.raises(AirflowFailException) as failed:
@@ -175,6 +182,7 @@ class TestCheck:
         for violation in warned["violations"]:
             assert violation in log
             assert violation in str(failed.value)
+        assert another_task in tasks["tasks"]
         assert len(tasks["tasks"]) > 1
         assert all(violation.startswith("task ") for violation in tasks["violations"])
         assert sum(each["volume"] for each in tasks["tasks"].values()) == sums["volume"]

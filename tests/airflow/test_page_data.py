@@ -752,14 +752,14 @@ class TestService:
     ) -> None:
         own = sandbox.control.add_task(lots=[5])["task_id"]
         other = Events()
-        for each, task in ((events, own), (other, demo.TASK_ID)):
+        for each, task in ((events, own), (other, demo.FINISHED_TASK_ID)):
             each.add_event(landed(collection_task_id=task))
         found = view.read({events.dag_id})
         assert not found["sees_all"]
         assert [*shown(found)] == [own]
         assert list(found["names"]) == [own]
         everything = view.read(EVERYTHING)
-        assert {own, demo.TASK_ID} <= set(everything["names"])
+        assert {own, demo.FINISHED_TASK_ID} <= set(everything["names"])
         rows = [each["days"]["value"]["days"][0]["rows"] for each in (found, everything)]
         assert rows[0] < rows[1]
 

@@ -50,9 +50,20 @@ def test_pages_cover_all_rows(client: Client) -> None:
 
 
 def test_tasks_and_methods_can_be_chosen(client: Client) -> None:
-    found = rows(client, taskIds=[demo.TASK_ID], collectionMethod="Local")
-    assert {(row["taskId"], row["collectionMethod"]) for row in found} == {(demo.TASK_ID, "Local")}
+    found = rows(client, taskIds=[demo.FINISHED_TASK_ID], collectionMethod="Local")
+    assert {(row["taskId"], row["collectionMethod"]) for row in found} == {(demo.FINISHED_TASK_ID, "Local")}
     assert {row["collectionMethod"] for row in rows(client, collectionMethod="All")} == {"Cloud", "Local"}
+
+
+def test_tasks_that_ran_are_in_it_by_their_names_of_today(client: Client) -> None:
+    def names() -> dict[str, str]:
+        return {row["taskId"]: row["taskName"] for row in rows(client)}
+
+    assert names() == {demo.FINISHED_TASK_ID: "Price list"}
+    client.control.start_task(demo.TASK_ID)
+    client.control.rename_task(demo.FINISHED_TASK_ID, "Prices")
+    assert names() == {demo.TASK_ID: "Shop search", demo.FINISHED_TASK_ID: "Prices"}
+    assert client.control.task(demo.FINISHED_TASK_ID)["name"] == "Prices"
 
 
 def test_unused_fields_may_be_empty(client: Client) -> None:

@@ -132,6 +132,7 @@ def test_a_task_with_a_past_can_be_running(client: Client) -> None:
         lambda control: control.task("unknown"),
         lambda control: control.true_rows("unknown"),
         lambda control: control.grow(demo.TASK_ID, 5),
+        lambda control: control.rename_task("unknown", "Prices"),
         lambda control: control.configure(colour="red"),
         lambda control: control.configure(speed=-1),
         lambda control: control.configure(data="/nowhere.csv"),
