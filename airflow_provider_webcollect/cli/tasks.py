@@ -92,7 +92,7 @@ def _recent_tasks(client: Any) -> dict[str, str | None]:
     """Return the names of the account's tasks by id."""
     today = datetime.datetime.now(datetime.UTC).date()
     rows = all_analytics(client, start=today - datetime.timedelta(days=RECENT_DAYS), end=today)
-    return {row.task_id: row.task_name for row in rows}
+    return AnalyticsRow.names(rows)
 
 
 @click.command()
@@ -168,7 +168,9 @@ def analytics(
 
 def _sum(rows: Sequence[AnalyticsRow]) -> dict[str, Any]:
     """Return the metrics of a task's rows together."""
-    return {"task": rows[0].task_id, "name": rows[0].task_name, **_collected(rows[0].total(rows))}
+    task_id = rows[0].task_id
+    name = AnalyticsRow.names(rows)[task_id]
+    return {"task": task_id, "name": name, **_collected(AnalyticsRow.total(rows))}
 
 
 log = logging.getLogger(__name__)

@@ -359,6 +359,17 @@ class AnalyticsRow(Record, frozen=True):
     resource_usage_metrics: ResourceUsageMetrics = ResourceUsageMetrics()
 
     @staticmethod
+    def names(rows: Iterable[AnalyticsRow]) -> dict[str, str | None]:
+        """Return the latest name of each task by its id; None if no row names it.
+
+        :param rows: in any order, with time buckets of one length.
+        """
+        names: dict[str, str | None] = {}
+        for row in sorted(rows, key=lambda row: row.day_key):
+            names[row.task_id] = row.task_name or names.get(row.task_id)
+        return names
+
+    @staticmethod
     def total(rows: Sequence[AnalyticsRow]) -> dict[str, float | None]:
         """Return the metrics of several rows together, with short names; None where no row has a number.
 

@@ -176,7 +176,9 @@ class ServiceView:
         return {
             "connection_id": self._conn_id,
             "sees_all": dag_ids is None,
-            "names": {row.task_id: row.task_name for row in shown(days.value or ()) if row.task_name},
+            "names": {
+                task_id: name for task_id, name in AnalyticsRow.names(shown(days.value or ())).items() if name
+            },
             "token": known["token"].as_json(dict),
             "capacity": known["capacity"].as_json(dict),
             "tasks": tasks.as_json(

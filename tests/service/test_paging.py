@@ -11,7 +11,7 @@ from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service.call import STUCK_TRIES
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import PagingError
-from airflow_provider_webcollect.service.models import DataPage
+from airflow_provider_webcollect.service.models import AnalyticsRow, DataPage
 from airflow_provider_webcollect.service.pages import PageReader, all_analytics, all_subtasks
 from airflow_provider_webcollect.service.settings import TIMING, ClientTiming
 from tests.service.conftest import Clock, Connect, rows_of
@@ -164,11 +164,24 @@ class TestLists:
         today = datetime.datetime.now(datetime.UTC).date()
         start = today - datetime.timedelta(days=60)
         for _ in range(12):
-            sandbox.control.add_task()
+            sandbox.control.add_task(lots=[1])
         rows = all_analytics(client, start=start, end=today)
         assert len(rows) > 500
         assert len({(row.task_id, row.day_key, row.collection_method) for row in rows}) == len(rows)
         assert len(sandbox.control.requests("/taskanalytics/queries")) == len(rows) // 500 + 1
+
+    def test_tasks_have_the_latest_name_that_any_row_gives_them(self, on_clock: Connect) -> None:
+        today = datetime.datetime.now(datetime.UTC).date()
+        named = [
+            ("a", "2026-01-03", None),
+            ("a", "2026-01-02", "Prices"),
+            ("a", "2026-01-01", "Shop search"),
+            ("b", "2026-01-01", None),
+        ]
+        rows = [{"taskId": task, "dayKey": day, "taskName": name} for task, day, name in named]
+        with serving(lambda _: answer({"total": 4, "data": rows})) as server:
+            found = all_analytics(on_clock(base_url=server.url), start=today, end=today)
+        assert AnalyticsRow.names(found) == {"a": "Prices", "b": None}
 
     def test_analytics_that_are_fewer_than_announced_are_an_error(self, on_clock: Connect) -> None:
         today = datetime.datetime.now(datetime.UTC).date()
