@@ -247,6 +247,7 @@ def report_to_outlets(
     connections: Mapping[str, Any],
     source: Source,
     facts: Mapping[str, Any],
+    partition_key: str | None = None,
 ) -> None:
     """Add what was landed, and the facts on it, to the events of the task's outlet assets.
 
@@ -255,6 +256,7 @@ def report_to_outlets(
 
     :param connections: the event's ``webcollect_conn_id`` and ``storage_conn_id``.
     :param source: what was landed, or one of several sources.
+    :param partition_key: of the events; None for none of their own.
     """
     events: Any = context.get("outlet_events")
     assets = [outlet for outlet in outlets if hasattr(outlet, "uri")]
@@ -277,6 +279,8 @@ def report_to_outlets(
         event = LandingEvent(collection_task_id=task, lotno=lotno, **connections, **facts)
     for asset in assets:
         events[asset].extra.update(event.extra())
+        if partition_key is not None:
+            events[asset].add_partitions(partition_key)
 
 
 def _few(of_sources: list[T]) -> list[T] | UnsetType:

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperator
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.assets import landing_asset, storable
 from airflow_provider_webcollect.common import (
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
 
 #: Maximum number of sources that can be landed at once.
 MOST_AT_ONCE = 32
+#: Maximum number of characters of a partition key, as Airflow stores it.
+LONGEST_KEY = 250
 
 
 class WebCollectToObjectStorageOperator(BaseOperator):
@@ -154,6 +157,11 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         read stays staged, until a person decides on it. ``warn`` commits, with a warning.
         ``quarantine``, for ``incremental``, sets the run's rows apart, marks nothing, and the next run goes
         on behind them. (templated)
+    :param asset_partition: the partition key of the outlets' events, such as a day, for consumers with a
+        ``PartitionedAssetTimetable``: they run once all their assets have an event with one key. At most 250
+        characters; from Airflow 3.3 on, with an outlet, without ``skip_if_nothing_new``. None (default) gives
+        them no key but that of the DAG run, if it has one. An event with a key does not trigger DAGs with
+        plain ``schedule=[asset]``. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help (docs/reference/errors.md).
     :raises AirflowSkipException: with ``skip_if_nothing_new``, if there is nothing new.
@@ -180,6 +188,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         "partition",
         "checks",
         "on_failed_checks",
+        "asset_partition",
         "webcollect_conn_id",
     )
     template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
@@ -220,6 +229,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         late_rows_delay: float = LATE_ROWS_DELAY,
         checks: Mapping[str, Any] | None = None,
         on_failed_checks: OnFailedChecks = "fail",
+        asset_partition: str | None = None,
         webcollect_conn_id: str = WebCollectHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -250,11 +260,14 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         self.late_rows_delay = late_rows_delay
         self.checks = checks
         self.on_failed_checks = on_failed_checks
+        self.asset_partition = asset_partition
         self.webcollect_conn_id = webcollect_conn_id
         self._reported: list[LandingReport] = []
-        check_now(self, self._check)
         if not self.outlets and not is_unmapped(self) and is_literal(destination):
             self.outlets = [asset for asset in [landing_asset(destination)] if asset]
+        check_now(self, self._check)
+        # whatever is a template
+        check_now(self, self._check_asset_partition, ())
 
     def _check(self) -> None:
         found = self._places()
@@ -269,6 +282,33 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         validation.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
         if validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and self.mode == "full":
             raise InvalidArgument("skip_if_nothing_new", True, "it goes with mode='incremental' alone")
+        self._partition_key()
+
+    def _check_asset_partition(self) -> None:
+        """Refuse a partition key where the task's events can have none, whatever it will be."""
+        if self.asset_partition is None:
+            return
+        for is_refused, rule in (
+            (not AIRFLOW_V_3_3_PLUS, "Airflow has partitions of assets from 3.3 on"),
+            (self.skip_if_nothing_new, "a task that `skip_if_nothing_new` skips makes no event"),
+            (
+                not any(hasattr(outlet, "uri") for outlet in self.outlets),
+                "the task has no asset as an outlet, whose event gets it: set `outlets`",
+            ),
+        ):
+            if is_refused:
+                raise InvalidArgument("asset_partition", self.asset_partition, rule)
+
+    def _partition_key(self) -> str | None:
+        """Return the partition key of the task's events; None for none of their own."""
+        self._check_asset_partition()
+        if self.asset_partition is None:
+            return None
+        key = storable(validation.text("asset_partition", self.asset_partition))
+        if len(key) > LONGEST_KEY:
+            rule = f"it must be at most {LONGEST_KEY} characters, not {len(key)}"
+            raise InvalidArgument("asset_partition", key, rule)
+        return key
 
     def _check_iceberg(self) -> None:
         for name, rule in (
@@ -364,7 +404,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 if of_catalog
                 else self.object_storage_conn_id or None,
             }
-            reporting.report_to_outlets(context, self.outlets, connections, reports[0].place.source, facts)
+            reporting.report_to_outlets(
+                context, self.outlets, connections, reports[0].place.source, facts, self._partition_key()
+            )
         if self.skip_if_nothing_new and not facts["rows"] and not facts["quarantined_rows"]:
             raise AirflowSkipException(f"Nothing new for {self.destination}")
         return facts

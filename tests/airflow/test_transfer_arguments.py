@@ -11,14 +11,17 @@ from typing import Any
 
 import pendulum
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+from airflow.providers.common.compat.sdk import AirflowFailException, AssetAlias
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.destinations import places, safe_name
 from airflow_provider_webcollect.landing.options import check_partition
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
-from tests.airflow.dag_runs import make_dag, run_dag
+from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
+    WebCollectToObjectStorageOperator,
+)
+from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
 from tests.airflow.executions import Task, on_sandbox
 from tests.airflow.landings import GROWING, Landing, make_transfer, manifest, transfer
 
@@ -31,6 +34,9 @@ STARTS: list[Any] = [pytest.param("@daily", {}, id="scheduled")]
 if AIRFLOW_V_3_0_PLUS:
     # as a person's or an asset's event does
     STARTS.append(pytest.param(None, {"logical_date": None}, id="without a logical date"))
+needs_partitions = pytest.mark.skipif(
+    not AIRFLOW_V_3_3_PLUS, reason="Airflow has partitions of assets from 3.3 on"
+)
 #: Wrong arguments of one source, and the name of the argument.
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"collection_task_id": ""}, "collection_task_id"),
@@ -87,6 +93,57 @@ class TestWrongArguments:
             usual = {"destination": destination, "webcollect_conn_id": "{{ 'webcollect_default' }}"}
             with pytest.raises(AirflowFailException, match=f"`{name}"):
                 transfer(**{"collection_task_id": "a", **usual, **arguments})
+        assert sandbox.control.requests() == []
+
+
+class TestAssetPartition:
+    """It is mostly a template, and what it needs beside is known when the DAG is parsed."""
+
+    LITERAL, TEMPLATED = "s3://bucket/prices", "s3://bucket/{{ run_id }}"
+
+    @pytest.mark.skipif(AIRFLOW_V_3_3_PLUS, reason="it has partitions of assets")
+    def test_an_older_airflow_is_named_while_the_dag_is_parsed(self) -> None:
+        with make_dag(), pytest.raises(InvalidArgument, match=r"`asset_partition.* from 3.3 on"):
+            make_transfer(self.LITERAL, {"task_id": "t"}, asset_partition="{{ ds }}")
+
+    @needs_partitions
+    @pytest.mark.parametrize(
+        ("arguments", "problem"),
+        [
+            ({"destination": TEMPLATED}, "set `outlets`"),
+            ({"destination": TEMPLATED, "asset_partition": "2026-01-01"}, "set `outlets`"),
+            ({"destination": TEMPLATED, "outlets": [AssetAlias("prices")]}, "set `outlets`"),
+            ({**GROWING, "skip_if_nothing_new": True}, "skip_if_nothing_new"),
+            ({"asset_partition": ""}, "non-empty"),
+            ({"asset_partition": " \n"}, "non-empty"),
+            ({"asset_partition": "x" * 251}, "at most 250 characters, not 251"),
+        ],
+    )
+    def test_what_cannot_have_it_fails_while_the_dag_is_parsed(
+        self, arguments: dict[str, Any], problem: str
+    ) -> None:
+        usual = {"destination": self.LITERAL, "asset_partition": "{{ ds }}"}
+        with make_dag(), pytest.raises(InvalidArgument, match=f"`asset_partition.*{problem}"):
+            make_transfer(source={"task_id": "t"}, **{**usual, **arguments})
+
+    @needs_partitions
+    @pytest.mark.parametrize("rendered", ["", " ", "x" * 251])
+    def test_a_rendered_key_fails_before_anything_is_sent(
+        self, sandbox: Sandbox, destination: str, rendered: str
+    ) -> None:
+        with pytest.raises(AirflowFailException, match="`asset_partition"):
+            transfer(destination, {"task_id": "t"}, asset_partition=f"{{{{ '{rendered}' }}}}")
+        assert sandbox.control.requests() == []
+
+    @needs_partitions
+    def test_a_mapped_task_without_outlets_fails_before_anything_is_sent(
+        self, sandbox: Sandbox, destination: str
+    ) -> None:
+        def mapped() -> object:
+            usual = {"task_id": "land", "destination": destination, "asset_partition": "2026-01-01"}
+            return WebCollectToObjectStorageOperator.partial(**usual).expand(collection_task_id=["t"])
+
+        assert run_tasks(mapped).states == {"land[0]": "failed"}
         assert sandbox.control.requests() == []
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, Asset, ObjectStoragePath
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 from airflow.settings import Session
 from sqlalchemy import text
 
@@ -22,10 +22,11 @@ from airflow_provider_webcollect.landing.commits import Run, Source
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.transfers import reporting
 from airflow_provider_webcollect.transfers.reporting import LandingReport
-from tests.airflow.dag_runs import make_dag
+from tests.airflow.dag_runs import FinishedRun, make_dag
 from tests.airflow.executions import Task, execute, on_sandbox
 from tests.airflow.landings import (
     GROWING,
+    RETRIES,
     TABLE,
     Landing,
     land,
@@ -195,6 +196,52 @@ class TestAssetEvents:
             "bytes": sum(manifest(f"{destination}/{task}")["bytes"] for task in tasks),
             "parts": 2,
         }
+
+
+@pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="Airflow has partitions of assets from 3.3 on")
+class TestAssetPartition:
+    @staticmethod
+    def stored_keys(run: FinishedRun) -> list[str | None]:
+        """Return the partition key of each event of a run, as Airflow has stored them."""
+        query = "select partition_key from asset_event where source_run_id = :run_id"
+        with Session() as session:
+            return list(session.execute(text(query), {"run_id": run.run_id}).scalars())
+
+    @pytest.mark.parametrize(
+        ("asset_partition", "key"),
+        [
+            (None, None),
+            ("2026-01-01", "2026-01-01"),
+            ("{{ '2026-01-01' }}|{{ task.task_id }}\n", "2026-01-01|land"),
+            ("{{ 'x' * 250 }}", "x" * 250),
+        ],
+    )
+    def test_the_event_with_the_facts_has_it_as_its_key(
+        self, source: Task, destination: str, asset_partition: str | None, key: str | None
+    ) -> None:
+        run = land(destination, source, asset_partition=asset_partition)
+        assert self.stored_keys(run) == [key]
+        event = LandingEvent.of(stored_events(destination)[-1])
+        assert event is not None
+        assert event.rows == 400
+
+    def test_each_given_outlet_gets_one_event_for_all_sources(
+        self, sandbox: Sandbox, destination: str
+    ) -> None:
+        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
+        outlets = [Asset(f"{destination}-{name}") for name in "ab"]
+        run = land(destination, sources=tasks, outlets=outlets, asset_partition="2026-01-01")
+        assert self.stored_keys(run) == ["2026-01-01"] * 2
+
+    def test_a_retry_after_the_commit_has_it_too(self, source: Task, destination: str) -> None:
+        def fail_once(context: Any, result: Any) -> None:
+            if context["ti"].try_number == 1:
+                raise RuntimeError("after the commit")
+
+        again = {**RETRIES, **GROWING, "post_execute": fail_once}
+        run = land(destination, source, asset_partition="2026-01-01", **again)
+        assert run.tries == {"land": 2}
+        assert self.stored_keys(run) == ["2026-01-01"]
 
 
 class TestMetrics:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.providers.common.compat.sdk import DAG, BaseOperator
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 from sybil import Document, Region
 from sybil.example import Example
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
@@ -63,7 +63,11 @@ class World:
         for documented, used in self._replaced.items():
             text = text.replace(documented, used)
         document = Document(text, str(page))
-        document.namespace |= self._names | {"AIRFLOW_3": AIRFLOW_V_3_0_PLUS, "port": self._port}
+        document.namespace |= self._names | {
+            "AIRFLOW_3": AIRFLOW_V_3_0_PLUS,
+            "AIRFLOW_3_3": AIRFLOW_V_3_3_PLUS,
+            "port": self._port,
+        }
         for parse in self._parsers():
             for region in parse(document):
                 document.add(region)
