@@ -155,7 +155,6 @@ class Counting:
                 task_id="land",
                 destination=f"{self._bucket}/{name}",
                 object_storage_conn_id="storage",
-                mode="incremental",
                 outlets=[Asset(f"{self._bucket}/{name}")],
                 **arguments,
             )

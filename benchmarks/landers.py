@@ -92,7 +92,7 @@ def window(task: str, offset: int) -> dict[str, Any]:
 def ours(client: Client, task: str, folder: Folder, file_format: FileFormat) -> int:
     """Land with this provider, as its operator does."""
     run = Run(dag_id="benchmark", task_id="land", run_id="1")
-    options = make_options(file_format, page_size=PAGE_ROWS, late_rows_delay=0)
+    options = make_options(file_format, mode="full", page_size=PAGE_ROWS, late_rows_delay=0)
     return run_job(job_of(client, Source(collection_task_id=task), folder, run, options)).manifest.rows
 
 

@@ -50,7 +50,6 @@ with DAG(
         task_id="land",
         collection_task_id="{{ params.collection_task_id }}",
         destination="{{ params.destination }}",
-        mode="incremental",
         checks={"columns": {"id": {"filled": 1, "unique": True}, "price": {"filled": 0.95}}},
     )
     ask = HITLOperator(

@@ -76,7 +76,6 @@ with DAG(
         # at most one of the three tasks before it succeeds
         trigger_rule="one_success",
         destination="{{ params.destination }}",
-        mode="incremental",
     )
     start >> query_status() >> ask >> [start_again, wait, give_up()]
     [start, start_again, wait] >> land

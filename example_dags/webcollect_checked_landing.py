@@ -55,7 +55,6 @@ with DAG(
         task_id="land",
         collection_task_id="{{ params.collection_task_id }}",
         destination="{{ params.destination }}",
-        mode="incremental",
         checks=CHECKS,
     )
     use(land.output)

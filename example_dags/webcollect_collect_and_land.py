@@ -53,7 +53,6 @@ with DAG(
         task_id="land",
         collection_task_id=TASK,
         destination="{{ params.destination }}",
-        mode="incremental",
         partition="dt={{ (dag_run.data_interval_end or dag_run.run_after) | ds }}",
         outlets=[Asset("collected_rows")],
     )

@@ -47,7 +47,6 @@ with DAG(
         table_format="delta",
         column_types={"price": "float64"},
         on_cast_error="null",
-        mode="incremental",
         partition="dt={{ (dag_run.data_interval_end or dag_run.run_after) | ds }}",
         # also skips what comes after
         skip_if_nothing_new=True,

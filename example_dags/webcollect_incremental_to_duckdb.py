@@ -70,6 +70,5 @@ with DAG(
         task_id="land",
         collection_task_id="{{ params.collection_task_id }}",
         destination="{{ params.destination }}",
-        mode="incremental",
     )
     land >> load("{{ params.destination }}", "{{ params.database }}")

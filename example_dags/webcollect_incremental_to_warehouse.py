@@ -59,7 +59,6 @@ with DAG(
         task_id="land",
         collection_task_id="{{ params.collection_task_id }}",
         destination="{{ params.destination }}",
-        mode="incremental",
         file_format="parquet",
         # fixed columns keep the schema, and parts that are already loaded, unchanged
         columns=["id", "title", "price", "city"],

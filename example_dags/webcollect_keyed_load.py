@@ -39,7 +39,6 @@ with DAG(
         task_id="land",
         collection_task_id="{{ params.collection_task_id }}",
         destination="{{ params.destination }}",
-        mode="incremental",
     )
     load = WebCollectLoadOperator(
         task_id="load",

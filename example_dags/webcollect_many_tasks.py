@@ -52,7 +52,6 @@ with DAG(
             task_id="land",
             collection_task_id=collection_task_id,
             destination="{{ params.destination }}/{{ task.collection_task_id }}",
-            mode="incremental",
         )
         start >> wait >> land
 

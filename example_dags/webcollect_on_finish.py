@@ -50,7 +50,6 @@ with DAG(
         task_id="land",
         sources=list_tasks(),
         destination="{{ var.value.webcollect_landing }}",
-        mode="incremental",
         # a run started by an event has no logical date, and so no `ds`
         partition="dt={{ dag_run.run_after | ds }}",
     )

@@ -38,7 +38,13 @@ from airflow_provider_webcollect.landing.errors import NothingLanded
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Job, Landed, Observer, job_of
 from airflow_provider_webcollect.landing.log import CommitLog
-from airflow_provider_webcollect.landing.options import MAX_PART_BYTES, landing_at, locate, make_options
+from airflow_provider_webcollect.landing.options import (
+    MAX_PART_BYTES,
+    default_mode,
+    landing_at,
+    locate,
+    make_options,
+)
 from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, percent
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.run import run_job
@@ -112,7 +118,11 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
 @click.option(
     "--column", "columns", metavar="NAME", multiple=True, help="Only this one; may be repeated, in order."
 )
-@click.option("--mode", type=click.Choice(["full", "incremental"]), default="full")
+@click.option(
+    "--mode",
+    type=click.Choice(["full", "incremental"]),
+    help="incremental: add what is new; full: land all rows. By default full with --lotno, else incremental.",
+)
 @click.option(
     "--on-reset",
     type=click.Choice(["fail", "full", "append"]),
@@ -218,6 +228,7 @@ def _job(
             tell(f"Waiting {seconds:.0f} s for late rows (--late-rows-delay)")
 
     source = Source(collection_task_id=validation.text("task_id", task_id), lotno=lotno or None)
+    options["mode"] = options["mode"] or default_mode(source.lotno)
     folder = (
         landing_at(location)
         if is_iceberg_table(location)

@@ -227,7 +227,7 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
         mark.
     :ivar attempt_id: of the attempt that has made it, random; in the names of its parts.
     :ivar replaces: whether the landing begins, or begins again, with the first row: from now on it has these
-        parts alone. False for the first commit of ``mode="incremental"``, which has none to replace.
+        parts alone. False for the first commit of an incremental landing, which has none to replace.
     :ivar first_page: where the reading of the parts began: the first page of rows, or the last landed one.
     :ivar parts: that it adds, sets apart, or leaves out; of accepted rows those that were set apart.
     :ivar about: the commit that it accepts or discards, or whose state it puts back, with ``set_apart``.

@@ -29,6 +29,8 @@ WriteDisposition = Literal["append", "merge", "replace", "scd2"]
 OnMissingKey = Literal["fail", "skip"]
 MAX_PART_BYTES = 128 * 1024 * 1024
 LATE_ROWS_DELAY = 15.0
+#: The rule of options that a full landing has no use for.
+INCREMENTAL_ALONE = "it goes with mode='incremental' alone, which is not the default of a batch (`lotno`)"
 #: Names that dlt does not change: it separates the names of nested tables by two underscores.
 _TABLE = re.compile(r"[a-z](?:_?[a-z0-9])*\.[a-z](?:_?[a-z0-9])*")
 _PARTITION = re.compile(f"{PARTITION_PATTERN}(?:/{PARTITION_PATTERN})*")
@@ -119,10 +121,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     on_failed_checks: OnFailedChecks
 
 
+def default_mode(lotno: str | None) -> Mode:
+    """Return the mode of a landing for which none is chosen: a batch is landed once, a task keeps growing."""
+    return "incremental" if lotno is None else "full"
+
+
 def make_options(
     file_format: FileFormat,
     *,
-    mode: Mode = "full",
+    mode: Mode,
     on_reset: OnReset = "fail",
     if_exists: IfExists = "fail",
     partition: str | None = None,
@@ -137,7 +144,7 @@ def make_options(
 
     :param file_format: the format of the parts, see :func:`~.landing.formats.make_format`.
     :param mode: ``full`` lands all rows for this run; ``incremental`` adds new rows to those that earlier
-        runs have landed.
+        runs have landed. See :func:`default_mode`.
     :param on_reset: for ``incremental``: what to do if the source no longer begins with the landed rows:
         ``fail``; ``full`` to replace them by all of the source's rows; ``append`` to add all of these.
     :param if_exists: for ``full``: what to do if there is a commit of another run: ``fail``, ``overwrite`` or
@@ -162,9 +169,9 @@ def make_options(
     if mode == "incremental" and if_exists != "fail":
         raise InvalidArgument("if_exists", if_exists, "it goes with mode='full' alone")
     if mode == "full" and on_reset != "fail":
-        raise InvalidArgument("on_reset", on_reset, "it goes with mode='incremental' alone")
+        raise InvalidArgument("on_reset", on_reset, INCREMENTAL_ALONE)
     if mode == "full" and on_failed_checks == "quarantine":
-        raise InvalidArgument("on_failed_checks", on_failed_checks, "it goes with mode='incremental' alone")
+        raise InvalidArgument("on_failed_checks", on_failed_checks, INCREMENTAL_ALONE)
     return Options(
         file_format=file_format,
         mode=mode,

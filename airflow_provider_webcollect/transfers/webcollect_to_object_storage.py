@@ -31,6 +31,7 @@ from airflow_provider_webcollect.landing.checks import OnFailedChecks
 from airflow_provider_webcollect.landing.commits import Run
 from airflow_provider_webcollect.landing.formats import OnCastError, make_format
 from airflow_provider_webcollect.landing.options import (
+    INCREMENTAL_ALONE,
     LATE_ROWS_DELAY,
     MAX_PART_BYTES,
     STORAGE_EXTRAS,
@@ -38,6 +39,7 @@ from airflow_provider_webcollect.landing.options import (
     Mode,
     OnReset,
     Options,
+    default_mode,
     make_options,
 )
 from airflow_provider_webcollect.landing.tables import TableFormat, check_table_format
@@ -76,9 +78,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     ``_manifest.json``, which lists them: readers use only the files in the manifest. A retry continues after
     the last finished part; a retry after the commit changes nothing. Rows are never all in memory.
 
-    On a schedule, use ``mode="incremental"`` with one ``destination`` for all runs: each run adds the new
-    rows. The default, ``full``, lands the whole history (or the batch ``lotno``) in a folder for this run
-    alone.
+    All runs of a DAG share one ``destination``: each run adds the new rows. A batch (``lotno``), or with
+    ``mode="full"`` the whole history, is landed in a folder for this run alone.
 
     Returns ``{"destination", "manifest", "commit", "rows", "bytes", "parts", "quarantined_rows", "filled",
     "checks", "uris", "objects", "redshift_manifest", "duration"}``, the duration in seconds. ``commit`` is
@@ -86,12 +87,12 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     ``read_landing(…).uris(since=…)`` names what came after it. ``filled`` has, for each column, the share of
     the rows that have a value, and ``checks`` what became of each check. ``uris`` and ``objects`` (paths
     without scheme and bucket) name the parts that this run has landed. They are empty if there are none, None
-    if there are more than 1,000. With ``mode="incremental"``, rows, bytes and parts count only these, and
-    ``total_rows`` counts all rows. With ``sources``, they are sums, without ``manifest``, ``commit``,
-    ``filled``, ``checks`` and ``redshift_manifest``, and ``sources`` lists the results of each source. The
-    ``extra`` of the events of outlet assets has the same contents, but without the lists if there are several
-    sources, and ``webcollect_conn_id``, ``collection_task_id`` and ``lotno`` (``collection_task_ids`` for
-    several).
+    if there are more than 1,000. Of an incremental landing, rows, bytes and parts count only these, and
+    ``total_rows`` counts all rows; a full one has no ``total_rows``. With ``sources``, they are sums, without
+    ``manifest``, ``commit``, ``filled``, ``checks`` and ``redshift_manifest``, and ``sources`` lists the
+    results of each source. The ``extra`` of the events of outlet assets has the same contents, but without
+    the lists if there are several sources, and ``webcollect_conn_id``, ``collection_task_id`` and ``lotno``
+    (``collection_task_ids`` for several).
 
     Without ``outlets``, the outlet is an asset of the destination, if that is no template and the task is not
     mapped.
@@ -123,8 +124,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     :param on_cast_error: for Parquet, if a value does not fit its column's type: ``fail`` (default) or
         ``null``. (templated)
     :param sanitize_formulas: for CSV: put ``'`` before values that a spreadsheet would read as a formula.
-    :param mode: ``full`` (default) lands all rows in a folder for this run; ``incremental`` adds new rows to
-        one growing landing. (templated)
+    :param mode: ``incremental`` adds new rows to one growing landing; ``full`` lands all rows in a folder for
+        this run; None (default) means ``full`` for a source with ``lotno``, and ``incremental`` for others.
+        (templated)
     :param on_reset: for ``incremental``, if the source was emptied or has lost rows: ``fail`` (default);
         ``full`` to land everything again, what it replaces can be put back (``webcollect landing restore``);
         ``append`` to keep what is landed and add all rows of the source to it. (templated)
@@ -146,7 +148,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         limit.
     :param late_rows_delay: seconds, 15 by default, to wait for rows that the source may not show yet, for
         example right after a task has finished; 0 does not wait. The run takes that much longer if the source
-        shows no rows, if ``mode="incremental"`` finds nothing new (``sources`` wait for that together, from
+        shows no rows, if an incremental landing finds nothing new (``sources`` wait for that together, from
         the beginning of the task on), and, with ``mark_exported``, before every mark.
         A ``full`` landing of the whole history without a mark does not wait if the source shows older
         batches: set ``lotno`` to wait for the rows of one batch.
@@ -216,7 +218,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         column_types: Mapping[str, str] | None = None,
         on_cast_error: OnCastError = "fail",
         sanitize_formulas: bool = False,
-        mode: Mode = "full",
+        mode: Mode | None = None,
         on_reset: OnReset = "fail",
         skip_if_nothing_new: bool = False,
         if_exists: IfExists = "fail",
@@ -271,7 +273,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
     def _check(self) -> None:
         found = self._places()
-        self._options()
+        modes = [self.mode] if self.mode else sorted({default_mode(place.source.lotno) for place in found})
+        for mode in modes:
+            self._options(mode)
         if self.table_format == "iceberg":
             self._check_iceberg()
         if validation.boolean("redshift_manifest", self.redshift_manifest):
@@ -280,8 +284,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                     rule = f"Redshift reads manifests from S3 alone, and {place.folder} is not there"
                     raise InvalidArgument("redshift_manifest", True, rule)
         validation.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
-        if validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and self.mode == "full":
-            raise InvalidArgument("skip_if_nothing_new", True, "it goes with mode='incremental' alone")
+        if validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and "full" in modes:
+            raise InvalidArgument("skip_if_nothing_new", True, INCREMENTAL_ALONE)
         self._partition_key()
 
     def _check_asset_partition(self) -> None:
@@ -335,7 +339,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 raise InvalidArgument(name, getattr(self, name), "it cannot be given beside `sources`")
         return places(self.sources, folder, self.table_format)
 
-    def _options(self) -> Options:
+    def _options(self, mode: Mode) -> Options:
         file_format = make_format(
             check_table_format(self.table_format or None, self.file_format or None),
             self.compression or None,
@@ -346,7 +350,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         )
         return make_options(
             file_format,
-            mode=self.mode,
+            mode=mode,
             on_reset=self.on_reset,
             if_exists=self.if_exists,
             partition=self.partition,
@@ -432,8 +436,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             run_id=ti.run_id,
             map_index=-1 if ti.map_index is None else ti.map_index,
         )
-        report = LandingReport(place=place, path=path, run=run, mode=self.mode, log=self.log)
-        job = job_of(client, place.source, folder, run, self._options(), began=began, observer=report)
+        mode = self.mode or default_mode(place.source.lotno)
+        report = LandingReport(place=place, path=path, run=run, mode=mode, log=self.log)
+        job = job_of(client, place.source, folder, run, self._options(mode), began=began, observer=report)
         return report, job
 
     def _land_one(self, report: LandingReport, job: Job) -> None:

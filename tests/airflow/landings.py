@@ -26,16 +26,21 @@ else:
     from airflow.io.store import attach as attach
 
 RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(0)}
-#: Options of the transfer: to a table of Delta Lake, and to one that grows.
+#: Options of the transfer: to a table of Delta Lake, and to a landing that grows, as by default.
 TABLE: dict[str, Any] = {"table_format": "delta"}
-GROWING: dict[str, Any] = {"mode": "incremental"}
+GROWING: dict[str, Any] = {"mode": None}
 
 
 def make_transfer(
     destination: Any, source: dict[str, Any] | None = None, **arguments: Any
 ) -> WebCollectToObjectStorageOperator:
-    """Make the transfer, of the task ``source`` if it is given."""
-    usual: dict[str, Any] = {"destination": destination, "late_rows_delay": 0, "page_size": 100}
+    """Make the transfer, of the task ``source`` if it is given; a full landing, if nothing else is said."""
+    usual: dict[str, Any] = {
+        "destination": destination,
+        "mode": "full",
+        "late_rows_delay": 0,
+        "page_size": 100,
+    }
     if source is not None:
         usual["collection_task_id"] = source["task_id"]
     return WebCollectToObjectStorageOperator(task_id="land", **{**usual, **arguments})

@@ -85,7 +85,8 @@ def test_the_dag_of_the_readme_lands_each_row_once_also_on_day_two(
     pasted = re.search(r"```python\n(.*?)```", readme, re.DOTALL)
     code = pasted[1].replace(TASK_ID, task["task_id"])
     # the sandbox has no need of a person's patience
-    code = code.replace("mode=", "late_rows_delay=0, mode=").replace("poke_interval=5", "poke_interval=0.2")
+    code = code.replace("mark_exported=", "late_rows_delay=0, mark_exported=")
+    code = code.replace("poke_interval=5", "poke_interval=0.2")
     file = tmp_path / "pasted.py"
     file.write_text(code)
     for rows in (25, 20):

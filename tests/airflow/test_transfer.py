@@ -164,6 +164,44 @@ class TestManySources:
         assert all(f"task no-such-{number} to" in str(failed.value) for number in (1, 2))
 
 
+class TestWhichMode:
+    def test_by_default_a_task_grows_and_a_batch_lands_once_also_side_by_side(
+        self, sandbox: Sandbox, landing: Landing
+    ) -> None:
+        other = sandbox.control.add_task(lots=[10])["task_id"]
+        batch = {"collection_task_id": landing.task_id, "lotno": "000002"}
+        first = transfer(landing.destination, sources=[batch, other], **GROWING)
+        sandbox.control.grow(other, 5)
+        with pytest.raises(AirflowFailException, match=r"1 of 2 sources did not land.*batch 000002"):
+            transfer(landing.destination, sources=[batch, other], **GROWING)
+
+        assert [each.get("total_rows") for each in first["sources"]] == [None, 10]
+        assert "total_rows" not in first
+        assert landed(f"{landing.destination}/{other}") == sandbox.control.true_rows(other)
+        assert landed(f"{landing.destination}/{landing.task_id}/000002") == landing.truth("000002")
+
+    def test_a_template_that_gives_no_batch_lands_the_task(self, landing: Landing) -> None:
+        options = {"lotno": "{{ '' }}", "skip_if_nothing_new": True, **GROWING}
+        assert landing.transfer(**options)["rows"] == 400
+        landing.grow()
+        assert landing.transfer(**options)["rows"] == 30
+
+    @pytest.mark.parametrize(("name", "value"), [("skip_if_nothing_new", True), ("on_reset", "append")])
+    def test_what_does_not_go_with_the_batch_of_a_template_is_refused_before_anything_is_sent(
+        self, sandbox: Sandbox, landing: Landing, name: str, value: object
+    ) -> None:
+        with pytest.raises(AirflowFailException, match=rf"`{name}`.*not the default of a batch"):
+            landing.transfer(**{"lotno": "{{ '000002' }}", **GROWING, name: value})
+        assert sandbox.control.requests() == []
+
+    @pytest.mark.parametrize("mode", ["incremental", "{{ 'incremental' }}"])
+    def test_a_batch_can_grow_too(self, landing: Landing, mode: str) -> None:
+        options = {"lotno": "000002", "mode": mode, "skip_if_nothing_new": True}
+        assert landing.transfer(**options)["total_rows"] == 150
+        with pytest.raises(AirflowSkipException):
+            landing.transfer(**options)
+
+
 def test_a_later_run_adds_what_is_new_and_names_its_parts_alone(landing: Landing) -> None:
     first = landing.transfer(**GROWING)
     landing.grow()

@@ -48,6 +48,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"late_rows_delay": -1}, "late_rows_delay"),
     ({"if_exists": "append"}, "if_exists"),
 ]
+#: Options that a full landing has no use for.
+INCREMENTAL_ALONE = {"on_reset": "full", "skip_if_nothing_new": True, "on_failed_checks": "quarantine"}
 ELSEWHERE = {"collection_task_id": "b", "destination": "gs://b/c"}
 #: Wrong arguments, and combinations of them.
 WRONG_COMBINATIONS: list[tuple[dict[str, Any], str]] = [
@@ -60,9 +62,16 @@ WRONG_COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ({"sources": ["a", {"collection_task_id": "a", "lotno": "1"}]}, r"sources\[1\]"),
     ({"max_concurrency": 0}, "max_concurrency"),
     ({"mode": "append"}, "mode"),
-    ({"on_reset": "full"}, "on_reset"),
-    ({"skip_if_nothing_new": True}, "skip_if_nothing_new"),
+    ({"mode": ["full"]}, "mode"),
+    ({"mode": "full", "on_reset": "full"}, "on_reset"),
+    ({"mode": "full", "skip_if_nothing_new": True}, "skip_if_nothing_new"),
     ({"mode": "incremental", "if_exists": "skip"}, "if_exists"),
+    ({**GROWING, "if_exists": "skip"}, "if_exists"),
+    *(
+        ({**GROWING, **which, name: value}, f"{name}` is {value!r}.*not the default of a batch")
+        for which in ({"lotno": "1"}, {"sources": ["a", {"collection_task_id": "b", "lotno": "1"}]})
+        for name, value in INCREMENTAL_ALONE.items()
+    ),
     ({"file_format": "xml"}, "file_format"),
     ({"compression": "snappy"}, "compression"),
     ({"columns": []}, "columns"),

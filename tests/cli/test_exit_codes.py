@@ -72,10 +72,13 @@ def test_the_version_is_that_of_the_package(run: Run) -> None:
         ("land t FOLDER --format xml", "--format"),
         ("land t FOLDER --format csv --compression snappy", "--compression is 'snappy'"),
         (
-            "land t FOLDER --mode incremental --if-exists skip",
+            "land t FOLDER --if-exists skip",
             "--if-exists is 'skip'; it goes with --mode full alone",
         ),
-        ("land t FOLDER --on-reset full", "--on-reset is 'full'; it goes with --mode incremental alone"),
+        (
+            "land t FOLDER --lotno 1 --on-reset full",
+            "--on-reset is 'full'; it goes with --mode incremental alone",
+        ),
         ("land t FOLDER --partition today", "--partition"),
         ("land t FOLDER --page-size 1001", "--page-size"),
         ("land t FOLDER --max-part-bytes 0", "--max-part-bytes"),

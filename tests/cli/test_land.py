@@ -62,21 +62,23 @@ def test_all_rows_land_and_the_summary_says_what_the_manifest_says(
     ]
 
 
-#: What `--mode incremental` takes besides, so that nothing is waited for.
-INCREMENTAL = ("--mode", "incremental", "--late-rows-delay", 0)
+FULL = ("--mode", "full")
+#: The default, without waiting for late rows.
+INCREMENTAL = ("--late-rows-delay", 0)
 
 
 @pytest.mark.parametrize(
     ("first", "second", "new", "said"),
     [
         (
-            [],
-            [],
+            FULL,
+            FULL,
             None,
             ["land with --mode incremental, which adds", "or land with --if-exists skip or --if-exists o"],
         ),
-        ([], ["--if-exists", "skip"], 0, []),
-        ([], ["--if-exists", "overwrite"], 405, []),
+        (FULL, (*FULL, "--if-exists", "skip"), 0, []),
+        (FULL, (*FULL, "--if-exists", "overwrite"), 405, []),
+        (INCREMENTAL, (*INCREMENTAL, "--mode", "incremental"), 5, []),
         (INCREMENTAL, INCREMENTAL, 5, []),
         (INCREMENTAL, (*INCREMENTAL, "--format", "csv"), None, ["`file_format` is csv and was jsonl"]),
         ((*INCREMENTAL, "--column", "id"), INCREMENTAL, None, ["`columns` is not set and was id"]),
@@ -109,14 +111,12 @@ def test_where_something_has_landed_the_options_decide(
 def test_late_rows_are_waited_for_as_long_as_told(
     run: Run, task: str, folder: Path, no_pauses: list[float]
 ) -> None:
-    incremental = ("land", task, folder, "--mode", "incremental")
-    run(*incremental)
-    assert (
-        run(*incremental, "--late-rows-delay", 77).err == "Waiting 77 s for late rows (--late-rows-delay)\n"
-    )
+    again = ("land", task, folder)
+    run(*again)
+    assert run(*again, "--late-rows-delay", 77).err == "Waiting 77 s for late rows (--late-rows-delay)\n"
     assert sum(no_pauses) == 77
     no_pauses.clear()
-    run(*incremental)
+    run(*again)
     assert sum(no_pauses) == 15
 
 
@@ -138,7 +138,9 @@ def test_the_folder_that_is_printed_is_what_other_commands_and_read_landing_take
 def test_a_batch_a_folder_for_its_parts_and_the_mark_can_be_asked_for(
     run: Run, sandbox: Sandbox, task: str, folder: Path
 ) -> None:
-    run("land", task, folder, "--lotno", "000002", "--partition", "dt=2026-01-01")
+    batch = ("land", task, folder, "--lotno", "000002", "--partition", "dt=2026-01-01")
+    assert run(*batch).code == 0
+    run(*batch).refused(3, "land with --mode incremental")
     assert rows(folder) == sandbox.control.true_rows(task, "000002")
     assert {Path(name).parent for name in parts(folder)} == {Path("dt=2026-01-01")}
     assert not sandbox.control.task(task)["exported"]

@@ -352,7 +352,7 @@ class TestRestore:
         land()
         sandbox.control.reset_data(task)
         sandbox.control.grow(task, 120)
-        return land("--mode", "incremental", "--late-rows-delay", 0, "--on-reset", "full")
+        return land("--late-rows-delay", 0, "--on-reset", "full")
 
     def rows(self, run: Run, folder: Path) -> int:
         """Return how many rows are landed, once they are verified."""

@@ -38,7 +38,7 @@ def land(run: Run, connected: None, task: str, table: Path) -> Callable[..., End
 
     def land(*options: object) -> Ended:
         small = ("--page-size", 100, "--max-part-bytes", 1, "--late-rows-delay", 0)
-        return run("land", task, table, "--table-format", "delta", "--mode", "incremental", *small, *options)
+        return run("land", task, table, "--table-format", "delta", *small, *options)
 
     return land
 

@@ -62,7 +62,7 @@ def make_job(fetch: Fetch, **arguments: Any) -> Job:
         source=Source(collection_task_id="t"),
         folder=arguments["folder"],
         run=arguments["run"],
-        options=make_options(make_format(), late_rows_delay=0.0),
+        options=make_options(make_format(), mode="full", late_rows_delay=0.0),
         pages=Pages(fetch),
         mark=nothing,
         observer=Observer(),

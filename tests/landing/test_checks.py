@@ -90,7 +90,7 @@ def test_nothing_to_check_is_no_check(checks: Any) -> None:
 
 def test_a_quarantine_goes_with_incremental_landings() -> None:
     with pytest.raises(InvalidArgument, match="it goes with mode='incremental' alone"):
-        make_options(make_format(), on_failed_checks="quarantine")
+        make_options(make_format(), mode="full", on_failed_checks="quarantine")
 
 
 def prices(*values: Any) -> list[dict[str, Any]]:

@@ -556,7 +556,6 @@ WebCollectToObjectStorageOperator(
     task_id="land",
     collection_task_id="the collection task's id",
     destination="s3://aws_default@my-bucket/prices",
-    mode="incremental",
 )`;
 
 /** Return what to do until something has landed; `connections` is null if they may not be read. */

@@ -75,7 +75,7 @@ def start(number: int, **arguments: object) -> WebCollectStartSubTasksOperator:
 
 def land(task_id: str, **arguments: object) -> WebCollectToObjectStorageOperator:
     """Land collection tasks; the sandbox shows all rows at once."""
-    return WebCollectToObjectStorageOperator(task_id=task_id, late_rows_delay=0, **arguments)
+    return WebCollectToObjectStorageOperator(task_id=task_id, mode="full", late_rows_delay=0, **arguments)
 
 
 def call(number: int) -> WebCollectGetRunningCountsOperator:
