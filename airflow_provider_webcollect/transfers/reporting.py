@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
 from dataclasses import dataclass, field
@@ -63,8 +64,11 @@ class LandingReport(Observer):
     :param path: where the files are.
     :param run: the Airflow run.
     :param log: gets a line every few seconds.
+    :param sources: how many the task lands.
+    :param ended: counts those of them that have ended; all reports of the task share it.
     :ivar landed: the result of the landing, also if the mark after its commit fails; None if it has failed
         before.
+    :ivar is_complete: whether the landing has ended well.
     :ivar checks: what became of the checks in this attempt, also if one of them fails the landing.
     :ivar redshift_manifest: the URI of the manifest for Redshift's COPY, if one was written.
     :ivar duration: seconds.
@@ -76,9 +80,12 @@ class LandingReport(Observer):
     run: Run
     mode: Mode
     log: Any
+    sources: int = 1
+    ended: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     requests: int = 0
     pages: int = 0
     landed: Landed | None = None
+    is_complete: bool = False
     redshift_manifest: str | None = None
     duration: float = 0.0
     checks: Sequence[CheckOutcome] = ()
@@ -119,15 +126,18 @@ class LandingReport(Observer):
             yield
         finally:
             self.duration = time.monotonic() - began
+            number = next(self.ended)
             self._send_metrics()
+        self.is_complete = True
         new = Contents.of(self.result.new)
         self.log.info(
-            "%s: %d new rows in %s at %s, which has %d rows now",
+            "%s: %d new rows in %s at %s, which has %d rows now%s",
             self.place.source,
             new.rows,
             counted(new.parts, "part"),
             self.place.folder,
             self.result.manifest.rows,
+            f" ({number} of {self.sources})" if self.sources > 1 else "",
         )
 
     def _send_metrics(self) -> None:
@@ -164,6 +174,11 @@ class LandingReport(Observer):
         assert self.landed is not None
         return self.landed
 
+    @property
+    def quarantined_rows(self) -> int:
+        """How many rows of the run are quarantined."""
+        return sum(each.rows for each in self.result.manifest.quarantined if each.run == self.run)
+
     def summary(self, listed: bool) -> dict[str, Any]:
         """Return the summary of the landing, for XCom.
 
@@ -184,7 +199,7 @@ class LandingReport(Observer):
             "rows": held.rows,
             "bytes": held.bytes,
             "parts": held.parts,
-            "quarantined_rows": sum(each.rows for each in manifest.quarantined if each.run == self.run),
+            "quarantined_rows": self.quarantined_rows,
             # cut, so that 1 is all of them
             "filled": {
                 name: counts.filled * 10_000 // held.rows / 10_000
@@ -239,6 +254,21 @@ def totals_of(destination: object, reports: Sequence[LandingReport], began: floa
         **lists,
         "duration": round(time.monotonic() - began, 3),
     }
+
+
+def log_sums(log: Any, reports: Sequence[LandingReport]) -> None:
+    """Log the sums of several landings, also if some have failed or were not begun."""
+    complete = [report for report in reports if report.is_complete]
+    parts = [part for report in reports if report.landed for part in report.landed.new]
+    log.info(
+        "%s: %d new rows in %s, %d bytes; %d had nothing new, %d did not land",
+        counted(len(reports), "source"),
+        sum(part.rows for part in parts),
+        counted(len(parts), "part"),
+        sum(part.bytes for part in parts),
+        sum(not (report.result.new or report.quarantined_rows) for report in complete),
+        len(reports) - len(complete),
+    )
 
 
 def report_to_outlets(

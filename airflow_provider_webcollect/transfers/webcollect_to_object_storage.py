@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -378,7 +379,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 store_export_link(context, hook, storage_path(self.destination, self.object_storage_conn_id))
             client = Client(hook.client.context, stop=stop)
             # in this thread, since only here Airflow provides the connections
-            landings = [self._landing(place, client, context["ti"], began) for place in self._places()]
+            landings = self._landings(client, context["ti"], began)
             reports = [report for report, _ in landings]
             try:
                 if self.sources is None:
@@ -396,6 +397,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 self._reported = [report for report in reports if report.landed or report.checks]
                 for report in self._reported:
                     report.report_lineage(hook)
+                if self.sources is not None:
+                    reporting.log_sums(self.log, reports)
             facts = storable(
                 reporting.totals_of(self.destination, reports, began)
                 if self.sources is not None
@@ -424,22 +427,27 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     #: Those of a task that has failed, as for checks that have, are the same.
     get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
-    def _landing(self, place: Place, client: Client, ti: Any, began: float) -> tuple[LandingReport, Job]:
-        """Return a landing that has not begun, and what will report it."""
+    def _landings(self, client: Client, ti: Any, began: float) -> list[tuple[LandingReport, Job]]:
+        """Return the landings, none of which has begun, and what will report each."""
         from airflow_provider_webcollect.landing.job import job_of
         from airflow_provider_webcollect.transfers.reporting import LandingReport
 
-        folder, path = self._opened(place)
         run = Run(
             dag_id=ti.dag_id,
             task_id=ti.task_id,
             run_id=ti.run_id,
             map_index=-1 if ti.map_index is None else ti.map_index,
         )
-        mode = self.mode or default_mode(place.source.lotno)
-        report = LandingReport(place=place, path=path, run=run, mode=mode, log=self.log)
-        job = job_of(client, place.source, folder, run, self._options(mode), began=began, observer=report)
-        return report, job
+        found = self._places()
+        ended = itertools.count(1)
+        landings = []
+        for place in found:
+            folder, path = self._opened(place)
+            mode = self.mode or default_mode(place.source.lotno)
+            report = LandingReport(place, path, run, mode, self.log, sources=len(found), ended=ended)
+            job = job_of(client, place.source, folder, run, self._options(mode), began=began, observer=report)
+            landings.append((report, job))
+        return landings
 
     def _land_one(self, report: LandingReport, job: Job) -> None:
         from airflow_provider_webcollect.landing.run import run_job

@@ -6,6 +6,7 @@ A run reports what it has landed itself, in whichever of its attempts.
 from __future__ import annotations
 
 import json
+import re
 import time
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -23,7 +24,7 @@ from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.transfers import reporting
 from airflow_provider_webcollect.transfers.reporting import LandingReport
 from tests.airflow.dag_runs import FinishedRun, make_dag
-from tests.airflow.executions import Task, execute, on_sandbox
+from tests.airflow.executions import Said, Task, execute, on_sandbox
 from tests.airflow.landings import (
     GROWING,
     RETRIES,
@@ -281,6 +282,57 @@ class TestMetrics:
         with pytest.raises(AirflowFailException):
             transfer(destination, sources=[good[0], "no-such-task", good[1]])
         assert (counted["webcollect.landing.rows"], counted["webcollect.landing.pages"]) == (12, 2)
+
+
+class TestProgressOfManySources:
+    """What the log says of a task that lands several sources."""
+
+    def test_each_says_how_far_it_is_and_the_last_line_has_the_sums(
+        self, sandbox: Sandbox, destination: str, said: Said
+    ) -> None:
+        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (10, 20, 30)]
+        options: dict[str, Any] = {"sources": tasks, "max_part_bytes": 1, "page_size": 10, **GROWING}
+        transfer(destination, **options)
+        first = said()
+        sandbox.control.grow(tasks[0], 5)
+        transfer(destination, **options)
+        second = said().removeprefix(first)
+
+        for log in (first, second):
+            assert re.findall(r"rows now \((\d of 3)\)", log) == ["1 of 3", "2 of 3", "3 of 3"]
+        size = sum(manifest(f"{destination}/{task}")["bytes"] for task in tasks)
+        assert "3 sources: 60 new rows in 6 parts, " in first
+        assert "bytes; 0 had nothing new, 0 did not land" in first
+        sums = re.search(
+            r"3 sources: 5 new rows in 1 part, (\d+) bytes; 2 had nothing new, 0 did not", second
+        )
+        assert sums
+        assert re.search(rf"60 new rows in 6 parts, {size - int(sums[1])} bytes; ", first)
+
+    def test_those_that_have_failed_are_counted(self, sandbox: Sandbox, destination: str, said: Said) -> None:
+        good = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
+        with pytest.raises(AirflowFailException):
+            transfer(destination, sources=[good[0], "no-such-task", good[1]], max_concurrency=1)
+        log = said()
+        assert re.findall(r"rows now \((\d of \d)\)", log) == ["1 of 3", "3 of 3"]
+        assert re.search(
+            r"3 sources: 12 new rows in 2 parts, \d+ bytes; 0 had nothing new, 1 did not land", log
+        )
+
+    def test_rows_that_are_set_apart_are_something_new_but_none_that_has_landed(
+        self, sandbox: Sandbox, destination: str, said: Said
+    ) -> None:
+        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
+        checks = {"checks": {"rows": {"min": 6}}, "on_failed_checks": "quarantine"}
+        transfer(destination, sources=tasks, **checks, **GROWING)
+        assert re.search(r"2 sources: 7 new rows in 1 part, \d+ bytes; 0 had nothing new, 0 did not", said())
+
+    def test_a_single_landing_has_no_such_lines(self, landing: Landing, said: Said) -> None:
+        landing.transfer()
+        log = said()
+        assert "which has 400 rows now" in log
+        assert "1 of 1" not in log
+        assert "had nothing new" not in log
 
 
 def test_no_rate_is_logged_before_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
