@@ -26,6 +26,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return [*_MODULES, *_load("operators.webcollect").__all__]
     if name in _MODULES:
         return getattr(_load(_MODULES[name]), name)
     if name.endswith("Operator") and name in (operators := _load("operators.webcollect")).__all__:
@@ -34,7 +36,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_MODULES, *_load("operators.webcollect").__all__]
+    return [*globals(), *__getattr__("__all__")]
 
 
 def _load(module: str) -> Any:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 
+__all__ = ["LandingEvent", "create_asset"]
+
 T = TypeVar("T")
 
 SCHEME = "webcollect"

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.call import ClientContext
     from airflow_provider_webcollect.service.client import AsyncClient, Client
 
+__all__ = ["WebCollectHook"]
+
 #: Attempts of a call whose result is shown to people, seconds after which none is made, and for its response.
 READING_TRIES, READING_DEADLINE, READING_TIMEOUT = 2, 10.0, 20.0
 

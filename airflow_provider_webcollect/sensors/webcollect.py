@@ -63,6 +63,8 @@ from airflow_provider_webcollect.waits import (
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+__all__ = ["WebCollectCapacitySensor", "WebCollectSubTaskStatusSensor", "WebCollectTaskStatusSensor"]
+
 #: As `after`: the status is queried when the wait begins.
 NOW = "now"
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
+__all__ = ["WebCollectLoadOperator"]
+
 
 class WebCollectLoadOperator(BaseOperator):
     """Loads what is new in a landing into a table of a warehouse, each row once, by dlt (the extra ``dlt``).

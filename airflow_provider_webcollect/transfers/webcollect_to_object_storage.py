@@ -66,6 +66,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.transfers.reporting import LandingReport
 
+__all__ = ["WebCollectToObjectStorageOperator"]
+
 #: Maximum number of sources that can be landed at once.
 MOST_AT_ONCE = 32
 #: Maximum number of characters of a partition key, as Airflow stores it.

@@ -31,6 +31,13 @@ from airflow_provider_webcollect.waiting.conditions import (
 from airflow_provider_webcollect.waiting.runs import LONGEST_CONTRADICTION, LastRun, follow
 from airflow_provider_webcollect.waits import SharedFeed, read_with_retries
 
+__all__ = [
+    "WebCollectCapacityTrigger",
+    "WebCollectSubTaskStatusTrigger",
+    "WebCollectTaskFinishedTrigger",
+    "WebCollectTaskStatusTrigger",
+]
+
 
 class WaitTrigger(BaseTrigger):
     """Base of the triggers that wait until a condition is met, and then let a worker continue.

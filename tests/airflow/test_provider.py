@@ -26,6 +26,30 @@ PACKAGE = "airflow_provider_webcollect"
 HOOK = f"{PACKAGE}.hooks.webcollect.WebCollectHook"
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 NAMES = [name for name in dir(airflow_provider_webcollect) if name.endswith(("Operator", "Sensor"))]
+#: The modules that DAGs import from, and some of what these have for them: paths and names that stay.
+PUBLIC = {
+    f"{PACKAGE}.hooks.webcollect": {"WebCollectHook"},
+    f"{PACKAGE}.operators.webcollect": {
+        f"WebCollect{name}Operator"
+        for name in (
+            *("CopyTask", "CopyTasks", "MoveTask", "DeleteTasks", "DeleteTaskGroups", "UpdateLoopItems"),
+            *("UpdateTaskParameters", "GetActions", "ReplaceUrls", "StartSubTasks", "MarkExported"),
+            *("QueryAnalytics", "GetRunningCounts", "DeprecateDataApp", "RefreshToken", "MetricsCheck"),
+            *("AcceptLanding", "VerifyLanding", "CleanLanding"),
+        )
+    },
+    f"{PACKAGE}.sensors.webcollect": {
+        f"WebCollect{name}Sensor" for name in ("TaskStatus", "SubTaskStatus", "Capacity")
+    },
+    f"{PACKAGE}.triggers.webcollect": {
+        f"WebCollect{name}Trigger" for name in ("TaskStatus", "SubTaskStatus", "TaskFinished")
+    },
+    f"{PACKAGE}.transfers.webcollect_to_object_storage": {"WebCollectToObjectStorageOperator"},
+    f"{PACKAGE}.transfers.landing_to_warehouse": {"WebCollectLoadOperator"},
+    f"{PACKAGE}.landing.reader": {"read_landing"},
+    f"{PACKAGE}.assets": {"create_asset", "LandingEvent"},
+    PACKAGE: {*NAMES, "WebCollectHook", "WebCollectTaskFinishedTrigger", "read_landing", "create_asset"},
+}
 #: Described by the base class: it has a meaning only where an outcome can be unknown.
 IN_BASES = {"retry_unknown_outcome"}
 WITHOUT_THE_SERVICE = {
@@ -211,6 +235,16 @@ def test_what_dags_use_can_be_imported_from_the_package_itself() -> None:
         assert getattr(airflow_provider_webcollect, name) is not None
     with pytest.raises(ImportError, match="WebCollectNothing"):
         from airflow_provider_webcollect import WebCollectNothing  # noqa: F401
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_a_star_imports_what_dags_use_and_nothing_else(module: str) -> None:
+    names: dict[str, Any] = {}
+    exec(f"from {module} import *", names)
+    del names["__builtins__"]
+
+    assert names.keys() >= PUBLIC[module]
+    assert {value.__module__.partition(".")[0] for value in names.values()} == {PACKAGE}
 
 
 def test_airflows_own_look_at_the_provider_imports_nothing_heavy(imported: SimpleNamespace) -> None:
