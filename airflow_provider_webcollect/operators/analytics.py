@@ -241,6 +241,8 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         period of equal length, as a share of its rows from 0 to 1; None (default) for no check. Nothing is
         compared if that period has no rows. If the service has no number for the checked period, that is a
         violation.
+    :param max_volume: maximum number of rows collected in the period, duplicates included; None (default) for
+        no check. If the service has no number, that is a violation.
     :param max_cost: maximum cost of the period (the service's ``balance``); None (default) for no check. If
         the service gives no cost, that is logged, and is no violation.
     :param per_task: compare each task with the thresholds, not all of them together; this includes tasks in
@@ -262,6 +264,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         end: Day,
         min_success_rate: float | None = None,
         max_volume_drop: float | None = None,
+        max_volume: float | None = None,
         max_cost: float | None = None,
         per_task: bool = False,
         on_violation: OnViolation = "fail",
@@ -270,6 +273,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         super().__init__(start=start, end=end, **kwargs)
         self.min_success_rate = min_success_rate
         self.max_volume_drop = max_volume_drop
+        self.max_volume = max_volume
         self.max_cost = max_cost
         self.per_task = per_task
         self.on_violation = on_violation
@@ -279,14 +283,13 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         self._check_query()
         _share("min_success_rate", self.min_success_rate)
         _share("max_volume_drop", self.max_volume_drop)
-        if self.max_cost is not None and not (_is_number(self.max_cost) and self.max_cost >= 0):
-            raise InvalidArgument("max_cost", self.max_cost, "it must be a number, 0 or more")
-        if self.min_success_rate is None and self.max_volume_drop is None and self.max_cost is None:
-            raise InvalidArgument(
-                "min_success_rate",
-                None,
-                "there is nothing to check: give `min_success_rate`, `max_volume_drop` or `max_cost`",
-            )
+        limits = {"max_volume": self.max_volume, "max_cost": self.max_cost}
+        for name, limit in limits.items():
+            if limit is not None and not (_is_number(limit) and limit >= 0):
+                raise InvalidArgument(name, limit, "it must be a number, 0 or more")
+        if {self.min_success_rate, self.max_volume_drop, *limits.values()} == {None}:
+            rule = "there is nothing to check: give it, `max_volume_drop`, `max_volume` or `max_cost`"
+            raise InvalidArgument("min_success_rate", None, rule)
         validation.one_of("on_violation", self.on_violation, get_args(OnViolation))
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
@@ -341,6 +344,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         found = (
             self._low_success(rows, metrics["success_rate"]),
             self._lost_volume(metrics["volume"], metrics["previous_volume"]),
+            self._high_volume(metrics["volume"]),
             self._high_cost(metrics["cost"]),
         )
         return filter(None, found)
@@ -370,6 +374,13 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
             f"{volume:.0f} rows were collected, {before:.0f} in the period before: "
             f"a drop by {drop:.1%}, above {most:.1%}"
         )
+
+    def _high_volume(self, volume: float | None) -> str | None:
+        if self.max_volume is None or (volume is not None and volume <= self.max_volume):
+            return None
+        if volume is None:
+            return f"the service does not say whether more than {self.max_volume:.0f} rows were collected"
+        return f"{volume:.0f} rows were collected, above {self.max_volume:.0f}"
 
     def _high_cost(self, cost: float | None) -> str | None:
         if self.max_cost is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pendulum
 import pytest
 from airflow.models import Variable
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
@@ -28,7 +29,7 @@ from tests.airflow.examples import (  # noqa: F401  # warehouses is a fixture
     rendered,
     warehouses,
 )
-from tests.airflow.executions import Connect, Task, execute, on_sandbox
+from tests.airflow.executions import Connect, Said, Task, execute, on_sandbox
 from tests.airflow.landings import landed, make_transfer, table_rows
 from tests.storages import Storage
 
@@ -155,6 +156,35 @@ def test_the_report_is_written_and_checked(sandbox: Sandbox, tmp_path: Path, whe
     assert len(rows) == run.xcoms["report"]["rows"] > 0
     assert len({row["day_key"] for row in rows}) <= 7
     assert run.xcoms["check"]["violations"] == []
+
+
+@SLOW_RUNS
+@pytest.mark.parametrize("limit", ["max_volume", "max_cost"])
+def test_nothing_is_started_above_a_limit_of_the_month(
+    sandbox: Sandbox, tmp_path: Path, said: Said, limit: str
+) -> None:
+    task_id = sandbox.control.add_task(rows=10)["task_id"]
+    conf = {"collection_task_id": task_id, "destination": f"file://{tmp_path}/landed"}
+    dag = load("webcollect_limit_of_the_month")
+    dag.get_task("wait").poke_interval = 0.2
+    checked = dag.get_task("check")
+    checked.max_volume = checked.max_cost = 10**9
+    run = run_dag(dag, conf, **BY_HAND)
+    assert run.states == succeeded("check", "start", "wait", "land")
+    today = pendulum.now("UTC").date()
+    assert run.xcoms["check"]["start"] == today.replace(day=1).isoformat()
+    assert run.xcoms["check"]["end"] == today.isoformat()
+    assert landed(conf["destination"]) == sandbox.control.true_rows(task_id) != []
+
+    sandbox.control.clear_requests()
+    setattr(checked, limit, 0)
+    refused = run_dag(dag, conf)
+    assert refused.states == {
+        "check": "failed",
+        **dict.fromkeys(("start", "wait", "land"), "upstream_failed"),
+    }
+    assert sandbox.control.requests("/cloudextraction/subtasks:start") == []
+    assert "above 0" in said()
 
 
 @pytest.fixture

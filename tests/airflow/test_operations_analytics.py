@@ -161,6 +161,7 @@ class TestCheck:
         self, another_task: str, sums: dict[str, float], said: Said
     ) -> None:
         strict: dict[str, Any] = {"min_success_rate": 1, "max_volume_drop": 0, "max_cost": 0}
+        strict["max_volume"] = sums["volume"] - 1
         drop = 1 - sums["volume"] / sums["before"]
         with pytest.raises(AirflowFailException) as failed:
             check(**strict)
@@ -168,6 +169,7 @@ class TestCheck:
         good = check(
             min_success_rate=sums["rate"] - 0.001,
             max_volume_drop=min(1, max(0, drop + 0.001)),
+            max_volume=sums["volume"],
             max_cost=sums["cost"] + 0.01,
         )
         tasks = check(max_cost=0, per_task=True, on_violation="warn")
@@ -177,7 +179,11 @@ class TestCheck:
         assert good["success_rate"] == pytest.approx(sums["rate"])
         assert good["cost"] == pytest.approx(sums["cost"])
         assert good["previous_volume"] == sums["before"]
-        assert len(warned["violations"]) == (sums["rate"] < 1) + (drop > 0) + (sums["cost"] > 0) > 0
+        assert len(warned["violations"]) == (sums["rate"] < 1) + (drop > 0) + 1 + (sums["cost"] > 0)
+        assert (
+            f"{sums['volume']:.0f} rows were collected, above {sums['volume'] - 1:.0f}"
+            in warned["violations"]
+        )
         log = said()
         for violation in warned["violations"]:
             assert violation in log
@@ -268,6 +274,19 @@ class TestMetricsThatTheServiceLeavesOut:
         # 1 - 35 / 50 is a little more than 0.3
         serve({"dataVolumeMetrics": {"totalCollected": 35}}, unknown, before=[week])
         assert check(**arguments)["violations"] == []
+
+    def test_rows_that_are_not_counted_pass_no_limit_but_none_at_all_do(
+        self, serve: Callable[..., None]
+    ) -> None:
+        limits: dict[str, Any] = {"max_volume": 50, "on_violation": "warn"}
+        serve({"dataVolumeMetrics": {"totalCollected": None}})
+        assert check(**limits)["violations"] == [
+            "the service does not say whether more than 50 rows were collected"
+        ]
+        serve()
+        assert check(**limits)["violations"] == []
+        serve({"dataVolumeMetrics": {"totalCollected": 30}}, {"dataVolumeMetrics": {"totalCollected": 21}})
+        assert check(**limits)["violations"] == ["51 rows were collected, above 50"]
 
     def test_a_cost_that_is_not_known_is_told_and_no_violation(
         self, serve: Callable[..., None], said: Said

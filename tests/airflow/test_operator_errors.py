@@ -240,7 +240,12 @@ _WRONG: dict[str, list[dict[str, Any]]] = {
     ],
     "metrics_check": [
         *({"min_success_rate": share} for share in (None, 95)),
-        *({"max_volume_drop": -0.1}, {"max_cost": "10"}, {"on_violation": "cry", "max_cost": 1}),
+        *(
+            {"max_volume_drop": -0.1},
+            {"max_volume": -1},
+            {"max_cost": "10"},
+            {"on_violation": "cry", "max_cost": 1},
+        ),
     ],
     "refresh_token": [{"renew_after": share} for share in (-0.1, 1.5, "0.5")],
 }
