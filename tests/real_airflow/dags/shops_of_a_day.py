@@ -24,7 +24,6 @@ for shop in [*SHOPS, WITHOUT_KEY]:
             task_id="land",
             collection_task_id=shop,
             destination=f"{FOLDER}/{shop}",
-            mode="incremental",
             late_rows_delay=0,
             asset_partition=None if shop == WITHOUT_KEY else "{{ params.day }}",
             post_execute=fail_first_try if shop == "shop_b" else None,
