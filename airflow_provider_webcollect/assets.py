@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from airflow_provider_webcollect.collection_tasks import task_id_of
 from airflow_provider_webcollect.landing.tables import is_iceberg_name
 
 if TYPE_CHECKING:
@@ -55,14 +56,14 @@ def create_asset(
 ) -> Asset:
     """Return the asset of a task's rows, or of one batch of them.
 
-    :param collection_task_id: the service's task.
+    :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
     :param lotno: the batch number; None for the whole history.
     :param webcollect_conn_id: the Airflow connection of the service.
     :param extra: metadata that Airflow stores with the asset.
     """
     from airflow.providers.common.compat.sdk import Asset
 
-    parts = [collection_task_id] if lotno is None else [collection_task_id, lotno]
+    parts = [task_id_of("collection_task_id", collection_task_id), *([] if lotno is None else [lotno])]
     path = "/".join(quote(part, safe="") for part in parts)
     return Asset(uri=f"{SCHEME}://{quote(webcollect_conn_id, safe='')}/{path}", extra=extra)
 

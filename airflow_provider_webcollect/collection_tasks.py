@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -21,15 +23,18 @@ if TYPE_CHECKING:
 SECTION, OPTION = "webcollect", "collection_tasks"
 #: Keys that begin with this are a person's own, with any value.
 OWN = "x-"
-#: Seconds for which a file that was just written, and cannot be read, is taken for half-written.
-SETTLE = 1.0
+#: Seconds for which a file that was just written, and is wrong, is taken for half-written; and seconds
+#: without a change after which it is read.
+SETTLE, PAUSE = 1.0, 0.05
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _LONGEST_NAME = 200
 _TWO_ESCAPES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
-#: Keys whose values have YAML's types; all other values are texts, as they are written.
+#: Keys whose values may be booleans and numbers; all other values are texts, as they are written.
 _TYPED = {"checks", "is_append", "rows", "cost"}
-#: Files that were read: when each was written, its size, and what it has.
-_read: dict[Path, tuple[tuple[int, int], CollectionTasks]] = {}
+#: A number of JSON and of YAML 1.2; YAML 1.1 would take 010 for 8, and 1e3 for a text.
+_NUMBER = re.compile(r"[-+]?[0-9]{1,30}(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+#: Files that were read, each with its version, and what it has or what is wrong with it.
+_read: dict[Path, tuple[tuple[int, ...], CollectionTasks | InvalidArgument]] = {}
 
 
 class CollectionTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +74,7 @@ class CollectionTasks(msgspec.Struct, frozen=True):
 
     def find(self, key: str) -> CollectionTask | None:
         """Return the entry with this id or name, in any letter case; None if there is none."""
-        return self.by_key.get(key.strip().casefold())
+        return self.by_key.get(_folded(key))
 
     def get(self, argument: str, key: str) -> CollectionTask:
         """Return the entry with this id or name.
@@ -81,10 +86,15 @@ class CollectionTasks(msgspec.Struct, frozen=True):
             return task
         import difflib
 
-        near = difflib.get_close_matches(key.strip().casefold(), self.by_key, cutoff=0.5)
-        names = ", ".join(repr(self.by_key[each].name) for each in near)
+        near = difflib.get_close_matches(_folded(key), self.by_key, cutoff=0.5)
+        names = ", ".join(dict.fromkeys(repr(self.by_key[each].name) for each in near))
         rule = f"no collection task in {self.path} has this name or id"
         raise InvalidArgument(argument, key, f"{rule}; the nearest: {names}" if names else rule)
+
+
+def _folded(key: str) -> str:
+    """Return what is the same for ids or names that differ in letter case, or in how accents are encoded."""
+    return unicodedata.normalize("NFC", key.strip().casefold())
 
 
 def is_id(key: str) -> bool:
@@ -97,6 +107,9 @@ def configured() -> CollectionTasks | None:
 
     :raises InvalidArgument: if the file is wrong, or its path is not absolute.
     """
+    # the command line works without Airflow
+    from airflow.providers.common.compat.sdk import conf
+
     path = conf.get(SECTION, OPTION, fallback=None)
     if not path:
         return None
@@ -105,62 +118,98 @@ def configured() -> CollectionTasks | None:
     return read_collection_tasks(path)
 
 
-def task_id_of(argument: str, value: object) -> str:
-    """Return the id of a task that is given by its id, or by its name in the configured file.
+def task_of(argument: str, value: object) -> CollectionTask:
+    """Return the entry of a task in the configured file; if it is given by its id, that alone.
 
     :raises InvalidArgument: if it is no text; if there is a file which does not have it, and it is no UUID.
     """
     key = validation.text(argument, value)
-    if is_id(key) or (tasks := configured()) is None:
-        return key
-    return tasks.get(argument, key).id
+    if not is_id(key) and (tasks := configured()):
+        task = tasks.get(argument, key)
+        if _folded(key) == _folded(task.name):
+            return task
+        key = task.id
+    return CollectionTask(id=key, name=key)
 
 
-def task_ids_of(argument: str, values: object, *, may_be_empty: bool = False) -> list[str]:
+def task_id_of(argument: str, value: object) -> str:
+    """Return the id of a task that is given by its id, or by its name in the configured file.
+
+    :raises InvalidArgument: as :func:`task_of` does.
+    """
+    return task_of(argument, value).id
+
+
+def task_ids_of(
+    argument: str, values: object, *, most: int | None = None, may_be_empty: bool = False
+) -> list[str]:
     """Return the ids of a list of tasks, each as :func:`task_id_of` takes it."""
-    keys = validation.texts(argument, values, may_be_empty=may_be_empty)
+    keys = validation.texts(argument, values, most=most, may_be_empty=may_be_empty)
     return [task_id_of(f"{argument}[{index}]", key) for index, key in enumerate(keys)]
 
 
 def described(task_id: str) -> str:
     """Return what a log calls a task: its name and id, or its id alone if the file has no name for it."""
-    task = None
+    return described_tasks([task_id]).get(task_id, task_id)
+
+
+def described_tasks(task_ids: Iterable[str]) -> dict[str, str]:
+    """Return what a log calls those of the tasks that have a name in the configured file, by id."""
     # what is wrong with the file fails nothing that goes without it
     with contextlib.suppress(InvalidArgument):
-        task = (tasks := configured()) and tasks.find(task_id)
-    return f"{task.name} ({task_id})" if task and task.name != task_id else task_id
+        if tasks := configured():
+            named = {task_id: task for task_id in task_ids if (task := tasks.find(task_id))}
+            return {task_id: f"{task.name} ({task_id})" for task_id, task in named.items()}
+    return {}
 
 
 def read_collection_tasks(path: str | Path) -> CollectionTasks:
     """Return the entries of a file, YAML or JSON; one that has not changed is not read again.
 
-    A file that changes meanwhile is read again, and one that was written a moment ago and cannot be read is
-    given a second.
+    A file that is being written is given a second.
 
     :raises InvalidArgument: if there is no such file, or with file, line, key, value and rule if it is wrong.
     """
     path = Path(path).expanduser()
     until = time.monotonic() + SETTLE
     while True:
+        is_last = time.monotonic() > until
         try:
-            before = path.stat()
-            version = (before.st_mtime_ns, before.st_size)
-            if path in _read and _read[path][0] == version:
-                return _read[path][1]
-            text = path.read_bytes().decode("utf-8-sig")
-            after = path.stat()
-            if (after.st_mtime_ns, after.st_size) == version:
-                tasks = parse(path, text)
-                _read[path] = version, tasks
-                return tasks
+            version = _version(path)
+            age = abs(time.time() - version[0] / 1e9)
+            if path not in _read or _read[path][0] != version:
+                content = path.read_bytes()
+                # what was written a moment ago may have been only its beginning
+                if is_last or (age > PAUSE and _version(path) == version):
+                    _read[path] = version, _parsed(path, content)
         except OSError as error:
             raise InvalidArgument(OPTION, str(path), f"it cannot be read: {error.strerror}") from error
-        except (UnicodeDecodeError, InvalidArgument) as error:
-            if time.monotonic() > until or abs(time.time() - before.st_mtime) > SETTLE:
-                if isinstance(error, UnicodeDecodeError):
-                    raise InvalidArgument(OPTION, str(path), f"it is not UTF-8: {error.reason}") from error
-                raise
-        time.sleep(SETTLE / 20)
+        known, tasks = _read.get(path, ((), None))
+        if known == version and isinstance(tasks, CollectionTasks):
+            return tasks
+        if known == version and tasks and (is_last or age > SETTLE):
+            # a copy, since what catches it may add a note
+            raise copy.copy(tasks)
+        time.sleep(PAUSE)
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    """Return what changes with the contents of a file, the time of its last change first."""
+    stat = path.stat()
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def _parsed(path: Path, content: bytes) -> CollectionTasks | InvalidArgument:
+    """Return the entries of a file, or what is wrong with it."""
+    try:
+        return parse(path, content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        return InvalidArgument(OPTION, f"{path}, line {line}", f"it is not UTF-8: {error.reason}")
+    except RecursionError:
+        return InvalidArgument(OPTION, str(path), "it is nested too deeply")
+    except InvalidArgument as error:
+        return error.with_traceback(None)
 
 
 def parse(path: Path, text: str) -> CollectionTasks:
@@ -188,7 +237,10 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
     """
     import yaml
 
-    if path.suffix == ".json":
+    if character := yaml.reader.Reader.NON_PRINTABLE.search(text):
+        line = text.count("\n", 0, character.start()) + 1
+        raise InvalidArgument(f"{path}, line {line}", character[0], "no YAML or JSON has this character")
+    if path.suffix.lower() == ".json":
         # two things that JSON has and YAML has not: tabs between values, and characters as two escapes
         text = _TWO_ESCAPES.sub(lambda found: bytes.fromhex(found[1] + found[2]).decode("utf-16-be"), text)
         text = text.replace("\t", " ")
@@ -206,13 +258,14 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
     for node in root.value:
         if not isinstance(node, yaml.MappingNode):
             rule = "it must be a mapping with `id` and `name`"
-            raise InvalidArgument(f"{path}, line {node.start_mark.line + 1}", str(node.value), rule)
+            shown = node.value if isinstance(node, yaml.ScalarNode) else "[…]"
+            raise InvalidArgument(f"{path}, line {node.start_mark.line + 1}", shown, rule)
     entries: list[yaml.MappingNode] = root.value
     return entries
 
 
 def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) -> Any:
-    """Return what a node has: texts as they are written, or YAML's types.
+    """Return what a node has: texts as they are written, or also booleans and numbers.
 
     :param seen: the nodes before: an alias is the same one again.
     """
@@ -229,17 +282,29 @@ def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) 
     if isinstance(node, yaml.MappingNode):
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise wrong(key_node, "…", "a key must be a text; one in braces needs quotes")
             key = str(key_node.value)
             if key in values:
                 raise wrong(key_node, key, "the same key stands above it in the same mapping")
             values[key] = _plain(path, value_node, seen, is_typed or key in _TYPED)
         return values
-    if is_typed and not node.tag.endswith((":timestamp", ":str")):
-        try:
-            return yaml.constructor.SafeConstructor().construct_object(node)
-        except (yaml.YAMLError, ValueError) as error:
-            raise wrong(node, node.value, f"it has no value of the type {node.tag}") from error
-    return None if node.tag.endswith(":null") else str(node.value)
+    if node.tag.endswith(":null"):
+        return None
+    return _typed(node) if is_typed else str(node.value)
+
+
+def _typed(node: yaml.ScalarNode) -> str | bool | int | float:
+    """Return what stands there as a boolean or a number if it is one, else as a text."""
+    import yaml
+
+    if node.tag.endswith(":bool"):
+        return yaml.constructor.SafeConstructor.bool_values.get(node.value.lower(), str(node.value))
+    # what stands in quotes is a text
+    number = None if node.style else _NUMBER.fullmatch(node.value)
+    if number is None:
+        return str(node.value)
+    return float(node.value) if number[1] or number[2] else int(node.value)
 
 
 def make_collection_task(entry: Mapping[str, Any], where: Callable[[str], str]) -> CollectionTask:
@@ -310,7 +375,7 @@ def _inside(argument: str) -> Iterator[None]:
 
 
 def _number(argument: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InvalidArgument(argument, value, "it must be a number")
     return value
 
@@ -336,7 +401,7 @@ def _by_key(entries: Sequence[tuple[CollectionTask, Callable[[str], str]]]) -> d
     """
     owners: dict[tuple[str, str], tuple[CollectionTask, str]] = {}
     for task, where in entries:
-        taken = {("key", task.id.casefold()): "id", ("key", task.name.casefold()): "name"}
+        taken = {("key", _folded(task.id)): "id", ("key", _folded(task.name)): "name"}
         if task.destination:
             taken["folder", task.destination.rstrip("/")] = "destination"
         for key, field in taken.items():

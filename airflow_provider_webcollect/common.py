@@ -12,10 +12,10 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperat
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.assets import storable
+from airflow_provider_webcollect.collection_tasks import task_id_of
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.errors import LandingError
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
-from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import (
     InvalidArgument,
     OutcomeUnknown,
@@ -210,7 +210,10 @@ class WebCollectOperator(BaseOperator):
 class WebCollectTaskOperator(WebCollectOperator):
     """Base of the operators on one collection task; links to it if the connection has a template for that.
 
-    :param collection_task_id: the service's task. (templated)
+    While ``perform`` is at work, ``collection_task_id`` is the id; before and after that it is what the DAG
+    has, which may be a name in the file of collection tasks.
+
+    :param collection_task_id: the service's task: its id, or its name in the file. (templated)
     """
 
     template_fields = ("collection_task_id", *WebCollectOperator.template_fields)
@@ -222,7 +225,20 @@ class WebCollectTaskOperator(WebCollectOperator):
         check_now(self, self._checked_id, ("collection_task_id",))
 
     def _checked_id(self) -> str:
-        return validation.text("collection_task_id", self.collection_task_id)
+        return task_id_of("collection_task_id", self.collection_task_id)
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Return that of the base; behind it ``collection_task_id`` is again what the DAG has.
+
+        Airflow shows that in place of the map index, if the DAG says so, and renders it when the task ends.
+        """
+        of_dag = self.collection_task_id
+        try:
+            with super().errors():
+                yield
+        finally:
+            self.collection_task_id = of_dag
 
     def open_hook(self, context: Context) -> WebCollectHook:
         """Return the hook of the connection, and store the link to the task.

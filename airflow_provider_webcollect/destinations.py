@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_provider_webcollect.collection_tasks import described, task_id_of, task_of
 from airflow_provider_webcollect.landing.commits import Source
 from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.landing.formats import require
@@ -46,6 +47,8 @@ _OF_CONNECTIONS = {
 _NOT_FOUND = "AirflowNotFoundException"
 _OF_RESPONSES = {"JSONDecodeError", "ValidationError"}
 _KEYS = ("collection_task_id", "lotno", "destination")
+#: Characters in the name of a folder that every file system takes.
+_LONGEST_FOLDER = 255
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]|^\.+$")
 
 
@@ -93,14 +96,20 @@ class Place(msgspec.Struct, frozen=True):
     source: Source
     folder: str | ObjectStoragePath
 
+    def described_source(self) -> str:
+        """Return what logs call the source: with the name of its task, if the file has one."""
+        task = described(self.source.collection_task_id)
+        return str(msgspec.structs.replace(self.source, collection_task_id=task))
+
 
 def make_source(collection_task_id: object, lotno: object, where: str = "") -> Source:
     """Return the checked source; an empty batch number means no batch.
 
+    :param collection_task_id: the task's id, or its name in the file of collection tasks.
     :param where: prefix of the arguments' names in messages.
     """
     return Source(
-        collection_task_id=validation.text(f"{where}collection_task_id", collection_task_id),
+        collection_task_id=task_id_of(f"{where}collection_task_id", collection_task_id),
         lotno=None if lotno is None or lotno == "" else validation.text(f"{where}lotno", lotno),
     )
 
@@ -108,15 +117,25 @@ def make_source(collection_task_id: object, lotno: object, where: str = "") -> S
 def places(sources: object, folder: str | ObjectStoragePath, table_format: str | None = None) -> list[Place]:
     """Return the sources with their folders, no two of which overlap.
 
-    :param sources: ids of tasks, or dicts of ``collection_task_id`` and, as needed, ``lotno`` and
+    :param sources: ids or names of tasks, or dicts of ``collection_task_id`` and, as needed, ``lotno`` and
         ``destination``.
-    :param folder: the sources without a destination go to ``<task>`` or ``<task>/<batch>`` in it.
+    :param folder: the sources without a destination go to ``<task>`` or ``<task>/<batch>`` in it, with the
+        task's name if that is what they have, else its id.
     :param table_format: of all of them; for ``iceberg`` each names its table.
-    :raises InvalidArgument: if a source is wrong, or two of them share a folder.
+    :raises InvalidArgument: if a source is wrong, two of them share a folder, or one has the name of a task,
+        another its id, and neither a destination.
     """
     entries = validation.items("sources", sources)
     found = [_place(f"sources[{index}]", entry, folder, table_format) for index, entry in enumerate(entries)]
     _refuse_shared_folders(found, table_format)
+    firsts: dict[tuple[str, str | None], int] = {}
+    for index, (entry, place) in enumerate(zip(entries, found, strict=True)):
+        if isinstance(entry, Mapping) and entry.get("destination") is not None:
+            continue
+        source = place.source.collection_task_id.lower(), place.source.lotno
+        if (first := firsts.setdefault(source, index)) != index:
+            rule = f"it is of the same task as sources[{first}]; give one its own `destination`"
+            raise InvalidArgument(f"sources[{index}]", entry, rule)
     return found
 
 
@@ -124,13 +143,14 @@ def _place(name: str, entry: object, folder: str | ObjectStoragePath, table_form
     if isinstance(entry, str | int):
         entry = {"collection_task_id": entry}
     if not isinstance(entry, Mapping):
-        raise InvalidArgument(name, entry, "it must be a task id or a dict")
+        raise InvalidArgument(name, entry, "it must be the id or name of a task, or a dict")
     if unknown := [key for key in entry if key not in _KEYS]:
         raise InvalidArgument(name, unknown, f"its keys can be {', '.join(_KEYS)}")
-    source = make_source(entry.get("collection_task_id"), entry.get("lotno"), f"{name}.")
+    task = task_of(f"{name}.collection_task_id", entry.get("collection_task_id"))
+    source = make_source(task.id, entry.get("lotno"), f"{name}.")
     own: Any = entry.get("destination")
     if own is None and table_format != "iceberg":
-        return Place(source, _inside(folder, source))
+        return Place(source, _inside(name, folder, task.name, source.lotno))
     return Place(source, check_place(f"{name}.destination", own, table_format))
 
 
@@ -141,10 +161,12 @@ def check_place(argument: str, value: Any, table_format: str | None) -> str | Ob
     return check_destination(argument, value)
 
 
-def _inside(folder: str | ObjectStoragePath, source: Source) -> str | ObjectStoragePath:
-    segments = [safe_name(source.collection_task_id)]
-    if source.lotno is not None:
-        segments.append(safe_name(source.lotno))
+def _inside(name: str, folder: str | ObjectStoragePath, *texts: str | None) -> str | ObjectStoragePath:
+    segments = [safe_name(text) for text in texts if text is not None]
+    for segment in segments:
+        if len(segment) > _LONGEST_FOLDER:
+            rule = f"as a folder it has more than {_LONGEST_FOLDER} characters; give it its own `destination`"
+            raise InvalidArgument(name, segment, rule)
     if isinstance(folder, str):
         return "/".join([folder.rstrip("/"), *segments])
     return folder.joinpath(*segments)

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
 
 from airflow_provider_webcollect.assets import Address, storable
+from airflow_provider_webcollect.collection_tasks import task_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,11 +70,13 @@ class WebCollectExportLink(_StoredLink):
 def store_task_link(context: Context, hook: WebCollectHook, collection_task_id: object) -> None:
     """Store the link to a task's page, if the connection says where such pages are.
 
-    :param collection_task_id: no link is stored for a value that is not an id, such as None.
+    :param collection_task_id: its id or name; no link is stored for a value that is neither, such as None.
+    :raises InvalidArgument: if the file of collection tasks does not have the name.
     """
     template = hook.connection.task_url_template
     linked = template and isinstance(collection_task_id, str | int) and str(collection_task_id).strip()
-    url = _filled(str(template), {"task_id": str(collection_task_id).strip()}) if linked else ""
+    task_id = task_id_of("collection_task_id", collection_task_id) if linked else ""
+    url = _filled(str(template), {"task_id": task_id}) if linked else ""
     WebCollectTaskLink.store(context, url)
 
 

@@ -11,6 +11,7 @@ import msgspec
 import pendulum
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from airflow_provider_webcollect.collection_tasks import described, task_ids_of
 from airflow_provider_webcollect.common import WebCollectOperator, check_now
 from airflow_provider_webcollect.destinations import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.service import endpoints, validation
@@ -103,7 +104,7 @@ class _AnalyticsOperator(WebCollectOperator):
         if self.collection_task_ids is None:
             return None
         most = endpoints.MAX_ANALYTICS_FILTER
-        return validation.texts("collection_task_ids", self.collection_task_ids, most=most)
+        return task_ids_of("collection_task_ids", self.collection_task_ids, most=most)
 
     def _rows(
         self, hook: WebCollectHook, start: Day, end: Day, granularity: str = TimeGranularity.DAY
@@ -133,7 +134,7 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
 
     :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months. (templated)
     :param end: last day, not after the current UTC date. (templated)
-    :param collection_task_ids: at most 100; None for all tasks. (templated)
+    :param collection_task_ids: at most 100, by id or name; None for all tasks. (templated)
     :param member_names: at most 100 members of the account's team; None for the account's own tasks.
         (templated)
     :param collection_method: ``Cloud``, ``Local`` or ``All``; None for all. (templated)
@@ -248,7 +249,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
     :param per_task: compare each task with the thresholds, not all of them together; this includes tasks in
         ``collection_task_ids`` that have no row.
     :param on_violation: ``fail`` the task without retries (default), or ``warn`` in the log.
-    :param collection_task_ids: at most 100; None for all tasks. (templated)
+    :param collection_task_ids: at most 100, by id or name; None for all tasks. (templated)
     :param member_names: at most 100 members of the account's team; None for the account's own tasks.
         (templated)
     :param collection_method: ``Cloud``, ``Local`` or ``All``; None for all. (templated)
@@ -302,7 +303,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         names = sorted({*found, *before, *(self._task_ids() or ())}) if self.per_task else [""]
         metrics = {name: _metrics(found[name], before.get(name, [])) for name in names}
         violations = [
-            f"task {name}: {violation}" if name else violation
+            f"task {described(name)}: {violation}" if name else violation
             for name in names
             for violation in self._violations(found[name], metrics[name])
         ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import msgspec
 
 from airflow_provider_webcollect.assets import storable
+from airflow_provider_webcollect.collection_tasks import described, described_tasks
 from airflow_provider_webcollect.common import WebCollectTaskOperator, check_now, kept
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service import validation
@@ -71,7 +72,8 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     task's status before the start, for a sensor's ``after``. After a wait also ``"status"``, the last status
     record.
 
-    :param collection_task_id: the service's task. (templated)
+    :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
+        (templated)
     :param sub_task_ids: the sub-tasks, or ``"all"`` (default) of the latest batch. (templated)
     :param wait_for_completion: wait until the run is Finished; False by default.
     :param poll_interval: seconds between two status queries, 60 by default.
@@ -157,7 +159,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         memory = _Memory(context)
         if result is None:
             start = memory.recall()
-            result = start.result if start else {"collection_task_id": self.collection_task_id}
+            result = start.result if start else {"collection_task_id": self._checked_id()}
         ended = end_of_event(event)
         self.log.info("%s", ended.reason)
         return self._finished(ended, result, memory)
@@ -169,7 +171,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return {**result, "status": storable(next(iter(result_of(ended)), None))}
 
     def what_to_check(self) -> str:
-        return f"The status of task {self.collection_task_id} shows whether its sub-tasks run."
+        return f"The status of task {described(self.collection_task_id)} shows whether its sub-tasks run."
 
     def _reconnect(self, hook: WebCollectHook, memory: _Memory) -> _Start | None:
         """Return the start of an earlier attempt; None if a new start is to be sent.
@@ -190,7 +192,8 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             )
         if step is not Step.JOIN:
             return None
-        self.log.info("An earlier try has started the run of task %s already.", self.collection_task_id)
+        task = described(self.collection_task_id)
+        self.log.info("An earlier try has started the run of task %s already.", task)
         return start if start.sent else memory.confirm(start, self._clock.now())
 
     def _has_begun(self, hook: WebCollectHook, start: _Start) -> bool:
@@ -222,7 +225,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             self.log.warning(
                 "The connection has only an API key, so the status of task %s was not queried: "
                 "active sub-tasks are started too, and nothing distinguishes their run from others.",
-                self.collection_task_id,
+                described(self.collection_task_id),
             )
             return None, []
         before = baselines(self.webcollect_conn_id, [self.collection_task_id])[self.collection_task_id]
@@ -237,7 +240,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         wanted = all_ids if self.sub_task_ids == ALL else list(dict.fromkeys(self.sub_task_ids))
         if not wanted:
             raise InvalidArgument(
-                "sub_task_ids", ALL, f"task {self.collection_task_id} has no sub-tasks to start"
+                "sub_task_ids", ALL, f"task {described(self.collection_task_id)} has no sub-tasks to start"
             )
         active = [subtask_id for subtask_id in wanted if subtask_id.lower() in active_subtask_ids(subtasks)]
         idle = [subtask_id for subtask_id in wanted if subtask_id not in active]
@@ -259,7 +262,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         self.log.info(
             "Started %d sub-tasks of task %s; %d ran already.",
             len(idle),
-            self.collection_task_id,
+            described(self.collection_task_id),
             len(active),
         )
         return start
@@ -276,6 +279,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     def _condition(self, start: _Start) -> TaskStates:
         return TaskStates(
             task_ids=(self.collection_task_id,),
+            names=described_tasks([self.collection_task_id]),
             failure_states=tuple(self.failure_states),
             after={self.collection_task_id: start.after} if start.after else {},
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import pendulum
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
+from airflow_provider_webcollect.collection_tasks import described, task_ids_of
 from airflow_provider_webcollect.common import WebCollectOperator, WebCollectTaskOperator, check_now
 from airflow_provider_webcollect.destinations import storage_path
 from airflow_provider_webcollect.operators.analytics import (
@@ -98,7 +99,8 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
 
     Returns ``{"collection_task_id", "action_id", "count", "message"}``.
 
-    :param collection_task_id: the service's task. (templated)
+    :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
+        (templated)
     :param action_id: the loop step. (templated)
     :param loop_type: ``TextList`` or ``UrlList``, in any letter case. (templated)
     :param loop_items: the values. (templated)
@@ -150,7 +152,7 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
     def what_to_check(self) -> str:
         return (
             f"The {len(self.loop_items)} values may have been appended already to step {self.action_id} of "
-            f"task {self.collection_task_id}."
+            f"task {described(self.collection_task_id)}."
         )
 
 
@@ -160,7 +162,8 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
     Returns ``{"collection_task_id", "actions", "loop_items"}``: the steps with the names of their properties,
     and the lists with the number of values sent. The values are left out, since they may be many.
 
-    :param collection_task_id: the service's task. (templated)
+    :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
+        (templated)
     :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names
         and values, or as a list of ``{"name", "value"}``. (templated)
     :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, if wanted, ``"is_append"``.
@@ -218,7 +221,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         steps = [str(entry.get("action_id")) for entry in self.loop_items or () if entry.get("is_append")]
         return (
             f"The values may have been appended already to {', '.join(steps)} of task "
-            f"{self.collection_task_id}."
+            f"{described(self.collection_task_id)}."
         )
 
 
@@ -228,7 +231,7 @@ class WebCollectGetActionsOperator(WebCollectOperator):
     Returns a list of ``{"task_id", "actions"}``, each action with ``action_id``, ``action_type``, ``name``
     and the fields of its type.
 
-    :param collection_task_ids: the tasks. (templated)
+    :param collection_task_ids: the tasks, by id or name. (templated)
     :param action_types: any of ``LoopAction``, ``NavigateAction``, ``EnterTextAction``; all by default.
         (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
@@ -252,7 +255,7 @@ class WebCollectGetActionsOperator(WebCollectOperator):
         check_now(self, self._call)
 
     def _call(self) -> Call[Any]:
-        task_ids = validation.texts("collection_task_ids", self.collection_task_ids)
+        task_ids = task_ids_of("collection_task_ids", self.collection_task_ids)
         return endpoints.get_actions(task_ids, self.action_types)
 
     def perform(self, hook: WebCollectHook) -> list[dict[str, Any]]:
@@ -266,7 +269,8 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
 
     Returns ``{"collection_task_id", "count"}``.
 
-    :param collection_task_id: the service's task. (templated)
+    :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
+        (templated)
     :param urls: http(s) URLs, also from an upstream task. (templated)
     :param urls_path: instead of ``urls``: a text file with one URL per line, in UTF-8, on any storage that
         ``ObjectStoragePath`` reaches, such as ``s3://bucket/urls.txt``. A BOM and blank lines at its end are
@@ -312,7 +316,7 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
         if self.urls_path is not None:
             file = storage_path(self.urls_path, self.object_storage_conn_id)
         count = hook.replace_urls(self.collection_task_id, file, urls=self.urls)
-        self.log.info("Replaced the URLs of task %s by %d.", self.collection_task_id, count)
+        self.log.info("Replaced the URLs of task %s by %d.", described(self.collection_task_id), count)
         return {"collection_task_id": self.collection_task_id, "count": count}
 
 
@@ -323,7 +327,7 @@ class WebCollectCopyTaskOperator(WebCollectTaskOperator):
 
     Returns ``{"task_id", "task_name"}`` of the new task.
 
-    :param collection_task_id: the task to copy. (templated)
+    :param collection_task_id: the task to copy, by id or name. (templated)
     :param task_group_id: the group of the copy; None for the task's own. (templated)
     :param retry_unknown_outcome: also retry if it is not known whether the copy was made.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
@@ -346,13 +350,13 @@ class WebCollectCopyTaskOperator(WebCollectTaskOperator):
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         copied = hook.client.send(self._call())
-        self.log.info("Copied task %s to task %s.", self.collection_task_id, copied.task_id)
+        self.log.info("Copied task %s to task %s.", described(self.collection_task_id), copied.task_id)
         return {"task_id": copied.task_id, "task_name": copied.task_name}
 
     def what_to_check(self) -> str:
         group = _group(self.task_group_id)
         place = "its own group" if group is None else f"group {group}"
-        return f"A copy of task {self.collection_task_id} may be in {place} by now."
+        return f"A copy of task {described(self.collection_task_id)} may be in {place} by now."
 
 
 class WebCollectCopyTasksOperator(WebCollectOperator):
@@ -361,7 +365,7 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
     Returns ``{"request_count", "success_count", "failed_tasks"}``, the last a list of ``{"task_id",
     "reason"}``.
 
-    :param collection_task_ids: the tasks to copy. (templated)
+    :param collection_task_ids: the tasks to copy, by id or name. (templated)
     :param task_group_ids: the groups of the copies. (templated)
     :param on_partial_failure: what to do if some were not copied: ``fail`` (default; without retries, since a
         retry would copy the others again), ``skip`` the task, or ``ignore``. All failures are reported with
@@ -394,7 +398,7 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
     def _call(self) -> Call[Any]:
         validation.one_of("on_partial_failure", self.on_partial_failure, get_args(OnPartialFailure))
         return endpoints.copy_tasks(
-            validation.texts("collection_task_ids", self.collection_task_ids),
+            task_ids_of("collection_task_ids", self.collection_task_ids),
             validation.integers("task_group_ids", self.task_group_ids),
         )
 
@@ -424,7 +428,7 @@ class WebCollectMoveTaskOperator(WebCollectTaskOperator):
 
     Returns ``{"collection_task_id", "task_group_id"}``.
 
-    :param collection_task_id: the task to move. (templated)
+    :param collection_task_id: the task to move, by id or name. (templated)
     :param task_group_id: the group to move it to. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as if the service did not move the task.
@@ -445,10 +449,10 @@ class WebCollectMoveTaskOperator(WebCollectTaskOperator):
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         if not hook.client.send(self._call()).moved:
             raise AirflowFailException(
-                f"the service did not move task {self.collection_task_id} to group {self.task_group_id}: "
-                "check that both exist and that the task is not there already"
+                f"the service did not move task {described(self.collection_task_id)} to group "
+                f"{self.task_group_id}: check that both exist and that the task is not there already"
             )
-        self.log.info("Moved task %s to group %s.", self.collection_task_id, self.task_group_id)
+        self.log.info("Moved task %s to group %s.", described(self.collection_task_id), self.task_group_id)
         return {"collection_task_id": self.collection_task_id, "task_group_id": int(self.task_group_id)}
 
 
@@ -457,6 +461,7 @@ class _DeleteOperator(WebCollectOperator):
 
     _what: str
     _call: Callable[[list[Any]], Call[None]]
+    _described: Callable[[Any], str] = staticmethod(str)
 
     def __init__(self, *, ignore_empty: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -470,7 +475,7 @@ class _DeleteOperator(WebCollectOperator):
         if not ids:
             self.log.info("No %s to delete.", self._what)
             return ids
-        self.log.info("Deleting %d %s: %s", len(ids), self._what, ", ".join(map(str, ids)))
+        self.log.info("Deleting %d %s: %s", len(ids), self._what, ", ".join(map(self._described, ids)))
         hook.client.send(self._call(ids))
         return ids
 
@@ -480,7 +485,7 @@ class WebCollectDeleteTasksOperator(_DeleteOperator):
 
     Returns the list of their ids.
 
-    :param collection_task_ids: the tasks to delete. (templated)
+    :param collection_task_ids: the tasks to delete, by id or name. (templated)
     :param ignore_empty: succeed without a request if the list is empty; by default it is an error.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for an empty list.
@@ -491,6 +496,7 @@ class WebCollectDeleteTasksOperator(_DeleteOperator):
     template_fields_renderers = {"collection_task_ids": "json"}  # noqa: RUF012  # as in Airflow
     _what = "tasks"
     _call = staticmethod(endpoints.delete_tasks)
+    _described = staticmethod(described)
 
     def __init__(self, *, collection_task_ids: Sequence[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -498,9 +504,7 @@ class WebCollectDeleteTasksOperator(_DeleteOperator):
         check_now(self, self._ids)
 
     def _ids(self) -> list[str]:
-        return validation.texts(
-            "collection_task_ids", self.collection_task_ids, may_be_empty=self.ignore_empty
-        )
+        return task_ids_of("collection_task_ids", self.collection_task_ids, may_be_empty=self.ignore_empty)
 
 
 class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
@@ -549,7 +553,8 @@ class WebCollectMarkExportedOperator(WebCollectTaskOperator):
 
     Returns ``{"collection_task_id"}``.
 
-    :param collection_task_id: the service's task. (templated)
+    :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
+        (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist.
     :raises WebCollectError: for any other error of the service; the task is retried.
@@ -557,7 +562,7 @@ class WebCollectMarkExportedOperator(WebCollectTaskOperator):
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         hook.mark_exported(self.collection_task_id)
-        self.log.info("Confirmed the export of task %s.", self.collection_task_id)
+        self.log.info("Confirmed the export of task %s.", described(self.collection_task_id))
         return {"collection_task_id": self.collection_task_id}
 
 

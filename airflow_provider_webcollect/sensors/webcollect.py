@@ -22,6 +22,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.assets import storable
+from airflow_provider_webcollect.collection_tasks import described_tasks, task_id_of
 from airflow_provider_webcollect.common import (
     GRACE,
     airflow_errors,
@@ -304,8 +305,9 @@ class WebCollectTaskStatusSensor(_StatusSensor):
     Returns the last status record, or the list of them for ``collection_task_ids``. ``timeout``,
     ``poke_interval``, ``mode`` and ``soft_fail`` work as in all Airflow sensors.
 
-    :param collection_task_id: the service's task. (templated)
-    :param collection_task_ids: several tasks instead of one. (templated)
+    :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
+        (templated)
+    :param collection_task_ids: several tasks instead of one, by id or name. (templated)
     :param wait_for: ``all`` tasks (default), or ``any``.
     :param target_states: states that end the wait with success; by default Finished.
     :param failure_states: states that fail the task without retries; by default Stopped.
@@ -366,6 +368,10 @@ class WebCollectTaskStatusSensor(_StatusSensor):
             status_delay=validation.seconds("status_delay", self.status_delay, may_be_zero=True),
             **self._limits(TaskState),
         )
+
+    def _checked(self) -> Condition:
+        condition = super()._checked()
+        return msgspec.structs.replace(condition, names=described_tasks(condition.keys))
 
     def _begun(self, condition: Condition) -> Condition | None:
         if self.after != NOW:
@@ -428,7 +434,8 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
     sub-tasks of the batch. ``timeout``, ``poke_interval``, ``mode`` and ``soft_fail`` work as in all Airflow
     sensors.
 
-    :param collection_task_id: the service's task. (templated)
+    :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
+        (templated)
     :param sub_task_ids: the sub-tasks; None for all of the batch. (templated)
     :param target_states: states that end the wait with success; by default Finished.
     :param failure_states: states that fail the task without retries; by default Stopped.
@@ -464,7 +471,7 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
         if ids is not None:
             ids = validation.texts("sub_task_ids", _decoded(ids))
         return SubTaskStates(
-            task_id=validation.text("collection_task_id", self.collection_task_id),
+            task_id=task_id_of("collection_task_id", self.collection_task_id),
             subtask_ids=None if ids is None else tuple(dict.fromkeys(ids)),
             **self._limits(SubTaskState),
         )

@@ -109,7 +109,7 @@ class LandingReport(Observer):
         self._logged = now
         began, before = self._first
         rate = _rate(rows - before, now - began, total - rows)
-        self.log.info("%s: %d of %d rows%s", self.place.source, rows, total, rate)
+        self.log.info("%s: %d of %d rows%s", self.place.described_source(), rows, total, rate)
 
     def on_checks(self, outcomes: Sequence[CheckOutcome]) -> None:
         self.checks = outcomes
@@ -132,7 +132,7 @@ class LandingReport(Observer):
         new = Contents.of(self.result.new)
         self.log.info(
             "%s: %d new rows in %s at %s, which has %d rows now%s",
-            self.place.source,
+            self.place.described_source(),
             new.rows,
             counted(new.parts, "part"),
             self.place.folder,

@@ -100,12 +100,14 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     Without ``outlets``, the outlet is an asset of the destination, if that is no template and the task is not
     mapped.
 
-    :param collection_task_id: the service's task. (templated)
+    :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
+        (templated)
     :param lotno: one batch of it; None for the whole history. (templated)
-    :param sources: several sources at once, instead of the two arguments above: ids of tasks, or dicts of
-        ``collection_task_id`` and, as needed, ``lotno`` and ``destination``. Each has its own folder, by
-        default ``<destination>/<task>`` or ``<destination>/<task>/<batch>``. If one fails, the others
-        continue; a retry lands those that are missing. (templated)
+    :param sources: several sources at once, instead of the two arguments above: ids or names of tasks, or
+        dicts of ``collection_task_id`` and, as needed, ``lotno`` and ``destination``. Each has its own
+        folder, by default ``<destination>/<task>`` or ``<destination>/<task>/<batch>``, where ``<task>`` is
+        the name, if the source has that, or else the id. If one fails, the others continue; a retry lands
+        those that are missing. (templated)
     :param destination: a folder used only by this landing, such as ``s3://bucket/prices``, or an
         ``ObjectStoragePath``; for a table of Iceberg its name, ``catalog.namespace.table``. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
@@ -388,7 +390,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                     self._land_one(*landings[0])
                 else:
                     jobs = {
-                        f"{job.source} to {report.place.folder}": functools.partial(
+                        f"{report.place.described_source()} to {report.place.folder}": functools.partial(
                             self._land_one, report, job
                         )
                         for report, job in landings

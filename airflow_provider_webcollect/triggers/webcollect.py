@@ -14,6 +14,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, A
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_webcollect.assets import storable
+from airflow_provider_webcollect.collection_tasks import task_id_of, task_ids_of
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.models import FINAL_STATES, TaskState, TaskStatus
@@ -169,8 +170,8 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
     id), which is logged as an error, the connection is read again and the next poll follows in ten poke
     intervals.
 
-    :param collection_task_id: the service's task.
-    :param collection_task_ids: several tasks instead of one.
+    :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
+    :param collection_task_ids: several tasks instead of one, by id or name.
     :param states: final states to report: ``Finished`` or ``Stopped`` or both.
     :param poke_interval: seconds between two polls of a task.
     :param webcollect_conn_id: the Airflow connection of the service.
@@ -383,8 +384,8 @@ def one_or_many(collection_task_id: Any, collection_task_ids: Any) -> tuple[str,
             "either `collection_task_id` or `collection_task_ids` must be given",
         )
     if collection_task_ids is None:
-        return (validation.text("collection_task_id", collection_task_id),)
-    return tuple(dict.fromkeys(validation.texts("collection_task_ids", collection_task_ids)))
+        return (task_id_of("collection_task_id", collection_task_id),)
+    return tuple(dict.fromkeys(task_ids_of("collection_task_ids", collection_task_ids)))
 
 
 def _means_several_assets(error: Exception) -> bool:

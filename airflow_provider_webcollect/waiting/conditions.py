@@ -365,6 +365,7 @@ ABSENT_SUBTASKS = "check the ids, or raise `missing_timeout`"
 class TaskStates(Condition, frozen=True, kw_only=True):
     """A wait for the states of tasks.
 
+    :ivar names: what messages call the tasks, by id; those without one are called by their ids.
     :ivar how_many: ``all`` of the tasks must reach a target state, or ``any``.
     :ivar after: the baseline of each task, by id; empty to accept any final state.
     :ivar was_started: whether the tasks were started when the wait began; otherwise the next run of each
@@ -375,6 +376,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
 
     query = TASK_STATUSES
     task_ids: tuple[str, ...]
+    names: Mapping[str, str] = {}
     target_states: tuple[str, ...] = (TaskState.FINISHED,)
     failure_states: tuple[str, ...] = (TaskState.STOPPED,)
     how_many: Literal["all", "any"] = "all"
@@ -414,7 +416,9 @@ class TaskStates(Condition, frozen=True, kw_only=True):
         """Return the verdict on the wait; it fails once the condition can no longer be met."""
         each = {task_id: verdicts.get(task_id, _NOT_POLLED) for task_id in self.task_ids}
         outcomes = [verdict.outcome for verdict in each.values()]
-        reason = "; ".join(f"{task_id} {verdict.reason}" for task_id, verdict in _worst_first(each))
+        reason = "; ".join(
+            f"{self.names.get(task_id, task_id)} {verdict.reason}" for task_id, verdict in _worst_first(each)
+        )
         enough, hopeless = (all, any) if self.how_many == "all" else (any, all)
         if enough(outcome is Outcome.DONE for outcome in outcomes):
             return Verdict(Outcome.DONE, reason)
