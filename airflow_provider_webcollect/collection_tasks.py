@@ -177,19 +177,19 @@ def read_collection_tasks(path: str | Path) -> CollectionTasks:
         try:
             version = _version(path)
             age = abs(time.time() - version[0] / 1e9)
-            if path not in _read or _read[path][0] != version:
+            if (known := _read.get(path)) is None or known[0] != version:
                 content = path.read_bytes()
                 # what was written a moment ago may have been only its beginning
                 if is_last or (age > PAUSE and _version(path) == version):
-                    _read[path] = version, _parsed(path, content)
+                    known = _read[path] = version, _parsed(path, content)
         except OSError as error:
             raise InvalidArgument(OPTION, str(path), f"it cannot be read: {error.strerror}") from error
-        known, tasks = _read.get(path, ((), None))
-        if known == version and isinstance(tasks, CollectionTasks):
-            return tasks
-        if known == version and tasks and (is_last or age > SETTLE):
-            # a copy, since what catches it may add a note
-            raise copy.copy(tasks)
+        if known and known[0] == version:
+            if isinstance(known[1], CollectionTasks):
+                return known[1]
+            if is_last or age > SETTLE:
+                # a copy, since what catches it may add a note
+                raise copy.copy(known[1])
         time.sleep(PAUSE)
 
 
@@ -238,8 +238,8 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
     import yaml
 
     if character := yaml.reader.Reader.NON_PRINTABLE.search(text):
-        line = text.count("\n", 0, character.start()) + 1
-        raise InvalidArgument(f"{path}, line {line}", character[0], "no YAML or JSON has this character")
+        number = text.count("\n", 0, character.start()) + 1
+        raise InvalidArgument(f"{path}, line {number}", character[0], "no YAML or JSON has this character")
     if path.suffix.lower() == ".json":
         # two things that JSON has and YAML has not: tabs between values, and characters as two escapes
         text = _TWO_ESCAPES.sub(lambda found: bytes.fromhex(found[1] + found[2]).decode("utf-16-be"), text)
@@ -289,6 +289,7 @@ def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) 
                 raise wrong(key_node, key, "the same key stands above it in the same mapping")
             values[key] = _plain(path, value_node, seen, is_typed or key in _TYPED)
         return values
+    assert isinstance(node, yaml.ScalarNode)
     if node.tag.endswith(":null"):
         return None
     return _typed(node) if is_typed else str(node.value)

@@ -1,0 +1,449 @@
+"""The file of collection tasks: what is read of it, and what is refused by file, line, value and rule."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+import yaml
+
+import airflow_provider_webcollect
+from airflow_provider_webcollect.collection_tasks import (
+    CollectionTask,
+    CollectionTasks,
+    configured,
+    described,
+    read_collection_tasks,
+    task_id_of,
+)
+from airflow_provider_webcollect.service.errors import InvalidArgument
+
+SCHEMA = json.loads(
+    (Path(airflow_provider_webcollect.__file__).parent / "collection_tasks.schema.json").read_text()
+)
+UUID = "5a9d0b0e-0000-4000-8000-000000000001"
+SHOP = "- id: a\n  name: Shop\n"
+
+#: Texts of a file, and what they have beside a task `a` of the name `Shop`.
+RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
+    "the least": ("", {}),
+    "a batch of digits is a text": ("  lotno: 0012\n", {"lotno": "0012"}),
+    "a batch that looks like a date": ("  lotno: 2026-01-02\n", {"lotno": "2026-01-02"}),
+    "words that YAML takes for booleans, dates, numbers": (
+        "  tags: [yes, 2026-01-02, 1_000, 0x10, 1:30]\n",
+        {"tags": ("yes", "2026-01-02", "1_000", "0x10", "1:30")},
+    ),
+    "a template as destination": ("  destination: 's3://b/{{ ds }}'\n", {"destination": "s3://b/{{ ds }}"}),
+    "a table as destination": ("  destination: lake.shops.prices\n", {"destination": "lake.shops.prices"}),
+    "checks": (
+        "  checks: {rows: {min: 3, min_of_usual: 0.5}, missing_columns: fail}\n",
+        {"checks": {"rows": {"min": 3, "min_of_usual": 0.5}, "missing_columns": "fail"}},
+    ),
+    "loop items": (
+        "  loop_items:\n  - {action_id: x, loop_type: TextList, loop_items: [1, 2026-01-02], is_append: on}\n",
+        {
+            "loop_items": (
+                {
+                    "action_id": "x",
+                    "loop_type": "TextList",
+                    "loop_items": ["1", "2026-01-02"],
+                    "is_append": True,
+                },
+            )
+        },
+    ),
+    "what discovery writes": (
+        "  last_run: 2026-01-02T03:04:05Z\n  rows: 1000\n  cost: 0.5\n",
+        {"last_run": "2026-01-02T03:04:05Z", "rows": 1000, "cost": 0.5},
+    ),
+    "zeros before a number": ("  rows: 010\n", {"rows": 10}),
+    "a small cost": ("  cost: 1e-05\n", {"cost": 0.00001}),
+    "a person's own keys": ("  x-team: [prices, {of: Ann}]\n  x-empty:\n", {}),
+    "keys without a value": ("  lotno: ~\n  tags:\n  checks: null\n", {}),
+    "an anchor that nothing uses": ("  tags: &these [b]\n", {"tags": ("b",)}),
+    "comments and blank lines": ("\n  # of the shop\n  lotno: x # the first\n\n", {"lotno": "x"}),
+}
+
+#: Texts of a file that are wrong, with the line, the key, the value and the rule that the error names.
+WRONG: dict[str, tuple[str, str]] = {
+    "nothing": ("", "it is empty"),
+    "comments alone": ("# nothing\n", "it is empty"),
+    "an empty list": ("[]", "a list of collection tasks, at least one"),
+    "a mapping": ("a: Shop\n", "a list of collection tasks, at least one"),
+    "a text": ("Shop\n", "a list of collection tasks, at least one"),
+    "an entry that is a text": (SHOP + "- Other\n", "line 3` is 'Other'; it must be a mapping"),
+    "an entry that is a list": (SHOP + "- [b]\n", "line 3` is '[…]'; it must be a mapping"),
+    "an entry that is nothing": (SHOP + "-\n", "line 3` is ''; it must be a mapping"),
+    "no name": (SHOP + "- id: b\n", "line 3, name` is None; it must be a non-empty string"),
+    "no id": ("- name: b\n", "line 1, id` is None; it must be a non-empty string"),
+    "an empty name": ("- id: a\n  name: ' '\n", "line 2, name` is ' '; it must be a non-empty string"),
+    "a list as name": ("- id: a\n  name: [b]\n", "line 2, name` is ['b']; it must be a non-empty string"),
+    "an unknown key": (SHOP + "  tag: b\n", "line 3, tag` is 'b'; it is no key of a collection task"),
+    "a key in another letter case": (SHOP + "  Lotno: b\n", "line 3, Lotno` is 'b'; it is no key"),
+    "a key twice": (SHOP + "  name: Other\n", "line 3` is 'name'; the same key stands above it"),
+    "a key twice in a value": (
+        SHOP + "  checks:\n    rows: {min: 3}\n    rows: {min: 4}\n",
+        "line 5` is 'rows'; the same key stands above it",
+    ),
+    "a key that is no text": (SHOP + "  ? [b]\n  : c\n", "line 3` is '…'; a key must be a text"),
+    "two with one id": (SHOP + "- id: a\n  name: Other\n", "line 3, id` is 'a'; no two"),
+    "two with one id in another letter case": (
+        SHOP + "- id: A\n  name: Other\n",
+        "line 3, id` is 'A'; no two",
+    ),
+    "two with one name": (SHOP + "- id: b\n  name: Shop\n", "line 4, name` is 'Shop'; no two"),
+    "two with one name in another letter case": (
+        SHOP + "- id: b\n  name: SHOP\n",
+        "line 4, name` is 'SHOP'; no two collection tasks can have the same:",
+    ),
+    "two with one name in another encoding": (
+        "- id: a\n  name: Caf\u00e9\n- id: b\n  name: Cafe\u0301\n",
+        "line 4, name` is 'Cafe\u0301'; no two",
+    ),
+    "two with one folder": (
+        f"{SHOP}  destination: s3://b/x\n- id: b\n  name: Other\n  destination: s3://b/x/\n",
+        "line 6, destination` is 's3://b/x/'; no two",
+    ),
+    "a name that is the id of another": (SHOP + "- id: b\n  name: A\n", "line 4, name` is 'A'; no two"),
+    "a name that is a UUID": (
+        f"- id: a\n  name: {UUID}\n",
+        f"line 2, name` is '{UUID}'; a UUID always is an id",
+    ),
+    "a name with a template": (
+        "- id: a\n  name: 'Shop {{ ds }}'\n",
+        "line 2, name` is 'Shop {{ ds }}'; it must be of at most 200 printable characters, and no template",
+    ),
+    "a name with a block": ("- id: a\n  name: 'x {% y %}'\n", "line 2, name` is 'x {% y %}'; it must be of"),
+    "a template without quotes": ("- id: a\n  name: {{ x }}\n", "line 2` is '…'; a key must be a text"),
+    "a name of two lines": ('- id: a\n  name: "b\\nc"\n', "line 2, name` is 'b\\nc'; it must be of"),
+    "a long name": (f"- id: a\n  name: {'b' * 201}\n", "it must be of at most 200 printable characters"),
+    "an alias": ("- &a {id: a, name: Shop}\n- *a\n", "line 1` is '&…'; anchors and aliases are not read"),
+    "an alias of a text": (
+        "- id: &a a\n  name: Shop\n  lotno: *a\n",
+        "line 1` is '&…'; anchors and aliases are not read",
+    ),
+    "an alias in itself": (SHOP + "  tags: &t [*t]\n", "line 3` is '&…'; anchors and aliases are not read"),
+    "a merge key": (SHOP + "  <<: {lotno: b}\n", "line 3, <<` is {'lotno': 'b'}; it is no key"),
+    "aliases that would grow": (
+        f"{SHOP}  x-a: &b [c, c]\n  x-b: &d [*b, *b]\n  x-c: &e [*d, *d]\n",
+        "anchors and aliases are not read",
+    ),
+    "a tag of Python": (
+        SHOP + "  rows: !!python/name:os.system\n",
+        "line 3, rows` is ''; it must be an integer of 0 or more",
+    ),
+    "a tab": ("- id: a\n\tname: b\n", "line 2'; it cannot be read"),
+    "an open quote": ("- id: a\n  name: 'b\n", "it cannot be read"),
+    "two documents": (SHOP + "---\n" + SHOP, "line 3'; it cannot be read"),
+    "half a character": ('- id: a\n  name: "\\ud83d"\n', "line 2'; it cannot be read"),
+    "a control character": (SHOP + "  lotno: b\x07\n", "line 3` is '\\x07'; no YAML or JSON"),
+    "deep lists": (f"{SHOP}  x-a: {'[' * 5000}{']' * 5000}\n", "it is nested too deeply"),
+    "a batch that is a list": (SHOP + "  lotno: [b]\n", "line 3, lotno` is ['b']; it must be a non-empty"),
+    "an empty batch": (SHOP + "  lotno: ''\n", "line 3, lotno` is ''; it must be a non-empty string"),
+    "a relative destination": (SHOP + "  destination: b/c\n", "line 3, destination` is 'b/c'; it needs"),
+    "checks that are a text": (SHOP + "  checks: b\n", "line 3, checks: checks` is 'b'; it must be a dict"),
+    "an unknown check": (SHOP + "  checks: {row: {min: 3}}\n", "line 3, checks: checks` is 'row'; its keys"),
+    "a check of nothing": (
+        SHOP + "  checks:\n    rows:\n      min: -3\n",
+        "line 3, checks: checks['rows']['min']` is -3; it must be an integer of 1 or more",
+    ),
+    "tags that are a text": (SHOP + "  tags: b\n", "line 3, tags` is 'b'; it must be a list"),
+    "a tag that is nothing": (SHOP + "  tags: [b, ~]\n", "line 3, tags[1]` is None; it must be a non-empty"),
+    "loop items that are texts": (SHOP + "  loop_items: [b]\n", "line 3, loop_items: loop_items[0]"),
+    "no loop items": (SHOP + "  loop_items: []\n", "line 3, loop_items` is []; it must hold at least one"),
+    "an unknown loop": (
+        SHOP + "  loop_items: [{action_id: x, loop_type: y, loop_items: [z]}]\n",
+        "line 3, loop_items: loop_items[0].loop_type` is 'y'; it must be one of TextList, UrlList",
+    ),
+    "rows that are a part": (SHOP + "  rows: 1.5\n", "line 3, rows` is 1.5; it must be an integer"),
+    "rows below nothing": (SHOP + "  rows: -1\n", "line 3, rows` is -1; it must be an integer of 0"),
+    "rows that are a boolean": (SHOP + "  rows: yes\n", "line 3, rows` is True; it must be an integer"),
+    "a cost in quotes": (SHOP + "  cost: '3.5'\n", "line 3, cost` is '3.5'; it must be a number"),
+    "a cost that is no number": (SHOP + "  cost: .nan\n", "line 3, cost` is '.nan'; it must be a number"),
+}
+#: Those that no schema can tell: what two entries have in common, what an editor reads otherwise, and rules
+#: of landings.
+BEYOND_A_SCHEMA = {name for name in WRONG if name.startswith(("two with one", "aliases", "an alias"))} | {
+    *("a name that is the id of another", "a name that is a UUID", "a key twice", "a key twice in a value"),
+    *("a relative destination", "an unknown check", "a check of nothing", "checks that are a text"),
+    *("a tag of Python", "a name of two lines", "a merge key", "a cost that is no number"),
+}
+UNREADABLE = {"a key that is no text", "a template without quotes", "a tab", "an open quote"} | {
+    *("two documents", "half a character", "a control character", "deep lists"),
+}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a file as it was long ago."""
+    numbers = itertools.count()
+
+    def write(content: str | bytes, suffix: str = ".yaml") -> Path:
+        path = tmp_path / f"tasks-{next(numbers)}{suffix}"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        os.utime(path, (1, 1))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def read(write: Callable[..., Path]) -> Callable[..., CollectionTasks]:
+    """Reads such a file."""
+    return lambda *content: read_collection_tasks(write(*content))
+
+
+@pytest.fixture
+def configure(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Makes such a file that of the deployment."""
+
+    def configure(*content: Any) -> Path:
+        path = write(*content)
+        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS", str(path))
+        return path
+
+    return configure
+
+
+class TestReading:
+    @pytest.mark.parametrize("case", RIGHT)
+    def test_what_is_written_is_read(self, read: Callable[..., CollectionTasks], case: str) -> None:
+        text, values = RIGHT[case]
+        assert read(SHOP + text).tasks == (CollectionTask(id="a", name="Shop", **values),)
+
+    @pytest.mark.parametrize("case", WRONG)
+    def test_what_is_wrong_is_refused_by_its_place_and_rule(
+        self, write: Callable[..., Path], case: str
+    ) -> None:
+        text, said = WRONG[case]
+        path = write(text)
+        with pytest.raises(InvalidArgument) as refused:
+            read_collection_tasks(path)
+        assert said in str(refused.value)
+        assert str(path) in str(refused.value)
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            pytest.param(SHOP.replace("\n", "\r\n"), id="line ends of Windows"),
+            pytest.param("\ufeff" + SHOP, id="byte order mark"),
+            pytest.param("[{id: a, name: Shop}]", id="flow style"),
+            pytest.param(f"%YAML 1.1\n---\n{SHOP}...\n", id="one document"),
+            pytest.param("- id: a\n  name: ' Shop '\n", id="white space around a name"),
+            pytest.param("- id: a\n  name: >-\n    Shop\n", id="block of text"),
+        ],
+    )
+    def test_other_ways_to_write_the_same_are_read_alike(
+        self, read: Callable[..., CollectionTasks], content: str
+    ) -> None:
+        assert read(content).tasks == (CollectionTask(id="a", name="Shop"),)
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            pytest.param('[{"id":"a","name":"\\ud83d\\ude00","cost":1E3,"rows":3}]', id="on one line"),
+            pytest.param(
+                '[\n\t{\n\t"id":\t"a",\n\t"name": "\N{GRINNING FACE}", "cost": 1000.0, "rows": 3}\n]',
+                id="with tabs",
+            ),
+        ],
+    )
+    @pytest.mark.parametrize("suffix", [".json", ".JSON"])
+    def test_json_is_read_with_what_yaml_has_not(
+        self, read: Callable[..., CollectionTasks], content: str, suffix: str
+    ) -> None:
+        assert json.loads(content)
+        expected = CollectionTask(id="a", name="\N{GRINNING FACE}", cost=1000, rows=3)
+        assert read(content, suffix).tasks == (expected,)
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            ('[{"id": "a", "name": "b",\n"name": "c"}]', "line 2` is 'name'; the same key"),
+            ('[{"id": "a", "name": "b"}', "it cannot be read"),
+            ('{"id": "a", "name": "b"}', "a list of collection tasks"),
+            ('[{"id": "a", "name": "\\ud83d"}]', "it cannot be read"),
+        ],
+    )
+    def test_json_that_is_wrong_is_refused(
+        self, read: Callable[..., CollectionTasks], content: str, said: str
+    ) -> None:
+        with pytest.raises(InvalidArgument) as refused:
+            read(content, ".json")
+        assert said in str(refused.value)
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            pytest.param(b"- id: a\n  name: Caf\xe9\n", "line 2'; it is not UTF-8", id="Latin-1"),
+            pytest.param(SHOP.encode("utf-16"), "line 1'; it is not UTF-8", id="UTF-16"),
+        ],
+    )
+    def test_another_encoding_is_refused(
+        self, read: Callable[..., CollectionTasks], content: bytes, said: str
+    ) -> None:
+        with pytest.raises(InvalidArgument) as refused:
+            read(content)
+        assert said in str(refused.value)
+
+    def test_what_is_no_file_is_refused(self, tmp_path: Path) -> None:
+        for path, said in {tmp_path / "none.yaml": "No such file", tmp_path: "Is a directory"}.items():
+            with pytest.raises(InvalidArgument) as refused:
+                read_collection_tasks(path)
+            assert said in str(refused.value)
+            assert str(path) in str(refused.value)
+
+    def test_of_five_thousand_entries_each_is_found_by_name_and_id(
+        self, read: Callable[..., CollectionTasks]
+    ) -> None:
+        ids = [f"5a9d0b0e-0000-4000-8000-{number:012}" for number in range(5000)]
+        names = [f"Shop {number}" for number in range(5000)]
+        tasks = read("".join(f"- id: {id_}\n  name: {name}\n" for id_, name in zip(ids, names, strict=True)))
+        assert [task.id for task in tasks.tasks] == ids
+        assert [getattr(tasks.find(name), "id", None) for name in names] == ids
+        assert [getattr(tasks.find(id_.upper()), "name", None) for id_ in ids] == names
+        with pytest.raises(InvalidArgument, match="the nearest: 'Shop 4711'"):
+            tasks.get("collection_task_id", "Shop-4711")
+
+
+class TestChanges:
+    def test_a_changed_file_is_read_again(self, write: Callable[..., Path]) -> None:
+        path = write(SHOP)
+        assert read_collection_tasks(path) is read_collection_tasks(path)
+        # as long as before, and of the same second
+        path.write_text(SHOP.replace("Shop", "Deli"))
+        os.utime(path, (1, 2))
+        assert read_collection_tasks(path).find("Deli")
+        path.write_text(SHOP.replace("name", "nome"))
+        os.utime(path, (1, 3))
+        for _ in range(2):
+            with pytest.raises(InvalidArgument) as refused:
+                read_collection_tasks(path)
+            assert not hasattr(refused.value, "__notes__")
+            refused.value.add_note("of who has read it")
+
+    def test_a_file_that_is_written_in_halves_is_read_whole(self, tmp_path: Path) -> None:
+        path, begun = tmp_path / "tasks.yaml", threading.Event()
+
+        def write() -> None:
+            with path.open("w") as file:
+                for half in ("- id: a\n  name: Shop\n- id: b\n  na", "me: Deli\n"):
+                    file.write(half)
+                    file.flush()
+                    begun.set()
+                    threading.Event().wait(0.2)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        begun.wait()
+        assert [task.name for task in read_collection_tasks(path).tasks] == ["Shop", "Deli"]
+        writer.join()
+
+    def test_readers_of_a_file_that_is_replaced_get_one_whole_or_the_other(self, tmp_path: Path) -> None:
+        path, is_over = tmp_path / "tasks.yaml", threading.Event()
+        texts = ["".join(f"- id: {n}\n  name: {shop} {n}\n" for n in range(40)) for shop in ("Shop", "Deli")]
+
+        def replace() -> None:
+            for text in itertools.cycle(texts):
+                other = tmp_path / "other.yaml"
+                other.write_text(text)
+                other.replace(path)
+                if is_over.wait(0.06):
+                    return
+
+        path.write_text(texts[0])
+        writer = threading.Thread(target=replace)
+        writer.start()
+        try:
+            for _ in range(5):
+                names = {task.name.split()[0] for task in read_collection_tasks(path).tasks}
+                assert len(names) == 1
+        finally:
+            is_over.set()
+            writer.join()
+        expected = path.read_text()
+        assert read_collection_tasks(path).tasks[0].name in expected
+
+    def test_a_file_that_stays_wrong_is_refused_after_a_second(self, tmp_path: Path) -> None:
+        path = tmp_path / "tasks.yaml"
+        path.write_text("- id: a\n")
+        with pytest.raises(InvalidArgument, match="line 1, name"):
+            read_collection_tasks(path)
+
+
+class TestTheConfiguredFile:
+    def test_names_are_found_whatever_their_letter_case(self, configure: Callable[..., Path]) -> None:
+        configure(f"- id: {UUID}\n  name: Café Shop\n- id: 0012\n  name: Deli\n")
+        for key in ("Café Shop", "CAFÉ SHOP", " café shop\n", "Cafe\u0301 Shop", UUID):
+            assert task_id_of("collection_task_id", key) == UUID
+        assert [task_id_of("collection_task_id", key) for key in ("0012", "deli")] == ["0012", "0012"]
+        assert described(UUID) == f"Café Shop ({UUID})"
+
+    def test_an_unknown_name_is_refused_with_the_nearest(self, configure: Callable[..., Path]) -> None:
+        path = configure(SHOP + "- id: b\n  name: Shop search\n- id: c\n  name: Other\n")
+        with pytest.raises(InvalidArgument) as refused:
+            task_id_of("collection_task_id", "Shop serch")
+        assert str(refused.value) == (
+            f"`collection_task_id` is 'Shop serch'; no collection task in {path} has this name or id; "
+            "the nearest: 'Shop search', 'Shop'"
+        )
+
+    def test_a_uuid_is_an_id_even_if_the_file_is_wrong(self, configure: Callable[..., Path]) -> None:
+        configure("not a list")
+        assert task_id_of("collection_task_id", UUID) == UUID
+        assert described(UUID) == UUID
+        with pytest.raises(InvalidArgument, match="at least one"):
+            task_id_of("collection_task_id", "Shop")
+
+    def test_a_relative_path_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS", "tasks.yaml")
+        with pytest.raises(InvalidArgument, match=r"\[webcollect\] collection_tasks.*an absolute path"):
+            configured()
+
+    @pytest.mark.parametrize("path", ["", None])
+    def test_without_one_every_text_is_an_id(self, monkeypatch: pytest.MonkeyPatch, path: str | None) -> None:
+        if path is not None:
+            monkeypatch.setenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS", path)
+        assert configured() is None
+        assert task_id_of("collection_task_id", "Shop") == described("Shop") == "Shop"
+
+
+class TestTheSchema:
+    @pytest.fixture
+    def fits(self) -> Callable[[str], bool]:
+        """Tells whether a text fits the schema, as an editor reads it: by YAML 1.2."""
+
+        class Loader(yaml.SafeLoader):
+            pass
+
+        Loader.add_constructor("tag:yaml.org,2002:timestamp", Loader.construct_yaml_str)
+        Loader.add_implicit_resolver(
+            "tag:yaml.org,2002:float", re.compile("[0-9]+e-?[0-9]+"), [*"0123456789"]
+        )
+        validator = jsonschema.Draft202012Validator(SCHEMA)
+        return lambda text: validator.is_valid(yaml.load(text, Loader))
+
+    def test_it_is_one(self) -> None:
+        jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+    def test_it_has_the_keys_that_are_read(self) -> None:
+        assert [*SCHEMA["items"]["properties"]] == [
+            field.name for field in msgspec.structs.fields(CollectionTask)
+        ]
+
+    @pytest.mark.parametrize("case", RIGHT)
+    def test_what_is_read_fits_it(self, fits: Callable[[str], bool], case: str) -> None:
+        assert fits(SHOP + RIGHT[case][0])
+
+    @pytest.mark.parametrize("case", WRONG.keys() - UNREADABLE - BEYOND_A_SCHEMA)
+    def test_what_is_refused_by_its_form_does_not(self, fits: Callable[[str], bool], case: str) -> None:
+        assert not fits(WRONG[case][0])
