@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import itertools
 import json
 import logging
 import os
@@ -113,6 +114,32 @@ def set_connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callabl
         monkeypatch.setenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT", json.dumps(connection))
 
     return set_connection
+
+
+@pytest.fixture
+def write_tasks(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a file of collection tasks, as if long ago."""
+    numbers = itertools.count()
+
+    def write(content: str | bytes, suffix: str = ".yaml") -> Path:
+        path = tmp_path / f"tasks-{next(numbers)}{suffix}"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        os.utime(path, (1, 1))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def configure_tasks(write_tasks: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Makes such a file that of the deployment."""
+
+    def configure(*content: Any) -> Path:
+        path = write_tasks(*content)
+        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS", str(path))
+        return path
+
+    return configure
 
 
 @pytest.fixture(scope="session")

@@ -49,13 +49,13 @@ RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
         {"checks": {"rows": {"min": 3, "min_of_usual": 0.5}, "missing_columns": "fail"}},
     ),
     "loop items": (
-        "  loop_items:\n  - {action_id: x, loop_type: TextList, loop_items: [1, 2026-01-02], is_append: on}\n",
+        "  loop_items:\n  - {action_id: x, loop_type: TextList, loop_items: [1, 2026-01], is_append: on}\n",
         {
             "loop_items": (
                 {
                     "action_id": "x",
                     "loop_type": "TextList",
-                    "loop_items": ["1", "2026-01-02"],
+                    "loop_items": ["1", "2026-01"],
                     "is_append": True,
                 },
             )
@@ -183,35 +183,9 @@ UNREADABLE = {"a key that is no text", "a template without quotes", "a tab", "an
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a file as it was long ago."""
-    numbers = itertools.count()
-
-    def write(content: str | bytes, suffix: str = ".yaml") -> Path:
-        path = tmp_path / f"tasks-{next(numbers)}{suffix}"
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        os.utime(path, (1, 1))
-        return path
-
-    return write
-
-
-@pytest.fixture
-def read(write: Callable[..., Path]) -> Callable[..., CollectionTasks]:
+def read(write_tasks: Callable[..., Path]) -> Callable[..., CollectionTasks]:
     """Reads such a file."""
-    return lambda *content: read_collection_tasks(write(*content))
-
-
-@pytest.fixture
-def configure(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Makes such a file that of the deployment."""
-
-    def configure(*content: Any) -> Path:
-        path = write(*content)
-        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS", str(path))
-        return path
-
-    return configure
+    return lambda *content: read_collection_tasks(write_tasks(*content))
 
 
 class TestReading:
@@ -222,10 +196,10 @@ class TestReading:
 
     @pytest.mark.parametrize("case", WRONG)
     def test_what_is_wrong_is_refused_by_its_place_and_rule(
-        self, write: Callable[..., Path], case: str
+        self, write_tasks: Callable[..., Path], case: str
     ) -> None:
         text, said = WRONG[case]
-        path = write(text)
+        path = write_tasks(text)
         with pytest.raises(InvalidArgument) as refused:
             read_collection_tasks(path)
         assert said in str(refused.value)
@@ -316,8 +290,8 @@ class TestReading:
 
 
 class TestChanges:
-    def test_a_changed_file_is_read_again(self, write: Callable[..., Path]) -> None:
-        path = write(SHOP)
+    def test_a_changed_file_is_read_again(self, write_tasks: Callable[..., Path]) -> None:
+        path = write_tasks(SHOP)
         assert read_collection_tasks(path) is read_collection_tasks(path)
         # as long as before, and of the same second
         path.write_text(SHOP.replace("Shop", "Deli"))
@@ -381,15 +355,15 @@ class TestChanges:
 
 
 class TestTheConfiguredFile:
-    def test_names_are_found_whatever_their_letter_case(self, configure: Callable[..., Path]) -> None:
-        configure(f"- id: {UUID}\n  name: Café Shop\n- id: 0012\n  name: Deli\n")
+    def test_names_are_found_whatever_their_letter_case(self, configure_tasks: Callable[..., Path]) -> None:
+        configure_tasks(f"- id: {UUID}\n  name: Café Shop\n- id: 0012\n  name: Deli\n")
         for key in ("Café Shop", "CAFÉ SHOP", " café shop\n", "Cafe\u0301 Shop", UUID):
             assert task_id_of("collection_task_id", key) == UUID
         assert [task_id_of("collection_task_id", key) for key in ("0012", "deli")] == ["0012", "0012"]
         assert described(UUID) == f"Café Shop ({UUID})"
 
-    def test_an_unknown_name_is_refused_with_the_nearest(self, configure: Callable[..., Path]) -> None:
-        path = configure(SHOP + "- id: b\n  name: Shop search\n- id: c\n  name: Other\n")
+    def test_an_unknown_name_is_refused_with_the_nearest(self, configure_tasks: Callable[..., Path]) -> None:
+        path = configure_tasks(SHOP + "- id: b\n  name: Shop search\n- id: c\n  name: Other\n")
         with pytest.raises(InvalidArgument) as refused:
             task_id_of("collection_task_id", "Shop serch")
         assert str(refused.value) == (
@@ -397,8 +371,8 @@ class TestTheConfiguredFile:
             "the nearest: 'Shop search', 'Shop'"
         )
 
-    def test_a_uuid_is_an_id_even_if_the_file_is_wrong(self, configure: Callable[..., Path]) -> None:
-        configure("not a list")
+    def test_a_uuid_is_an_id_even_if_the_file_is_wrong(self, configure_tasks: Callable[..., Path]) -> None:
+        configure_tasks("not a list")
         assert task_id_of("collection_task_id", UUID) == UUID
         assert described(UUID) == UUID
         with pytest.raises(InvalidArgument, match="at least one"):

@@ -1,0 +1,299 @@
+"""Names of the file of collection tasks, where DAGs have ids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pendulum
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
+
+from airflow_provider_webcollect import (
+    WebCollectCopyTaskOperator,
+    WebCollectCopyTasksOperator,
+    WebCollectDeleteTasksOperator,
+    WebCollectGetActionsOperator,
+    WebCollectMarkExportedOperator,
+    WebCollectMetricsCheckOperator,
+    WebCollectMoveTaskOperator,
+    WebCollectQueryAnalyticsOperator,
+    WebCollectReplaceUrlsOperator,
+    WebCollectStartSubTasksOperator,
+    WebCollectSubTaskStatusSensor,
+    WebCollectTaskFinishedTrigger,
+    WebCollectTaskStatusSensor,
+    WebCollectUpdateLoopItemsOperator,
+    WebCollectUpdateTaskParametersOperator,
+    create_asset,
+    read_landing,
+)
+from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
+from tests.airflow.executions import Connect, Said, Task, execute, on_sandbox
+from tests.airflow.landings import make_transfer, transfer
+from tests.airflow.waits import outcome
+
+pytestmark = on_sandbox(stale_seconds=0, speed=1000)
+
+NAME, OTHER = "Shop search", "Deli / 商店"
+TODAY = pendulum.now("UTC").date()
+WEEK: dict[str, Any] = {"start": TODAY.subtract(days=6).isoformat(), "end": TODAY.isoformat()}
+LOOP = {"loop_type": "TextList", "loop_items": ["x"]}
+
+#: All that takes tasks in a DAG, by what it is given: one task, or several.
+TAKES_ONE: dict[str, Callable[[str, Task], Any]] = {
+    "update_loop_items": lambda name, task: WebCollectUpdateLoopItemsOperator(
+        task_id="t", collection_task_id=name, action_id=task["actions"][0]["action_id"], **LOOP
+    ),
+    "update_task_parameters": lambda name, task: WebCollectUpdateTaskParametersOperator(
+        task_id="t",
+        collection_task_id=name,
+        loop_items=[{"action_id": task["actions"][0]["action_id"], **LOOP}],
+    ),
+    "replace_urls": lambda name, task: WebCollectReplaceUrlsOperator(
+        task_id="t", collection_task_id=name, urls=["https://shop.example/1"]
+    ),
+    "copy": lambda name, task: WebCollectCopyTaskOperator(task_id="t", collection_task_id=name),
+    "move": lambda name, task: WebCollectMoveTaskOperator(
+        task_id="t", collection_task_id=name, task_group_id=7
+    ),
+    "start": lambda name, task: WebCollectStartSubTasksOperator(task_id="t", collection_task_id=name),
+    "mark": lambda name, task: WebCollectMarkExportedOperator(task_id="t", collection_task_id=name),
+    "wait": lambda name, task: WebCollectTaskStatusSensor(task_id="t", collection_task_id=name),
+    "wait_for_subtasks": lambda name, task: WebCollectSubTaskStatusSensor(
+        task_id="t", collection_task_id=name
+    ),
+}
+TAKES_SEVERAL: dict[str, Callable[[list[str]], Any]] = {
+    "actions": lambda names: WebCollectGetActionsOperator(task_id="t", collection_task_ids=names),
+    "copies": lambda names: WebCollectCopyTasksOperator(
+        task_id="t", collection_task_ids=names, task_group_ids=[7]
+    ),
+    "delete": lambda names: WebCollectDeleteTasksOperator(task_id="t", collection_task_ids=names),
+    "analytics": lambda names: WebCollectQueryAnalyticsOperator(
+        task_id="t", collection_task_ids=names, **WEEK
+    ),
+    "check": lambda names: WebCollectMetricsCheckOperator(
+        task_id="t", collection_task_ids=names, max_cost=0, per_task=True, on_violation="warn", **WEEK
+    ),
+    "waits": lambda names: WebCollectTaskStatusSensor(task_id="t", collection_task_ids=names),
+}
+
+
+@pytest.fixture(autouse=True)
+def other(sandbox: Sandbox, task: Task, configure_tasks: Callable[..., Path]) -> Task:
+    """Another task than the usual, with a name as that has in the file of collection tasks."""
+    other = sandbox.control.add_task(lots=[20], subtasks=2, group_id=7)
+    ids = {NAME: task["task_id"], OTHER: other["task_id"]}
+    configure_tasks(json.dumps([{"id": id_, "name": name} for name, id_ in ids.items()]), ".json")
+    return other
+
+
+def asked_for(sandbox: Sandbox, *tasks: Task) -> bool:
+    """Return whether what was sent has the id of each of the tasks, and no name."""
+    sent = json.dumps(sandbox.control.requests())
+    return NAME not in sent and all(task["task_id"] in sent for task in tasks)
+
+
+class TestOperatorsAndSensors:
+    @pytest.mark.parametrize("kind", TAKES_ONE)
+    def test_a_name_stands_for_the_id(self, kind: str, sandbox: Sandbox, task: Task) -> None:
+        operator = TAKES_ONE[kind](NAME, task)
+        result = execute(operator)
+
+        # the log of the sandbox has no files
+        assert kind == "replace_urls" or asked_for(sandbox, task)
+        assert result is None or NAME not in json.dumps(result)
+        if kind not in ("copy", "wait_for_subtasks"):
+            assert task["task_id"] in json.dumps(result)
+        # as the DAG has it, for the name of a mapped task and for a further attempt
+        assert operator.collection_task_id == NAME
+
+    @pytest.mark.parametrize("kind", TAKES_SEVERAL)
+    def test_names_stand_for_the_ids(self, kind: str, sandbox: Sandbox, task: Task, other: Task) -> None:
+        execute(TAKES_SEVERAL[kind]([NAME.upper(), other["task_id"]]))
+        assert asked_for(sandbox, task, other)
+
+    @pytest.mark.parametrize("kind", [*TAKES_ONE, *TAKES_SEVERAL])
+    def test_an_unknown_name_is_refused_while_the_dag_is_parsed(
+        self, kind: str, sandbox: Sandbox, task: Task
+    ) -> None:
+        with pytest.raises(InvalidArgument, match="has this name or id; the nearest: 'Shop search'"):
+            TAKES_ONE[kind]("Shop serch", task) if kind in TAKES_ONE else TAKES_SEVERAL[kind](["Shop serch"])
+        assert sandbox.control.requests() == []
+
+    def test_a_rendered_name_that_is_unknown_fails_the_task_before_anything_is_sent(
+        self, sandbox: Sandbox, task: Task
+    ) -> None:
+        operator = TAKES_ONE["mark"]("{{ 'Shop serch' }}", task)
+        with pytest.raises(AirflowFailException, match="the nearest: 'Shop search'"):
+            execute(operator)
+        assert sandbox.control.requests() == []
+
+    def test_mapped_tasks_are_shown_by_the_names_that_the_dag_has(self, task: Task, other: Task) -> None:
+        names = [NAME, OTHER, task["task_id"]]
+        shown = {"map_index_template": "{{ task.collection_task_id }}"}
+        run = run_tasks(
+            lambda: WebCollectMarkExportedOperator.partial(task_id="mark", **shown).expand(
+                collection_task_id=names
+            ),
+            lambda: WebCollectTaskStatusSensor.partial(task_id="wait", **shown).expand(
+                collection_task_id=names
+            ),
+        )
+
+        assert run.state == "success"
+        ids = [task["task_id"], other["task_id"], task["task_id"]]
+        assert [run.xcoms[f"mark[{number}]"]["collection_task_id"] for number in range(3)] == ids
+        assert [run.names[f"{each}[{number}]"] for each in ("mark", "wait") for number in range(3)] == [
+            *names,
+            *names,
+        ]
+
+    def test_the_stored_dag_has_the_name(self, task: Task) -> None:
+        from tests.airflow.test_links import serialized
+
+        with make_dag() as dag:
+            TAKES_ONE["mark"](NAME, task)
+        assert serialized(dag).get_task("t").collection_task_id == NAME
+
+    def test_the_link_leads_to_the_task(self, sandbox: Sandbox, task: Task, set_connection: Connect) -> None:
+        extra = {"refresh_token": sandbox.refresh_token, "task_url_template": "https://s.example/{task_id}"}
+        set_connection(extra=extra)
+        links: list[str] = []
+        for operator in (TAKES_ONE["mark"](NAME, task), TAKES_ONE["wait"](NAME, task)):
+            execute(operator)
+            links.append(operator.webcollect_task_url)
+        assert links == [f"https://s.example/{task['task_id']}"] * 2
+
+    @pytest.mark.parametrize("content", [None, "not a list"])
+    def test_ids_need_no_file_that_can_be_read(
+        self, task: Task, other: Task, configure_tasks: Callable[..., Path], content: str | None
+    ) -> None:
+        path = configure_tasks(content or "")
+        if content is None:
+            path.unlink()
+        for make in TAKES_ONE.values():
+            make(task["task_id"], task)
+        for several in TAKES_SEVERAL.values():
+            several([task["task_id"], other["task_id"]])
+        assert execute(TAKES_ONE["mark"](task["task_id"], task)) == {"collection_task_id": task["task_id"]}
+
+
+class TestWaits:
+    def test_the_run_that_was_started_is_waited_for_and_the_log_names_the_task(
+        self, task: Task, other: Task, said: Said
+    ) -> None:
+        with make_dag() as dag:
+            start = WebCollectStartSubTasksOperator.partial(task_id="start").expand(
+                collection_task_id=[NAME, OTHER]
+            )
+            WebCollectTaskStatusSensor(
+                task_id="wait",
+                collection_task_ids=[NAME, other["task_id"]],
+                after=start.output,
+                deferrable=True,
+                poke_interval=0.2,
+            )
+        run = run_dag(dag)
+
+        assert run.state == "success"
+        assert [record["executed_times"] for record in run.xcoms["wait"]] == [2, 2]
+        log = said()
+        assert f"Started 3 sub-tasks of task {NAME} ({task['task_id']})" in log
+        assert f"{NAME} ({task['task_id']}) is Finished; {OTHER} ({other['task_id']}) is Finished" in log
+
+    async def test_the_triggerer_gets_ids_and_what_to_call_them(self, task: Task) -> None:
+        wait = WebCollectTaskStatusSensor(task_id="wait", collection_task_id=NAME, deferrable=True)
+        with pytest.raises(TaskDeferred) as deferred:
+            execute(wait)
+
+        trigger: Any = deferred.value.trigger
+        assert trigger.condition["task_ids"] == [task["task_id"]]
+        assert (await outcome(trigger))["reason"] == f"{NAME} ({task['task_id']}) is Finished"
+
+    def test_without_a_file_the_trigger_is_as_small_as_before(
+        self, task: Task, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS")
+        wait = WebCollectTaskStatusSensor(task_id="t", collection_task_id=task["task_id"], deferrable=True)
+        with pytest.raises(TaskDeferred) as deferred:
+            execute(wait)
+        assert deferred.value.trigger.condition == {"task_ids": [task["task_id"]]}
+
+    def test_a_start_that_waits_names_the_task(self, task: Task, said: Said) -> None:
+        start = WebCollectStartSubTasksOperator(
+            task_id="t", collection_task_id=NAME, wait_for_completion=True, poll_interval=0.2
+        )
+        assert execute(start)["status"]["task_id"] == task["task_id"]
+        assert f"{NAME} ({task['task_id']}) is Finished" in said()
+
+    def test_a_watcher_watches_the_ids(self, task: Task, other: Task) -> None:
+        trigger = WebCollectTaskFinishedTrigger(collection_task_ids=[NAME, OTHER, task["task_id"]])
+        assert trigger.collection_task_ids == sorted([task["task_id"], other["task_id"]])
+        with pytest.raises(InvalidArgument, match="the nearest"):
+            WebCollectTaskFinishedTrigger(collection_task_id="Shop serch")
+
+
+class TestLandings:
+    def test_one_task_is_landed_by_its_name(self, sandbox: Sandbox, task: Task, destination: str) -> None:
+        assert transfer(destination, collection_task_id=NAME)["rows"] == 30
+        landed = read_landing(destination)
+        assert landed.manifest.source.collection_task_id == task["task_id"]
+        assert list(landed.iter_rows()) == sandbox.control.true_rows(task["task_id"])
+
+    def test_the_folder_of_a_source_is_called_as_the_source(
+        self, task: Task, other: Task, destination: str, said: Said
+    ) -> None:
+        result = transfer(destination, sources=["shop SEARCH", other["task_id"]])
+
+        assert {each["collection_task_id"]: each["destination"] for each in result["sources"]} == {
+            task["task_id"]: f"{destination}/Shop~20search",
+            other["task_id"]: f"{destination}/{other['task_id']}",
+        }
+        assert (
+            f"task {NAME} ({task['task_id']}): 30 new rows in 1 part at {destination}/Shop~20search" in said()
+        )
+
+    @pytest.mark.parametrize("entries", [(NAME, "id"), ("id", NAME), (NAME, {"collection_task_id": "id"})])
+    def test_one_task_by_name_and_by_id_is_refused(self, task: Task, entries: tuple[Any, Any]) -> None:
+        sources = json.loads(json.dumps(entries).replace('"id"', f'"{task["task_id"]}"'))
+        with pytest.raises(InvalidArgument, match=r"sources\[1\].*it is of the same task as sources\[0\]"):
+            make_transfer("s3://b", sources=sources)
+        own = {"collection_task_id": task["task_id"], "destination": "s3://c"}
+        make_transfer("s3://b", sources=[NAME, own])
+
+    def test_an_unknown_name_is_refused_while_the_dag_is_parsed(self) -> None:
+        sources: list[Any] = [OTHER, {"collection_task_id": "Shop serch"}]
+        with pytest.raises(InvalidArgument, match=r"`sources\[1\].collection_task_id` is 'Shop serch'"):
+            make_transfer("s3://b", sources=sources)
+        with pytest.raises(InvalidArgument, match="`collection_task_id` is 'Shop serch'"):
+            make_transfer("s3://b", collection_task_id="Shop serch")
+
+    def test_a_name_that_is_too_long_for_a_folder_needs_a_destination(
+        self, task: Task, configure_tasks: Callable[..., Path]
+    ) -> None:
+        name = "商" * 100
+        configure_tasks(f"- id: {task['task_id']}\n  name: {name}\n")
+        with pytest.raises(InvalidArgument, match=r"more than 255 characters; give it its own `destination`"):
+            make_transfer("s3://b", sources=[name])
+        make_transfer("s3://b", sources=[{"collection_task_id": name, "destination": "s3://b/c"}])
+
+    def test_the_asset_of_a_name_is_that_of_the_id(self, task: Task) -> None:
+        asset = create_asset(collection_task_id=NAME)
+        assert asset.uri == f"webcollect://webcollect_default/{task['task_id']}"
+        with pytest.raises(ValueError, match="the nearest"):
+            create_asset(collection_task_id="Shop serch")
+
+
+def test_a_file_that_changes_changes_what_a_template_stands_for_at_the_next_run(
+    task: Task, other: Task, configure_tasks: Callable[..., Path]
+) -> None:
+    operator = WebCollectMarkExportedOperator(task_id="mark", collection_task_id="{{ 'Shop search' }}")
+    assert execute(operator) == {"collection_task_id": task["task_id"]}
+    configure_tasks(f"- id: {other['task_id']}\n  name: {NAME}\n")
+    assert execute(operator) == {"collection_task_id": other["task_id"]}
