@@ -162,6 +162,7 @@ def test_the_wheel_holds_the_package_alone(tmp_path: Path, monkeypatch: pytest.M
     assert {name.split("/")[0] for name in names} == {PACKAGE, dist_info}
     assert {
         f"{PACKAGE}/__init__.pyi",
+        f"{PACKAGE}/collection_tasks.schema.json",
         f"{PACKAGE}/py.typed",
         f"{PACKAGE}/sandbox/openapi.yaml",
         f"{dist_info}/licenses/LICENSE",
