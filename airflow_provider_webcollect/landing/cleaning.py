@@ -74,7 +74,8 @@ def clean(
     :raises DestinationUnreadable: if a commit cannot be read; nothing is removed then.
     :raises InvalidArgument: if an argument is wrong.
     """
-    age = datetime.timedelta(seconds=min(age_in_seconds(older_than), _OLDEST))
+    seconds = validation.seconds("older_than", older_than, may_be_zero=True, may_be_timedelta=True)
+    age = datetime.timedelta(seconds=min(seconds, _OLDEST))
     until = datetime.datetime.now(datetime.UTC) - age
     validation.boolean("dry_run", dry_run)
     folder = landing_at(path)
@@ -207,9 +208,3 @@ def _modified(fs: Any, path: str) -> datetime.datetime | None:
         except FileNotFoundError:
             return None
     return modified if modified.tzinfo else modified.replace(tzinfo=datetime.UTC)
-
-
-def age_in_seconds(older_than: object) -> float:
-    """Return the checked age in seconds; raise :class:`InvalidArgument` if it is invalid."""
-    seconds = older_than.total_seconds() if isinstance(older_than, datetime.timedelta) else older_than
-    return validation.seconds("older_than", seconds, may_be_zero=True)

@@ -189,9 +189,7 @@ class WebCollectCleanLandingOperator(_LandingOperator):
         check_now(self, self._check, ("older_than", "only_report"))
 
     def _check(self) -> None:
-        from airflow_provider_webcollect.landing.cleaning import age_in_seconds
-
-        age_in_seconds(self.older_than)
+        validation.seconds("older_than", self.older_than, may_be_zero=True, may_be_timedelta=True)
         validation.boolean("dry_run", self.only_report)
 
     def execute(self, context: Context) -> dict[str, Any]:

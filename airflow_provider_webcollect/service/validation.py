@@ -144,13 +144,21 @@ def words(argument: str, values: object, known: type[W], *, may_be_empty: bool =
     return [word(f"{argument}[{index}]", item, known) for index, item in enumerate(listed)]
 
 
-def seconds(argument: str, value: object, *, may_be_zero: bool = False) -> float:
-    """Return ``value`` if it is a finite number of seconds."""
+def seconds(
+    argument: str, value: object, *, may_be_zero: bool = False, may_be_timedelta: bool = False
+) -> float:
+    """Return ``value`` if it is a finite number of seconds.
+
+    :param may_be_timedelta: accept a ``timedelta`` too.
+    """
+    if may_be_timedelta and isinstance(value, datetime.timedelta):
+        value = value.total_seconds()
     if not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < math.inf:
         number = float(value)
         if number or may_be_zero:
             return number
-    rule = f"it must be a number of seconds{', 0 or more' if may_be_zero else ' above 0'}"
+    kind = "a number of seconds or a timedelta" if may_be_timedelta else "a number of seconds"
+    rule = f"it must be {kind}{', 0 or more' if may_be_zero else ' above 0'}"
     raise InvalidArgument(argument, value, rule)
 
 
