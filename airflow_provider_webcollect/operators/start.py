@@ -114,7 +114,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     def _check(self) -> None:
         if self.sub_task_ids != ALL:
             self.sub_task_ids = validation.texts("sub_task_ids", self.sub_task_ids)
-        validation.words("failure_states", self.failure_states, TaskState, may_be_empty=True)
+        self.failure_states = validation.words(
+            "failure_states", self.failure_states, TaskState, may_be_empty=True
+        )
         validation.seconds("poll_interval", self.poll_interval)
 
     def open_hook(self, context: Context) -> WebCollectHook:

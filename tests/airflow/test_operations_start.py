@@ -135,7 +135,7 @@ class TestWaiting:
         assert starter.task()["state"] == "Finished"
         assert (starter.sent(), remembered(run)) == (1, 0)
 
-    @pytest.mark.parametrize("options", [{}, {"failure_states": iter(["Stopped"])}], ids=["usual", "once"])
+    @pytest.mark.parametrize("options", [{}, {"failure_states": iter(["stopped"])}], ids=["usual", "once"])
     def test_a_run_that_is_stopped_fails_it_without_retries(
         self, sandbox: Sandbox, starter: Starter, after_requests: AfterRequests, options: dict[str, Any]
     ) -> None:
