@@ -25,6 +25,7 @@ from airflow_provider_webcollect.waiting.conditions import Ended, Outcome, TaskS
 from airflow_provider_webcollect.waiting.runs import STATUS_DELAY, Baseline
 from airflow_provider_webcollect.waits import (
     baselines,
+    checked_no_new_rows,
     default_deferrable,
     end_of_event,
     result_of,
@@ -32,6 +33,7 @@ from airflow_provider_webcollect.waits import (
 )
 
 if TYPE_CHECKING:
+    import datetime
     from collections.abc import Callable, Sequence
 
     from airflow.providers.common.compat.sdk import Context
@@ -79,11 +81,15 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     :param poll_interval: seconds between two status queries, 60 by default.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
     :param failure_states: states of the task that fail the wait, without retries; by default Stopped.
+    :param no_new_rows_for: seconds or a ``timedelta`` after which the wait fails, without retries, if the run
+        is Extracting and has no new rows (``currentTotalExtractCount``); None (default) for no limit. A
+        restart of the triggerer, and a retry, begin the count anew.
     :param clock: tells the time, and waits; the system's by default.
     :param retry_unknown_outcome: also retry if it is not known whether the start took effect.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :raises AirflowFailException: if a retry cannot help; if the run ends in a failure state; and if it is not
-        known whether the start took effect, unless ``retry_unknown_outcome`` is set.
+    :raises AirflowFailException: if a retry cannot help; if the run ends in a failure state, or has no new
+        rows for too long; and if it is not known whether the start took effect, unless
+        ``retry_unknown_outcome`` is set.
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
@@ -99,6 +105,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         poll_interval: float = 60.0,
         deferrable: bool | None = None,
         failure_states: Sequence[str] = (TaskState.STOPPED,),
+        no_new_rows_for: float | datetime.timedelta | None = None,
         clock: Clock = SYSTEM_CLOCK,
         **kwargs: Any,
     ) -> None:
@@ -108,6 +115,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         self.poll_interval = poll_interval
         self.deferrable = default_deferrable() if deferrable is None else deferrable
         self.failure_states = kept(failure_states)
+        self.no_new_rows_for = no_new_rows_for
         self._clock = clock
         check_now(self, self._check)
 
@@ -117,6 +125,11 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         self.failure_states = validation.words(
             "failure_states", self.failure_states, TaskState, may_be_empty=True
         )
+        if self.no_new_rows_for is not None and not self.wait_for_completion:
+            raise InvalidArgument(
+                "no_new_rows_for", self.no_new_rows_for, "it needs wait_for_completion=True"
+            )
+        checked_no_new_rows(self.no_new_rows_for, self.failure_states)
         validation.seconds("poll_interval", self.poll_interval)
 
     def open_hook(self, context: Context) -> WebCollectHook:
@@ -284,6 +297,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             names=described_tasks([self.collection_task_id]),
             failure_states=tuple(self.failure_states),
             after={self.collection_task_id: start.after} if start.after else {},
+            no_new_rows_for=checked_no_new_rows(self.no_new_rows_for, self.failure_states),
         )
 
     def _defer(self, start: _Start) -> NoReturn:

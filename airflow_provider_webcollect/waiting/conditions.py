@@ -4,6 +4,7 @@ and how a wait ends."""
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import random
 import time
 from collections import Counter
@@ -240,6 +241,17 @@ class _Absence(NamedTuple):
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
+class RowCount(NamedTuple):
+    """A number of rows that a run shows, and since when (Unix time).
+
+    :ivar run: the run's number and start, as far as the status has them.
+    """
+
+    run: str
+    rows: int
+    since: float
+
+
 class History:
     """The history of the polls of one key.
 
@@ -247,12 +259,14 @@ class History:
     out, it counts as absent since the wait began, since another process may have made earlier polls.
 
     :param began: Unix time at which the wait began.
+    :param row_count: the active run's, if an earlier process has seen it.
     """
 
-    __slots__ = ("_absent", "_began", "_end", "_now")
+    __slots__ = ("_absent", "_began", "_end", "_now", "row_count")
 
-    def __init__(self, began: float) -> None:
+    def __init__(self, began: float, row_count: RowCount | None = None) -> None:
         self._began = began
+        self.row_count = row_count
         self._now: float | None = None
         self._absent: Mapping[str, _Absence] = _NOTHING
         self._end: RunEnd | None = None
@@ -294,6 +308,28 @@ class History:
             return Verdict(None, reason)
         return Verdict(Outcome.FAILED, f"{reason} since {longest:.0f} s: {advice}")
 
+    def judge_rows(self, status: TaskStatus, reason: str, timeout: float | None) -> Verdict:
+        """Return the verdict on a run that has not ended: a failure once it has had no new rows for long.
+
+        Time counts only while the run is Extracting, and only if the status has the number of rows.
+
+        :param timeout: seconds after which it is a failure; None for no limit.
+        """
+        rows, now = status.current_total_extract_count, self._now or self._began
+        if timeout is None or rows is None or status.status != TaskState.EXTRACTING:
+            self.row_count = None
+            return Verdict(None, reason)
+        run = f"{status.executed_times} {status.start_execute_time}"
+        # a lower number is another run's, or that of an outdated response, which cannot be told apart
+        if self.row_count is None or self.row_count[:2] != (run, rows):
+            self.row_count = RowCount(run, rows, now)
+        since = self.row_count.since
+        if now - since < timeout:
+            return Verdict(None, reason)
+        # without the seconds, which would log a line at every poll while other tasks are waited for
+        moment = datetime.datetime.fromtimestamp(since, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return Verdict(Outcome.FAILED, f"{reason}, no new ones since {moment}: {NO_NEW_ROWS} ({timeout:g} s)")
+
     def is_new_run(
         self, status: TaskStatus, baseline: Baseline, *, status_delay: float, was_started: bool
     ) -> bool:
@@ -312,14 +348,17 @@ class Wait:
 
     :param began: Unix time at which the wait began.
     :param log: a logger.
+    :param row_counts: the :attr:`row_counts` of an earlier process.
     """
 
     __slots__ = ("_began", "_histories", "_known", "_log", "_reason", "condition")
 
-    def __init__(self, condition: Condition, began: float, log: Any) -> None:
+    def __init__(
+        self, condition: Condition, began: float, log: Any, row_counts: Mapping[str, Sequence[Any]] = _NOTHING
+    ) -> None:
         self.condition = condition
         self._began = began
-        self._histories: dict[str, History] = {}
+        self._histories = {key: History(began, RowCount(*each)) for key, each in row_counts.items()}
         self._known: tuple[dict[str, Any], dict[str, Verdict]] | None = None
         self._log = log
         self._reason = ""
@@ -354,12 +393,19 @@ class Wait:
         """Whether something is missing that another response may have."""
         return any(history.unconfirmed for history in self._histories.values())
 
+    @property
+    def row_counts(self) -> dict[str, Sequence[Any]]:
+        """The active runs' numbers of rows and since when they are the same, by key, as plain JSON."""
+        return {key: list(each.row_count) for key, each in self._histories.items() if each.row_count}
+
 
 #: Seconds that something may be missing from the responses before the wait fails.
 MISSING_TIMEOUT = 600.0
 #: What to do about tasks and sub-tasks that stay missing.
 ABSENT_TASK = "check the id and that something starts the task, or raise `missing_timeout`"
 ABSENT_SUBTASKS = "check the ids, or raise `missing_timeout`"
+#: What to do about a run that has no new rows.
+NO_NEW_ROWS = "look at the run in the service, or raise `no_new_rows_for`"
 
 
 class TaskStates(Condition, frozen=True, kw_only=True):
@@ -372,6 +418,8 @@ class TaskStates(Condition, frozen=True, kw_only=True):
         counts.
     :ivar status_delay: seconds for which a status may still be that of the previous run.
     :ivar missing_timeout: seconds after which a task that stays missing or Unexecuted ends the wait.
+    :ivar no_new_rows_for: seconds after which a run that is Extracting without new rows ends the wait; None
+        for no limit.
     """
 
     query = TASK_STATUSES
@@ -384,6 +432,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
     was_started: bool = True
     status_delay: float = STATUS_DELAY
     missing_timeout: float = MISSING_TIMEOUT
+    no_new_rows_for: float | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -410,7 +459,8 @@ class TaskStates(Condition, frozen=True, kw_only=True):
         if state.status == TaskState.UNEXECUTED:
             return history.judge_absent((key,), shown, self.missing_timeout, ABSENT_TASK)
         rows = state.current_total_extract_count
-        return Verdict(None, shown if rows is None else f"{shown}, {rows} rows")
+        reason = shown if rows is None else f"{shown}, {rows} rows"
+        return history.judge_rows(state, reason, self.no_new_rows_for)
 
     def combine(self, verdicts: Mapping[str, Verdict]) -> Verdict:
         """Return the verdict on the wait; it fails once the condition can no longer be met."""

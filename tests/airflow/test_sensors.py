@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+import math
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.operators.webcollect import WebCollectGetRunningCountsOperator
 from airflow_provider_webcollect.sandbox import Sandbox
@@ -20,12 +23,14 @@ from airflow_provider_webcollect.sensors.webcollect import (
 )
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
-from tests.airflow.executions import Connect, Said, Task, execute, on_sandbox
+from tests.airflow.executions import Connect, Said, Store, Task, execute, on_sandbox
 from tests.airflow.waits import MODES, SENSORS, STATUS_PATHS, each_mode, each_sensor, outcome
 from tests.interruption import PATIENCE
 
 pytestmark = on_sandbox(wait_seconds=0.2, run_seconds=0.4, stale_seconds=0, subtasks=2)
 KINDS = {**SENSORS, "capacity": WebCollectCapacitySensor}
+#: Of a sensor that was rescheduled.
+TI = SimpleNamespace(get_first_reschedule_date=lambda context: None)
 
 
 def sensor(kind: str, task: Task | None = None, **arguments: Any) -> Any:
@@ -215,6 +220,14 @@ WRONG_BASELINES = [
         ("task", {"failure_states": [""]}, "failure_states"),
         ("task", {"status_delay": -1}, "status_delay"),
         ("task", {"after": "now", "mode": "reschedule", "deferrable": False}, "after.*use deferrable=True"),
+        *(
+            ("task", {"no_new_rows_for": limit}, "`no_new_rows_for` is .*seconds or a timedelta above 0")
+            for limit in (0, -1, True, "60", math.inf, datetime.timedelta(0))
+        ),
+        *(
+            ("task", {"no_new_rows_for": 60, name: ["extracting"]}, "`no_new_rows_for` is 60; .*Extracting")
+            for name in ("target_states", "failure_states")
+        ),
         *(("task", {"after": after}, "`after`") for after in WRONG_BASELINES),
         ("subtask", {"collection_task_id": ""}, "collection_task_id"),
         ("subtask", {"sub_task_ids": []}, "sub_task_ids"),
@@ -360,6 +373,50 @@ class TestAfterNow:
         sandbox.control.fail(STATUS_PATHS["task"], times=8, status=502)
         waiting = sensor("task", finished, after="now", poke_interval=0.5, deferrable=True)
         assert defer(waiting).trigger.timeout <= PATIENCE - 0.5
+
+
+class TestWithoutNewRows:
+    """When the alarm comes is in ``tests/waiting``, and how it ends the task in ``test_end_of_waits.py``."""
+
+    LIMIT = 1.0
+
+    @each_mode("deferrable")
+    def test_while_rows_come_the_wait_goes_on_and_asks_no_more_than_otherwise(
+        self, mode: str, sandbox: Sandbox
+    ) -> None:
+        if mode == "reschedule" and not AIRFLOW_V_3_3_PLUS:
+            pytest.skip("it is refused there")
+        # 100 rows a second, for longer than the limit
+        sandbox.control.configure(run_seconds=2.5)
+        task = sandbox.control.add_task(rows=250)
+        sandbox.control.start_task(task["task_id"])
+        run = run_tasks(lambda: sensor("task", task, no_new_rows_for=self.LIMIT, **MODES[mode]))
+
+        assert run.states == {"wait": "success"}
+        assert set(sandbox.control.counters()) == {"/token", STATUS_PATHS["task"]}
+
+    def test_rescheduled_it_is_noticed_over_the_pokes_and_begins_anew_once_the_task_is_cleared(
+        self, sandbox: Sandbox
+    ) -> None:
+        sandbox.control.configure(run_seconds=10_000)
+        task = sandbox.control.add_task(state="Extracting", rows=10)
+        if not AIRFLOW_V_3_3_PLUS:
+            with pytest.raises(InvalidArgument, match=r"`no_new_rows_for` is 1.0; .*use deferrable=True"):
+                sensor("task", task, no_new_rows_for=self.LIMIT, mode="reschedule")
+            return
+        store = Store()
+
+        def poke() -> None:
+            # each is in a process of its own
+            waiting = sensor("task", task, no_new_rows_for=self.LIMIT, mode="reschedule")
+            assert not waiting.poke({"task_state_store": store, "ti": TI}).is_done
+
+        for _ in range(2):
+            poke()
+            assert store
+            time.sleep(self.LIMIT)
+            with pytest.raises(AirflowFailException, match=f"{task['task_id']} is Extracting, 5 rows, no "):
+                poke()
 
 
 class TestCapacity:

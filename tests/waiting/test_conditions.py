@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.service.models import RunningCounts, SubTask
+from airflow_provider_webcollect.service.models import RunningCounts, SubTask, TaskStatus
 from airflow_provider_webcollect.waiting.conditions import (
     Capacity,
     Condition,
@@ -196,6 +196,75 @@ class TestWhatIsMissing:
         for now, seen in ((5000, missing), (5060, there), (9000, missing), (9060, there)):
             assert wait.at(now, seen) is None
         assert not wait.wait.is_in_doubt
+
+
+def extracting(rows: int | None, began: int = 30, task_id: str = "a") -> TaskStatus:
+    return shown("Extracting", task_id, began=began, current_total_extract_count=rows)
+
+
+class TestWithoutNewRows:
+    """An active run whose number of rows stays the same ends the wait, if that is asked for."""
+
+    @pytest.fixture
+    def wait(self, clock: Clock) -> PolledWait:
+        return PolledWait(clock, TaskStates(task_ids=("a",), no_new_rows_for=100))
+
+    def test_it_ends_the_wait_and_the_reason_says_how_many_rows_since_when(self, wait: PolledWait) -> None:
+        polls = ((10, 4), (60, 5), (120, 5), (159, 5))
+        assert [wait.outcome(now, extracting(rows)) for now, rows in polls] == [None] * 4
+        ended = wait.at(160, {"a": extracting(5)})
+        assert ended
+        assert ended.outcome is FAILED
+        assert "a is Extracting, 5 rows, no new ones since 1970-01-01 00:01:00 UTC: look at" in ended.reason
+        assert "raise `no_new_rows_for` (100 s)" in ended.reason
+
+    @pytest.mark.parametrize(
+        "between",
+        [
+            pytest.param(extracting(6), id="a new row"),
+            pytest.param(extracting(4), id="a lower number"),
+            pytest.param(extracting(5, began=40), id="another run"),
+            pytest.param(shown("Waiting", current_total_extract_count=5), id="the queue"),
+            pytest.param(extracting(None), id="no number"),
+        ],
+    )
+    def test_the_time_begins_anew_after(self, wait: PolledWait, between: TaskStatus) -> None:
+        for now, status in ((0, extracting(5)), (99, between), (100, extracting(5)), (199, extracting(5))):
+            assert wait.outcome(now, status) is None
+        assert wait.outcome(200, extracting(5)) is FAILED
+
+    def test_it_goes_on_over_answers_without_the_task_or_of_the_run_before(self, clock: Clock) -> None:
+        wait = PolledWait(clock, TaskStates(task_ids=("a",), after={"a": BEFORE}, no_new_rows_for=100))
+        old = shown("Finished", began=0, ended=10)
+        polls = ((0, extracting(5)), (30, None), (60, old), (99, extracting(5)))
+        assert [wait.outcome(now, status) for now, status in polls] == [None] * 4
+        assert wait.outcome(100, extracting(5)) is FAILED
+
+    @pytest.mark.parametrize("status", [shown("Waiting", current_total_extract_count=0), extracting(None)])
+    def test_it_counts_neither_in_the_queue_nor_without_a_number(
+        self, wait: PolledWait, status: TaskStatus
+    ) -> None:
+        assert [wait.outcome(now, status) for now in (0, 1e6)] == [None] * 2
+
+    def test_by_default_there_is_no_limit(self, clock: Clock) -> None:
+        wait = PolledWait(clock, TaskStates(task_ids=("a",)))
+        assert [wait.outcome(now, extracting(5)) for now in (0, 1e6)] == [None] * 2
+
+    @pytest.mark.parametrize(("how_many", "expected"), [("all", FAILED), ("any", None)])
+    def test_of_several_tasks_each_has_a_time_of_its_own(
+        self, clock: Clock, how_many: Any, expected: Outcome | None
+    ) -> None:
+        condition = TaskStates(task_ids=("a", "b"), how_many=how_many, no_new_rows_for=100)
+        wait = PolledWait(clock, condition)
+        assert wait.outcome(0, extracting(5), extracting(5, task_id="b")) is None
+        assert wait.outcome(100, extracting(5), extracting(6, task_id="b")) is expected
+
+    def test_what_one_process_has_seen_the_next_one_takes_up(self, clock: Clock, wait: PolledWait) -> None:
+        wait.outcome(0, extracting(5))
+        seen = json.loads(json.dumps(wait.wait.row_counts))
+        wait.wait = Wait(wait.wait.condition, 0.0, Log(), seen)
+        assert wait.outcome(99, extracting(5)) is None
+        assert wait.outcome(100, extracting(5)) is FAILED
 
 
 def test_each_task_is_missing_for_a_time_of_its_own(clock: Clock) -> None:

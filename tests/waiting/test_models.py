@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from typing import NamedTuple
@@ -19,6 +20,8 @@ from tests.waiting.statuses import EPOCH, Clock, Log, by_id
 
 #: Seconds for which an answer may be older than it is.
 OLDEST = 60.0
+#: Seconds between two rows of a run.
+PER_ROW = 20.0
 SEEDS = st.integers(0, 2**32)
 
 
@@ -35,7 +38,10 @@ class Service:
     """Answers about a task with what was true some seconds ago.
 
     ``counts`` runs when they start or end, or not at all; ``clears`` the end once the next run begins.
+    From ``stalls_at`` on, no run has new rows.
     """
+
+    stalls_at = math.inf
 
     def __init__(self, chance: random.Random, counts: str | None) -> None:
         self.chance = chance
@@ -66,7 +72,13 @@ class Service:
             executed_times={"starts": len(begun), "ends": len(ended)}.get(self.counts or ""),
             start_execute_time=EPOCH.add(seconds=run.began),
             end_execute_time=None if end is None else EPOCH.add(seconds=end),
+            current_total_extract_count=self.rows(run, now),
         )
+
+    def rows(self, run: Run, now: float) -> int:
+        """Return how many rows a run has collected."""
+        until = min(now, run.ended, self.stalls_at)
+        return int(max(0.0, until - run.extracts) / PER_ROW)
 
 
 counts = pytest.mark.parametrize("counts", ["starts", "ends", None])
@@ -94,7 +106,12 @@ def test_a_wait_ends_with_the_run_that_was_started_and_soon(counts: str | None, 
         now + (1 if was_started else chance.choice([1, 5000])), chance.choice([2, 30, 100, 2000]), "Finished"
     )
     condition = TaskStates(
-        task_ids=("a",), after={"a": baseline}, was_started=was_started, missing_timeout=10_000
+        task_ids=("a",),
+        after={"a": baseline},
+        was_started=was_started,
+        missing_timeout=10_000,
+        # the same number is shown for no longer while rows come
+        no_new_rows_for=PER_ROW + OLDEST + 1,
     )
     began = run.began if was_started else now
     clock, wait = Clock(), Wait(condition, began, Log())
@@ -110,6 +127,37 @@ def test_a_wait_ends_with_the_run_that_was_started_and_soon(counts: str | None, 
 
     assert ended.outcome is Outcome.DONE
     assert clock.now >= run.ended
+
+
+@counts
+@any_history
+@given(seed=SEEDS)
+def test_a_run_without_new_rows_ends_the_wait_not_before_its_time_and_soon(
+    counts: str | None, seed: int
+) -> None:
+    chance = random.Random(seed)
+    service = Service(chance, counts)
+    before = service.add_run(1000.0, 300, "Finished")
+    baseline = Baseline.of(service.answer(before.ended + OLDEST))
+    run = service.add_run(before.ended + 500, 9000, "Finished")
+    service.stalls_at = run.extracts + (run.ended - run.extracts) * chance.random()
+    run = service.runs[-1] = run._replace(ended=math.inf)
+    limit = chance.choice([PER_ROW + OLDEST + 1, 600])
+    condition = TaskStates(task_ids=("a",), after={"a": baseline}, no_new_rows_for=limit)
+    clock, wait = Clock(), Wait(condition, run.began, Log())
+    interval, is_rescheduled = chance.choice([1, 7, 30, 60, 100]), chance.random() < 0.5
+    clock.now = run.began
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("airflow_provider_webcollect.waiting.conditions.time.time", clock)
+        while not (ended := wait.judge(by_id("a", service.answer(clock.now)))):
+            clock.now += interval + chance.choice([0, 0, 0, 300])
+            assert clock.now < service.stalls_at + OLDEST + limit + 2 * (interval + 300)
+            if is_rescheduled:
+                wait = Wait(condition, run.began, Log(), wait.row_counts)
+
+    assert ended.outcome is Outcome.FAILED
+    assert f"Extracting, {service.rows(run, math.inf)} rows, no new ones since" in ended.reason
+    assert clock.now >= service.stalls_at - PER_ROW + limit
 
 
 @counts
