@@ -27,7 +27,7 @@ OWN = "x-"
 #: without a change after which it is read.
 SETTLE, PAUSE = 1.0, 0.05
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-_LONGEST_NAME = 200
+LONGEST_NAME = 200
 _TWO_ESCAPES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
 #: Keys whose values may be booleans and numbers; all other values are texts, as they are written.
 _TYPED = {"checks", "is_append", "rows", "cost"}
@@ -37,7 +37,7 @@ _NUMBER = re.compile(r"[-+]?[0-9]{1,30}(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _read: dict[Path, tuple[tuple[int, ...], CollectionTasks | InvalidArgument]] = {}
 
 
-class CollectionTask(msgspec.Struct, frozen=True, kw_only=True):
+class CollectionTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An entry of the file.
 
     :ivar id: the service's task.
@@ -74,7 +74,7 @@ class CollectionTasks(msgspec.Struct, frozen=True):
 
     def find(self, key: str) -> CollectionTask | None:
         """Return the entry with this id or name, in any letter case; None if there is none."""
-        return self.by_key.get(_folded(key))
+        return self.by_key.get(folded(key))
 
     def get(self, argument: str, key: str) -> CollectionTask:
         """Return the entry with this id or name.
@@ -86,13 +86,13 @@ class CollectionTasks(msgspec.Struct, frozen=True):
             return task
         import difflib
 
-        near = difflib.get_close_matches(_folded(key), self.by_key, cutoff=0.5)
+        near = difflib.get_close_matches(folded(key), self.by_key, cutoff=0.5)
         names = ", ".join(dict.fromkeys(repr(self.by_key[each].name) for each in near))
         rule = f"no collection task in {self.path} has this name or id"
         raise InvalidArgument(argument, key, f"{rule}; the nearest: {names}" if names else rule)
 
 
-def _folded(key: str) -> str:
+def folded(key: str) -> str:
     """Return what is the same for ids or names that differ in letter case, or in how accents are encoded."""
     return unicodedata.normalize("NFC", key.strip().casefold())
 
@@ -126,7 +126,7 @@ def task_of(argument: str, value: object) -> CollectionTask:
     key = validation.text(argument, value)
     if not is_id(key) and (tasks := configured()):
         task = tasks.get(argument, key)
-        if _folded(key) == _folded(task.name):
+        if folded(key) == folded(task.name):
             return task
         key = task.id
     return CollectionTask(id=key, name=key)
@@ -331,8 +331,8 @@ def make_collection_task(entry: Mapping[str, Any], where: Callable[[str], str]) 
 
 def _name(argument: str, value: object) -> str:
     name = validation.text(argument, value)
-    if len(name) > _LONGEST_NAME or not name.isprintable() or "{{" in name or "{%" in name:
-        rule = f"it must be of at most {_LONGEST_NAME} printable characters, and no template"
+    if len(name) > LONGEST_NAME or not name.isprintable() or "{{" in name or "{%" in name:
+        rule = f"it must be of at most {LONGEST_NAME} printable characters, and no template"
         raise InvalidArgument(argument, value, rule)
     return name
 
@@ -402,7 +402,7 @@ def _by_key(entries: Sequence[tuple[CollectionTask, Callable[[str], str]]]) -> d
     """
     owners: dict[tuple[str, str], tuple[CollectionTask, str]] = {}
     for task, where in entries:
-        taken = {("key", _folded(task.id)): "id", ("key", _folded(task.name)): "name"}
+        taken = {("key", folded(task.id)): "id", ("key", folded(task.name)): "name"}
         if task.destination:
             taken["folder", task.destination.rstrip("/")] = "destination"
         for key, field in taken.items():

@@ -15,7 +15,7 @@ from airflow_provider_webcollect.cli.connecting import FIELD_NAMES, HINT
 from airflow_provider_webcollect.cli.landed import land, landing
 from airflow_provider_webcollect.cli.output import INTERRUPTED, tell
 from airflow_provider_webcollect.cli.steering import app, group, subtasks, task
-from airflow_provider_webcollect.cli.tasks import analytics, capacity, follow, read, status, token
+from airflow_provider_webcollect.cli.tasks import analytics, capacity, discover, follow, read, status, token
 from airflow_provider_webcollect.landing.errors import (
     ExtraMissing,
     LandingDamaged,
@@ -64,7 +64,7 @@ def webcollect(verbose: bool) -> None:
 
 
 for command in (
-    *(status, follow, subtasks, capacity, analytics, task, group, app),
+    *(status, follow, subtasks, capacity, analytics, discover, task, group, app),
     *(read, land, landing, token, sandbox),
 ):
     webcollect.add_command(command)

@@ -173,6 +173,31 @@ def _sum(rows: Sequence[AnalyticsRow]) -> dict[str, Any]:
     return {"task": task_id, "name": name, **_collected(AnalyticsRow.total(rows))}
 
 
+@click.command(no_args_is_help=False)
+@click.option("--merge", "collection_tasks", metavar="FILE", help="Merge them into this file.")
+@click.option("--dry-run", is_flag=True, help="Only say what --merge would find, and change nothing.")
+@connection_options
+def discover(collection_tasks: str | None, dry_run: bool, **where: Any) -> None:
+    """Write a file of collection tasks: those that ran in the last three months.
+
+    They go to standard output, as YAML, each with its id and name, the last day with a run, rows and cost.
+    --merge adds new ones to a file, brings these numbers of the others up to date, and changes nothing else
+    in it. Said on standard error is what is new, gone (only in the file) or renamed.
+
+    What did not run in the last three months cannot be seen, nor tasks of other members of the team.
+    """
+    from airflow_provider_webcollect import discovery
+
+    with connect(**where).client() as client:
+        if collection_tasks:
+            differences = discovery.update(collection_tasks, client, write=not dry_run)
+        else:
+            tasks, differences = discovery.discover(client)
+            write(discovery.as_yaml(tasks).encode())
+            differences = {"renamed": [each for each in differences["new"] if "service_name" in each]}
+    tell("\n".join(discovery.in_words(differences)))
+
+
 log = logging.getLogger(__name__)
 #: Seconds after which a task that the service leaves out, or that is not started, is not followed any more.
 MISSING_TIMEOUT = 60.0

@@ -51,6 +51,7 @@ def test_what_goes_without_airflow_does_not_import_it(tmp_path: Path, sandbox: S
         ["capacity"],
         ["status"],
         ["analytics"],
+        ["discover", "--merge", str(tmp_path / "collection_tasks.yaml")],
         ["read", task],
         ["land", task, folder, "--format", "parquet"],
         ["landing", "verify", folder],

@@ -1,0 +1,222 @@
+"""Discovery: the tasks that analytics name, and their entries in the file of collection tasks."""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+import shutil
+import textwrap
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pendulum
+
+from airflow_provider_webcollect.collection_tasks import (
+    LONGEST_NAME,
+    OPTION,
+    CollectionTask,
+    entry_nodes,
+    folded,
+    is_id,
+    parse,
+    read_collection_tasks,
+)
+from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
+from airflow_provider_webcollect.service.models import AnalyticsRow
+from airflow_provider_webcollect.service.pages import all_analytics
+
+if TYPE_CHECKING:
+    import yaml
+
+    from airflow_provider_webcollect.service.call import Sender
+
+    Entry = tuple[CollectionTask, yaml.MappingNode]
+
+#: How analytics differ from a file: tasks that are ``new`` in it, ``gone`` from analytics, and ``renamed`` in
+#: the service. Each is ``{"id", "name"}`` with the file's name, and ``"service_name"`` if that is another.
+Differences = dict[str, list[dict[str, str]]]
+#: The keys that are kept up to date; id and name are written once.
+_UPDATED = ("last_run", "rows", "cost")
+_FIRST_DASH = re.compile(r"^ *(?=-\s)", re.MULTILINE)
+_END_OF_LINE = re.compile(r"\r?$", re.MULTILINE)
+
+
+def in_words(differences: Differences) -> list[str]:
+    """Return a line for each difference, and one with their numbers."""
+    lines = []
+    for kind, tasks in differences.items():
+        for task in tasks:
+            other = f", which the service calls {task['service_name']!r}" if "service_name" in task else ""
+            why = ", which did not run in the last three months, or never" if kind == "gone" else other
+            lines.append(f"{kind}: {task['name']} ({task['id']}){why}")
+    return [*lines, ", ".join(f"{len(tasks)} {kind}" for kind, tasks in differences.items())]
+
+
+def discover(
+    sender: Sender, known: Sequence[CollectionTask] = ()
+) -> tuple[list[CollectionTask], Differences]:
+    """Return the account's tasks that ran in the last three months (contract.md, endpoint 2), by name.
+
+    :param known: the entries of a file, whose names stay. Other tasks get a name that the file can have.
+    """
+    today = pendulum.now("UTC").date()
+    # a day less than may be queried: for the service the next day may have begun
+    rows = all_analytics(sender, start=today.subtract(months=3).add(days=1), end=today)
+    by_id = defaultdict(list)
+    for row in rows:
+        by_id[row.task_id].append(row)
+    names = {task_id: name or task_id for task_id, name in AnalyticsRow.names(rows).items()}
+    entries = {folded(task.id): task for task in known}
+    # the id of whoever has a name or an id
+    owners = {folded(key): folded(task.id) for task in known for key in (task.id, task.name)}
+    owners |= {folded(task_id): folded(task_id) for task_id in by_id}
+    tasks, differences = [], Differences(new=[], gone=[], renamed=[])
+    for task_id in sorted(names, key=lambda task_id: (names[task_id].casefold(), task_id)):
+        own, possible = folded(task_id), _names(task_id, names[task_id])
+        entry = entries.pop(own, None)
+        free = (name for name in possible if owners.setdefault(folded(name), own) == own)
+        name = entry.name if entry else next(free, possible[-1])
+        difference = {"id": task_id, "name": name}
+        if names[task_id] != task_id and name not in (possible if entry else [names[task_id]]):
+            difference["service_name"] = names[task_id]
+        if entry is None or "service_name" in difference:
+            differences["renamed" if entry else "new"].append(difference)
+        tasks.append(_collection_task(name, by_id[task_id]))
+    differences["gone"] = [{"id": task.id, "name": task.name} for task in entries.values()]
+    return tasks, differences
+
+
+def _names(task_id: str, service_name: str) -> list[str]:
+    """Return the names that the file can have for a task, the best one first.
+
+    Spaces replace what is not printable and take templates apart. Where another task has the name, the
+    beginning of the id follows, or all of it.
+    """
+    name = "".join(each if each.isprintable() else " " for each in service_name)
+    name = re.sub(r"\{(?=[{%])", "{ ", name).strip() or task_id
+    ends = ("", f" ({task_id[:8]})", f" ({task_id})")
+    names = [name[: LONGEST_NAME - len(end)].strip() + end for end in ends]
+    return names[1:] if is_id(name) and name.lower() != task_id.lower() else names
+
+
+def _collection_task(name: str, rows: Sequence[AnalyticsRow]) -> CollectionTask:
+    total = AnalyticsRow.total(rows)
+    return CollectionTask(
+        id=rows[0].task_id,
+        name=name,
+        last_run=max((row.day_key for row in rows if row.execution_metrics.run_count != 0), default=None),
+        rows=None if total["rows"] is None else round(total["rows"]),
+        cost=total["cost"],
+    )
+
+
+def as_yaml(tasks: Sequence[CollectionTask]) -> str:
+    """Return tasks as entries of the file."""
+    import yaml
+
+    entries = msgspec.to_builtins(tasks)
+    return yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=math.inf) if entries else ""
+
+
+def update(path: str | Path, sender: Sender, *, write: bool) -> Differences:
+    """Compare a file with the tasks that ran in the last three months, and merge these into it.
+
+    New entries are added at the end; ``last_run``, ``rows`` and ``cost`` of the others are brought up to
+    date. All else stays as it is, byte for byte. The file is replaced at once, and only if it changes; one
+    that does not exist is made.
+
+    :param path: to merge, of a YAML file whose entries have a line for each key; to compare, of any file.
+    :param write: whether to merge; if not, nothing is written.
+    :raises InvalidArgument: if the file is wrong, or cannot be read, merged or written.
+    :raises WebCollectError: if somebody else has changed the file meanwhile; and as the service's errors.
+    """
+    # where a link leads: the link itself stays
+    path = Path(path).expanduser().resolve()
+    known = read_collection_tasks(path).tasks if path.exists() else ()
+    before = _content(path)
+    text = before.decode("utf-8-sig")
+    # if it changed between the two, the merged text is not what is expected
+    entries = list(zip(known, entry_nodes(path, text), strict=False)) if known else []
+    if write and (path.suffix.lower() == ".json" or any(node.flow_style for _, node in entries)):
+        rule = "to be merged, it must be YAML with a line for each key: no JSON, and no entry in { }"
+        raise InvalidArgument(OPTION, str(path), rule)
+    tasks, differences = discover(sender, known)
+    if write and (merged := _merged(path, text, entries, tasks)) != text:
+        # a byte order mark stays
+        _replace(path, before, before.removesuffix(text.encode()) + merged.encode())
+    return differences
+
+
+def _merged(path: Path, text: str, entries: Sequence[Entry], tasks: Sequence[CollectionTask]) -> str:
+    """Return the text of a file with what was discovered.
+
+    :raises InvalidArgument: if it would not be read as it is meant.
+    """
+    line_end = "\r\n" if "\r\n" in text else "\n"
+    new = {folded(task.id): task for task in tasks}
+    pieces, at, expected = [], 0, []
+    for old, node in entries:
+        found = new.pop(folded(old.id), old)
+        values = {key: getattr(found, key) for key in _UPDATED}
+        values = {key: value for key, value in values.items() if value not in (None, getattr(old, key))}
+        expected.append(msgspec.structs.replace(old, **values))
+        for start, end, piece in _edits(text, node, values, line_end):
+            pieces += [text[at:start], piece]
+            at = end
+    merged = "".join([*pieces, text[at:]])
+    if new:
+        dash = _FIRST_DASH.search(text)
+        lines = textwrap.indent(as_yaml([*new.values()]), dash[0] if dash else "")
+        merged += line_end if merged and not merged.endswith("\n") else ""
+        merged += lines.replace("\n", line_end)
+    if merged and parse(path, merged).tasks != (*expected, *new.values()):
+        rule = "its form does not let what was discovered be added: write plain lines of `key: value`"
+        raise InvalidArgument(OPTION, str(path), rule)
+    return merged
+
+
+def _edits(
+    text: str, node: yaml.MappingNode, values: Mapping[str, Any], line_end: str
+) -> list[tuple[int, int, str]]:
+    """Return the changes of an entry, in their order: where each begins and ends, and what comes there."""
+    import yaml
+
+    spans = {}
+    for key_node, value_node in node.value:
+        start = value_node.start_mark.index
+        # the mark after a text of several lines is at the next key
+        spans[key_node.value] = start, start + len(text[start : value_node.end_mark.index].rstrip())
+    line = _END_OF_LINE.search(text, max(spans["id"][1], spans["name"][1]))
+    missing = (line.start(), line.start()) if line else (len(text), len(text))
+    column = node.value[0][0].start_mark.column
+    edits = []
+    for key, value in values.items():
+        start, end = spans.get(key, missing)
+        # no space comes before a value that is left out
+        before = " " * (start == end) if key in spans else f"{line_end}{' ' * column}{key}: "
+        edits.append((start, end, before + yaml.safe_dump([value]).removeprefix("- ").rstrip()))
+    return sorted(edits, key=lambda edit: edit[0])
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+def _replace(path: Path, before: bytes, data: bytes) -> None:
+    """Replace a file's content at once, unless it is no more what it was before."""
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        unfinished.write_bytes(data)
+        if path.exists():
+            shutil.copymode(path, unfinished)
+        if _content(path) != before:
+            raise WebCollectError(f"{path} has changed meanwhile, so nothing was written: merge again")
+        unfinished.replace(path)
+    except OSError as error:
+        raise InvalidArgument(OPTION, str(path), f"it cannot be written: {error.strerror}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)

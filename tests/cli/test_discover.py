@@ -1,0 +1,367 @@
+"""``discover``: the tasks of the account as a file, which keeps all that a person has written."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pendulum
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_webcollect.collection_tasks import CollectionTask, read_collection_tasks
+from airflow_provider_webcollect.sandbox import Sandbox, demo
+from tests.cli.conftest import Run, contents
+from tests.sandbox.plain_client import Client, data
+
+pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.usefixtures("connected")]
+
+PATH = "/taskanalytics/queries"
+GONE = ", which did not run in the last three months, or never"
+
+#: Files before a merge, and what is other in them afterwards. The file ends with the new entry of another
+#: task; where it is not said, that is indented as the first one.
+FORMS = {
+    "comments, a person's own keys, and an order of them": (
+        "# Our shops.\n\n- name: shop   # the first\n  x-owner:   {team:   shops}\n  # of last month\n"
+        "  rows:    4  # so far\n  id: ID\n  tags: [\"a\",   'b']\n\n# The end.\n",
+        {
+            "  rows:    4  #": "  rows:    ROWS  #",
+            "  id: ID\n": "  id: ID\n  last_run: 'DAY'\n  cost: COST\n",
+        },
+    ),
+    "line ends of Windows": (
+        "# Shops\r\n- id: ID\r\n  name: shop\r\n  rows: 4\r\n",
+        {"shop\r\n": "shop\r\n  last_run: 'DAY'\r\n  cost: COST\r\n", "rows: 4": "rows: ROWS"},
+    ),
+    "no line end after the last entry": (
+        "- id: ID\n  name: shop",
+        {"shop": "shop\n  last_run: 'DAY'\n  rows: ROWS\n  cost: COST\n"},
+    ),
+    "no line end after a comment": (
+        "- id: ID\n  name: shop\n  last_run: 2020-01-01\n  rows: 4\n  cost: 5\n# end",
+        {"2020-01-01": "'DAY'", "rows: 4": "rows: ROWS", "cost: 5": "cost: COST", "# end": "# end\n"},
+    ),
+    "a mark of UTF-8, and characters of several bytes": (
+        "\ufeff- x-note: größer 😀\n  id: ID\n  name: shop # 😀\n  cost: 5.5 # €\n",
+        {"# 😀\n": "# 😀\n  last_run: 'DAY'\n  rows: ROWS\n", "5.5": "COST"},
+    ),
+    "an indented list, dashes on lines of their own": (
+        "---\n  -\n    id: ID\n    name: shop\n\n    tags:\n    - a\n",
+        {"shop\n": "shop\n    last_run: 'DAY'\n    rows: ROWS\n    cost: COST\n"},
+    ),
+    "values of several lines, and none": (
+        '- id: ID\n  name: >-\n    shop\n\n  rows:\n  cost: # unknown\n  last_run: "2020\n    01"\n'
+        "  x-note: |+\n    - id: no\n\n",
+        {"rows:\n": "rows: ROWS\n", "cost: #": "cost: COST #", '"2020\n    01"': "'DAY'"},
+    ),
+}
+
+Merge = Callable[..., list[str]]
+Add = Callable[[str], str]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file of collection tasks that is not there yet, in a folder of its own."""
+    (tmp_path / "dags").mkdir()
+    return tmp_path / "dags" / "collection_tasks.yaml"
+
+
+@pytest.fixture
+def merge(run: Run, file: Path) -> Merge:
+    """Merges into the file, and gives the lines that were said."""
+
+    def merge(*options: str) -> list[str]:
+        ended = run("discover", "--merge", file, *options)
+        assert (ended.code, ended.out) == (0, "")
+        return ended.err.splitlines()
+
+    return merge
+
+
+@pytest.fixture
+def add(sandbox: Sandbox) -> Add:
+    """Adds a task that ran, after all others of the account were deleted, and gives its id."""
+    ids = [task["task_id"] for task in sandbox.control.tasks() if task["owner"] == demo.USERNAME]
+    data(Client(sandbox).post("/task/deleteTasks", {"taskIds": ids}))
+    return lambda name: str(sandbox.control.add_task(lots=[30], name=name)["task_id"])
+
+
+def truth(sandbox: Sandbox, task_id: str) -> CollectionTask:
+    """Return what the service says of a task."""
+    today = pendulum.now("UTC").date()
+    query = {"start": str(today.subtract(months=3).add(days=1)), "end": str(today), "pageSize": 500}
+    rows = data(Client(sandbox).post(PATH, {**query, "taskIds": [task_id]}))["data"]
+    return CollectionTask(
+        id=task_id,
+        name=rows[-1]["taskName"],
+        last_run=max(row["dayKey"] for row in rows),
+        rows=sum(row["dataVolumeMetrics"]["totalCollected"] for row in rows),
+        cost=round(sum(row["resourceUsageMetrics"]["balance"] for row in rows), 6),
+    )
+
+
+def entry(task: CollectionTask) -> str:
+    """Return the lines of a new entry whose name needs no quotes."""
+    return (
+        f"- id: {task.id}\n  name: {task.name}\n  last_run: '{task.last_run}'\n"
+        f"  rows: {task.rows}\n  cost: {task.cost:g}\n"
+    )
+
+
+def test_the_tasks_that_ran_are_written_by_name_as_a_file_has_them(
+    run: Run, sandbox: Sandbox, file: Path
+) -> None:
+    sandbox.control.add_task(name="Never ran")
+    added = [sandbox.control.add_task(lots=[30], name=name)["task_id"] for name in ("shoes", "Bags: all")]
+    ended = run("discover")
+    assert (ended.code, ended.err) == (0, "0 renamed\n")
+    file.write_text(ended.out)
+
+    tasks = read_collection_tasks(file).tasks
+    ran = [task for task in sandbox.control.tasks() if task["owner"] == demo.USERNAME and task["runs"]]
+    assert {task["task_id"] for task in ran} >= {*added}
+    expected = [truth(sandbox, task["task_id"]) for task in ran]
+    assert list(tasks) == sorted(expected, key=lambda task: task.name.casefold())
+
+
+def test_an_account_whose_tasks_never_ran_has_nothing_to_write(
+    run: Run, add: Add, file: Path, merge: Merge
+) -> None:
+    assert run("discover").out == ""
+    assert merge() == ["0 new, 0 gone, 0 renamed"]
+    assert not file.exists()
+
+
+def test_a_merge_says_what_is_new_gone_or_renamed_and_keeps_the_names_of_the_file(
+    sandbox: Sandbox, add: Add, file: Path, merge: Merge
+) -> None:
+    kept, renamed = add("kept"), add("before")
+    assert merge() == [f"new: before ({renamed})", f"new: kept ({kept})", "2 new, 0 gone, 0 renamed"]
+    assert file.read_text() == entry(truth(sandbox, renamed)) + entry(truth(sandbox, kept))
+
+    sandbox.control.rename_task(renamed, "after")
+    never = sandbox.control.add_task(name="Never")["task_id"]
+    before = f"{file.read_text()}- id: {never}\n  name: Never\n- id: deleted\n  name: Deleted\n"
+    file.write_text(before)
+    new, first = add("new"), add("Another")
+    assert merge() == [
+        *(f"new: Another ({first})", f"new: new ({new})"),
+        *(f"gone: Never ({never}){GONE}", f"gone: Deleted (deleted){GONE}"),
+        f"renamed: before ({renamed}), which the service calls 'after'",
+        "2 new, 2 gone, 1 renamed",
+    ]
+    assert file.read_text() == before + entry(truth(sandbox, first)) + entry(truth(sandbox, new))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_merge_keeps_every_byte_but_of_what_it_brings_up_to_date(
+    sandbox: Sandbox, add: Add, file: Path, merge: Merge, form: str
+) -> None:
+    before, changes = FORMS[form]
+    shop, other = (truth(sandbox, add(name)) for name in ("shop", "other"))
+    after = before
+    for old, new in changes.items():
+        assert after.count(old) == 1
+        after = after.replace(old, new)
+    indent = "  " if "\n  -\n" in before else ""
+    line_end = "\r\n" if "\r\n" in before else "\n"
+    after += "".join(f"{indent}{line}{line_end}" for line in entry(other).splitlines())
+    known = {"ID": shop.id, "DAY": shop.last_run, "ROWS": str(shop.rows), "COST": f"{shop.cost:g}"}
+    for name, value in known.items():
+        before, after = before.replace(name, str(value)), after.replace(name, str(value))
+    file.write_bytes(before.encode())
+
+    merge()
+    assert file.read_bytes().decode() == after
+    assert {task.id: task.rows for task in read_collection_tasks(file).tasks} == {
+        shop.id: shop.rows,
+        other.id: other.rows,
+    }
+
+
+def test_a_file_that_does_not_change_is_not_written_and_one_that_does_keeps_its_mode_and_its_link(
+    add: Add, file: Path, merge: Merge, tmp_path: Path
+) -> None:
+    shop = add("shop")
+    target = tmp_path / "repository.yaml"
+    target.write_text(f"- id: {shop}\n  name: shop\n")
+    target.chmod(0o640)
+    file.symlink_to(target)
+    merge()
+    merged = target.stat()
+    assert "rows" in target.read_text()
+    assert (file.is_symlink(), merged.st_mode & 0o777) == (True, 0o640)
+
+    merge()
+    assert target.stat() == merged
+    assert {path.name for path in tmp_path.rglob("*.yaml*")} == {file.name, target.name}
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(add: Add, file: Path, merge: Merge) -> None:
+    add("shop")
+    said = merge("--dry-run")
+    assert not file.exists()
+    assert merge() == said
+    add("other")
+    before = file.read_bytes()
+    assert merge("--dry-run")[-1] == "1 new, 0 gone, 0 renamed"
+    assert file.read_bytes() == before
+
+
+def test_names_that_the_file_cannot_have_are_made_acceptable_and_said(
+    run: Run, sandbox: Sandbox, add: Add, file: Path, merge: Merge
+) -> None:
+    odd = {
+        "Shop {{ ds }}": "Shop { { ds }}",
+        "a{%b": "a{ %b",
+        "two\nlines\x1b[2J": "two lines [2J",
+        "x" * 300: "x" * 200,
+        demo.TASK_ID: f"{demo.TASK_ID} ({{id}})",
+        "yes: #1": "yes: #1",
+        "null": "null",
+    }
+    ids = {add(name): name for name in odd}
+    said = "\n".join(merge())
+    for task in read_collection_tasks(file).tasks:
+        service_name = ids[task.id]
+        assert task.name == odd[service_name].replace("{id}", task.id[:8])
+        is_said = f"({task.id}), which the service calls {service_name!r}" in said
+        assert is_said == (task.name != service_name)
+    assert run("discover").err.splitlines()[-1] == "5 renamed"
+    # the file's names are not taken for other ones the next time
+    assert merge() == ["0 new, 0 gone, 0 renamed"]
+
+
+def test_tasks_with_one_name_get_a_part_of_their_ids(
+    sandbox: Sandbox, add: Add, file: Path, merge: Merge
+) -> None:
+    first, second = sorted((add("Shop"), add("shop")), key=lambda each: truth(sandbox, each).name + each)
+    file.write_text("- id: elsewhere\n  name: SHOP\n")
+    merge()
+    names = {task.id: task.name for task in read_collection_tasks(file).tasks}
+    assert names == {
+        "elsewhere": "SHOP",
+        first: f"Shop ({first[:8]})",
+        second: f"shop ({second[:8]})",
+    }
+    merge()
+    assert names == {task.id: task.name for task in read_collection_tasks(file).tasks}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("f.json", "", "it must be YAML with a line for each key"),
+        ("f.json", '[{"id": "a", "name": "b"}]', "it must be YAML with a line for each key"),
+        ("f.yaml", "- id: a\n  name: b\n- {id: c, name: d}\n", "no entry in { }"),
+        (
+            "f.yaml",
+            "- id: a\n  title: b\n",
+            "line 2, title` is 'b'; it is no key of a collection",
+        ),
+        ("f.yaml", "- id: a\n  name: \udcff\n", "it is not UTF-8"),
+        ("f.yaml", None, "Is a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_merged_is_refused_before_anything_is_sent(
+    run: Run, sandbox: Sandbox, tmp_path: Path, name: str, text: str | None, said: str
+) -> None:
+    if text is None:
+        (tmp_path / name).mkdir()
+    elif text:
+        (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
+    before = contents(tmp_path)
+    run("discover", "--merge", tmp_path / name).refused(2, said)
+    assert contents(tmp_path) == before
+    assert sandbox.control.requests(PATH) == []
+
+
+def test_a_form_that_nothing_can_be_added_to_is_refused_and_stays(run: Run, add: Add, file: Path) -> None:
+    add("shop")
+    file.write_text("- id: a\n  name: b\n...\n")
+    before = contents(file.parent)
+    run("discover", "--merge", file).refused(2, "it cannot be read: ")
+    assert contents(file.parent) == before
+
+
+def test_a_folder_that_is_not_there_is_an_error_and_is_not_made(run: Run, add: Add, tmp_path: Path) -> None:
+    add("shop")
+    missing = tmp_path / "missing" / "f.yaml"
+    run("discover", "--merge", missing).refused(2, "it cannot be written: No such file or directory")
+    assert not missing.parent.exists()
+
+
+def test_a_file_that_somebody_changes_meanwhile_is_left_as_it_is(
+    run: Run, sandbox: Sandbox, add: Add, file: Path
+) -> None:
+    add("shop")
+    file.write_text("- id: a\n  name: b\n")
+    # another try comes after a pause
+    sandbox.control.fail(PATH, status=503)
+
+    def change() -> None:
+        while not sandbox.control.requests(PATH):
+            time.sleep(0.02)
+        file.write_text("- id: a\n  name: c\n")
+
+    person = threading.Thread(target=change)
+    person.start()
+    run("discover", "--merge", file).refused(4, "has changed meanwhile, so nothing was written")
+    person.join()
+    assert contents(file.parent) == {file: b"- id: a\n  name: c\n"}
+
+
+@pytest.mark.webcollect_sandbox(tier="Team")
+def test_a_plan_without_analytics_is_the_error_of_the_service(run: Run, file: Path) -> None:
+    run("discover", "--merge", file).refused(3, "PermissionDenied", "Required plan tiers")
+    assert not file.exists()
+
+
+#: A line of what a merge brings up to date, without its value.
+OURS = re.compile(r"^(- |  )(last_run|rows|cost): *[^ #\n]*", re.MULTILINE)
+
+
+@given(drawn=st.data())
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_a_person_has_written_stays(
+    run: Run, sandbox: Sandbox, add: Add, file: Path, drawn: st.DataObject
+) -> None:
+    ran = sorted(task["task_id"] for task in sandbox.control.tasks() if task["owner"] == demo.USERNAME)
+    ids = ran or [add("one"), add("two")]
+    note = st.sampled_from(["", "\n", "# note\n", "  # note\n", "    # - id: x\n"])
+    odd = st.text("ab:#'\"-{}[]|>&*!?,% 1é😀", max_size=8)
+    before = drawn.draw(note)
+    for task_id in drawn.draw(st.lists(st.sampled_from([*ids, "gone"]), unique=True, min_size=1)):
+        values = {"id": task_id, "name": f"'name of {task_id}'"}
+        values |= drawn.draw(
+            st.fixed_dictionaries({}, optional={"rows": st.just("1"), "cost": st.just("2.5")})
+        )
+        values |= {"x-own": json.dumps(drawn.draw(odd), ensure_ascii=False), "x-list": "\n  - a\n  - b"}
+        for number, key in enumerate(drawn.draw(st.permutations([*values]))):
+            comment = drawn.draw(st.sampled_from(["", " # why", "   #"])) if key != "x-list" else ""
+            before += f"{'  ' if number else '- '}{key}: {values[key]}{comment}\n{drawn.draw(note)}"
+    line_end = drawn.draw(st.sampled_from(["\n", "\r\n"]))
+    file.write_bytes(before.replace("\n", line_end).encode())
+
+    assert run("discover", "--merge", file).code == 0
+    after = file.read_bytes().decode()
+    assert after.count("\n") == after.count(line_end)
+    after = after.replace("\r\n", "\n")
+    lines = iter(OURS.sub(r"\1\2", after).splitlines())
+    assert all(line in lines for line in OURS.sub(r"\1\2", before).splitlines())
+    ours = {"last_run", "rows", "cost"}
+    old, new = yaml.safe_load(before), yaml.safe_load(after)
+    for entry in (*old, *new):
+        for key in ours & {*entry}:
+            del entry[key]
+    assert new[: len(old)] == old
+    assert {entry["id"] for entry in new} >= {*ids}
+    assert not [line for line in lines if not re.match("- id: |  (name|last_run|rows|cost)", line)]
