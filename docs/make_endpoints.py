@@ -16,7 +16,8 @@ PAGE = Path(__file__).parent / "reference" / "endpoints.md"
 #: What each endpoint is used through, beside the hook.
 USED_BY = {
     "refresh_token": "`WebCollectRefreshTokenOperator`",
-    "query_analytics": "`WebCollectQueryAnalyticsOperator`, `WebCollectMetricsCheckOperator`",
+    "query_analytics": "`WebCollectQueryAnalyticsOperator`, `WebCollectMetricsCheckOperator`, "
+    "`WebCollectDiscoverOperator`",
     "update_loop_items": "`WebCollectUpdateLoopItemsOperator`",
     "update_task_parameters": "`WebCollectUpdateTaskParametersOperator`",
     "get_actions": "`WebCollectGetActionsOperator`",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 import pendulum
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException, conf
 
-from airflow_provider_webcollect.collection_tasks import described, task_ids_of
+from airflow_provider_webcollect.collection_tasks import OPTION, SECTION, described, task_ids_of
 from airflow_provider_webcollect.common import WebCollectOperator, check_now
 from airflow_provider_webcollect.destinations import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.service import endpoints, validation
@@ -390,6 +391,53 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
             self.log.warning("The service gives no cost to compare with %g.", self.max_cost)
             return None
         return f"the cost is {cost:g}, above {self.max_cost:g}" if cost > self.max_cost else None
+
+
+class WebCollectDiscoverOperator(WebCollectOperator):
+    """Compares the file of collection tasks with the tasks that ran in the last three months (contract.md,
+    endpoint 2), and merges these into it if that is asked for.
+
+    A merge adds new tasks at the end of the file, and updates ``last_run``, ``rows`` and ``cost`` of the
+    others; all else stays as it is, names too, and the comments. Discovery does not see tasks that did not
+    run in the last three months, nor those of other members of the team.
+
+    Returns ``{"new", "gone", "renamed"}``, lists of tasks that only the service has, that only the file has
+    (they did not run, and stay in the file), and whose names differ. Each task is ``{"id", "name"}``, with
+    ``"service_name"`` if the service has another name.
+
+    :param collection_tasks: the absolute path of the file; None for that of ``[webcollect]
+        collection_tasks``. (templated)
+    :param merge: write into the file; False (default) only compares. The worker must be able to write there,
+        in a folder that whoever parses DAGs sees too. A DAG bundle of Git is no such folder: its next
+        version replaces what is written.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a file that is wrong.
+    :raises WebCollectError: for any other error; the task is retried.
+    """
+
+    template_fields = (*WebCollectOperator.template_fields, "collection_tasks")
+
+    def __init__(self, *, collection_tasks: str | None = None, merge: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.collection_tasks = collection_tasks
+        self.merge = merge
+        check_now(self, self._path)
+
+    def _path(self) -> str:
+        validation.boolean("merge", self.merge)
+        path = self.collection_tasks or conf.get(SECTION, OPTION, fallback=None)
+        if not path or not Path(path).expanduser().is_absolute():
+            rule = f"it must be an absolute path, here or in [{SECTION}] {OPTION}"
+            raise InvalidArgument("collection_tasks", path, rule)
+        return str(path)
+
+    def perform(self, hook: WebCollectHook) -> dict[str, list[dict[str, str]]]:
+        from airflow_provider_webcollect.discovery import in_words, update
+
+        differences = update(self._path(), hook.client, write=self.merge)
+        for line in in_words(differences):
+            self.log.info("%s", line)
+        return differences
 
 
 def _metrics(rows: Sequence[AnalyticsRow], before: Sequence[AnalyticsRow]) -> Metrics:

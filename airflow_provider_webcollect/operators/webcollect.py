@@ -14,6 +14,7 @@ from airflow_provider_webcollect.collection_tasks import described, task_ids_of
 from airflow_provider_webcollect.common import WebCollectOperator, WebCollectTaskOperator, check_now
 from airflow_provider_webcollect.destinations import storage_path
 from airflow_provider_webcollect.operators.analytics import (
+    WebCollectDiscoverOperator,
     WebCollectMetricsCheckOperator,
     WebCollectQueryAnalyticsOperator,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "WebCollectDeleteTaskGroupsOperator",
     "WebCollectDeleteTasksOperator",
     "WebCollectDeprecateDataAppOperator",
+    "WebCollectDiscoverOperator",
     "WebCollectGetActionsOperator",
     "WebCollectGetRunningCountsOperator",
     "WebCollectMarkExportedOperator",

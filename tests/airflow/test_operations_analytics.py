@@ -12,14 +12,17 @@ import pendulum
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath
 
+from airflow_provider_webcollect.collection_tasks import read_collection_tasks
 from airflow_provider_webcollect.operators import analytics
 from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectDiscoverOperator,
     WebCollectMetricsCheckOperator,
     WebCollectQueryAnalyticsOperator,
 )
-from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import Connect, Said, execute, on_sandbox
 from tests.service.servers import answer, serving
@@ -295,3 +298,48 @@ class TestMetricsThatTheServiceLeavesOut:
         checked = check(max_cost=0)
         assert (checked["cost"], checked["violations"]) == (None, [])
         assert "The service gives no cost to compare with 0." in said()
+
+
+class TestDiscovery:
+    """What a merge does to a file is in ``tests/cli/test_discover.py``."""
+
+    def test_the_configured_file_is_compared_and_with_merge_written(
+        self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: Said
+    ) -> None:
+        file = tmp_path / "collection_tasks.yaml"
+        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS", str(file))
+        shop = sandbox.control.add_task(lots=[30], name="Shop")["task_id"]
+        sandbox.control.add_task(name="Never ran")
+        text = f"- id: gone\n  name: Gone\n- id: {shop}\n  name: Before\n"
+        file.write_text(text)
+
+        found = execute(WebCollectDiscoverOperator(task_id="discover"))
+        assert found["gone"] == [{"id": "gone", "name": "Gone"}]
+        assert found["renamed"] == [{"id": shop, "name": "Before", "service_name": "Shop"}]
+        ran = [task for task in sandbox.control.tasks() if task["runs"] and task["owner"] == demo.USERNAME]
+        new = [{"id": task["task_id"], "name": task["name"]} for task in ran if task["task_id"] != shop]
+        assert found["new"] == sorted(new, key=lambda task: str(task["name"]).casefold())
+        assert f"renamed: Before ({shop}), which the service calls 'Shop'" in said()
+        assert file.read_text() == text
+
+        run = run_tasks(lambda: WebCollectDiscoverOperator(task_id="discover", merge=True))
+        assert run.xcoms["discover"] == found
+        assert {task.name for task in read_collection_tasks(file).tasks} >= {"Gone", "Before"}
+        merged = execute(WebCollectDiscoverOperator(task_id="discover", collection_tasks=str(file)))
+        assert merged == {**found, "new": []}
+
+    @pytest.mark.parametrize("path", [None, "collection_tasks.yaml"])
+    def test_a_file_that_processes_would_look_for_in_different_places_is_refused(
+        self, path: str | None
+    ) -> None:
+        with pytest.raises(InvalidArgument, match=r"`collection_tasks` is .* must be an absolute path"):
+            WebCollectDiscoverOperator(task_id="discover", collection_tasks=path)
+
+    def test_a_file_that_is_wrong_fails_without_retries_and_before_anything_is_sent(
+        self, sandbox: Sandbox, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "collection_tasks.yaml"
+        file.write_text("- id: a\n")
+        with pytest.raises(AirflowFailException, match="line 1, name` is None"):
+            execute(WebCollectDiscoverOperator(task_id="discover", collection_tasks=str(file)))
+        assert sandbox.control.requests(PATH) == []

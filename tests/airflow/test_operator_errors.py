@@ -52,6 +52,7 @@ def right_arguments(task: Task) -> dict[str, dict[str, Any]]:
         "refresh_token": {},
         "query_analytics": days,
         "metrics_check": days,
+        "discover": {"collection_tasks": "/collection_tasks.yaml"},
         "replace_urls": {**one, "urls": ["https://shop.example/1"]},
         "update_loop_items": {**one, **loop, "loop_items": ["y"]},
         "update_task_parameters": {**one, "loop_items": [{**loop, "loop_items": ["x"], "is_append": True}]},
@@ -76,7 +77,7 @@ def make(name: str, task: Task, **arguments: Any) -> Any:
 #: A task that there need not be.
 TASK: Task = {"task_id": "t", "actions": [{"action_id": "a-step"}]}
 #: Those whose calls differ from the others': starts look first, and a renewal is none of an operation.
-OTHERS = {"refresh_token", "metrics_check", "start_subtasks"}
+OTHERS = {"refresh_token", "metrics_check", "discover", "start_subtasks"}
 NAMES = [name for name in right_arguments(TASK) if name not in OTHERS]
 PATHS = {endpoint.name: endpoint.path for endpoint in ENDPOINTS}
 ERRORS = {endpoint.name: endpoint.errors for endpoint in ENDPOINTS}
@@ -250,6 +251,7 @@ _WRONG: dict[str, list[dict[str, Any]]] = {
             {"on_violation": "cry", "max_cost": 1},
         ),
     ],
+    "discover": [{"collection_tasks": "in/this/folder.yaml"}, {"merge": "yes"}],
     "refresh_token": [{"renew_after": share} for share in (-0.1, 1.5, "0.5")],
 }
 #: Each operator with arguments of which one is wrong, and the name of that one.
