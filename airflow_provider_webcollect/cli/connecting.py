@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from airflow_provider_webcollect.cli.output import log_to_stderr
+from airflow_provider_webcollect.cli.output import log_to_stderr, tell
 from airflow_provider_webcollect.hooks.connection import WebCollectConnection, read_connection
 from airflow_provider_webcollect.hooks.connection_fields import FIELDS
 from airflow_provider_webcollect.landing.errors import ExtraMissing
 from airflow_provider_webcollect.landing.options import check_location, connection_of, locate
 from airflow_provider_webcollect.landing.tables import is_iceberg_name, is_iceberg_table
+from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.call import ClientContext, make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
@@ -26,7 +27,9 @@ from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.tokens import FileTokenStore, TokenStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from airflow_provider_webcollect.collection_tasks import CollectionTasks
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -35,6 +38,11 @@ PREFIX = "WEBCOLLECT_"
 #: Where :func:`connect` keeps, in a context's ``meta``, what the fields of the connection are called, by the
 #: names that errors have for them; and, without Airflow, what is the connection that errors speak of.
 FIELD_NAMES, HINT = "webcollect.field_names", "webcollect.hint"
+#: The environment variable that names the file of collection tasks; without it, it is that of Airflow.
+TASKS_FILE = f"{PREFIX}COLLECTION_TASKS"
+#: Where :func:`resolve_tasks` keeps, in a context's ``meta``, the names that were typed, by id; and what
+#: is said of a text that is no UUID, for lack of a file, if the service does not know it.
+TYPED, NO_NAME = "webcollect.typed", "webcollect.no_name"
 DEFAULT_CONN_ID = "webcollect_default"
 #: Seconds after which a command that a person waits for gives up on a service that cannot be reached.
 PATIENCE = 2.0
@@ -69,15 +77,78 @@ def connection_options(command: F) -> F:
         envvar=f"{PREFIX}URL",
         show_envvar=True,
         metavar="URL",
+        is_eager=True,  # both are known before a name is looked up
         help=f"The service's base URL, to go without Airflow. Credentials are environment variables, such as "
         f"{PREFIX}USERNAME and {PREFIX}PASSWORD.",
     )
     conn_id = click.option(
         "--conn-id",
         metavar="ID",
+        is_eager=True,
         help=f"The Airflow connection; {DEFAULT_CONN_ID} if there is no --url either.",
     )
     return conn_id(url(command))
+
+
+def collection_tasks() -> CollectionTasks | None:
+    """Return what the file of collection tasks has; None if the command has none.
+
+    :raises InvalidArgument: if the file is wrong.
+    :raises ExtraMissing: if it is that of Airflow, which is not installed.
+    :raises ConnectionIncomplete: likewise, if Airflow cannot start.
+    """
+    from airflow_provider_webcollect.collection_tasks import OPTION, configured, read_collection_tasks
+
+    context = click.get_current_context()
+    if path := os.environ.get(TASKS_FILE):
+        context.meta.setdefault(FIELD_NAMES, {})[OPTION] = f"the environment variable {TASKS_FILE}"
+        return read_collection_tasks(path)
+    if context.params.get("url") is not None and context.params.get("conn_id") is None:
+        return None
+    use_airflow()
+    return configured()
+
+
+def resolve_tasks(context: click.Context, parameter: click.Parameter, keys: str | Sequence[str]) -> Any:
+    """Return the id, or each id once, of tasks that are given by it or by a name in the file.
+
+    It is the callback of all arguments and options that name tasks.
+
+    :raises InvalidArgument: if a text is empty, or there is a file which does not have it, and it is no UUID.
+    """
+    from airflow_provider_webcollect.collection_tasks import is_id
+
+    argument, ids = str(parameter.name), []
+    for key in [keys] if isinstance(keys, str) else keys:
+        task_id = validation.text(argument, key)
+        if not is_id(task_id):
+            if tasks := collection_tasks():
+                task = tasks.get(argument, task_id)
+                task_id = task.id
+                context.meta.setdefault(TYPED, {})[task_id] = task.name
+            else:
+                context.meta[NO_NAME] = (
+                    f"No file of collection tasks is set, which may have the name {task_id!r}: set "
+                    f"{TASKS_FILE}, or with Airflow [webcollect] collection_tasks."
+                )
+        ids.append(task_id)
+    return ids[0] if isinstance(keys, str) else [*dict.fromkeys(ids)]
+
+
+def called(task_id: str) -> str:
+    """Return a task's id, after its name if that was typed."""
+    name = click.get_current_context().meta.get(TYPED, {}).get(task_id)
+    return f"{name} ({task_id})" if name else task_id
+
+
+def task_names(ids: Iterable[str]) -> dict[str, str]:
+    """Return the names that the file has for tasks, by id; what is wrong with it is only said."""
+    try:
+        tasks = collection_tasks()
+    except InvalidArgument as error:
+        tell(f"No names of the file of collection tasks are shown: {error}")
+        return {}
+    return {each: task.name for each in ids if tasks and (task := tasks.find(each))}
 
 
 #: The option ``--storage-conn-id``, which is an argument of :func:`storage_location`.

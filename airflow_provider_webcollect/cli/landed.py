@@ -17,6 +17,7 @@ from airflow_provider_webcollect.cli.connecting import (
     at_landing,
     connect,
     connection_options,
+    resolve_tasks,
     shown_place,
     storage_location,
     storage_option,
@@ -54,7 +55,6 @@ from airflow_provider_webcollect.landing.tables import (
     is_iceberg_table,
     landing_folder,
 )
-from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import InvalidArgument, Stopped
 from airflow_provider_webcollect.service.pauses import Stop, first_done, in_background
@@ -96,7 +96,7 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
 
 
 @click.command()
-@click.argument("task_id", metavar="TASK")
+@click.argument("task_id", metavar="TASK", callback=resolve_tasks)
 @click.argument("path", metavar="DESTINATION")
 @click.option("--lotno", metavar="BATCH", help="Only this batch; else the whole history.")
 @click.option(
@@ -227,7 +227,7 @@ def _job(
         def on_late_rows_wait(self, seconds: float) -> None:
             tell(f"Waiting {seconds:.0f} s for late rows (--late-rows-delay)")
 
-    source = Source(collection_task_id=validation.text("task_id", task_id), lotno=lotno or None)
+    source = Source(collection_task_id=task_id, lotno=lotno or None)
     options["mode"] = options["mode"] or default_mode(source.lotno)
     folder = (
         landing_at(location)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from airflow_provider_webcollect import __version__
-from airflow_provider_webcollect.cli.connecting import FIELD_NAMES, HINT
+from airflow_provider_webcollect.cli.connecting import FIELD_NAMES, HINT, NO_NAME
 from airflow_provider_webcollect.cli.landed import land, landing
 from airflow_provider_webcollect.cli.output import INTERRUPTED, tell
 from airflow_provider_webcollect.cli.steering import app, group, subtasks, task
@@ -24,6 +24,7 @@ from airflow_provider_webcollect.landing.errors import (
 )
 from airflow_provider_webcollect.service.errors import (
     InvalidArgument,
+    NotFound,
     WebCollectError,
     unknown_outcome,
 )
@@ -58,7 +59,10 @@ NO, WRONG_USAGE, REFUSED, FAILED = 1, 2, 3, 4
 @click.version_option(__version__, prog_name="webcollect")
 @click.option("-v", "--verbose", is_flag=True, help="Also log what is waited for and repeated.")
 def webcollect(verbose: bool) -> None:
-    """See, steer, read and land what a web data collection service collects."""
+    """See, steer, read and land what a web data collection service collects.
+
+    TASK is a task's id, or its name in the file of collection tasks.
+    """
     logging.basicConfig(format="%(message)s")
     logging.getLogger("airflow_provider_webcollect").setLevel(logging.INFO if verbose else logging.WARNING)
 
@@ -116,7 +120,11 @@ def _run(arguments: list[str]) -> int:
         tell(f"Error: {_said(error, context, _called(arguments))}")
         if HINT in context.meta and isinstance(error, WebCollectError) and "the connection" in str(error):
             tell(context.meta[HINT])
+        if NO_NAME in context.meta and isinstance(error, NotFound):
+            tell(context.meta[NO_NAME])
         return found
+    if NO_NAME in context.meta and code == NO:
+        tell(context.meta[NO_NAME])
     return code if isinstance(code, int) else 0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
-from airflow_provider_webcollect.cli.connecting import connect, connection_options
+from airflow_provider_webcollect.cli.connecting import called, connect, connection_options, resolve_tasks
 from airflow_provider_webcollect.cli.output import as_json, ask, output_option, show, tell
 from airflow_provider_webcollect.landing.commits import counted
 from airflow_provider_webcollect.service import endpoints, validation
@@ -69,6 +69,10 @@ def _ids(context: click.Context, parameter: click.Parameter, values: Sequence[st
     return validation.texts(str(parameter.name), ids, may_be_empty=not parameter.required)
 
 
+def _task_ids(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> Any:
+    return resolve_tasks(context, parameter, _ids(context, parameter, values))
+
+
 def _values(context: click.Context, parameter: click.Parameter, file: BinaryIO | None) -> list[str]:
     """Return the lines of a file."""
     if file is None:
@@ -92,8 +96,8 @@ def _properties(
     return pairs
 
 
-_tasks_argument = click.argument("task_ids", metavar="TASK...", nargs=-1, required=True, callback=_ids)
-_task_argument = click.argument("task_id", metavar="TASK")
+_tasks_argument = click.argument("task_ids", metavar="TASK...", nargs=-1, required=True, callback=_task_ids)
+_task_argument = click.argument("task_id", metavar="TASK", callback=resolve_tasks)
 _action_argument = click.argument("action_id", metavar="ACTION")
 _yes_option = click.option("--yes", is_flag=True, help="Do not ask on the terminal.")
 
@@ -266,7 +270,7 @@ def move(task_id: str, group_id: int, output: str, **sending: Any) -> int:
 @_sending_options
 def delete(task_ids: list[str], output: str, **sending: Any) -> None:
     """Delete tasks, after a question."""
-    _send(endpoints.delete_tasks(task_ids), output, _deletion(task_ids, "task"), **sending)
+    _send(endpoints.delete_tasks(task_ids), output, _deletion([*map(called, task_ids)], "task"), **sending)
     show([{"task": task_id} for task_id in task_ids], output, whole=True)
 
 
@@ -302,7 +306,7 @@ def actions(task_ids: list[str], action_types: tuple[str, ...], output: str, **w
     known = {task_id.lower() for task_id in found}
     unknown = [task_id for task_id in task_ids if task_id.lower() not in known]
     if unknown:
-        tell(f"The service does not know {', '.join(unknown)}.")
+        tell(f"The service does not know {', '.join(map(called, unknown))}.")
     return int(bool(unknown))
 
 
@@ -410,7 +414,7 @@ def replace_urls(task_id: str, file: str, output: str, **sending: Any) -> None:
     from airflow_provider_webcollect.service.url_file import url_file
 
     urls = url_file(io.BytesIO(sys.stdin.buffer.read()) if file == "-" else file)
-    question = f"Overwrite all URLs of task {task_id} with {urls.count:,}?"
+    question = f"Overwrite all URLs of task {called(task_id)} with {urls.count:,}?"
     _send(endpoints.replace_urls(task_id, urls), output, question, **sending)
     show([{"task": task_id, "urls": urls.count}], output)
 
@@ -436,7 +440,6 @@ def start(task_id: str, subtask_ids: list[str], dry_run: bool, output: str, **wh
 
     Exit code 1: there are no sub-tasks.
     """
-    validation.text("task_id", task_id)
     access = connect(**where)
     is_blind = access.connection.credentials.key_only
     if is_blind and not subtask_ids:
@@ -466,7 +469,7 @@ def mark_exported(task_id: str, output: str, **sending: Any) -> None:
 
     Whatever the task has collected then counts as exported, whether it was read or not.
     """
-    question = f"Count all that task {task_id} has collected as exported?"
+    question = f"Count all that task {called(task_id)} has collected as exported?"
     _send(endpoints.mark_exported(task_id), output, question, **sending)
     show([{"task": task_id}], output)
 

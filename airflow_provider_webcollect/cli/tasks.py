@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from airflow_provider_webcollect.cli.connecting import connect, connection_options
+from airflow_provider_webcollect.cli.connecting import (
+    called,
+    connect,
+    connection_options,
+    resolve_tasks,
+    task_names,
+)
 from airflow_provider_webcollect.cli.output import interrupt_put_off, output_option, show, tell, write
 from airflow_provider_webcollect.landing.commits import counted
 from airflow_provider_webcollect.service.client import Client
@@ -53,10 +59,10 @@ METRICS = ("collected", "rows_without_duplicates", "runs", "succeeded", "seconds
 
 
 @click.command(no_args_is_help=False)
-@click.argument("task_ids", metavar="[TASK]...", nargs=-1)
+@click.argument("task_ids", metavar="[TASK]...", nargs=-1, callback=resolve_tasks)
 @connection_options
 @output_option
-def status(task_ids: tuple[str, ...], output: str, **where: Any) -> int:
+def status(task_ids: list[str], output: str, **where: Any) -> int:
     """Show the state of tasks.
 
     What was collected (duplicates count), start, end and sub-tasks are those of the latest run. Without ids:
@@ -67,14 +73,26 @@ def status(task_ids: tuple[str, ...], output: str, **where: Any) -> int:
     access = connect(**where)
     with access.client() as client:
         names = {} if task_ids else _recent_tasks(client)
-        ids = list(dict.fromkeys(task_ids or names))
+        ids = task_ids or [*names]
         found = all_task_statuses(client, ids, access.connection.status_batch_size)
     rows = [status_row(task_id, found.get(task_id), names.get(task_id)) for task_id in ids]
     if found or not task_ids or output != "table":
-        show(rows, output, STATUS)
-    if unknown := [task_id for task_id in dict.fromkeys(task_ids) if task_id not in found]:
-        tell(f"The service does not know {', '.join(unknown)}.")
+        _show_tasks(rows, output, STATUS)
+    if unknown := [task_id for task_id in task_ids if task_id not in found]:
+        tell(f"The service does not know {', '.join(map(called, unknown))}.")
     return int(bool(unknown))
+
+
+def _show_tasks(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str]) -> None:
+    """Show rows of tasks, with the names that the file has, else with those of the service.
+
+    Where the file names all of them, whose names commands then take, a narrow table leaves out the ids.
+    """
+    names = task_names(row["task"] for row in rows)
+    if output == "table" and all(row["task"] in names for row in rows):
+        others = [each for each in columns if each not in {"task", "name"}]
+        columns = ["name", *others[:2], "task", *others[2:]]
+    show([{**row, "name": names.get(row["task"], row["name"])} for row in rows], output, columns)
 
 
 def status_row(task_id: str, status: TaskStatus | None, name: str | None = None) -> dict[str, Any]:
@@ -109,7 +127,14 @@ def capacity(output: str, **where: Any) -> None:
 @click.option("--from", "start", metavar="DATE", help="The first day; by default 30 days ago.")
 @click.option("--to", "end", metavar="DATE", help="The last day; by default today.")
 @click.option("--by", type=click.Choice(["day", "week", "month"]), help="A row for each; else one per task.")
-@click.option("--task", "task_ids", metavar="TASK", multiple=True, help="Only this task; may be repeated.")
+@click.option(
+    "--task",
+    "task_ids",
+    metavar="TASK",
+    multiple=True,
+    callback=resolve_tasks,
+    help="Only this task; may be repeated.",
+)
 @click.option(
     "--member",
     "member_names",
@@ -130,7 +155,7 @@ def analytics(
     start: str | None,
     end: str | None,
     by: str | None,
-    task_ids: tuple[str, ...],
+    task_ids: list[str],
     member_names: tuple[str, ...],
     collection_method: str,
     output: str,
@@ -158,12 +183,12 @@ def analytics(
             {by: row.day_key, **_sum([row]), "user": row.user_id, "method": row.collection_method}
             for row in rows
         ]
-        show(parts, output, (by, "task", "name", "user", "method", *METRICS))
+        _show_tasks(parts, output, (by, "task", "name", "user", "method", *METRICS))
         return
     grouped = defaultdict(list)
     for row in rows:
         grouped[row.task_id].append(row)
-    show([_sum(group) for group in grouped.values()], output, ("task", "name", *METRICS))
+    _show_tasks([_sum(group) for group in grouped.values()], output, ("task", "name", *METRICS))
 
 
 def _sum(rows: Sequence[AnalyticsRow]) -> dict[str, Any]:
@@ -204,12 +229,12 @@ MISSING_TIMEOUT = 60.0
 
 
 @click.command()
-@click.argument("task_ids", metavar="TASK...", nargs=-1, required=True)
+@click.argument("task_ids", metavar="TASK...", nargs=-1, required=True, callback=resolve_tasks)
 @click.option("--next", "is_next", is_flag=True, help="Follow the run after the one that is shown now.")
 @click.option("--every", type=click.FloatRange(min=1), default=5.0, help="Seconds between two queries.")
 @connection_options
 @output_option
-def follow(task_ids: tuple[str, ...], is_next: bool, every: float, output: str, **where: Any) -> int:
+def follow(task_ids: list[str], is_next: bool, every: float, output: str, **where: Any) -> int:
     """Follow runs until they end, and show their last state.
 
     Each change is a line on standard error: the state, the sub-tasks that have ended, the rows (duplicates
@@ -219,46 +244,48 @@ def follow(task_ids: tuple[str, ...], is_next: bool, every: float, output: str, 
     Exit code 1: a run was stopped, or a task is not known, or not started, for a minute; the reason is said.
     """
     access = connect(**where)
-    ids = list(dict.fromkeys(task_ids))
+    names = {task_id: task_id for task_id in task_ids} | task_names(task_ids)
     seen: dict[str, TaskStatus] = {}
     ends: dict[str, Ended] = {}
     lines: dict[str, str] = {}
     with Client(access.context) as client:
         waits: dict[str, Wait] = {}
-        while left := [task_id for task_id in ids if task_id not in ends]:
+        while left := [task_id for task_id in task_ids if task_id not in ends]:
             with _errors_that_may_pass():
                 client.reach()
                 found = all_task_statuses(client, left, access.connection.status_batch_size)
                 seen |= found
-                waits = waits or _waits(ids, found, is_next)
+                waits = waits or _waits(task_ids, found, is_next)
                 for task_id in left:
                     status = found.get(task_id)
                     if ended := waits[task_id].judge({task_id: status}):
                         ends[task_id] = ended
-                    line = _no_run_yet(task_id, status, is_next) or _line(client, task_id, seen[task_id])
+                    line = _no_run_yet(names[task_id], status, is_next) or _line(
+                        client, task_id, names[task_id], seen[task_id]
+                    )
                     if lines.get(task_id) != line:
                         lines[task_id] = line
                         tell(line)
-            if len(ends) < len(ids):
+            if len(ends) < len(task_ids):
                 time.sleep(every)
     if seen or output != "table":
-        show([status_row(task_id, seen.get(task_id)) for task_id in ids], output, STATUS)
+        _show_tasks([status_row(task_id, seen.get(task_id)) for task_id in task_ids], output, STATUS)
     failed = {task_id: ended for task_id, ended in ends.items() if ended.outcome is not Outcome.DONE}
     for task_id, ended in failed.items():
         why = f"no run within {MISSING_TIMEOUT:.0f} s; is its id right?"
         if any(record["status"] == TaskState.STOPPED for record in ended.records or ()):
             why = "its run was stopped"
-        tell(f"Task {task_id}: {why}")
+        tell(f"Task {names[task_id]}: {why}")
     return int(bool(failed))
 
 
-def _no_run_yet(task_id: str, status: TaskStatus | None, is_next: bool) -> str | None:
+def _no_run_yet(name: str, status: TaskStatus | None, is_next: bool) -> str | None:
     """Return what is waited for before a task has a run; None if it has one."""
     until = "--next waits until it does" if is_next else f"waiting {MISSING_TIMEOUT:.0f} s for that"
     if status is None:
-        return f"The service does not show task {task_id} yet; {until}."
+        return f"The service does not show task {name} yet; {until}."
     if status.status == TaskState.UNEXECUTED:
-        return f"Task {task_id} has never run yet; {until}."
+        return f"Task {name} has never run yet; {until}."
     return None
 
 
@@ -288,17 +315,17 @@ def _errors_that_may_pass() -> Iterator[None]:
         tell(f"Trying again: {error}")
 
 
-def _line(client: Client, task_id: str, status: TaskStatus) -> str:
+def _line(client: Client, task_id: str, name: str, status: TaskStatus) -> str:
     """Return what is said of a run: its state, the sub-tasks that have ended, and its rows."""
     subtasks: list[SubTask] = SUBTASKS.ask(client, [task_id]).get(task_id, [])
     done = len(subtasks) - len(active_subtask_ids(subtasks))
     rows = status.current_total_extract_count or 0
     counts = f"{done}/{counted(len(subtasks), 'sub-task')}, {rows:,} collected"
-    return f"{task_id} {status.status}, {counts}"
+    return f"{name} {status.status}, {counts}"
 
 
 @click.command()
-@click.argument("task_id", metavar="TASK")
+@click.argument("task_id", metavar="TASK", callback=resolve_tasks)
 @click.option("--lotno", metavar="BATCH", help="Only this batch; else the whole history.")
 @click.option("-n", "--rows", type=click.IntRange(min=1), help="The most rows to write; by default all.")
 @click.option(

@@ -104,12 +104,14 @@ class Started:
             self._keyboard = -1
 
 
-def on_terminal(*arguments: object) -> tuple[int, str]:
+def on_terminal(*arguments: object, columns: int = 120) -> tuple[int, str]:
     """Run a command whose output and errors are both a terminal's; return its exit code and what is shown."""
     keyboard, screen = pty.openpty()
-    termios.tcsetwinsize(screen, (30, 120))
+    termios.tcsetwinsize(screen, (30, columns))
     command = [WEBCOLLECT, *map(str, arguments)]
-    process = subprocess.Popen(command, stdin=screen, stdout=screen, stderr=screen)
+    # the variables that Python knows: readline, where something has imported it, adds COLUMNS behind its back
+    environment = dict(os.environ)
+    process = subprocess.Popen(command, stdin=screen, stdout=screen, stderr=screen, env=environment)
     os.close(screen)
     pieces = []
     # a terminal whose program has ended gives EIO

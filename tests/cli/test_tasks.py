@@ -64,7 +64,7 @@ def test_a_task_that_the_service_does_not_know_is_shown_with_its_id_alone_and_th
     known = sandbox.control.add_task(lots=[30])["task_id"]
     ended = run("status", "unknown", known, "-o", "json")
     assert ended.code == 1
-    assert ended.err == "The service does not know unknown.\n"
+    assert ended.err.startswith("The service does not know unknown.\n")
     unknown, other = ended.json
     assert {name: value for name, value in unknown.items() if value is not None} == {"task": "unknown"}
     assert (other["task"], other["status"]) == (known, "Finished")

@@ -1,0 +1,243 @@
+"""Names of the file of collection tasks, taken and shown where commands take and show ids."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import Sandbox
+from tests.airflow.conftest import airflow_database, airflow_home  # noqa: F401  # fixtures
+from tests.cli.conftest import Run, Show
+from tests.cli.processes import on_terminal
+from tests.cli.test_imports import imported_by
+
+pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.usefixtures("connected")]
+
+NAME = "Prices of shops"
+VARIABLE = "WEBCOLLECT_COLLECTION_TASKS"
+
+
+@pytest.fixture
+def other(sandbox: Sandbox) -> str:
+    """A task that runs, and is in the file as `News`."""
+    return str(sandbox.control.add_task(state="Extracting", subtasks=2)["task_id"])
+
+
+@pytest.fixture
+def path(tmp_path: Path, task: str, other: str) -> Path:
+    """The file, which no variable names yet."""
+    path = tmp_path / "collection_tasks.yaml"
+    path.write_text(f"- id: {task}\n  name: {NAME}\n- id: {other}\n  name: News\n")
+    return path
+
+
+@pytest.fixture
+def file(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of all commands."""
+    monkeypatch.setenv(VARIABLE, str(path))
+    return path
+
+
+@pytest.mark.usefixtures("file")
+class TestTaken:
+    @pytest.mark.parametrize("typed", [NAME, " prices OF shops "])
+    def test_a_name_in_any_letter_case_stands_for_the_id(self, show: Show, task: str, typed: str) -> None:
+        [row] = show("status", typed)
+        assert (row["task"], row["name"], row["status"]) == (task, NAME, "Finished")
+
+    def test_rows_are_read_and_landed_by_name(
+        self, run: Run, sandbox: Sandbox, task: str, folder: Path
+    ) -> None:
+        assert run("read", NAME).lines == sandbox.control.true_rows(task)
+        assert run("land", NAME, folder).code == 0
+        assert run("landing", "verify", folder, "-o", "json").json[0]["source"] == f"task {task}"
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "copy TASK --dry-run",
+            "move TASK --group 2 --dry-run",
+            "delete TASK --dry-run",
+            "actions TASK",
+            "set-loop TASK step --type TextList --item x --dry-run",
+            "set-params TASK step TextToSet=x --dry-run",
+            "start TASK --dry-run",
+            "mark-exported TASK --dry-run",
+        ],
+    )
+    def test_a_command_that_steers_does_the_same_for_name_and_id(
+        self, run: Run, task: str, command: str
+    ) -> None:
+        by_id, by_name = (
+            run("task", *(each if word == "TASK" else word for word in command.split()), "-o", "json")
+            for each in (task, NAME)
+        )
+        assert by_id.code == 0
+        assert task in by_id.out
+        assert by_name == by_id
+
+    def test_an_option_takes_it_too(self, run: Run, task: str) -> None:
+        found = run("analytics", "--task", NAME, "-o", "json").json
+        assert [(row["task"], row["name"]) for row in found] == [(task, NAME)]
+
+    def test_a_task_that_is_given_twice_is_one(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, task: str, other: str
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{NAME}\nnews\n{task}\n".encode())))
+        for command in (["subtasks", "-"], ["status", NAME, "news", task]):
+            rows = run(*command, "-o", "json").json
+            assert list(dict.fromkeys(row["task"] for row in rows)) == [task, other]
+            assert len(rows) == (2 if command[0] == "status" else 6)
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            *(["status", "Price of shop"], ["follow", "Price of shop"], ["read", "Price of shop"]),
+            *(["subtasks", NAME, "Price of shop"], ["task", "start", "Price of shop"]),
+            ["analytics", "--task", "Price of shop"],
+        ],
+        ids=" ".join,
+    )
+    def test_an_unknown_name_is_a_wrong_argument_with_the_nearest_names(
+        self, run: Run, sandbox: Sandbox, path: Path, command: list[str]
+    ) -> None:
+        argument = "--task" if command[0] == "analytics" else "TASK"
+        run(*command).refused(
+            2,
+            f"Error: {argument} is 'Price of shop'; no collection task in {path} has this name or id; ",
+            f"the nearest: {NAME!r}",
+        )
+        assert sandbox.control.requests() == []
+
+    def test_a_uuid_that_is_not_in_the_file_goes_to_the_service(self, run: Run, sandbox: Sandbox) -> None:
+        task = sandbox.control.add_task(lots=[1])["task_id"]
+        assert run("status", task, "-o", "json").json[0]["status"] == "Finished"
+        unknown = "0" * 8 + "-0000-4000-8000-" + "0" * 12
+        ended = run("status", unknown)
+        assert (ended.code, ended.err) == (1, f"The service does not know {unknown}.\n")
+
+    def test_airflow_is_not_imported_for_it(self, tmp_path: Path, folder: Path) -> None:
+        commands = [["status", NAME], ["status"], ["analytics", "--task", NAME], ["land", NAME, str(folder)]]
+        assert "airflow" not in imported_by(tmp_path, *commands)
+
+
+class TestWhichFile:
+    @pytest.fixture
+    def through_airflow(self, connected: None, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Airflow's usual connection leads to the sandbox, and no address does."""
+        monkeypatch.delenv("WEBCOLLECT_URL")
+        extra = {"access_token": sandbox.access_token}
+        connection = {"conn_type": "webcollect", "host": sandbox.url, "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT", json.dumps(connection))
+
+    @pytest.mark.usefixtures("airflow_database", "through_airflow")
+    def test_through_airflow_it_is_that_of_the_deployment(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, path: Path, task: str
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS", str(path))
+        [row] = run("status", NAME, "-o", "json").json
+        assert (row["task"], row["name"]) == (task, NAME)
+
+    @pytest.mark.usefixtures("airflow_database", "through_airflow", "file")
+    def test_the_variable_goes_before_that_of_the_deployment(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, task: str
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS", "/nowhere.yaml")
+        assert run("status", NAME, "-o", "json").json[0]["task"] == task
+
+    @pytest.mark.usefixtures("airflow_database", "through_airflow")
+    def test_with_an_address_the_deployment_s_is_not_read(
+        self, run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, path: Path
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS", str(path))
+        monkeypatch.setenv("WEBCOLLECT_ACCESS_TOKEN", sandbox.access_token)
+        assert run("status", NAME, "--url", sandbox.url).code == 1
+        monkeypatch.setenv("WEBCOLLECT_URL", sandbox.url)
+        assert run("status", NAME).code == 1
+        assert run("status", NAME, "--conn-id", "webcollect_default").code == 0
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            *(["status", NAME], ["task", "actions", NAME], ["task", "copy", NAME]),
+            *(["read", NAME], ["task", "start", NAME]),
+        ],
+        ids=" ".join,
+    )
+    def test_without_any_what_the_service_does_not_know_is_followed_by_a_hint_at_it(
+        self, run: Run, command: list[str]
+    ) -> None:
+        ended = run(*command)
+        assert ended.code in {1, 3}
+        assert ended.err.splitlines()[-1] == (
+            f"No file of collection tasks is set, which may have the name {NAME!r}: set {VARIABLE}, or with "
+            "Airflow [webcollect] collection_tasks."
+        )
+
+    def test_what_is_wrong_with_it_fails_what_needs_a_name_and_nothing_else(
+        self, run: Run, file: Path, task: str
+    ) -> None:
+        file.write_text(f"- id: {task}\n  title: {NAME}\n")
+        run("status", NAME).refused(2, f"`{file}, line 2, title` is {NAME!r}; it is no key")
+        ended = run("status", task, "-o", "json")
+        assert (ended.code, ended.json[0]["name"]) == (0, None)
+        assert ended.err.startswith(
+            f"No names of the file of collection tasks are shown: `{file}, line 2, title`"
+        )
+
+    def test_one_that_is_not_there_is_said_by_its_variable(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(VARIABLE, "nowhere.yaml")
+        run("read", NAME).refused(
+            2, f"the environment variable {VARIABLE} is 'nowhere.yaml'; it cannot be read"
+        )
+
+
+@pytest.mark.usefixtures("file")
+class TestShown:
+    def test_the_names_of_the_file_go_before_those_of_the_service(
+        self, run: Run, sandbox: Sandbox, task: str
+    ) -> None:
+        unnamed = sandbox.control.add_task(lots=[5], name="Called so by the service")["task_id"]
+        for command in (["status"], ["analytics"]):
+            names = {row["task"]: row["name"] for row in run(*command, "-o", "json").json}
+            assert (names[task], names[unnamed]) == (NAME, "Called so by the service")
+
+    def test_a_task_that_is_given_by_its_id_has_its_name_too(self, show: Show, task: str) -> None:
+        assert [row["name"] for row in show("status", task)] == [NAME]
+
+    def test_runs_are_followed_by_name(self, run: Run, task: str) -> None:
+        ended = run("follow", task, "-o", "json")
+        assert f"{NAME} Finished, 4/4 sub-tasks" in ended.err
+        assert [row["name"] for row in ended.json] == [NAME]
+
+    def test_a_table_that_is_too_narrow_keeps_the_names_and_leaves_out_the_ids(
+        self, sandbox: Sandbox, task: str, other: str
+    ) -> None:
+        code, shown = on_terminal("status", task, "news", columns=60)
+        head, first, second, left_out = shown.splitlines()
+        assert code == 0
+        assert "collected" in head
+        assert first.startswith(f"{NAME}  ")
+        assert second.startswith("News  ")
+        assert task not in shown
+        assert left_out.startswith("Left out in 60 columns: task, ")
+        wide = on_terminal("status", task, "news", columns=100)[1]
+        assert task in wide
+        assert NAME in wide
+
+    def test_it_keeps_the_ids_where_the_file_does_not_name_all(self, sandbox: Sandbox, task: str) -> None:
+        unnamed = sandbox.control.add_task(lots=[5])["task_id"]
+        shown = on_terminal("status", task, unnamed, columns=60)[1]
+        assert task in shown
+        assert unnamed in shown
+
+    def test_a_question_has_name_and_id(self, run: Run, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
+        asked: list[str] = []
+        monkeypatch.setattr("airflow_provider_webcollect.cli.steering.ask", asked.append)
+        run("task", "delete", NAME)
+        assert asked == [f"Delete 1 task ({NAME} ({task}))?"]
