@@ -155,12 +155,17 @@ def described(task_id: str) -> str:
 
 def described_tasks(task_ids: Iterable[str]) -> dict[str, str]:
     """Return what a log calls those of the tasks that have a name in the configured file, by id."""
-    # what is wrong with the file fails nothing that goes without it
+    tasks = file_of_names()
+    named = {task_id: task for task_id in task_ids if tasks and (task := tasks.find(task_id))}
+    return {task_id: f"{task.name} ({task_id})" for task_id, task in named.items()}
+
+
+def file_of_names() -> CollectionTasks | None:
+    """Return what the configured file has, to show names; None if none is set, or the file is wrong."""
+    # which fails nothing that goes without it
     with contextlib.suppress(InvalidArgument):
-        if tasks := configured():
-            named = {task_id: task for task_id in task_ids if (task := tasks.find(task_id))}
-            return {task_id: f"{task.name} ({task_id})" for task_id, task in named.items()}
-    return {}
+        return configured()
+    return None
 
 
 def read_collection_tasks(path: str | Path) -> CollectionTasks:

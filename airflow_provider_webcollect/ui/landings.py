@@ -9,6 +9,7 @@ import functools
 import itertools
 import json
 import statistics
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +24,7 @@ from msgspec import UNSET, ValidationError, convert
 from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select, true
 
 from airflow_provider_webcollect.assets import LandingEvent
+from airflow_provider_webcollect.collection_tasks import file_of_names
 from airflow_provider_webcollect.landing.checks import CheckOutcome
 from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
@@ -197,7 +199,23 @@ def read_landings(
         "left_out": len(places) - len(shown),
         "counts": {"landings": len(series), **counts},
         "series": series,
+        "names": names_in_file(
+            (each["webcollect_conn_id"], [source["collection_task_id"] for source in each["sources"]])
+            for each in series
+        ),
     }
+
+
+def names_in_file(tasks: Iterable[tuple[str, Iterable[str]]]) -> dict[str, dict[str, str]]:
+    """Return the names of collection tasks in the file, by connection and id.
+
+    :param tasks: connections, each with ids; those that are not in the file are left out.
+    """
+    file = file_of_names()
+    names: dict[str, dict[str, str]] = defaultdict(dict)
+    for conn_id, ids in tasks:
+        names[conn_id] |= {each: task.name for each in ids if file and (task := file.find(each))}
+    return names
 
 
 def newest_landings(session: Session) -> Iterator[tuple[str, LandingEvent]]:

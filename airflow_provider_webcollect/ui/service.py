@@ -25,7 +25,7 @@ from airflow_provider_webcollect.service.errors import ServiceFailure, Transport
 from airflow_provider_webcollect.service.models import AnalyticsRow, TaskState, active_subtask_ids
 from airflow_provider_webcollect.service.pages import all_analytics
 from airflow_provider_webcollect.ui.activity import waited_for
-from airflow_provider_webcollect.ui.landings import newest_landings
+from airflow_provider_webcollect.ui.landings import names_in_file, newest_landings
 from airflow_provider_webcollect.waiting.conditions import SUBTASKS, all_task_statuses
 
 if TYPE_CHECKING:
@@ -173,12 +173,12 @@ class ServiceView:
             return [row for row in rows if dag_ids is None or row.task_id in ids]
 
         tasks, days = known["tasks"], known["days"]
+        latest = AnalyticsRow.names(shown(days.value or ()))
+        names = {task_id: name for task_id, name in latest.items() if name}
         return {
             "connection_id": self._conn_id,
             "sees_all": dag_ids is None,
-            "names": {
-                task_id: name for task_id, name in AnalyticsRow.names(shown(days.value or ())).items() if name
-            },
+            "names": names | names_in_file([(self._conn_id, {*ids, *names})])[self._conn_id],
             "token": known["token"].as_json(dict),
             "capacity": known["capacity"].as_json(dict),
             "tasks": tasks.as_json(

@@ -7,6 +7,7 @@ import itertools
 import threading
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -782,3 +783,87 @@ class TestService:
         events.add_event(landed(webcollect_conn_id="from_a_secrets_backend"))
         with create_session() as session:
             assert "from_a_secrets_backend" in known_connections(session)
+
+
+class TestNames:
+    """Names of the file of collection tasks."""
+
+    @pytest.fixture
+    def name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+        """Gives a collection task a name in the file."""
+        path = tmp_path / "collection_tasks.yaml"
+        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS", str(path))
+
+        def name(task_id: str, name: str) -> None:
+            with path.open("a") as file:
+                file.write(f"- id: {task_id}\n  name: {name}\n")
+
+        return name
+
+    @pytest.fixture
+    def view(self, hook: WebCollectHook) -> ServiceView:
+        hook.refresh_token()
+        return ServiceView("webcollect_default", patience=PATIENCE)
+
+    def test_landings_have_those_of_their_sources(
+        self, events: Events, name: Callable[[str, str], None]
+    ) -> None:
+        name("a", "Prices")
+        name("c", "not landed here")
+        events.add_event(several())
+        assert read({events.dag_id})["names"] == {"webcollect_default": {"a": "Prices"}}
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"collection_task_id": "prices"},
+            {"collection_task_ids": ["Prices", demo.TASK_ID]},
+            {"sources": [{"collection_task_id": "Prices"}]},
+        ],
+        ids=lambda arguments: next(iter(arguments)),
+    )
+    def test_a_task_that_an_author_has_named_is_that_of_the_id(
+        self, events: Events, name: Callable[[str, str], None], arguments: dict[str, Any]
+    ) -> None:
+        name(demo.TASK_ID, "Prices")
+        given = {**arguments, "webcollect_conn_id": "of_the_dag"}
+        events.add_run("at work", arguments=given, state="running", start_date=NOW)
+        events.add_run("failed", arguments=given, end_date=NOW)
+        with create_session() as session:
+            found = read_activity(session, {events.dag_id}, NOW)
+        for shown_task in (*found["running"], *found["failures"]):
+            assert shown_task["collection_task_ids"] == [demo.TASK_ID]
+        assert found["names"] == {"of_the_dag": {demo.TASK_ID: "Prices"}}
+
+    def test_the_service_is_asked_for_the_id_of_one_that_is_waited_for_by_name(
+        self, view: ServiceView, sandbox: Sandbox, events: Events, name: Callable[[str, str], None]
+    ) -> None:
+        task = str(uuid.uuid4())
+        sandbox.control.add_task(task, state="Extracting")
+        name(task, "Prices")
+        arguments = {"collection_task_id": "Prices", "webcollect_conn_id": "webcollect_default"}
+        events.add_run("run", arguments=arguments, state="deferred", start_date=NOW)
+        found = view.read(EVERYTHING)
+        assert shown(found)[task]["status"] == "Extracting"
+        assert "Prices" not in shown(found)
+
+    def test_they_go_before_those_of_the_service_for_the_tasks_that_a_person_may_see(
+        self, view: ServiceView, sandbox: Sandbox, events: Events, name: Callable[[str, str], None]
+    ) -> None:
+        own = sandbox.control.add_task(lots=[5], name="of the service")["task_id"]
+        name(own, "Prices")
+        name(demo.TASK_ID, "of another DAG")
+        for each, task in ((events, own), (Events(), demo.TASK_ID)):
+            each.add_event(landed(collection_task_id=task))
+        assert view.read({events.dag_id})["names"] == {own: "Prices"}
+        everything = view.read(EVERYTHING)["names"]
+        assert (everything[own], everything[demo.TASK_ID]) == ("Prices", "of another DAG")
+
+    def test_a_file_that_is_wrong_or_not_there_fails_nothing(
+        self, events: Events, name: Callable[[str, str], None]
+    ) -> None:
+        events.add_event(landed_a())
+        for _ in range(2):
+            found = read({events.dag_id})
+            assert (len(found["series"]), found["names"]) == (1, {"webcollect_default": {}})
+            name("a", "[not a name]")

@@ -593,6 +593,16 @@ class TestDetails:
         assert urlsplit(link).path == urlsplit(f"{url}/api/v2/auth/login").path
         assert parse_qs(urlsplit(link).query)["next"] == [urlsplit(f"{url}{PAGE}").path]
 
+    def test_names_that_come_with_landings_are_shown(self, page: Page, url: str) -> None:
+        def name_all(data: dict[str, Any]) -> None:
+            ids = {each["collection_task_id"] for series in data["series"] for each in series["sources"]}
+            data["names"] = {"webcollect_default": dict.fromkeys(ids, "Prices of shops")}
+
+        change(page, "landings", name_all)
+        change(page, "connections/webcollect_default", lambda data: data.update(names={}))
+        shown = show(page, url)
+        assert "Prices of shops" in series_of(shown, "jobs_daily").inner_text()
+
     def test_a_search_finds_names_and_asks_for_what_is_left_out(self, page: Page, url: str) -> None:
         change(page, "landings", lambda data: data.update(left_out=5))
         shown = show(page, url)

@@ -175,7 +175,7 @@ export function shortId(id) {
   return /^[0-9a-f]{8}-[0-9a-f-]{27}$/i.test(id) ? `${id.slice(0, 8)}…` : id;
 }
 
-/** Return how collection tasks are called: by the service, else `another`, else by a short id. */
+/** Return how collection tasks are called: by their file or the service, else `another`, else by a short id. */
 export function collectionName(ids, names, another = null) {
   if (ids.length > 1) return [another, counted(ids.length, "collection task")].filter(Boolean).join(" · ");
   return names?.[ids[0]] ?? another ?? (ids.length ? shortId(ids[0]) : UNKNOWN);
@@ -204,7 +204,7 @@ export function landingName(series, names) {
   return collectionName(sourceIds(series), names?.[series.webcollect_conn_id], assetName(series)) + batch;
 }
 
-/** Return the service's names, and for other collection tasks those of the assets that they alone land in. */
+/** Return the names of the file and of the service, and for other collection tasks those of the assets that they alone land in. */
 export function withAssets(names, series) {
   const all = {};
   const isUri = (each) => Number(!hasAssetName(each));

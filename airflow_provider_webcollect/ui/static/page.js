@@ -270,11 +270,13 @@ class WebCollectPage extends HTMLElement {
     this.readInto("landings", [this.landings], async (signal) => {
       const data = await read(new URL("landings", ROUTES), signal);
       if (!isStale(data, this.landingsData)) this.landingsData = data;
+      this.learn(data.names);
       return this.landingsData.read_at;
     });
     this.readInto("activity", [this.running], async (signal) => {
       const data = await read(new URL("activity", ROUTES), signal);
       if (!isStale(data, this.activityData)) this.activityData = data;
+      this.learn(data.names);
       return this.activityData.read_at;
     });
     this.readService();
@@ -306,7 +308,8 @@ class WebCollectPage extends HTMLElement {
     const url = new URL("landings", ROUTES);
     url.searchParams.set("search", search);
     this.readInto(`search ${search}`, [], async (signal) => {
-      const { series } = await read(url, signal);
+      const { series, names } = await read(url, signal);
+      this.learn(names);
       if (search === this.search) this.found = series;
     });
   }
@@ -333,7 +336,13 @@ class WebCollectPage extends HTMLElement {
     const shown = this.known[connection]?.parts ?? {};
     const parts = Object.fromEntries(Object.keys(KNOWN).map((name) => [name, newestKnown(shown[name], data[name])]));
     this.known[connection] = { parts, seesAll: data.sees_all };
-    this.names[connection] = { ...this.names[connection], ...data.names };
+    this.learn({ [connection]: data.names });
+  }
+
+  /** Keep the names of collection tasks, by connection and id. */
+  learn(names) {
+    for (const [connection, known] of Object.entries(names))
+      this.names[connection] = { ...this.names[connection], ...known };
   }
 
   /** Return the links that a task has stored, to the service's page and to the rows. */
