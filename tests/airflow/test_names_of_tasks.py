@@ -123,13 +123,15 @@ class TestOperatorsAndSensors:
         self, kind: str, sandbox: Sandbox, task: Task
     ) -> None:
         with pytest.raises(InvalidArgument, match="has this name or id; the nearest: 'Shop search'"):
-            TAKES_ONE[kind]("Shop serch", task) if kind in TAKES_ONE else TAKES_SEVERAL[kind](["Shop serch"])
+            TAKES_ONE[kind]("Shop-search", task) if kind in TAKES_ONE else TAKES_SEVERAL[kind](
+                ["Shop-search"]
+            )
         assert sandbox.control.requests() == []
 
     def test_a_rendered_name_that_is_unknown_fails_the_task_before_anything_is_sent(
         self, sandbox: Sandbox, task: Task
     ) -> None:
-        operator = TAKES_ONE["mark"]("{{ 'Shop serch' }}", task)
+        operator = TAKES_ONE["mark"]("{{ 'Shop-search' }}", task)
         with pytest.raises(AirflowFailException, match="the nearest: 'Shop search'"):
             execute(operator)
         assert sandbox.control.requests() == []
@@ -236,7 +238,7 @@ class TestWaits:
         trigger = WebCollectTaskFinishedTrigger(collection_task_ids=[NAME, OTHER, task["task_id"]])
         assert trigger.collection_task_ids == sorted([task["task_id"], other["task_id"]])
         with pytest.raises(InvalidArgument, match="the nearest"):
-            WebCollectTaskFinishedTrigger(collection_task_id="Shop serch")
+            WebCollectTaskFinishedTrigger(collection_task_id="Shop-search")
 
 
 class TestLandings:
@@ -268,11 +270,11 @@ class TestLandings:
         make_transfer("s3://b", sources=[NAME, own])
 
     def test_an_unknown_name_is_refused_while_the_dag_is_parsed(self) -> None:
-        sources: list[Any] = [OTHER, {"collection_task_id": "Shop serch"}]
-        with pytest.raises(InvalidArgument, match=r"`sources\[1\].collection_task_id` is 'Shop serch'"):
+        sources: list[Any] = [OTHER, {"collection_task_id": "Shop-search"}]
+        with pytest.raises(InvalidArgument, match=r"`sources\[1\].collection_task_id` is 'Shop-search'"):
             make_transfer("s3://b", sources=sources)
-        with pytest.raises(InvalidArgument, match="`collection_task_id` is 'Shop serch'"):
-            make_transfer("s3://b", collection_task_id="Shop serch")
+        with pytest.raises(InvalidArgument, match="`collection_task_id` is 'Shop-search'"):
+            make_transfer("s3://b", collection_task_id="Shop-search")
 
     def test_a_name_that_is_too_long_for_a_folder_needs_a_destination(
         self, task: Task, configure_tasks: Callable[..., Path]
@@ -287,7 +289,7 @@ class TestLandings:
         asset = create_asset(collection_task_id=NAME)
         assert asset.uri == f"webcollect://webcollect_default/{task['task_id']}"
         with pytest.raises(ValueError, match="the nearest"):
-            create_asset(collection_task_id="Shop serch")
+            create_asset(collection_task_id="Shop-search")
 
 
 def test_a_file_that_changes_changes_what_a_template_stands_for_at_the_next_run(
