@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_provider_webcollect.collection_tasks import described, task_id_of, task_of
-from airflow_provider_webcollect.landing.commits import Source
 from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.options import STORAGE_EXTRAS, check_location, connection_of
 from airflow_provider_webcollect.landing.tables import check_table_name, is_iceberg_name, is_iceberg_table
 from airflow_provider_webcollect.service import validation
-from airflow_provider_webcollect.service.environment import variables_added
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
+    from airflow_provider_webcollect.landing.commits import Source
     from airflow_provider_webcollect.landing.reader import LandedData
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
@@ -108,6 +107,8 @@ def make_source(collection_task_id: object, lotno: object, where: str = "") -> S
     :param collection_task_id: the task's id, or its name in the file of collection tasks.
     :param where: prefix of the arguments' names in messages.
     """
+    from airflow_provider_webcollect.landing.commits import Source
+
     return Source(
         collection_task_id=task_id_of(f"{where}collection_task_id", collection_task_id),
         lotno=None if lotno is None or lotno == "" else validation.text(f"{where}lotno", lotno),
@@ -218,6 +219,8 @@ def connected_path(path: str, conn_id: str) -> ObjectStoragePath | Table:
     """
     from airflow.providers.common.compat.sdk import BaseHook
 
+    from airflow_provider_webcollect.service.environment import variables_added
+
     if is_iceberg_name(path):
         return iceberg_table(path, conn_id)
     check_destination("path", path)
@@ -326,6 +329,8 @@ def iceberg_catalog(conn_id: str) -> Catalog:
     """
     require("airflow.providers.apache.iceberg.hooks.iceberg", "iceberg", "a table of Iceberg")
     from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
+
+    from airflow_provider_webcollect.service.environment import variables_added
 
     address = None
     try:

@@ -13,7 +13,6 @@ import msgspec
 from msgspec import UNSET
 
 from airflow_provider_webcollect.landing.formats import STRING
-from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, percent
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -393,6 +392,8 @@ def _of_rows(checks: RowChecks, rows: int, history: Sequence[Counts]) -> list[Ch
 
 
 def _of_column(name: str, rows: int, profile: Profile, values: _Values) -> list[CheckOutcome]:
+    from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, percent
+
     checks, counts = values.checks, profile.columns.get(name)
     unread = f", without {profile.unread:,} that cannot be decoded" if profile.unread else ""
     outcomes: list[CheckOutcome] = []
@@ -430,6 +431,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _of_names(checks: Checks, profile: Profile, history: Sequence[Counts]) -> list[CheckOutcome]:
+    from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
+
     known = [set(record.filled) for record in history]
     here, ever = set(profile.columns), set().union(*known)
     always = set.intersection(*known) if known else set()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 import msgspec
 
 from airflow_provider_webcollect.landing.checks import Checks, OnFailedChecks, make_checks
-from airflow_provider_webcollect.landing.names import MANIFEST, PARTITION_PATTERN
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -33,7 +32,6 @@ LATE_ROWS_DELAY = 15.0
 INCREMENTAL_ALONE = "it goes with mode='incremental' alone, which is not the default of a batch (`lotno`)"
 #: Names that dlt does not change: it separates the names of nested tables by two underscores.
 _TABLE = re.compile(r"[a-z](?:_?[a-z0-9])*\.[a-z](?:_?[a-z0-9])*")
-_PARTITION = re.compile(f"{PARTITION_PATTERN}(?:/{PARTITION_PATTERN})*")
 
 
 def check_partition(value: object) -> str | None:
@@ -44,8 +42,10 @@ def check_partition(value: object) -> str | None:
     """
     if value is None or value == "":
         return None
+    from airflow_provider_webcollect.landing.names import PARTITION_PATTERN
+
     partition = validation.text("partition", value)
-    if not _PARTITION.fullmatch(partition):
+    if not re.fullmatch(f"{PARTITION_PATTERN}(?:/{PARTITION_PATTERN})*", partition):
         raise InvalidArgument(
             "partition",
             value,
@@ -250,6 +250,8 @@ def locate(path: Any, storage_options: Mapping[str, Any] | None = None) -> tuple
     The arguments, and the errors :class:`ExtraMissing` and :class:`InvalidArgument`, are those of
     :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
     """
+    from airflow_provider_webcollect.landing.names import MANIFEST
+
     if not (hasattr(path, "fs") and hasattr(path, "path")):
         fs, root = _opened(path, storage_options or {})
     elif storage_options is not None:

@@ -29,7 +29,6 @@ from airflow_provider_webcollect.destinations import (
 )
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.checks import OnFailedChecks
-from airflow_provider_webcollect.landing.commits import Run
 from airflow_provider_webcollect.landing.formats import OnCastError, make_format
 from airflow_provider_webcollect.landing.options import (
     INCREMENTAL_ALONE,
@@ -433,6 +432,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
     def _landings(self, client: Client, ti: Any, began: float) -> list[tuple[LandingReport, Job]]:
         """Return the landings, none of which has begun, and what will report each."""
+        from airflow_provider_webcollect.landing.commits import Run
         from airflow_provider_webcollect.landing.job import job_of
         from airflow_provider_webcollect.transfers.reporting import LandingReport
 
