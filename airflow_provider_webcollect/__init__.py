@@ -19,6 +19,7 @@ _MODULES = {
     "WebCollectCapacitySensor": "sensors.webcollect",
     "WebCollectSubTaskStatusSensor": "sensors.webcollect",
     "WebCollectTaskStatusSensor": "sensors.webcollect",
+    "WebCollectTaskGroup": "task_group",
     "WebCollectLoadOperator": "transfers.landing_to_warehouse",
     "WebCollectToObjectStorageOperator": "transfers.webcollect_to_object_storage",
     "WebCollectTaskFinishedTrigger": "triggers.webcollect",

@@ -232,7 +232,7 @@ def parse(path: Path, text: str) -> CollectionTasks:
             return f"{path}, line {lines.get(key, first)}, {key}"
 
         entries.append((make_collection_task(entry, where), where))
-    return CollectionTasks(path, tuple(task for task, _ in entries), _by_key(entries))
+    return CollectionTasks(path, tuple(task for task, _ in entries), by_key(entries))
 
 
 def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
@@ -400,7 +400,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
-def _by_key(entries: Sequence[tuple[CollectionTask, Callable[[str], str]]]) -> dict[str, CollectionTask]:
+def by_key(entries: Sequence[tuple[CollectionTask, Callable[[str], str]]]) -> dict[str, CollectionTask]:
     """Return the entries by id and by name, in lower case.
 
     :raises InvalidArgument: if two have one id, name or folder, or a name is the id of another.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -45,7 +45,7 @@ _OF_CONNECTIONS = {
 #: Airflow 3 raises it too while its API server or a secrets backend cannot be reached.
 _NOT_FOUND = "AirflowNotFoundException"
 _OF_RESPONSES = {"JSONDecodeError", "ValidationError"}
-_KEYS = ("collection_task_id", "lotno", "destination")
+_KEYS = ("collection_task_id", "lotno", "destination", "checks")
 #: Characters in the name of a folder that every file system takes.
 _LONGEST_FOLDER = 255
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]|^\.+$")
@@ -90,10 +90,14 @@ def _is_attached(path: str) -> bool:
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A source and the folder for its rows."""
+    """A source and the folder for its rows.
+
+    :ivar checks: of these rows alone, not checked yet; None for those of the landing.
+    """
 
     source: Source
     folder: str | ObjectStoragePath
+    checks: Any = None
 
     def described_source(self) -> str:
         """Return what logs call the source: with the name of its task, if the file has one."""
@@ -118,8 +122,8 @@ def make_source(collection_task_id: object, lotno: object, where: str = "") -> S
 def places(sources: object, folder: str | ObjectStoragePath, table_format: str | None = None) -> list[Place]:
     """Return the sources with their folders, no two of which overlap.
 
-    :param sources: ids or names of tasks, or dicts of ``collection_task_id`` and, as needed, ``lotno`` and
-        ``destination``.
+    :param sources: ids or names of tasks, or dicts of ``collection_task_id`` and, as needed, ``lotno``,
+        ``destination`` and ``checks``.
     :param folder: the sources without a destination go to ``<task>`` or ``<task>/<batch>`` in it, with the
         task's name if that is what they have, else its id.
     :param table_format: of all of them; for ``iceberg`` each names its table.
@@ -128,7 +132,8 @@ def places(sources: object, folder: str | ObjectStoragePath, table_format: str |
     """
     entries = validation.items("sources", sources)
     found = [_place(f"sources[{index}]", entry, folder, table_format) for index, entry in enumerate(entries)]
-    _refuse_shared_folders(found, table_format)
+    names = [f"sources[{index}]" for index in range(len(found))]
+    refuse_shared_folders(names, [place.folder for place in found], table_format)
     firsts: dict[tuple[str, str | None], int] = {}
     for index, (entry, place) in enumerate(zip(entries, found, strict=True)):
         if isinstance(entry, Mapping) and entry.get("destination") is not None:
@@ -151,8 +156,10 @@ def _place(name: str, entry: object, folder: str | ObjectStoragePath, table_form
     source = make_source(task.id, entry.get("lotno"), f"{name}.")
     own: Any = entry.get("destination")
     if own is None and table_format != "iceberg":
-        return Place(source, _inside(name, folder, task.name, source.lotno))
-    return Place(source, check_place(f"{name}.destination", own, table_format))
+        folder = _inside(name, folder, task.name, source.lotno)
+    else:
+        folder = check_place(f"{name}.destination", own, table_format)
+    return Place(source, folder, entry.get("checks"))
 
 
 def check_place(argument: str, value: Any, table_format: str | None) -> str | ObjectStoragePath:
@@ -178,21 +185,23 @@ def safe_name(text: str) -> str:
     return _UNSAFE.sub(lambda found: "".join(f"~{byte:02x}" for byte in found[0].encode()), text)
 
 
-def _refuse_shared_folders(found: list[Place], table_format: str | None) -> None:
+def refuse_shared_folders(
+    names: Sequence[str], folders: Sequence[str | ObjectStoragePath], table_format: str | None
+) -> None:
+    """Refuse two sources of one folder, or of one inside the other.
+
+    :param names: what errors call the sources.
+    :param folders: those of the sources, or their tables of Iceberg.
+    :raises InvalidArgument: if two of them overlap.
+    """
     # what a catalog is called does not make it another one
-    names = [
-        str(place.folder).partition(".")[2] if table_format == "iceberg" else str(place.folder)
-        for place in found
-    ]
+    places = [str(each).partition(".")[2] if table_format == "iceberg" else str(each) for each in folders]
     # in sorted order, a folder comes right before the folders inside it
-    folders = sorted((name.rstrip("/") + "/", -index) for index, name in enumerate(names))
-    for (outer, other), (inner, index) in itertools.pairwise(folders):
+    ordered = sorted((place.rstrip("/") + "/", -index) for index, place in enumerate(places))
+    for (outer, other), (inner, index) in itertools.pairwise(ordered):
         if inner.startswith(outer):
-            raise InvalidArgument(
-                f"sources[{-index}]",
-                str(found[-index].folder),
-                f"its folder must not be in that of sources[{-other}]; give one its own `destination`",
-            )
+            rule = f"its folder must not be in that of {names[-other]}; give one its own `destination`"
+            raise InvalidArgument(names[-index], str(folders[-index]), rule)
 
 
 def storage_path(path: str | ObjectStoragePath, conn_id: str | None) -> ObjectStoragePath:

@@ -281,8 +281,9 @@ def report_to_outlets(
 ) -> None:
     """Add what was landed, and the facts on it, to the events of the task's outlet assets.
 
-    For several sources only the ids, the sums, the manifests and, for each of them, its rows, commit, filled
-    shares and checks are added: events are kept long and shown in lists.
+    For several sources, an asset of the folder of one of them gets the event of that source. Others get the
+    ids, the sums, the manifests and, for each of them, its rows, commit, filled shares and checks alone:
+    events are kept long and shown in lists.
 
     :param connections: the event's ``webcollect_conn_id`` and ``storage_conn_id``.
     :param source: what was landed, or one of several sources.
@@ -292,7 +293,11 @@ def report_to_outlets(
     assets = [outlet for outlet in outlets if hasattr(outlet, "uri")]
     if events is None:
         return
+    own = {}
     if summaries := facts.get("sources"):
+        for summary in summaries:
+            if of_folder := landing_asset(summary["destination"]):
+                own[of_folder.uri] = LandingEvent(**connections, **summary)
         sums = {name: facts[name] for name in facts if name not in ("sources", "uris", "objects")}
         event = LandingEvent(
             collection_task_ids=[summary["collection_task_id"] for summary in summaries],
@@ -308,7 +313,7 @@ def report_to_outlets(
         task, lotno = source.collection_task_id, source.lotno
         event = LandingEvent(collection_task_id=task, lotno=lotno, **connections, **facts)
     for asset in assets:
-        events[asset].extra.update(event.extra())
+        events[asset].extra.update(own.get(asset.uri, event).extra())
         if partition_key is not None:
             events[asset].add_partitions(partition_key)
 

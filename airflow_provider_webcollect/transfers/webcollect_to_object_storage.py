@@ -97,16 +97,17 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     (``collection_task_ids`` for several).
 
     Without ``outlets``, the outlet is an asset of the destination, if that is no template and the task is not
-    mapped.
+    mapped. With ``sources``, an outlet that is the asset of a source's folder gets the event of a landing of
+    that source alone; other outlets get that of all sources.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
     :param lotno: one batch of it; None for the whole history. (templated)
     :param sources: several sources at once, instead of the two arguments above: ids or names of tasks, or
-        dicts of ``collection_task_id`` and, as needed, ``lotno`` and ``destination``. Each has its own
-        folder, by default ``<destination>/<task>`` or ``<destination>/<task>/<batch>``, where ``<task>`` is
-        the name, if the source has that, or else the id. If one fails, the others continue; a retry lands
-        those that are missing. (templated)
+        dicts of ``collection_task_id`` and, as needed, ``lotno``, ``destination`` and ``checks``, in place of
+        those below. Each has its own folder, by default ``<destination>/<task>`` or
+        ``<destination>/<task>/<batch>``, where ``<task>`` is the name, if the source has that, or else the
+        id. If one fails, the others continue; a retry lands those that are missing. (templated)
     :param destination: a folder used only by this landing, such as ``s3://bucket/prices``, or an
         ``ObjectStoragePath``; for a table of Iceberg its name, ``catalog.namespace.table``. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
@@ -277,9 +278,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
     def _check(self) -> None:
         found = self._places()
-        modes = [self.mode] if self.mode else sorted({default_mode(place.source.lotno) for place in found})
-        for mode in modes:
-            self._options(mode)
+        modes = {self._options(place).mode for place in found}
         if self.table_format == "iceberg":
             self._check_iceberg()
         if validation.boolean("redshift_manifest", self.redshift_manifest):
@@ -343,7 +342,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 raise InvalidArgument(name, getattr(self, name), "it cannot be given beside `sources`")
         return places(self.sources, folder, self.table_format)
 
-    def _options(self, mode: Mode) -> Options:
+    def _options(self, place: Place) -> Options:
         file_format = make_format(
             check_table_format(self.table_format or None, self.file_format or None),
             self.compression or None,
@@ -354,7 +353,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         )
         return make_options(
             file_format,
-            mode=mode,
+            mode=self.mode or default_mode(place.source.lotno),
             on_reset=self.on_reset,
             if_exists=self.if_exists,
             partition=self.partition,
@@ -362,7 +361,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             page_size=self.page_size,
             max_part_bytes=self.max_part_bytes,
             late_rows_delay=self.late_rows_delay,
-            checks=self.checks,
+            checks=self.checks if place.checks is None else place.checks,
             on_failed_checks=self.on_failed_checks,
         )
 
@@ -447,9 +446,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         landings = []
         for place in found:
             folder, path = self._opened(place)
-            mode = self.mode or default_mode(place.source.lotno)
-            report = LandingReport(place, path, run, mode, self.log, sources=len(found), ended=ended)
-            job = job_of(client, place.source, folder, run, self._options(mode), began=began, observer=report)
+            options = self._options(place)
+            report = LandingReport(place, path, run, options.mode, self.log, sources=len(found), ended=ended)
+            job = job_of(client, place.source, folder, run, options, began=began, observer=report)
             landings.append((report, job))
         return landings
 

@@ -1,0 +1,318 @@
+"""A task group that collects, waits and lands: the tasks of a DAG for the entries of a file."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+from airflow.providers.common.compat.sdk import TaskGroup
+
+from airflow_provider_webcollect.assets import landing_asset
+from airflow_provider_webcollect.collection_tasks import (
+    OPTION,
+    SECTION,
+    CollectionTask,
+    by_key,
+    configured,
+    is_id,
+    make_collection_task,
+    read_collection_tasks,
+)
+from airflow_provider_webcollect.common import is_literal
+from airflow_provider_webcollect.destinations import refuse_shared_folders, safe_name
+from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
+from airflow_provider_webcollect.operators.webcollect import WebCollectUpdateTaskParametersOperator
+from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
+from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
+    WebCollectToObjectStorageOperator,
+)
+
+Arrangement = Literal["each", "together"]
+#: From this number of collection tasks on, the default arrangement is ``together``.
+TOGETHER_FROM = 20
+_SUFFIXES = (".yaml", ".yml", ".json")
+#: What is filled in: ``{name}`` and ``{id}``, but not in the braces of a template.
+_FIELD = re.compile(r"(?<!\{)\{(name|id)\}(?!\})")
+#: Names whose letters and digits are all spelled in the ids of Airflow, and in the names of tables.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9._ -]{1,100}")
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """A collection task, and what the group makes of its name.
+
+    :ivar group_id: of its tasks' own group.
+    :ivar folder: of its rows, or its table of Iceberg.
+    :ivar table: in the warehouse; None without one.
+    """
+
+    task: CollectionTask
+    group_id: str
+    folder: str
+    table: str | None
+
+
+class WebCollectTaskGroup(TaskGroup):
+    """The tasks that collect the rows of collection tasks, and land them: a DAG in a few lines.
+
+    For each collection task: set its loop items, if the file has any for it; start it; wait for the run in
+    the triggerer; land the new rows; and load them into a warehouse, if ``load`` is given. Names and options
+    come from the file of collection tasks. While the DAG is parsed, that file is read, and nothing is asked
+    of the service.
+
+    The tasks are called ``set_loop_items``, ``start``, ``wait``, ``land`` and ``load``. With
+    ``arrangement="each"`` they are in a group for each collection task, inside this one and called like the
+    collection task; none waits for another. With ``"together"`` there is one of each: start, the loop items
+    and the load are mapped, one wait waits for all runs, and one landing lands all rows. That is much cheaper
+    for hundreds, but a run that fails holds up the landing of all. Both land in the same folders, with the
+    same outlets: an asset for each folder.
+
+    It is a ``TaskGroup`` of Airflow, with the arguments of that (``prefix_group_id``, ``default_args``,
+    ``tooltip``, ``ui_color``…), also for dependencies and inside other groups. There is no ``partial`` and no
+    ``expand``, since its tasks are made from the file while the DAG is parsed: where only a run knows its
+    collection tasks, map the operators themselves.
+
+    :param group_id: unique in the DAG.
+    :param collection_tasks: the path of a file of collection tasks (``.yaml``, ``.yml`` or ``.json``),
+        relative to the folder of the DAG's file; or a list of names that the file of
+        ``[webcollect] collection_tasks`` has, of ids, which stand for the collection task alone, with nothing
+        of the file, and of dicts with the keys of the file, where the name is the id by default. None
+        (default) for all of the file of ``[webcollect] collection_tasks``.
+    :param destination: the folders of the rows, such as ``s3://bucket/{name}``: ``{name}`` and ``{id}`` are
+        those of each collection task. With ``table_format="iceberg"`` the tables. The ``destination`` of an
+        entry comes before it; None (default) if each has one. (templated)
+    :param arrangement: ``each`` or ``together``; None (default) is ``each`` for fewer than 20 collection
+        tasks, which the tooltip says. Name it where their number changes: the tasks' ids depend on it.
+    :param set_loop_items: arguments of :class:`.WebCollectUpdateTaskParametersOperator`.
+    :param start: arguments of :class:`.WebCollectStartSubTasksOperator`.
+    :param wait: arguments of :class:`.WebCollectTaskStatusSensor`, which is deferrable here.
+    :param land: arguments of :class:`.WebCollectToObjectStorageOperator`, whose ``mode`` is ``incremental``
+        here; ``checks`` are those of collection tasks that have none of their own.
+    :param load: arguments of :class:`.WebCollectLoadOperator`, with ``table``, such as ``shops.{name}``, in
+        which names are in lower case, with ``_`` for other characters. None (default) loads nothing.
+    :param webcollect_conn_id: the Airflow connection of the service, for all tasks. (templated)
+    :param kwargs: arguments of ``TaskGroup``; all others are, as those of ``land``, the landing's:
+        ``mark_exported=True``.
+    :raises InvalidArgument: if a collection task is unknown, named twice, or wrong; if there is none; if two
+        have one folder or one of them is inside the other's; and as the operators raise it.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        *,
+        collection_tasks: str | Path | Sequence[str | Mapping[str, Any]] | None = None,
+        destination: str | None = None,
+        arrangement: Arrangement | None = None,
+        set_loop_items: Mapping[str, Any] | None = None,
+        start: Mapping[str, Any] | None = None,
+        wait: Mapping[str, Any] | None = None,
+        land: Mapping[str, Any] | None = None,
+        load: Mapping[str, Any] | None = None,
+        webcollect_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        own = [name for name in inspect.signature(TaskGroup.__init__).parameters if name in kwargs]
+        super().__init__(group_id, **{name: kwargs.pop(name) for name in own})
+        service = {} if webcollect_conn_id is None else {"webcollect_conn_id": webcollect_conn_id}
+        self._set_loop_items = {**service, **(set_loop_items or {})}
+        self._start = {**service, **(start or {})}
+        self._wait = {"deferrable": True, **service, **(wait or {})}
+        self._land = {"mode": "incremental", **service, **kwargs, **(land or {})}
+        self._load = self._load_options(load)
+        parts = self._parts(_selected(collection_tasks, self.dag.folder), destination)
+        chosen = arrangement or ("together" if len(parts) >= TOGETHER_FROM else "each")
+        validation.one_of("arrangement", chosen, get_args(Arrangement))
+        self.tooltip = self.tooltip or f"{len(parts)} collection tasks, {chosen}"
+        if chosen == "together":
+            self._add_together(parts, destination)
+        else:
+            for part in parts:
+                self._add(part)
+
+    def _load_options(self, load: Mapping[str, Any] | None) -> dict[str, Any]:
+        if load is None:
+            return {}
+        validation.text("load.table", load.get("table"))
+        is_iceberg = self._land.get("table_format") == "iceberg"
+        storage = self._land.get("iceberg_conn_id" if is_iceberg else "object_storage_conn_id")
+        return {"object_storage_conn_id": storage, **load}
+
+    def _parts(self, tasks: Sequence[CollectionTask], destination: str | None) -> list[_Part]:
+        """Return the collection tasks with ids, folders and tables that no two of them share."""
+        table_format = self._land.get("table_format")
+        spell = _table_name if table_format == "iceberg" else safe_name
+        table = self._load.get("table")
+        parts = []
+        for task in tasks:
+            if not (folder := task.destination or destination):
+                rule = f"it must be given, since {task.name!r} has none of its own"
+                raise InvalidArgument("destination", destination, rule)
+            folder = folder if task.destination else _filled(folder, task, spell)
+            in_warehouse = table and _filled(table, task, _table_name)
+            parts.append(_Part(task, _spelled(task.name), folder, in_warehouse))
+        names = [repr(part.task.name) for part in parts]
+        refuse_shared_folders(names, [part.folder for part in parts], table_format)
+        spelled: dict[str, str] = {}
+        for part in parts:
+            other = spelled.setdefault(part.group_id.lower(), part.task.name)
+            if other != part.task.name:
+                rule = f"for Airflow, it is spelled as {other!r} is: rename one"
+                raise InvalidArgument("collection_tasks", part.task.name, rule)
+        return parts
+
+    def _add(self, part: _Part) -> None:
+        """Add the tasks of one collection task, in a group of their own."""
+        task = part.task
+        tooltip = ", ".join((f"{task.name} ({task.id})", *task.tags))
+        group = TaskGroup(part.group_id, parent_group=self, dag=self.dag, tooltip=tooltip)
+        usual: dict[str, Any] = {"task_group": group, "dag": self.dag, "collection_task_id": task.id}
+        start = WebCollectStartSubTasksOperator(task_id="start", **usual, **self._start)
+        after: Any = start.output
+        if task.loop_items:
+            start << WebCollectUpdateTaskParametersOperator(
+                task_id="set_loop_items", loop_items=task.loop_items, **usual, **self._set_loop_items
+            )
+        of_source: dict[str, Any] = {"destination": part.folder, "lotno": task.lotno}
+        if task.checks is not None:
+            of_source["checks"] = task.checks
+        land = WebCollectToObjectStorageOperator(task_id="land", **usual, **{**self._land, **of_source})
+        land << WebCollectTaskStatusSensor(task_id="wait", after=after, **usual, **self._wait)
+        if part.table:
+            del usual["collection_task_id"]
+            land >> _load_operator()(
+                task_id="load", landing=part.folder, **usual, **{**self._load, "table": part.table}
+            )
+
+    def _add_together(self, parts: Sequence[_Part], destination: str | None) -> None:
+        """Add the tasks of all collection tasks: one wait and one landing, the others mapped."""
+        usual: dict[str, Any] = {"task_group": self, "dag": self.dag}
+        # the name is what Airflow shows of a mapped task
+        shown = {**usual, "map_index_template": "{{ params.collection_task }}"}
+
+        def mapped(of_each: Callable[[_Part], dict[str, Any]], chosen: Sequence[_Part]) -> list[Any]:
+            return [{**of_each(part), "params": {"collection_task": part.task.name}} for part in chosen]
+
+        start: Any = WebCollectStartSubTasksOperator.partial(
+            task_id="start", **{**shown, **self._start}
+        ).expand_kwargs(mapped(lambda part: {"collection_task_id": part.task.id}, parts))
+        if with_items := [part for part in parts if part.task.loop_items]:
+            start << WebCollectUpdateTaskParametersOperator.partial(
+                task_id="set_loop_items", **{**shown, **self._set_loop_items}
+            ).expand_kwargs(mapped(_loop_items, with_items))
+        land = WebCollectToObjectStorageOperator(
+            task_id="land",
+            sources=[_source(part) for part in parts],
+            destination=_folder_of_all(destination, parts),
+            **{**usual, "outlets": [*_outlets(parts)], **self._land},
+        )
+        land << WebCollectTaskStatusSensor(
+            task_id="wait",
+            collection_task_ids=[part.task.id for part in parts],
+            after=start.output,
+            **usual,
+            **self._wait,
+        )
+        if self._load:
+            options = {name: value for name, value in self._load.items() if name != "table"}
+            land >> _load_operator().partial(task_id="load", **{**shown, **options}).expand_kwargs(
+                mapped(lambda part: {"landing": part.folder, "table": part.table}, parts)
+            )
+
+
+def _selected(given: Any, folder: str) -> Sequence[CollectionTask]:
+    """Return the collection tasks that are meant, at least one.
+
+    :param folder: in which the path of a file begins.
+    :raises InvalidArgument: if one is unknown, wrong, or named twice.
+    """
+    argument = "collection_tasks"
+    if given is None:
+        if (tasks := configured()) is None:
+            rule = f"it must be given, since [{SECTION}] {OPTION} names no file"
+            raise InvalidArgument(argument, None, rule)
+        return tasks.tasks
+    if isinstance(given, str | Path):
+        if Path(given).suffix not in _SUFFIXES:
+            rule = (
+                f"it must be the path of a file ({', '.join(_SUFFIXES)}), or a list of names, ids and dicts"
+            )
+            raise InvalidArgument(argument, str(given), rule)
+        return read_collection_tasks(Path(folder, Path(given).expanduser())).tasks
+    entries = []
+    for index, entry in enumerate(validation.items(argument, given)):
+        name = f"{argument}[{index}]"
+
+        def where(key: str, name: str = name) -> str:
+            return f"{name}.{key}"
+
+        entries.append((_task_of(name, entry, where), where))
+    by_key(entries)
+    return [task for task, _ in entries]
+
+
+def _task_of(name: str, entry: Any, where: Callable[[str], str]) -> CollectionTask:
+    if isinstance(entry, Mapping):
+        return make_collection_task({"name": entry.get("id"), **entry}, where)
+    key = validation.text(name, entry)
+    if is_id(key) or (tasks := configured()) is None:
+        return CollectionTask(id=key, name=key)
+    # another object each time, so that one that is named twice is found out
+    return msgspec.structs.replace(tasks.get(name, key))
+
+
+def _filled(text: str, task: CollectionTask, spell: Callable[[str], str]) -> str:
+    return _FIELD.sub(lambda field: spell(getattr(task, field[1])), text)
+
+
+def _spelled(name: str) -> str:
+    """Return a name in the characters of Airflow's ids; with a digest if some of its own get lost."""
+    ascii_only = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    plain = re.sub(r"[^A-Za-z0-9]+", "_", ascii_only).strip("_")[:100]
+    if _PLAIN_NAME.fullmatch(name) and plain:
+        return plain
+    return f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:8]}".strip("_")
+
+
+def _table_name(name: str) -> str:
+    """Return a name as that of a table: a letter, then lower-case letters, digits and single underscores."""
+    plain = _spelled(name).lower()
+    return plain if plain[0].isalpha() else f"t_{plain}"
+
+
+def _loop_items(part: _Part) -> dict[str, Any]:
+    return {"collection_task_id": part.task.id, "loop_items": list(part.task.loop_items)}
+
+
+def _source(part: _Part) -> dict[str, Any]:
+    """Return an entry of the landing's ``sources``."""
+    values = {"lotno": part.task.lotno, "destination": part.folder, "checks": part.task.checks}
+    given = {name: value for name, value in values.items() if value is not None}
+    return {"collection_task_id": part.task.id, **given}
+
+
+def _outlets(parts: Sequence[_Part]) -> Iterator[Any]:
+    """Yield the assets of the folders, as the landing of each would have them as outlets."""
+    for part in parts:
+        if is_literal(part.folder) and (asset := landing_asset(part.folder)):
+            yield asset
+
+
+def _folder_of_all(destination: str | None, parts: Sequence[_Part]) -> str:
+    """Return the folder around those of all parts, which the landing is called by; else the first of them."""
+    around = _FIELD.split(destination or "")[0].rpartition("/")[0]
+    return around if around and not around.endswith("/") else parts[0].folder
+
+
+def _load_operator() -> Any:
+    """Import what loads only where something is loaded: DAG files are parsed again and again."""
+    from airflow_provider_webcollect.transfers.landing_to_warehouse import WebCollectLoadOperator
+
+    return WebCollectLoadOperator
