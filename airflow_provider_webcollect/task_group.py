@@ -158,7 +158,7 @@ class WebCollectTaskGroup(TaskGroup):
             folder = folder if task.destination else _filled(folder, task, spell)
             in_warehouse = table and _filled(table, task, _table_name)
             parts.append(_Part(task, _spelled(task.name), folder, in_warehouse))
-        names = [repr(part.task.name) for part in parts]
+        names = [f"collection task {part.task.name!r}" for part in parts]
         refuse_shared_folders(names, [part.folder for part in parts], table_format)
         spelled: dict[str, str] = {}
         for part in parts:

@@ -107,6 +107,13 @@ class TestFail:
         assert len(landed(f"{changed.destination}/{tasks[0]}")) == 400
 
 
+    def test_a_source_may_have_checks_of_its_own(self, sandbox: Sandbox, destination: str) -> None:
+        few, many = (sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 50))
+        sources = [{"collection_task_id": few, "checks": {"rows": {"min": 5}}}, many]
+        summary = transfer(destination, sources=sources, checks={"rows": {"min": 50}})
+        assert [each["rows"] for each in summary["sources"]] == [5, 50]
+
+
 class TestWarnAndQuarantine:
     def test_a_warning_is_in_the_event_and_in_the_log(
         self, changed: Landing, caplog: pytest.LogCaptureFixture

@@ -57,6 +57,7 @@ WRONG_COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ({"sources": []}, "sources"),
     ({"sources": "a"}, "sources"),
     ({"sources": [{"task": "a"}]}, r"sources\[0\]"),
+    ({"sources": [{"collection_task_id": "a", "checks": {"row": {}}}]}, "checks"),
     ({"sources": [{"collection_task_id": ""}]}, r"sources\[0\].collection_task_id"),
     ({"sources": ["a", "a"]}, r"sources\[0\]"),
     ({"sources": ["a", {"collection_task_id": "a", "lotno": "1"}]}, r"sources\[1\]"),

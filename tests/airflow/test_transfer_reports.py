@@ -198,6 +198,24 @@ class TestAssetEvents:
             "parts": 2,
         }
 
+    def test_the_asset_of_a_sources_folder_gets_the_event_of_that_source_alone(
+        self, sandbox: Sandbox, destination: str
+    ) -> None:
+        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
+        own = f"{destination}/elsewhere"
+        sources = [{"collection_task_id": tasks[0], "destination": own}, tasks[1]]
+        folders = [own, f"{destination}/{tasks[1]}"]
+        events = {Asset(uri): SimpleNamespace(extra={}) for uri in (*folders, destination)}
+        summary = execute(
+            make_transfer(destination, sources=sources, outlets=[*events], **GROWING), outlet_events=events
+        )
+        *of_each, of_all = (event.extra for event in events.values())
+
+        connections = {"webcollect_conn_id": "webcollect_default", "storage_conn_id": None}
+        assert of_each == [{**connections, **landed} for landed in summary["sources"]]
+        assert [each["destination"] for each in of_each] == folders
+        assert of_all["collection_task_ids"] == tasks
+
 
 @pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="Airflow has partitions of assets from 3.3 on")
 class TestAssetPartition:
