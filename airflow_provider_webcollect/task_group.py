@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -31,6 +32,7 @@ from airflow_provider_webcollect.operators.webcollect import WebCollectUpdateTas
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.transfers.landing_to_warehouse import WebCollectLoadOperator
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
@@ -57,6 +59,10 @@ class _Part(msgspec.Struct, frozen=True):
     group_id: str
     folder: str
     table: str | None
+
+    def named(self, **arguments: Any) -> dict[str, Any]:
+        """Return arguments of a mapped task, which Airflow shows by the name in them."""
+        return {**arguments, "params": {"collection_task": self.task.name}}
 
 
 class WebCollectTaskGroup(TaskGroup):
@@ -150,22 +156,20 @@ class WebCollectTaskGroup(TaskGroup):
         table_format = self._land.get("table_format")
         spell = _table_name if table_format == "iceberg" else safe_name
         table = self._load.get("table")
-        parts = []
+        parts, spelled = [], dict[str, str]()
         for task in tasks:
-            if not (folder := task.destination or destination):
-                rule = f"it must be given, since {task.name!r} has none of its own"
-                raise InvalidArgument("destination", destination, rule)
-            folder = folder if task.destination else _filled(folder, task, spell)
-            in_warehouse = table and _filled(table, task, _table_name)
-            parts.append(_Part(task, _spelled(task.name), folder, in_warehouse))
+            if (folder := task.destination) is None:
+                if not isinstance(destination, str):
+                    rule = f"it must be a text, since {task.name!r} has no destination of its own"
+                    raise InvalidArgument("destination", destination, rule)
+                folder = _filled(destination, task, spell)
+            group_id = _spelled(task.name)
+            if (other := spelled.setdefault(group_id.lower(), task.name)) != task.name:
+                rule = f"for Airflow, it is spelled as {other!r} is: rename one"
+                raise InvalidArgument("collection_tasks", task.name, rule)
+            parts.append(_Part(task, group_id, folder, table and _filled(table, task, _table_name)))
         names = [f"collection task {part.task.name!r}" for part in parts]
         refuse_shared_folders(names, [part.folder for part in parts], table_format)
-        spelled: dict[str, str] = {}
-        for part in parts:
-            other = spelled.setdefault(part.group_id.lower(), part.task.name)
-            if other != part.task.name:
-                rule = f"for Airflow, it is spelled as {other!r} is: rename one"
-                raise InvalidArgument("collection_tasks", part.task.name, rule)
         return parts
 
     def _add(self, part: _Part) -> None:
@@ -180,38 +184,47 @@ class WebCollectTaskGroup(TaskGroup):
             start << WebCollectUpdateTaskParametersOperator(
                 task_id="set_loop_items", loop_items=task.loop_items, **usual, **self._set_loop_items
             )
-        of_source: dict[str, Any] = {"destination": part.folder, "lotno": task.lotno}
-        if task.checks is not None:
-            of_source["checks"] = task.checks
-        land = WebCollectToObjectStorageOperator(task_id="land", **usual, **{**self._land, **of_source})
+        checks = {} if task.checks is None else {"checks": task.checks}
+        land = WebCollectToObjectStorageOperator(
+            task_id="land", destination=part.folder, lotno=task.lotno, **usual, **{**self._land, **checks}
+        )
         land << WebCollectTaskStatusSensor(task_id="wait", after=after, **usual, **self._wait)
         if part.table:
             del usual["collection_task_id"]
-            land >> _load_operator()(
-                task_id="load", landing=part.folder, **usual, **{**self._load, "table": part.table}
-            )
+            options = {**self._load, "table": part.table}
+            land >> WebCollectLoadOperator(task_id="load", landing=part.folder, **usual, **options)
 
     def _add_together(self, parts: Sequence[_Part], destination: str | None) -> None:
         """Add the tasks of all collection tasks: one wait and one landing, the others mapped."""
         usual: dict[str, Any] = {"task_group": self, "dag": self.dag}
-        # the name is what Airflow shows of a mapped task
         shown = {**usual, "map_index_template": "{{ params.collection_task }}"}
-
-        def mapped(of_each: Callable[[_Part], dict[str, Any]], chosen: Sequence[_Part]) -> list[Any]:
-            return [{**of_each(part), "params": {"collection_task": part.task.name}} for part in chosen]
-
         start: Any = WebCollectStartSubTasksOperator.partial(
             task_id="start", **{**shown, **self._start}
-        ).expand_kwargs(mapped(lambda part: {"collection_task_id": part.task.id}, parts))
-        if with_items := [part for part in parts if part.task.loop_items]:
+        ).expand_kwargs([part.named(collection_task_id=part.task.id) for part in parts])
+        if items := [
+            part.named(collection_task_id=part.task.id, loop_items=list(part.task.loop_items))
+            for part in parts
+            if part.task.loop_items
+        ]:
             start << WebCollectUpdateTaskParametersOperator.partial(
                 task_id="set_loop_items", **{**shown, **self._set_loop_items}
-            ).expand_kwargs(mapped(_loop_items, with_items))
+            ).expand_kwargs(items)
+        outlets = [
+            asset for part in parts if is_literal(part.folder) and (asset := landing_asset(part.folder))
+        ]
         land = WebCollectToObjectStorageOperator(
             task_id="land",
-            sources=[_source(part) for part in parts],
+            sources=[
+                {
+                    "collection_task_id": part.task.id,
+                    "lotno": part.task.lotno,
+                    "destination": part.folder,
+                    "checks": part.task.checks,
+                }
+                for part in parts
+            ],
             destination=_folder_of_all(destination, parts),
-            **{**usual, "outlets": [*_outlets(parts)], **self._land},
+            **{**usual, "outlets": outlets, **self._land},
         )
         land << WebCollectTaskStatusSensor(
             task_id="wait",
@@ -222,8 +235,8 @@ class WebCollectTaskGroup(TaskGroup):
         )
         if self._load:
             options = {name: value for name, value in self._load.items() if name != "table"}
-            land >> _load_operator().partial(task_id="load", **{**shown, **options}).expand_kwargs(
-                mapped(lambda part: {"landing": part.folder, "table": part.table}, parts)
+            land >> WebCollectLoadOperator.partial(task_id="load", **{**shown, **options}).expand_kwargs(
+                [part.named(landing=part.folder, table=part.table) for part in parts]
             )
 
 
@@ -241,19 +254,13 @@ def _selected(given: Any, folder: str) -> Sequence[CollectionTask]:
         return tasks.tasks
     if isinstance(given, str | Path):
         if Path(given).suffix not in _SUFFIXES:
-            rule = (
-                f"it must be the path of a file ({', '.join(_SUFFIXES)}), or a list of names, ids and dicts"
-            )
+            rule = f"it must be a file ({', '.join(_SUFFIXES)}), or a list of names, ids and dicts"
             raise InvalidArgument(argument, str(given), rule)
         return read_collection_tasks(Path(folder, Path(given).expanduser())).tasks
     entries = []
     for index, entry in enumerate(validation.items(argument, given)):
-        name = f"{argument}[{index}]"
-
-        def where(key: str, name: str = name) -> str:
-            return f"{name}.{key}"
-
-        entries.append((_task_of(name, entry, where), where))
+        where = functools.partial("{}[{}].{}".format, argument, index)
+        entries.append((_task_of(f"{argument}[{index}]", entry, where), where))
     by_key(entries)
     return [task for task, _ in entries]
 
@@ -287,32 +294,7 @@ def _table_name(name: str) -> str:
     return plain if plain[0].isalpha() else f"t_{plain}"
 
 
-def _loop_items(part: _Part) -> dict[str, Any]:
-    return {"collection_task_id": part.task.id, "loop_items": list(part.task.loop_items)}
-
-
-def _source(part: _Part) -> dict[str, Any]:
-    """Return an entry of the landing's ``sources``."""
-    values = {"lotno": part.task.lotno, "destination": part.folder, "checks": part.task.checks}
-    given = {name: value for name, value in values.items() if value is not None}
-    return {"collection_task_id": part.task.id, **given}
-
-
-def _outlets(parts: Sequence[_Part]) -> Iterator[Any]:
-    """Yield the assets of the folders, as the landing of each would have them as outlets."""
-    for part in parts:
-        if is_literal(part.folder) and (asset := landing_asset(part.folder)):
-            yield asset
-
-
 def _folder_of_all(destination: str | None, parts: Sequence[_Part]) -> str:
     """Return the folder around those of all parts, which the landing is called by; else the first of them."""
     around = _FIELD.split(destination or "")[0].rpartition("/")[0]
     return around if around and not around.endswith("/") else parts[0].folder
-
-
-def _load_operator() -> Any:
-    """Import what loads only where something is loaded: DAG files are parsed again and again."""
-    from airflow_provider_webcollect.transfers.landing_to_warehouse import WebCollectLoadOperator
-
-    return WebCollectLoadOperator

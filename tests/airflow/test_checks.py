@@ -106,7 +106,6 @@ class TestFail:
             transfer(changed.destination, sources=tasks, checks=CHECKS, **GROWING)
         assert len(landed(f"{changed.destination}/{tasks[0]}")) == 400
 
-
     def test_a_source_may_have_checks_of_its_own(self, sandbox: Sandbox, destination: str) -> None:
         few, many = (sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 50))
         sources = [{"collection_task_id": few, "checks": {"rows": {"min": 5}}}, many]

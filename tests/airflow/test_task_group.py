@@ -121,14 +121,14 @@ class TestTogether:
         assert (items["collection_task_id"], items["loop_items"]) == ("a-1", ITEMS)
         assert group.get_child_by_label("wait").collection_task_ids == ["a-1", "b-2", "c3"]
         assert group.get_child_by_label("land").sources == [
-            {"collection_task_id": "a-1", "destination": FOLDERS[0]},
-            {
-                "collection_task_id": "b-2",
-                "lotno": "7",
-                "destination": FOLDERS[1],
-                "checks": {"rows": {"min": 3}},
-            },
-            {"collection_task_id": "c3", "destination": FOLDERS[2]},
+            {"collection_task_id": task_id, "lotno": lotno, "destination": folder, "checks": checks}
+            for task_id, lotno, folder, checks in zip(
+                ("a-1", "b-2", "c3"),
+                (None, "7", None),
+                FOLDERS,
+                (None, {"rows": {"min": 3}}, None),
+                strict=True,
+            )
         ]
         assert group.get_child_by_label("land").checks == {"rows": {"min": 1}}
         assert [each["table"] for each in mapped(group.get_child_by_label("load"))] == [
@@ -317,7 +317,7 @@ class TestSelection:
             ([{"name": "n"}], r"`collection_tasks\[0\].id` is None"),
             ([3.5], r"`collection_tasks\[0\]` is 3.5"),
             ([], "`collection_tasks` is"),
-            ("Café", "`collection_tasks` is 'Café'; it must be the path of a file "),
+            ("Café", "`collection_tasks` is 'Café'; it must be a file "),
             ("none.yaml", "none.yaml'; it cannot be read"),
             (["a b", "Café"], "nearest|no collection task"),
             (
@@ -347,7 +347,7 @@ class TestSelection:
             {"collection_tasks": [*SHOPS, {"id": "d", "destination": "s3://lake/Shop~20search/old"}]},
             "`collection task 'd'` is 's3://lake/Shop~20search/old'; .* in that of .*'Shop search'",
         ),
-        ({"destination": None}, "`destination` is None; it must be given, since 'Shop search' has none"),
+        ({"destination": None}, "`destination` is None; it must be a text, since 'Shop search' has no"),
         ({"arrangement": "both"}, "`arrangement` is 'both'"),
         ({"load": {"warehouse_conn_id": "w"}}, "`load.table` is None"),
         ({"load": {**LOAD, "table": "{name}"}, "arrangement": "each"}, "`table` is 'shop_search'"),
