@@ -288,5 +288,8 @@ def test_the_dag_of_the_readme_can_be_pasted(tmp_path: Path) -> None:
     dag = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert dag
     (tmp_path / "pasted.py").write_text(dag.group(1))
-    tasks = runpy.run_path(str(tmp_path / "pasted.py"))
-    assert tasks["land"].upstream_task_ids == {"wait"}
+    tasks = re.search(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert tasks
+    (tmp_path / "collection_tasks.yaml").write_text(tasks.group(1))
+    pasted = runpy.run_path(str(tmp_path / "pasted.py"))["dag"]
+    assert pasted.get_task("collect.prices.land").upstream_task_ids == {"collect.prices.wait"}

@@ -86,7 +86,7 @@ or for the command webcollect, without Airflow:
 export WEBCOLLECT_URL={url} WEBCOLLECT_USERNAME={demo.USERNAME} WEBCOLLECT_PASSWORD={demo.PASSWORD}
 
 Tasks:
-{demo.TASK_ID}   never ran: start it, wait for it and land it (TASK in the README's DAG)
+{demo.TASK_ID}   never ran: start it, wait for it and land it (that of the README's DAG)
 {demo.FINISHED_TASK_ID}   ran twice, 120 rows each: land it right away
 {demo.GROUPED_TASK_ID}   never ran, in group 2: to copy or to move
 

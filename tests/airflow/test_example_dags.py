@@ -17,7 +17,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect import read_landing
 from airflow_provider_webcollect.sandbox import Sandbox
-from airflow_provider_webcollect.sandbox.demo import TASK_ID
+from airflow_provider_webcollect.sandbox.demo import FINISHED_TASK_ID, TASK_ID
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.examples import (  # noqa: F401  # warehouses is a fixture
     FOLDER,
@@ -84,20 +84,24 @@ def test_the_dag_of_the_readme_lands_each_row_once_also_on_day_two(
     # for who has no bucket
     readme = readme.replace("s3://aws_default@my-bucket", f"file://{tmp_path}")
     pasted = re.search(r"```python\n(.*?)```", readme, re.DOTALL)
-    code = pasted[1].replace(TASK_ID, task["task_id"])
+    tasks = re.search(r"```yaml\n(.*?)```", readme, re.DOTALL)
+    (tmp_path / "collection_tasks.yaml").write_text(tasks[1].replace(TASK_ID, task["task_id"]))
     # the sandbox has no need of a person's patience
-    code = code.replace("mark_exported=", "late_rows_delay=0, mark_exported=")
-    code = code.replace("poke_interval=5", "poke_interval=0.2")
+    code = (
+        pasted[1]
+        .replace("mark_exported=", "late_rows_delay=0, mark_exported=")
+        .replace('"poke_interval": 5', '"poke_interval": 0.2')
+    )
     file = tmp_path / "pasted.py"
     file.write_text(code)
     for rows in (25, 20):
-        dag = runpy.run_path(str(file))["start"].dag
-        run = run_dag(dag, **BY_HAND)
+        run = run_dag(runpy.run_path(str(file))["dag"], **BY_HAND)
 
-        assert run.states == succeeded("start", "wait", "land")
-        assert run.xcoms["land"]["rows"] == rows
-        (uri,) = run.xcoms["land"]["uris"]
-        assert re.fullmatch(rf"file://{tmp_path}/prices/dt=\d{{4}}-\d\d-\d\d/part-[^/]*", uri)
+        names = [f"collect.prices.{step}" for step in ("start", "wait", "land")]
+        assert run.states == succeeded(*names)
+        assert run.xcoms[names[-1]]["rows"] == rows
+        (uri,) = run.xcoms[names[-1]]["uris"]
+        assert re.fullmatch(rf"file://{tmp_path}/prices/part-[^/]*", uri)
 
     rows = landed(f"file://{tmp_path}/prices")
     assert rows == sandbox.control.true_rows(task["task_id"])
@@ -141,6 +145,21 @@ def test_many_tasks_land_in_a_folder_each(sandbox: Sandbox, tmp_path: Path) -> N
     assert [run.xcoms[f"collect.wait[{index}]"]["executed_times"] for index in range(3)] == [2, 2, 2]
     manifests = [json.loads((tmp_path / each / "_manifest.json").read_text()) for each in ids]
     assert [manifest["rows"] for manifest in manifests] == [15, 25, 35]
+
+
+@WITHOUT_LIMITS
+def test_what_a_file_names_lands_in_a_folder_each(sandbox: Sandbox, tmp_path: Path) -> None:
+    dag = load("webcollect_task_group")
+    for task in dag.tasks:
+        task.poke_interval, task.late_rows_delay = 0.2, 0
+    run = run_dag(dag, {"destination": f"file://{tmp_path}"})
+
+    steps = ("start", "wait", "land")
+    assert run.states == succeeded(
+        *(f"shops.{name}.{step}" for name in ("Shop_search", "Books") for step in steps)
+    )
+    for folder, task_id in (("Shop~20search", TASK_ID), ("Books", FINISHED_TASK_ID)):
+        assert landed(f"file://{tmp_path}/{folder}") == sandbox.control.true_rows(task_id) != []
 
 
 @SLOW_RUNS
