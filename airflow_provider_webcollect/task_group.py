@@ -81,9 +81,10 @@ class WebCollectTaskGroup(TaskGroup):
     same outlets: an asset for each folder.
 
     It is a ``TaskGroup`` of Airflow, with the arguments of that (``prefix_group_id``, ``default_args``,
-    ``tooltip``, ``ui_color``…), also for dependencies and inside other groups. There is no ``partial`` and no
-    ``expand``, since its tasks are made from the file while the DAG is parsed: where only a run knows its
-    collection tasks, map the operators themselves.
+    ``tooltip``, ``ui_color``…), also for dependencies and inside other groups. All other arguments are, as
+    those in ``land``, the landing's: ``mark_exported=True``. There is no ``partial`` and no ``expand``, since
+    its tasks are made from the file while the DAG is parsed: where only a run knows its collection tasks, map
+    the operators themselves.
 
     :param group_id: unique in the DAG.
     :param collection_tasks: the path of a file of collection tasks (``.yaml``, ``.yml`` or ``.json``),
@@ -104,8 +105,6 @@ class WebCollectTaskGroup(TaskGroup):
     :param load: arguments of :class:`.WebCollectLoadOperator`, with ``table``, such as ``shops.{name}``, in
         which names are in lower case, with ``_`` for other characters. None (default) loads nothing.
     :param webcollect_conn_id: the Airflow connection of the service, for all tasks. (templated)
-    :param kwargs: arguments of ``TaskGroup``; all others are, as those of ``land``, the landing's:
-        ``mark_exported=True``.
     :raises InvalidArgument: if a collection task is unknown, named twice, or wrong; if there is none; if two
         have one folder or one of them is inside the other's; and as the operators raise it.
     """
