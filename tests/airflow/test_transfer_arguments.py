@@ -284,7 +284,7 @@ def test_the_docs_have_these_templates() -> None:
     guide = (docs / "docs/reference/landing.md").read_text()
     assert DAY in guide
     assert RUN in guide
-    assert DAY in (docs / "README.md").read_text()
+    assert DAY in (docs / "docs/guides/collect-and-land-on-a-schedule.md").read_text()
 
 
 def test_a_wrong_argument_says_in_which_task_it_stands() -> None:
