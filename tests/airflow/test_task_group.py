@@ -311,7 +311,10 @@ class TestSelection:
         ("given", "said"),
         [
             (["Shop serch"], r"`collection_tasks\[0\]` is 'Shop serch'; .*nearest: 'Shop search'"),
-            (["Café", "b-2"], r"`collection_tasks\[1\]\.(id|name)` is 'b-2'; .*collection_tasks\[0\].id has it"),
+            (
+                ["Café", "b-2"],
+                r"`collection_tasks\[1\]\.(id|name)` is 'b-2'; .*collection_tasks\[0\].id has it",
+            ),
             ([{"id": "x", "name": "n"}, {"id": "y", "name": "N"}], r"`collection_tasks\[1\].name` is 'N'"),
             ([{"id": "x", "nam": "n"}], r"`collection_tasks\[0\].nam` is 'n'; it is no key"),
             ([{"name": "n"}], r"`collection_tasks\[0\].id` is None"),
