@@ -7,6 +7,8 @@ import json
 import os
 import re
 import threading
+import time
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,8 +108,8 @@ WRONG: dict[str, tuple[str, str]] = {
         "line 4, name` is 'SHOP'; no two collection tasks can have the same:",
     ),
     "two with one name in another encoding": (
-        "- id: a\n  name: Tapas\u00e9\n- id: b\n  name: Tapase\u0301\n",
-        "line 4, name` is 'Tapase\u0301'; no two",
+        "- id: a\n  name: Z\u00fcrich\n- id: b\n  name: Zu\u0308rich\n",
+        "line 4, name` is 'Zu\u0308rich'; no two",
     ),
     "two with one folder": (
         f"{SHOP}  destination: s3://b/x\n- id: b\n  name: Other\n  destination: s3://b/x/\n",
@@ -258,7 +260,7 @@ class TestReading:
     @pytest.mark.parametrize(
         ("content", "said"),
         [
-            pytest.param(b"- id: a\n  name: Tapas\xe9\n", "line 2'; it is not UTF-8", id="Latin-1"),
+            pytest.param(b"- id: a\n  name: Z\xfcrich\n", "line 2'; it is not UTF-8", id="Latin-1"),
             pytest.param(SHOP.encode("utf-16"), "line 1'; it is not UTF-8", id="UTF-16"),
         ],
     )
@@ -322,6 +324,21 @@ class TestChanges:
         assert [task.name for task in read_collection_tasks(path).tasks] == ["Shop", "Deli"]
         writer.join()
 
+    def test_what_can_be_read_of_a_file_that_is_written_is_not_taken_for_all(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path, sleep = tmp_path / "tasks.yaml", time.sleep
+        rest = ["- id: b\n  name: Deli\n"]
+
+        def write_and_sleep(seconds: float) -> None:
+            with path.open("a") as file:
+                file.write(rest.pop() if rest else "")
+            sleep(seconds)
+
+        path.write_text(SHOP)
+        monkeypatch.setattr("time.sleep", write_and_sleep)
+        assert [task.name for task in read_collection_tasks(path).tasks] == ["Shop", "Deli"]
+
     def test_readers_of_a_file_that_is_replaced_get_one_whole_or_the_other(self, tmp_path: Path) -> None:
         path, is_over = tmp_path / "tasks.yaml", threading.Event()
         texts = ["".join(f"- id: {n}\n  name: {shop} {n}\n" for n in range(40)) for shop in ("Shop", "Deli")]
@@ -356,11 +373,17 @@ class TestChanges:
 
 class TestTheConfiguredFile:
     def test_names_are_found_whatever_their_letter_case(self, configure_tasks: Callable[..., Path]) -> None:
-        configure_tasks(f"- id: {UUID}\n  name: Tapasé Shop\n- id: 0012\n  name: Deli\n")
-        for key in ("Tapasé Shop", "TAPASÉ SHOP", " tapasé shop\n", "Tapase\u0301 Shop", UUID):
+        configure_tasks(f"- id: {UUID}\n  name: Büro Shop\n- id: 0012\n  name: Deli\n")
+        for key in (
+            "Büro Shop",
+            "BÜRO SHOP",
+            " büro shop\n",
+            unicodedata.normalize("NFD", "Büro Shop"),
+            UUID,
+        ):
             assert task_id_of("collection_task_id", key) == UUID
         assert [task_id_of("collection_task_id", key) for key in ("0012", "deli")] == ["0012", "0012"]
-        assert described(UUID) == f"Tapasé Shop ({UUID})"
+        assert described(UUID) == f"Büro Shop ({UUID})"
 
     def test_an_unknown_name_is_refused_with_the_nearest(self, configure_tasks: Callable[..., Path]) -> None:
         path = configure_tasks(SHOP + "- id: b\n  name: Shop search\n- id: c\n  name: Other\n")
