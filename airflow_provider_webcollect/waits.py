@@ -17,11 +17,9 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSen
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import (
-    InvalidArgument,
     TokenUnavailable,
     WebCollectError,
 )
-from airflow_provider_webcollect.service.models import TaskState
 from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.waiting.conditions import (
     RUNNING_COUNTS,
@@ -41,7 +39,7 @@ from airflow_provider_webcollect.waiting.runs import Baseline
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Awaitable, Collection, Coroutine, Mapping
+    from collections.abc import Awaitable, Coroutine, Mapping
     from types import TracebackType
 
     from airflow_provider_webcollect.service.client import AsyncClient
@@ -63,19 +61,13 @@ def default_deferrable() -> bool:
     return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
 
 
-def checked_no_new_rows(
-    no_new_rows_for: float | datetime.timedelta | None, end_states: Collection[str]
-) -> float | None:
+def checked_no_new_rows(no_new_rows_for: float | datetime.timedelta | None) -> float | None:
     """Return ``no_new_rows_for`` in seconds; None for no limit.
 
-    :param end_states: states that end the wait.
-    :raises InvalidArgument: if it breaks a rule.
+    :raises InvalidArgument: if it is no time above 0.
     """
     if no_new_rows_for is None:
         return None
-    if TaskState.EXTRACTING in end_states:
-        rule = "it counts while a task is Extracting, which is a state that ends this wait"
-        raise InvalidArgument("no_new_rows_for", no_new_rows_for, rule)
     return validation.seconds("no_new_rows_for", no_new_rows_for, may_be_timedelta=True)
 
 

@@ -129,7 +129,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             raise InvalidArgument(
                 "no_new_rows_for", self.no_new_rows_for, "it needs wait_for_completion=True"
             )
-        checked_no_new_rows(self.no_new_rows_for, self.failure_states)
+        checked_no_new_rows(self.no_new_rows_for)
         validation.seconds("poll_interval", self.poll_interval)
 
     def open_hook(self, context: Context) -> WebCollectHook:
@@ -297,7 +297,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             names=described_tasks([self.collection_task_id]),
             failure_states=tuple(self.failure_states),
             after={self.collection_task_id: start.after} if start.after else {},
-            no_new_rows_for=checked_no_new_rows(self.no_new_rows_for, self.failure_states),
+            no_new_rows_for=checked_no_new_rows(self.no_new_rows_for),
         )
 
     def _defer(self, start: _Start) -> NoReturn:

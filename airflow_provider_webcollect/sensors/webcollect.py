@@ -19,7 +19,7 @@ from airflow.providers.common.compat.sdk import (
     BaseSensorOperator,
     PokeReturnValue,
 )
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.collection_tasks import described_tasks, task_id_of
@@ -69,8 +69,6 @@ __all__ = ["WebCollectCapacitySensor", "WebCollectSubTaskStatusSensor", "WebColl
 
 #: As `after`: the status is queried when the wait begins.
 NOW = "now"
-#: In Airflow's store of the task: the numbers of rows that a rescheduled sensor has seen.
-ROW_COUNTS = "webcollect_row_counts"
 
 
 class WaitSensor(BaseSensorOperator):
@@ -146,10 +144,6 @@ class WaitSensor(BaseSensorOperator):
     def _store_link(self, context: Context) -> None:
         """Store the link to the service's page of the task; by default there is none."""
 
-    def _store(self, context: Context) -> Any:
-        """Return where a poke leaves to the next process what it saw; None (default) if nothing is needed."""
-        return None
-
     def _defer(self, condition: Condition) -> NoReturn:
         now = time.monotonic()
         waited = 0.0
@@ -189,17 +183,12 @@ class WaitSensor(BaseSensorOperator):
             # called without `execute`, for example by unit tests of DAGs
             with airflow_errors():
                 self._waited_for = self._checked()
-        store = self._store(context)
         if self._wait is None:
             begun = self._begun(self._waited_for)
             if begun is None:
                 return PokeReturnValue(False)
-            row_counts = {} if store is None else store.get(ROW_COUNTS) or {}
-            self._wait = Wait(begun, _began(self, context), self.log, row_counts)
+            self._wait = Wait(begun, _began(self, context), self.log)
         ended = poke_service(self.webcollect_conn_id, self._wait, self.poke_interval, self.log)
-        if store is not None:
-            # once it has ended, a cleared task begins anew
-            store.set(ROW_COUNTS, {} if ended else self._wait.row_counts)
         return PokeReturnValue(ended is not None, ended and self._result(result_of(ended)))
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
@@ -334,7 +323,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
     :param no_new_rows_for: seconds or a ``timedelta`` after which the sensor fails if a run is Extracting and
         has no new rows (``currentTotalExtractCount``); None (default) for no limit. To be told only, use
         ``soft_fail`` and an ``on_skipped_callback``. A restart of the triggerer, and a retry, begin the count
-        anew. Rescheduled sensors need Airflow 3.3 for it.
+        anew; in reschedule mode every poke would, so it is refused there.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: for a failure state, a missing task or a run without new rows, and if a
@@ -376,35 +365,24 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         self._check_now()
 
     def _condition(self) -> TaskStates:
-        if self.after == NOW and self._is_rescheduled:
-            raise InvalidArgument("after", NOW, "rescheduled, every poke is the first: use deferrable=True")
-        if self.no_new_rows_for is not None and self._is_rescheduled and not AIRFLOW_V_3_3_PLUS:
-            rule = "rescheduled, every poke is the first before Airflow 3.3: use deferrable=True"
-            raise InvalidArgument("no_new_rows_for", self.no_new_rows_for, rule)
+        for name, needs_memory in (("after", self.after == NOW), ("no_new_rows_for", self.no_new_rows_for)):
+            if needs_memory and self.reschedule and not self.deferrable:
+                rule = "rescheduled, every poke is the first: use deferrable=True"
+                raise InvalidArgument(name, getattr(self, name), rule)
         ids = one_or_many(self.collection_task_id, _decoded(self.collection_task_ids))
         validation.one_of("wait_for", self.wait_for, ("all", "any"))
-        limits = self._limits(TaskState)
-        end_states = (*limits["target_states"], *limits["failure_states"])
         return TaskStates(
             task_ids=ids,
             how_many=self.wait_for,
             after={} if self.after in (None, NOW) else _baselines(self.after, ids),
             status_delay=validation.seconds("status_delay", self.status_delay, may_be_zero=True),
-            no_new_rows_for=checked_no_new_rows(self.no_new_rows_for, end_states),
-            **limits,
+            no_new_rows_for=checked_no_new_rows(self.no_new_rows_for),
+            **self._limits(TaskState),
         )
 
     def _checked(self) -> Condition:
         condition = super()._checked()
         return msgspec.structs.replace(condition, names=described_tasks(condition.keys))
-
-    @property
-    def _is_rescheduled(self) -> bool:
-        return self.reschedule and not self.deferrable
-
-    def _store(self, context: Context) -> Any:
-        is_needed = self.no_new_rows_for is not None and self._is_rescheduled
-        return context.get("task_state_store") if is_needed else None
 
     def _begun(self, condition: Condition) -> Condition | None:
         if self.after != NOW:

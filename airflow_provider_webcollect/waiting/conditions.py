@@ -241,17 +241,6 @@ class _Absence(NamedTuple):
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class RowCount(NamedTuple):
-    """A number of rows that a run shows, and since when (Unix time).
-
-    :ivar run: the run's number and start, as far as the status has them.
-    """
-
-    run: str
-    rows: int
-    since: float
-
-
 class History:
     """The history of the polls of one key.
 
@@ -259,14 +248,15 @@ class History:
     out, it counts as absent since the wait began, since another process may have made earlier polls.
 
     :param began: Unix time at which the wait began.
-    :param row_count: the active run's, if an earlier process has seen it.
     """
 
-    __slots__ = ("_absent", "_began", "_end", "_now", "row_count")
+    __slots__ = ("_absent", "_began", "_end", "_now", "_rows", "_rows_since")
 
-    def __init__(self, began: float, row_count: RowCount | None = None) -> None:
+    def __init__(self, began: float) -> None:
         self._began = began
-        self.row_count = row_count
+        # of the active run, which its number and its start tell from others
+        self._rows: tuple[Any, ...] = ()
+        self._rows_since = began
         self._now: float | None = None
         self._absent: Mapping[str, _Absence] = _NOTHING
         self._end: RunEnd | None = None
@@ -317,17 +307,16 @@ class History:
         """
         rows, now = status.current_total_extract_count, self._now or self._began
         if timeout is None or rows is None or status.status != TaskState.EXTRACTING:
-            self.row_count = None
+            self._rows = ()
             return Verdict(None, reason)
-        run = f"{status.executed_times} {status.start_execute_time}"
         # a lower number is another run's, or that of an outdated response, which cannot be told apart
-        if self.row_count is None or self.row_count[:2] != (run, rows):
-            self.row_count = RowCount(run, rows, now)
-        since = self.row_count.since
-        if now - since < timeout:
+        if self._rows != (seen := (status.executed_times, status.start_execute_time, rows)):
+            self._rows, self._rows_since = seen, now
+        if now - self._rows_since < timeout:
             return Verdict(None, reason)
         # without the seconds, which would log a line at every poll while other tasks are waited for
-        moment = datetime.datetime.fromtimestamp(since, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        since = datetime.datetime.fromtimestamp(self._rows_since, datetime.UTC)
+        moment = since.strftime("%Y-%m-%d %H:%M:%S UTC")
         return Verdict(Outcome.FAILED, f"{reason}, no new ones since {moment}: {NO_NEW_ROWS} ({timeout:g} s)")
 
     def is_new_run(
@@ -348,17 +337,14 @@ class Wait:
 
     :param began: Unix time at which the wait began.
     :param log: a logger.
-    :param row_counts: the :attr:`row_counts` of an earlier process.
     """
 
     __slots__ = ("_began", "_histories", "_known", "_log", "_reason", "condition")
 
-    def __init__(
-        self, condition: Condition, began: float, log: Any, row_counts: Mapping[str, Sequence[Any]] = _NOTHING
-    ) -> None:
+    def __init__(self, condition: Condition, began: float, log: Any) -> None:
         self.condition = condition
         self._began = began
-        self._histories = {key: History(began, RowCount(*each)) for key, each in row_counts.items()}
+        self._histories: dict[str, History] = {}
         self._known: tuple[dict[str, Any], dict[str, Verdict]] | None = None
         self._log = log
         self._reason = ""
@@ -392,11 +378,6 @@ class Wait:
     def is_in_doubt(self) -> bool:
         """Whether something is missing that another response may have."""
         return any(history.unconfirmed for history in self._histories.values())
-
-    @property
-    def row_counts(self) -> dict[str, Sequence[Any]]:
-        """The active runs' numbers of rows and since when they are the same, by key, as plain JSON."""
-        return {key: list(each.row_count) for key, each in self._histories.items() if each.row_count}
 
 
 #: Seconds that something may be missing from the responses before the wait fails.

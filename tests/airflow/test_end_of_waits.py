@@ -35,7 +35,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowTaskTimeout,
     TaskDeferred,
 )
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.settings import Session
 from sqlalchemy import select, update
 
@@ -177,8 +177,8 @@ def is_by_day(way: str, kind: str, case: Case) -> bool:
     """Return whether it is tried by day: each row's first case, poking and deferred, each by another kind."""
     is_first = next(each for each in CASES if each.row == case.row) is case
     if way == "reschedule":
-        # on Airflow 2 the sensor itself looks for the time of its first poke; from 3.3 on it has a store
-        return kind == "task" and case.name in ("missing", "stalled")
+        # on Airflow 2 the sensor itself looks for the time of its first poke
+        return kind == "task" and case.name == "missing"
     if way == "poke":
         # Airflow has to end it
         return is_first and kind == case.kinds[0] and case.name != "execution timeout"
@@ -201,8 +201,8 @@ def cells() -> list[Any]:
         if (kind, way) != ("start", "reschedule")
         # an exception that the guide names: then it counts for a single poke
         if (case.name, way) != ("execution timeout", "reschedule")
-        # before, it is refused
-        if (case.name, way) != ("stalled", "reschedule") or AIRFLOW_V_3_3_PLUS
+        # it is refused
+        if (case.name, way) != ("stalled", "reschedule")
     ]
 
 

@@ -232,7 +232,6 @@ _WRONG: dict[str, list[dict[str, Any]]] = {
         *({"collection_task_id": " "}, {"poll_interval": 0}, {"failure_states": "Stopped"}),
         {"no_new_rows_for": 60},
         {"no_new_rows_for": 0, "wait_for_completion": True},
-        {"no_new_rows_for": 60, "wait_for_completion": True, "failure_states": ["extracting"]},
     ],
     "mark_exported": [{"collection_task_id": ""}],
     "deprecate_data_app": [{"app_id": ".."}],

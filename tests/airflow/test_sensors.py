@@ -6,14 +6,12 @@ import asyncio
 import datetime
 import json
 import math
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, TaskDeferred
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.operators.webcollect import WebCollectGetRunningCountsOperator
 from airflow_provider_webcollect.sandbox import Sandbox
@@ -23,7 +21,7 @@ from airflow_provider_webcollect.sensors.webcollect import (
 )
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
-from tests.airflow.executions import Connect, Said, Store, Task, execute, on_sandbox
+from tests.airflow.executions import Connect, Said, Task, execute, on_sandbox
 from tests.airflow.waits import MODES, SENSORS, STATUS_PATHS, each_mode, each_sensor, outcome
 from tests.interruption import PATIENCE
 
@@ -224,10 +222,6 @@ WRONG_BASELINES = [
             ("task", {"no_new_rows_for": limit}, "`no_new_rows_for` is .*seconds or a timedelta above 0")
             for limit in (0, -1, True, "60", math.inf, datetime.timedelta(0))
         ),
-        *(
-            ("task", {"no_new_rows_for": 60, name: ["extracting"]}, "`no_new_rows_for` is 60; .*Extracting")
-            for name in ("target_states", "failure_states")
-        ),
         *(("task", {"after": after}, "`after`") for after in WRONG_BASELINES),
         ("subtask", {"collection_task_id": ""}, "collection_task_id"),
         ("subtask", {"sub_task_ids": []}, "sub_task_ids"),
@@ -380,12 +374,10 @@ class TestWithoutNewRows:
 
     LIMIT = 1.0
 
-    @each_mode("deferrable")
+    @pytest.mark.parametrize("mode", ["poke", "deferrable"])
     def test_while_rows_come_the_wait_goes_on_and_asks_no_more_than_otherwise(
         self, mode: str, sandbox: Sandbox
     ) -> None:
-        if mode == "reschedule" and not AIRFLOW_V_3_3_PLUS:
-            pytest.skip("it is refused there")
         # 100 rows a second, for longer than the limit
         sandbox.control.configure(run_seconds=2.5)
         task = sandbox.control.add_task(rows=250)
@@ -395,28 +387,9 @@ class TestWithoutNewRows:
         assert run.states == {"wait": "success"}
         assert set(sandbox.control.counters()) == {"/token", STATUS_PATHS["task"]}
 
-    def test_rescheduled_it_is_noticed_over_the_pokes_and_begins_anew_once_the_task_is_cleared(
-        self, sandbox: Sandbox
-    ) -> None:
-        sandbox.control.configure(run_seconds=10_000)
-        task = sandbox.control.add_task(state="Extracting", rows=10)
-        if not AIRFLOW_V_3_3_PLUS:
-            with pytest.raises(InvalidArgument, match=r"`no_new_rows_for` is 1.0; .*use deferrable=True"):
-                sensor("task", task, no_new_rows_for=self.LIMIT, mode="reschedule")
-            return
-        store = Store()
-
-        def poke() -> None:
-            # each is in a process of its own
-            waiting = sensor("task", task, no_new_rows_for=self.LIMIT, mode="reschedule")
-            assert not waiting.poke({"task_state_store": store, "ti": TI}).is_done
-
-        for _ in range(2):
-            poke()
-            assert store
-            time.sleep(self.LIMIT)
-            with pytest.raises(AirflowFailException, match=f"{task['task_id']} is Extracting, 5 rows, no "):
-                poke()
+    def test_rescheduled_it_is_refused_since_every_poke_is_the_first(self, task: Task) -> None:
+        with pytest.raises(InvalidArgument, match=r"`no_new_rows_for` is 1.0; .*use deferrable=True"):
+            sensor("task", task, no_new_rows_for=self.LIMIT, mode="reschedule")
 
 
 class TestCapacity:

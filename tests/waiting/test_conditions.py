@@ -259,13 +259,6 @@ class TestWithoutNewRows:
         assert wait.outcome(0, extracting(5), extracting(5, task_id="b")) is None
         assert wait.outcome(100, extracting(5), extracting(6, task_id="b")) is expected
 
-    def test_what_one_process_has_seen_the_next_one_takes_up(self, clock: Clock, wait: PolledWait) -> None:
-        wait.outcome(0, extracting(5))
-        seen = json.loads(json.dumps(wait.wait.row_counts))
-        wait.wait = Wait(wait.wait.condition, 0.0, Log(), seen)
-        assert wait.outcome(99, extracting(5)) is None
-        assert wait.outcome(100, extracting(5)) is FAILED
-
 
 def test_each_task_is_missing_for_a_time_of_its_own(clock: Clock) -> None:
     wait = PolledWait(clock, TaskStates(task_ids=("a", "b"), missing_timeout=100, how_many="any"))
