@@ -405,14 +405,14 @@ def by_key(entries: Sequence[tuple[CollectionTask, Callable[[str], str]]]) -> di
 
     :raises InvalidArgument: if two have one id, name or folder, or a name is the id of another.
     """
-    owners: dict[tuple[str, str], tuple[CollectionTask, str]] = {}
-    for task, where in entries:
+    owners: dict[tuple[str, str], tuple[int, str]] = {}
+    for index, (task, where) in enumerate(entries):
         taken = {("key", folded(task.id)): "id", ("key", folded(task.name)): "name"}
         if task.destination:
             taken["folder", task.destination.rstrip("/")] = "destination"
         for key, field in taken.items():
-            _, other = owners.setdefault(key, (task, where(field)))
-            if owners[key][0] is not task:
+            owner, other = owners.setdefault(key, (index, where(field)))
+            if owner != index:
                 rule = f"no two collection tasks can have the same: {other} has it"
                 raise InvalidArgument(where(field), getattr(task, field), rule)
-    return {key: task for (kind, key), (task, _) in owners.items() if kind == "key"}
+    return {key: entries[owner][0] for (kind, key), (owner, _) in owners.items() if kind == "key"}

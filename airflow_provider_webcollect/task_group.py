@@ -21,9 +21,9 @@ from airflow_provider_webcollect.collection_tasks import (
     CollectionTask,
     by_key,
     configured,
-    is_id,
     make_collection_task,
     read_collection_tasks,
+    task_of,
 )
 from airflow_provider_webcollect.common import is_literal
 from airflow_provider_webcollect.destinations import refuse_shared_folders, safe_name
@@ -259,19 +259,13 @@ def _selected(given: Any, folder: str) -> Sequence[CollectionTask]:
     entries = []
     for index, entry in enumerate(validation.items(argument, given)):
         where = functools.partial("{}[{}].{}".format, argument, index)
-        entries.append((_task_of(f"{argument}[{index}]", entry, where), where))
+        if isinstance(entry, Mapping):
+            task = make_collection_task({"name": entry.get("id"), **entry}, where)
+        else:
+            task = task_of(f"{argument}[{index}]", entry)
+        entries.append((task, where))
     by_key(entries)
     return [task for task, _ in entries]
-
-
-def _task_of(name: str, entry: Any, where: Callable[[str], str]) -> CollectionTask:
-    if isinstance(entry, Mapping):
-        return make_collection_task({"name": entry.get("id"), **entry}, where)
-    key = validation.text(name, entry)
-    if is_id(key) or (tasks := configured()) is None:
-        return CollectionTask(id=key, name=key)
-    # another object each time, so that one that is named twice is found out
-    return msgspec.structs.replace(tasks.get(name, key))
 
 
 def _filled(text: str, task: CollectionTask, spell: Callable[[str], str]) -> str:
