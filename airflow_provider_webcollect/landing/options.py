@@ -144,7 +144,7 @@ def make_options(
 
     :param file_format: the format of the parts, see :func:`~.landing.formats.make_format`.
     :param mode: ``full`` lands all rows for this run; ``incremental`` adds new rows to those that earlier
-        runs have landed. See :func:`default_mode`.
+        runs have landed. See ``default_mode``.
     :param on_reset: for ``incremental``: what to do if the source no longer begins with the landed rows:
         ``fail``; ``full`` to replace them by all of the source's rows; ``append`` to add all of these.
     :param if_exists: for ``full``: what to do if there is a commit of another run: ``fail``, ``overwrite`` or
