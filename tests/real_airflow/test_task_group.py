@@ -28,7 +28,7 @@ def own_dags(request: pytest.FixtureRequest, dags: Path) -> None:
 
 @pytest.fixture(scope="module")
 def sandbox(connect_to: Callable[..., None]) -> Iterator[Sandbox]:
-    with Sandbox(Settings(enforce_limits=False)) as sandbox:
+    with Sandbox(Settings(enforce_limits=False, speed=60)) as sandbox:
         for shop in SHOPS:
             sandbox.control.add_task(shop, rows=3, lots=[2])
         connect_to(sandbox, requests_per_second=0)
