@@ -31,6 +31,8 @@ FOLDER = PROJECT / ".demo"
 # A run of the collection task takes nine seconds.
 SANDBOX_OPTIONS = ("--speed", "30", "--rows-per-item", "1000")
 
+#: The example DAG of a task group, of which a picture is taken.
+GROUP = "webcollect_task_group"
 #: Names and states of further collection tasks, in the order of the histories that land them.
 SITES = ("Book prices", "Job offers", "Hotel rates", "Flight fares", "Fuel prices", "Product recalls")
 SHOPS = tuple(f"Garden shop {number}" for number in range(1, 13))
@@ -93,7 +95,10 @@ def _demo(console: Console, dags: Path, keep: bool, pictures: Pictures | None) -
             _add_history(airflow, control)
         run_id = main_job.run(airflow, control, FOLDER / "landing", console)
         if pictures:
-            pictures.take_dag_run(airflow, main_job.DAG_ID, run_id)
+            pictures.take_dag_run(airflow, "dag-run", main_job.DAG_ID, run_id)
+            run_id = airflow.trigger(GROUP, {"destination": (FOLDER / "landing" / "shops").as_uri()})
+            airflow.wait(GROUP, run_id)
+            pictures.take_dag_run(airflow, "task-group", GROUP, run_id)
             _take_pages(airflow, control, pictures)
             console.say(f"The pictures are in {pictures.folder}")
         if keep:

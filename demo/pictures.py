@@ -46,8 +46,11 @@ class Pictures:
             clip: FloatRect = {"x": 0, "y": 0, "width": 1200, "height": below["y"] - 22}
             page.screenshot(path=self.folder / "connection-form.png", clip=clip)
 
-    def take_dag_run(self, airflow: RealAirflow, dag_id: str, run_id: str) -> None:
-        """Take a picture of a run: the grid, and the table of its task instances in the order they ran."""
+    def take_dag_run(self, airflow: RealAirflow, name: str, dag_id: str, run_id: str) -> None:
+        """Take a picture of a run: the grid, and the table of its task instances in the order they ran.
+
+        :param name: of the picture.
+        """
         panels = f"localStorage.setItem({_PANELS_KEY!r}, {json.dumps(_PANELS)!r})"
         with browser.open_page(self.chromium, width=1500, height=720) as page:
             page.add_init_script(panels)
@@ -60,7 +63,7 @@ class Pictures:
             # removes the focus, and the tooltip, from the button
             page.get_by_role("heading", name="Task Instances").click()
             _settle(page)
-            page.screenshot(path=self.folder / "dag-run.png")
+            page.screenshot(path=self.folder / f"{name}.png")
 
     def take_page(
         self, airflow: RealAirflow, name: str, shown: str, theme: str = "light", width: int = 1400
