@@ -131,7 +131,9 @@ class WebCollectTaskGroup(TaskGroup):
         self._start = {**service, **(start or {})}
         self._wait = {"deferrable": True, **service, **(wait or {})}
         self._land = {"mode": "incremental", **service, **kwargs, **(land or {})}
-        self._load = self._load_options(load)
+        self._load = dict(load or {})
+        if load is not None:
+            validation.text("load.table", load.get("table"))
         parts = self._parts(_selected(collection_tasks, self.dag.folder), destination)
         chosen = arrangement or ("together" if len(parts) >= TOGETHER_FROM else "each")
         validation.one_of("arrangement", chosen, get_args(Arrangement))
@@ -142,13 +144,11 @@ class WebCollectTaskGroup(TaskGroup):
             for part in parts:
                 self._add(part)
 
-    def _load_options(self, load: Mapping[str, Any] | None) -> dict[str, Any]:
-        if load is None:
-            return {}
-        validation.text("load.table", load.get("table"))
-        is_iceberg = self._land.get("table_format") == "iceberg"
-        storage = self._land.get("iceberg_conn_id" if is_iceberg else "object_storage_conn_id")
-        return {"object_storage_conn_id": storage, **load}
+    def _load_options(self, land: WebCollectToObjectStorageOperator) -> dict[str, Any]:
+        """Return the arguments of the load, by default with the connection that the landing has."""
+        is_iceberg = land.table_format == "iceberg"
+        storage = land.iceberg_conn_id if is_iceberg else land.object_storage_conn_id
+        return {"object_storage_conn_id": storage, **self._load}
 
     def _parts(self, tasks: Sequence[CollectionTask], destination: str | None) -> list[_Part]:
         """Return the collection tasks with ids, folders and tables that no two of them share."""
@@ -190,7 +190,7 @@ class WebCollectTaskGroup(TaskGroup):
         land << WebCollectTaskStatusSensor(task_id="wait", after=after, **usual, **self._wait)
         if part.table:
             del usual["collection_task_id"]
-            options = {**self._load, "table": part.table}
+            options = {**self._load_options(land), "table": part.table}
             land >> WebCollectLoadOperator(task_id="load", landing=part.folder, **usual, **options)
 
     def _add_together(self, parts: Sequence[_Part], destination: str | None) -> None:
@@ -233,7 +233,8 @@ class WebCollectTaskGroup(TaskGroup):
             **self._wait,
         )
         if self._load:
-            options = {name: value for name, value in self._load.items() if name != "table"}
+            options = self._load_options(land)
+            del options["table"]
             land >> WebCollectLoadOperator.partial(task_id="load", **{**shown, **options}).expand_kwargs(
                 [part.named(landing=part.folder, table=part.table) for part in parts]
             )

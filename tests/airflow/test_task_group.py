@@ -229,6 +229,32 @@ def test_every_option_of_an_operator_can_be_given(how: dict[str, Any]) -> None:
     assert (load["object_storage_conn_id"], load["write_disposition"]) == ("storage", "merge")
 
 
+@both
+@pytest.mark.parametrize(
+    ("defaults", "options", "conn_id"),
+    [
+        ({"object_storage_conn_id": "storage"}, {}, "storage"),
+        (
+            {"iceberg_conn_id": "catalog"},
+            {"destination": "lake.shops.{name}", "table_format": "iceberg"},
+            "catalog",
+        ),
+        ({"object_storage_conn_id": "storage"}, {"load": {**LOAD, "object_storage_conn_id": "own"}}, "own"),
+    ],
+    ids=["storage", "iceberg", "own"],
+)
+def test_the_load_has_the_connection_of_the_landing_also_from_default_args(
+    how: dict[str, Any], defaults: dict[str, Any], options: dict[str, Any], conn_id: str
+) -> None:
+    shops = {"collection_tasks": SHOPS[:2]}
+    group = make_group(make_dag(), default_args=defaults, **shops, **how, **{"load": LOAD, **options})
+    loads = [task for task in group if task.task_id.endswith("load")]
+    found = {
+        (getattr(load, "partial_kwargs", None) or vars(load))["object_storage_conn_id"] for load in loads
+    }
+    assert found == {conn_id}
+
+
 class TestAsATaskGroup:
     @both
     def test_it_takes_the_arguments_of_one(self, how: dict[str, Any]) -> None:
