@@ -222,8 +222,9 @@ class WebCollectTaskGroup(TaskGroup):
                 }
                 for part in parts
             ],
-            destination=_folder_of_all(destination, parts),
-            **{**usual, "outlets": outlets, **self._land},
+            # without outlets of its own, a landing has its destination for one
+            destination=_folder_of_all(destination, parts) if outlets else parts[0].folder,
+            **{**usual, **self._land, "outlets": self._land.get("outlets") or outlets},
         )
         land << WebCollectTaskStatusSensor(
             task_id="wait",

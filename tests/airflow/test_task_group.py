@@ -160,8 +160,17 @@ def test_the_number_of_collection_tasks_decides_and_the_tooltip_says_it(number: 
     assert len(group.children) == (number if how == "each" else 3)
 
 
-@pytest.mark.parametrize("options", [{}, {"destination": "{{ var.value.lake }}/{name}"}], ids=str)
-def test_both_arrangements_have_the_same_outlets(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [
+        ({}, 3),
+        ({"destination": "{{ var.value.lake }}/{name}"}, 1),
+        ({"destination": "s3://lake/prices/{name}/{{ ds }}", "collection_tasks": SHOPS[:2]}, 0),
+        ({"outlets": []}, 3),
+    ],
+    ids=["folders", "one-of-its-own", "templates", "none-given"],
+)
+def test_both_arrangements_have_the_same_outlets(options: dict[str, Any], number: int) -> None:
     each, together = (make_group(make_dag(), **how, **options) for how in (EACH, TOGETHER))
     outlets = [
         outlet for shop in each.children.values() for outlet in shop.get_child_by_label("land").outlets
@@ -169,7 +178,7 @@ def test_both_arrangements_have_the_same_outlets(options: dict[str, Any]) -> Non
     assert [outlet.uri for outlet in together.get_child_by_label("land").outlets] == [
         outlet.uri for outlet in outlets
     ]
-    assert len(outlets) == (1 if options else 3)
+    assert len(outlets) == number
 
 
 @both
