@@ -196,7 +196,9 @@ class WebCollectTaskGroup(TaskGroup):
     def _add_together(self, parts: Sequence[_Part], destination: str | None) -> None:
         """Add the tasks of all collection tasks: one wait and one landing, the others mapped."""
         usual: dict[str, Any] = {"task_group": self, "dag": self.dag}
-        shown = {**usual, "map_index_template": "{{ params.collection_task }}"}
+        # rendered to native objects, a name such as 2024 would be a number, at which the task fails
+        quoted = " | pprint" if self.dag.render_template_as_native_obj else ""
+        shown = {**usual, "map_index_template": f"{{{{ params.collection_task{quoted} }}}}"}
         start: Any = WebCollectStartSubTasksOperator.partial(
             task_id="start", **{**shown, **self._start}
         ).expand_kwargs([part.named(collection_task_id=part.task.id) for part in parts])

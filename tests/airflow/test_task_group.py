@@ -465,6 +465,18 @@ class TestRuns:
             assert [runs[0].names[f"prices.start[{index}]"] for index in (0, 1)] == ["A b", "Ć"]
             assert runs[0].names["prices.set_loop_items[0]"] == "A b"
 
+    @pytest.mark.parametrize("name", ["2024", "None", "[1, 'é 🚲']", " ".join(["It's long"] * 9)])
+    def test_the_map_index_is_the_name_also_where_templates_give_native_objects(
+        self, shops: list[dict[str, Any]], arguments: dict[str, Any], name: str
+    ) -> None:
+        dag = make_dag(render_template_as_native_obj=True)
+        shops[0]["name"] = name
+        make_group(dag, **arguments, **TOGETHER)
+        run = run_dag(dag)
+
+        assert run.state == "success"
+        assert run.names["prices.start[0]"] == name
+
     def test_a_retry_of_a_start_starts_no_other(
         self, sandbox: Sandbox, shops: list[dict[str, Any]], arguments: dict[str, Any], tmp_path: Path
     ) -> None:
