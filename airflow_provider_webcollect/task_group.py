@@ -42,7 +42,7 @@ Arrangement = Literal["each", "together"]
 TOGETHER_FROM = 20
 _SUFFIXES = (".yaml", ".yml", ".json")
 #: What is filled in: ``{name}`` and ``{id}``, but not in the braces of a template.
-_FIELD = re.compile(r"(?<!\{)\{(name|id)\}(?!\})")
+_FIELD = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
 #: Names whose letters and digits are all spelled in the ids of Airflow, and in the names of tables.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._ -]{1,100}")
 
@@ -161,12 +161,14 @@ class WebCollectTaskGroup(TaskGroup):
                 if not isinstance(destination, str):
                     rule = f"it must be a text, since {task.name!r} has no destination of its own"
                     raise InvalidArgument("destination", destination, rule)
-                folder = _filled(destination, task, spell)
+                folder = _filled("destination", destination, task, spell)
             group_id = _spelled(task.name)
             if (other := spelled.setdefault(group_id.lower(), task.name)) != task.name:
                 rule = f"for Airflow, it is spelled as {other!r} is: rename one"
                 raise InvalidArgument("collection_tasks", task.name, rule)
-            parts.append(_Part(task, group_id, folder, table and _filled(table, task, _table_name)))
+            parts.append(
+                _Part(task, group_id, folder, table and _filled("load.table", table, task, _table_name))
+            )
         names = [f"collection task {part.task.name!r}" for part in parts]
         refuse_shared_folders(names, [part.folder for part in parts], table_format)
         return parts
@@ -272,8 +274,16 @@ def _selected(given: Any, folder: str) -> Sequence[CollectionTask]:
     return [task for task, _ in entries]
 
 
-def _filled(text: str, task: CollectionTask, spell: Callable[[str], str]) -> str:
-    return _FIELD.sub(lambda field: spell(getattr(task, field[1])), text)
+def _filled(argument: str, text: str, task: CollectionTask, spell: Callable[[str], str]) -> str:
+    """Return a text with the name and the id of a task.
+
+    :raises InvalidArgument: if there is another field in it.
+    """
+    fields = {"name": spell(task.name), "id": spell(task.id)}
+    if unknown := [field for field in _FIELD.findall(text) if field not in fields]:
+        rule = f"of a collection task it can have {{name}} and {{id}}, not {{{unknown[0]}}}"
+        raise InvalidArgument(argument, text, rule)
+    return _FIELD.sub(lambda field: fields[field[1]], text)
 
 
 def _spelled(name: str) -> str:

@@ -386,6 +386,8 @@ class TestSelection:
             "`collection task 'd'` is 's3://lake/Shop~20search/old'; .* in that of .*'Shop search'",
         ),
         ({"destination": None}, "`destination` is None; it must be a text, since 'Shop search' has no"),
+        ({"destination": "s3://lake/{nam}"}, "`destination` is 's3://lake/{nam}'; .* and {id}, not {nam}"),
+        ({"load": {**LOAD, "table": "shops.{Name}"}}, "`load.table` is 'shops.{Name}'; .*, not {Name}"),
         ({"arrangement": "both"}, "`arrangement` is 'both'"),
         ({"load": {"warehouse_conn_id": "w"}}, "`load.table` is None"),
         ({"load": {**LOAD, "table": "{name}"}, "arrangement": "each"}, "`table` is 'shop_search'"),
