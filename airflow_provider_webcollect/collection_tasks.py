@@ -76,6 +76,10 @@ class CollectionTasks(msgspec.Struct, frozen=True):
         """Return the entry with this id or name, in any letter case; None if there is none."""
         return self.by_key.get(folded(key))
 
+    def names(self, task_ids: Iterable[str]) -> dict[str, str]:
+        """Return the names of those of the tasks that are in the file, by id."""
+        return {task_id: task.name for task_id in task_ids if (task := self.find(task_id))}
+
     def get(self, argument: str, key: str) -> CollectionTask:
         """Return the entry with this id or name.
 
@@ -155,17 +159,16 @@ def described(task_id: str) -> str:
 
 def described_tasks(task_ids: Iterable[str]) -> dict[str, str]:
     """Return what a log calls those of the tasks that have a name in the configured file, by id."""
-    tasks = file_of_names()
-    named = {task_id: task for task_id in task_ids if tasks and (task := tasks.find(task_id))}
-    return {task_id: f"{task.name} ({task_id})" for task_id, task in named.items()}
+    return {task_id: f"{name} ({task_id})" for task_id, name in file_of_names().names(task_ids).items()}
 
 
-def file_of_names() -> CollectionTasks | None:
-    """Return what the configured file has, to show names; None if none is set, or the file is wrong."""
+def file_of_names() -> CollectionTasks:
+    """Return what the configured file has, to show names; no entries if none is set, or the file is wrong."""
     # which fails nothing that goes without it
     with contextlib.suppress(InvalidArgument):
-        return configured()
-    return None
+        if tasks := configured():
+            return tasks
+    return CollectionTasks(Path(), (), {})
 
 
 def read_collection_tasks(path: str | Path) -> CollectionTasks:

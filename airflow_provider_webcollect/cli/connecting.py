@@ -148,7 +148,7 @@ def task_names(ids: Iterable[str]) -> dict[str, str]:
     except InvalidArgument as error:
         tell(f"No names of the file of collection tasks are shown: {error}")
         return {}
-    return {each: task.name for each in ids if tasks and (task := tasks.find(each))}
+    return tasks.names(ids) if tasks else {}
 
 
 #: The option ``--storage-conn-id``, which is an argument of :func:`storage_location`.

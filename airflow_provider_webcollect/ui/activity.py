@@ -11,9 +11,9 @@ from airflow.models.taskreschedule import TaskReschedule
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import and_, func, select
 
-from airflow_provider_webcollect.collection_tasks import file_of_names, is_id
+from airflow_provider_webcollect.collection_tasks import file_of_names
 from airflow_provider_webcollect.common import GRACE
-from airflow_provider_webcollect.ui.landings import IS_OURS, OPEN_DAYS, names_in_file
+from airflow_provider_webcollect.ui.landings import IS_OURS, OPEN_DAYS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -53,7 +53,7 @@ def read_activity(session: Session, dag_ids: Collection[str], now: datetime.date
         "failures_left_out": max(0, open_failures - MOST_TASKS),
         "running": running[:MOST_TASKS],
         "failures": failures[:MOST_TASKS],
-        "names": names_in_file((each["webcollect_conn_id"], each["collection_task_ids"]) for each in shown),
+        "names": file_of_names().names(id_ for each in shown for id_ in each["collection_task_ids"]),
     }
 
 
@@ -178,21 +178,17 @@ def _facts(ti: TaskInstance, fields: dict[str, Any]) -> dict[str, Any]:
 
 def _ids(fields: dict[str, Any]) -> list[str]:
     """Return the ids of the collection tasks that the arguments of a task name."""
+    file = file_of_names()
     found: list[str] = []
     for name in _IDS:
         value = fields.get(name)
         for entry in value if isinstance(value, list) else [value]:
             task_id = entry.get("collection_task_id") if isinstance(entry, dict) else entry
-            if isinstance(task_id, str | int) and (each := _id_of(str(task_id))) not in found:
-                found.append(each)
-    return found
-
-
-def _id_of(key: str) -> str:
-    """Return the id of a collection task, which an argument may give by a name of the file."""
-    file = None if is_id(key) else file_of_names()
-    task = file.find(key) if file else None
-    return task.id if task else key
+            if isinstance(task_id, str | int):
+                # it may be a name
+                task = file.find(str(task_id))
+                found.append(task.id if task else str(task_id))
+    return [*dict.fromkeys(found)]
 
 
 def _way(ti: TaskInstance) -> str:

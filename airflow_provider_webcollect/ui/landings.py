@@ -9,7 +9,6 @@ import functools
 import itertools
 import json
 import statistics
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -199,23 +198,10 @@ def read_landings(
         "left_out": len(places) - len(shown),
         "counts": {"landings": len(series), **counts},
         "series": series,
-        "names": names_in_file(
-            (each["webcollect_conn_id"], [source["collection_task_id"] for source in each["sources"]])
-            for each in series
+        "names": file_of_names().names(
+            source["collection_task_id"] for each in series for source in each["sources"]
         ),
     }
-
-
-def names_in_file(tasks: Iterable[tuple[str, Iterable[str]]]) -> dict[str, dict[str, str]]:
-    """Return the names of collection tasks in the file, by connection and id.
-
-    :param tasks: connections, each with ids; those that are not in the file are left out.
-    """
-    file = file_of_names()
-    names: dict[str, dict[str, str]] = defaultdict(dict)
-    for conn_id, ids in tasks:
-        names[conn_id] |= {each: task.name for each in ids if file and (task := file.find(each))}
-    return names
 
 
 def newest_landings(session: Session) -> Iterator[tuple[str, LandingEvent]]:

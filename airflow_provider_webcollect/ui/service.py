@@ -18,6 +18,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import select
 
 from airflow_provider_webcollect.assets import SCHEME
+from airflow_provider_webcollect.collection_tasks import file_of_names
 from airflow_provider_webcollect.hooks.token_store import make_token_store
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.endpoints import get_running_counts
@@ -25,7 +26,7 @@ from airflow_provider_webcollect.service.errors import ServiceFailure, Transport
 from airflow_provider_webcollect.service.models import AnalyticsRow, TaskState, active_subtask_ids
 from airflow_provider_webcollect.service.pages import all_analytics
 from airflow_provider_webcollect.ui.activity import waited_for
-from airflow_provider_webcollect.ui.landings import names_in_file, newest_landings
+from airflow_provider_webcollect.ui.landings import newest_landings
 from airflow_provider_webcollect.waiting.conditions import SUBTASKS, all_task_statuses
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ class ServiceView:
         return {
             "connection_id": self._conn_id,
             "sees_all": dag_ids is None,
-            "names": names | names_in_file([(self._conn_id, {*ids, *names})])[self._conn_id],
+            "names": names | file_of_names().names({*ids, *names}),
             "token": known["token"].as_json(dict),
             "capacity": known["capacity"].as_json(dict),
             "tasks": tasks.as_json(

@@ -811,7 +811,7 @@ class TestNames:
         name("a", "Prices")
         name("c", "not landed here")
         events.add_event(several())
-        assert read({events.dag_id})["names"] == {"webcollect_default": {"a": "Prices"}}
+        assert read({events.dag_id})["names"] == {"a": "Prices"}
 
     @pytest.mark.parametrize(
         "arguments",
@@ -833,7 +833,7 @@ class TestNames:
             found = read_activity(session, {events.dag_id}, NOW)
         for shown_task in (*found["running"], *found["failures"]):
             assert shown_task["collection_task_ids"] == [demo.TASK_ID]
-        assert found["names"] == {"of_the_dag": {demo.TASK_ID: "Prices"}}
+        assert found["names"] == {demo.TASK_ID: "Prices"}
 
     def test_the_service_is_asked_for_the_id_of_one_that_is_waited_for_by_name(
         self, view: ServiceView, sandbox: Sandbox, events: Events, name: Callable[[str, str], None]
@@ -865,5 +865,5 @@ class TestNames:
         events.add_event(landed_a())
         for _ in range(2):
             found = read({events.dag_id})
-            assert (len(found["series"]), found["names"]) == (1, {"webcollect_default": {}})
+            assert (len(found["series"]), found["names"]) == (1, {})
             name("a", "[not a name]")

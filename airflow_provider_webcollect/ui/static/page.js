@@ -90,6 +90,11 @@ async function read(url, signal, body = null) {
   throw Object.assign(new Error(text), { status, ofLanding: OF_LANDING.includes(status) ? detail : null });
 }
 
+/** Return the connections of landings or of Airflow tasks, each once. */
+function connectionsOf(series) {
+  return new Set(series.map((each) => each.webcollect_conn_id));
+}
+
 /** Return what to tell a person about data that could not be read. */
 function complaint(error) {
   if (error.ofLanding) return error.ofLanding;
@@ -270,13 +275,13 @@ class WebCollectPage extends HTMLElement {
     this.readInto("landings", [this.landings], async (signal) => {
       const data = await read(new URL("landings", ROUTES), signal);
       if (!isStale(data, this.landingsData)) this.landingsData = data;
-      this.learn(data.names);
+      this.learn(data.names, connectionsOf(data.series));
       return this.landingsData.read_at;
     });
     this.readInto("activity", [this.running], async (signal) => {
       const data = await read(new URL("activity", ROUTES), signal);
       if (!isStale(data, this.activityData)) this.activityData = data;
-      this.learn(data.names);
+      this.learn(data.names, connectionsOf([...data.running, ...data.failures]));
       return this.activityData.read_at;
     });
     this.readService();
@@ -309,7 +314,7 @@ class WebCollectPage extends HTMLElement {
     url.searchParams.set("search", search);
     this.readInto(`search ${search}`, [], async (signal) => {
       const { series, names } = await read(url, signal);
-      this.learn(names);
+      this.learn(names, connectionsOf(series));
       if (search === this.search) this.found = series;
     });
   }
@@ -336,13 +341,12 @@ class WebCollectPage extends HTMLElement {
     const shown = this.known[connection]?.parts ?? {};
     const parts = Object.fromEntries(Object.keys(KNOWN).map((name) => [name, newestKnown(shown[name], data[name])]));
     this.known[connection] = { parts, seesAll: data.sees_all };
-    this.learn({ [connection]: data.names });
+    this.learn(data.names, [connection]);
   }
 
-  /** Keep the names of collection tasks, by connection and id. */
-  learn(names) {
-    for (const [connection, known] of Object.entries(names))
-      this.names[connection] = { ...this.names[connection], ...known };
+  /** Keep the names of collection tasks of connections. */
+  learn(names, connections) {
+    for (const connection of connections) this.names[connection] = { ...this.names[connection], ...names };
   }
 
   /** Return the links that a task has stored, to the service's page and to the rows. */
