@@ -260,9 +260,8 @@ def follow(task_ids: list[str], is_next: bool, every: float, output: str, **wher
                     status = found.get(task_id)
                     if ended := waits[task_id].judge({task_id: status}):
                         ends[task_id] = ended
-                    line = _no_run_yet(names[task_id], status, is_next) or _line(
-                        client, task_id, names[task_id], seen[task_id]
-                    )
+                    name = names[task_id]
+                    line = _no_run_yet(name, status, is_next) or _line(client, name, seen[task_id])
                     if lines.get(task_id) != line:
                         lines[task_id] = line
                         tell(line)
@@ -315,9 +314,9 @@ def _errors_that_may_pass() -> Iterator[None]:
         tell(f"Trying again: {error}")
 
 
-def _line(client: Client, task_id: str, name: str, status: TaskStatus) -> str:
+def _line(client: Client, name: str, status: TaskStatus) -> str:
     """Return what is said of a run: its state, the sub-tasks that have ended, and its rows."""
-    subtasks: list[SubTask] = SUBTASKS.ask(client, [task_id]).get(task_id, [])
+    subtasks: list[SubTask] = SUBTASKS.ask(client, [status.task_id]).get(status.task_id, [])
     done = len(subtasks) - len(active_subtask_ids(subtasks))
     rows = status.current_total_extract_count or 0
     counts = f"{done}/{counted(len(subtasks), 'sub-task')}, {rows:,} collected"
