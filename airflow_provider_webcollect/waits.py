@@ -15,7 +15,6 @@ import msgspec
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout, conf
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import (
     TokenUnavailable,
     WebCollectError,
@@ -38,7 +37,6 @@ from airflow_provider_webcollect.waiting.conditions import (
 from airflow_provider_webcollect.waiting.runs import Baseline
 
 if TYPE_CHECKING:
-    import datetime
     from collections.abc import Awaitable, Coroutine, Mapping
     from types import TracebackType
 
@@ -59,16 +57,6 @@ T = TypeVar("T")
 def default_deferrable() -> bool:
     """Return the default of ``deferrable``, from Airflow's configuration."""
     return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
-
-
-def checked_no_new_rows(no_new_rows_for: float | datetime.timedelta | None) -> float | None:
-    """Return ``no_new_rows_for`` in seconds; None for no limit.
-
-    :raises InvalidArgument: if it is no time above 0.
-    """
-    if no_new_rows_for is None:
-        return None
-    return validation.seconds("no_new_rows_for", no_new_rows_for, may_be_timedelta=True)
 
 
 def poke_service(conn_id: str, wait: Wait, interval: float, log: Any) -> Ended | None:

@@ -25,7 +25,6 @@ from airflow_provider_webcollect.waiting.conditions import Ended, Outcome, TaskS
 from airflow_provider_webcollect.waiting.runs import STATUS_DELAY, Baseline
 from airflow_provider_webcollect.waits import (
     baselines,
-    checked_no_new_rows,
     default_deferrable,
     end_of_event,
     result_of,
@@ -115,7 +114,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         self.poll_interval = poll_interval
         self.deferrable = default_deferrable() if deferrable is None else deferrable
         self.failure_states = kept(failure_states)
-        self.no_new_rows_for = no_new_rows_for
+        self.no_new_rows_for: Any = no_new_rows_for
         self._clock = clock
         check_now(self, self._check)
 
@@ -125,11 +124,10 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         self.failure_states = validation.words(
             "failure_states", self.failure_states, TaskState, may_be_empty=True
         )
-        if self.no_new_rows_for is not None and not self.wait_for_completion:
-            raise InvalidArgument(
-                "no_new_rows_for", self.no_new_rows_for, "it needs wait_for_completion=True"
-            )
-        checked_no_new_rows(self.no_new_rows_for)
+        if (limit := self.no_new_rows_for) is not None:
+            if not self.wait_for_completion:
+                raise InvalidArgument("no_new_rows_for", limit, "it needs wait_for_completion=True")
+            self.no_new_rows_for = validation.seconds("no_new_rows_for", limit, may_be_timedelta=True)
         validation.seconds("poll_interval", self.poll_interval)
 
     def open_hook(self, context: Context) -> WebCollectHook:
@@ -297,7 +295,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             names=described_tasks([self.collection_task_id]),
             failure_states=tuple(self.failure_states),
             after={self.collection_task_id: start.after} if start.after else {},
-            no_new_rows_for=checked_no_new_rows(self.no_new_rows_for),
+            no_new_rows_for=self.no_new_rows_for,
         )
 
     def _defer(self, start: _Start) -> NoReturn:

@@ -54,7 +54,6 @@ from airflow_provider_webcollect.waiting.conditions import (
 from airflow_provider_webcollect.waiting.runs import STATUS_DELAY, Baseline
 from airflow_provider_webcollect.waits import (
     baselines,
-    checked_no_new_rows,
     default_deferrable,
     end_of_event,
     patiently,
@@ -371,12 +370,15 @@ class WebCollectTaskStatusSensor(_StatusSensor):
                 raise InvalidArgument(name, getattr(self, name), rule)
         ids = one_or_many(self.collection_task_id, _decoded(self.collection_task_ids))
         validation.one_of("wait_for", self.wait_for, ("all", "any"))
+        limit = self.no_new_rows_for
+        if limit is not None:
+            limit = validation.seconds("no_new_rows_for", limit, may_be_timedelta=True)
         return TaskStates(
             task_ids=ids,
             how_many=self.wait_for,
             after={} if self.after in (None, NOW) else _baselines(self.after, ids),
             status_delay=validation.seconds("status_delay", self.status_delay, may_be_zero=True),
-            no_new_rows_for=checked_no_new_rows(self.no_new_rows_for),
+            no_new_rows_for=limit,
             **self._limits(TaskState),
         )
 
