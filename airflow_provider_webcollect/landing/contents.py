@@ -235,6 +235,8 @@ class LandedData:
     ) -> DuckDBPyRelation:
         """Return the rows as a DuckDB relation over the table of :meth:`to_arrow`.
 
+        All rows of a table have the columns of its partition, too.
+
         ``landed.to_duckdb().filter("city = 'Paris'")``, ``.query("prices", "select count(*) from prices")``.
 
         :param connection: where the relation is created, to join it with tables there; None for a new
@@ -245,7 +247,10 @@ class LandedData:
             :meth:`iter_rows`.
         """
         require("duckdb", "duckdb", "a relation of DuckDB")
-        return in_duckdb(self.to_arrow(new_only, since=since), connection)
+        return in_duckdb(self._for_duckdb(new_only, since), connection)
+
+    def _for_duckdb(self, new_only: bool | str, since: int | None) -> pa.Table:
+        return self.to_arrow(new_only, since=since)
 
     def to_pandas(self, new_only: bool | str = False, *, since: int | None = None) -> pandas.DataFrame:
         """Return the rows as a data frame of pandas, with the columns of :meth:`to_arrow`.

@@ -17,8 +17,6 @@ from airflow_provider_webcollect.landing.errors import (
     RowsRewritten,
 )
 from airflow_provider_webcollect.landing.fold import alone
-from airflow_provider_webcollect.landing.formats import require
-from airflow_provider_webcollect.landing.keyed import in_duckdb
 from airflow_provider_webcollect.landing.log import CommitLog
 from airflow_provider_webcollect.landing.options import landing_at
 from airflow_provider_webcollect.landing.tables.table import TableFolder
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     import pyarrow as pa
-    from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
     from airflow_provider_webcollect.landing.commits import Commit, Manifest, Part
     from airflow_provider_webcollect.landing.formats.base import Row
@@ -174,20 +171,12 @@ class LandedTable(LandedData):
         ]
         self._raise(problems)
 
-    def to_duckdb(
-        self,
-        connection: DuckDBPyConnection | None = None,
-        new_only: bool | str = False,
-        *,
-        since: int | None = None,
-    ) -> DuckDBPyRelation:
-        """Return the rows as for a folder; all of them have the columns of the partition, too."""
+    def _for_duckdb(self, new_only: bool | str, since: int | None) -> pa.Table:
         if self._chosen(new_only, since) is not None:
-            return super().to_duckdb(connection, new_only, since=since)
-        require("duckdb", "duckdb", "a relation of DuckDB")
+            return super()._for_duckdb(new_only, since)
         # not over the dataset: for DuckDB, pyarrow's `Scanner.to_reader` waits, with Python's lock, for files
         # that a thread opens by Python, which can then wait forever
-        return in_duckdb(self._folder.call("read", self._snapshot.to_arrow), connection)
+        return self._folder.call("read", self._snapshot.to_arrow)
 
     @property
     def _numbers(self) -> Collection[int]:
