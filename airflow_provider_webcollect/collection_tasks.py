@@ -259,8 +259,6 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
         line = f", line {mark.line + 1}" if mark else ""
         said = getattr(error, "problem", None) or error
         raise InvalidArgument(OPTION, f"{path}{line}", f"it cannot be read: {said}") from error
-    if root is None:
-        raise InvalidArgument(OPTION, str(path), "it is empty, and must be a list of collection tasks")
     if not isinstance(root, yaml.SequenceNode) or not root.value:
         raise InvalidArgument(OPTION, str(path), "it must be a list of collection tasks, at least one")
     for node in root.value:

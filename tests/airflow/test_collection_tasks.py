@@ -77,8 +77,8 @@ RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
 
 #: Texts of a file that are wrong, with the line, the key, the value and the rule that the error names.
 WRONG: dict[str, tuple[str, str]] = {
-    "nothing": ("", "it is empty"),
-    "comments alone": ("# nothing\n", "it is empty"),
+    "nothing": ("", "it must be a list of collection tasks, at least one"),
+    "comments alone": ("# nothing\n", "it must be a list of collection tasks, at least one"),
     "an empty list": ("[]", "a list of collection tasks, at least one"),
     "a mapping": ("a: Shop\n", "a list of collection tasks, at least one"),
     "a text": ("Shop\n", "a list of collection tasks, at least one"),
