@@ -179,8 +179,7 @@ class WebCollectTaskGroup(TaskGroup):
         tooltip = ", ".join((f"{task.name} ({task.id})", *task.tags))
         group = TaskGroup(part.group_id, parent_group=self, dag=self.dag, tooltip=tooltip)
         usual: dict[str, Any] = {"task_group": group, "dag": self.dag, "collection_task_id": task.id}
-        start = WebCollectStartSubTasksOperator(task_id="start", **usual, **self._start)
-        after: Any = start.output
+        start: Any = WebCollectStartSubTasksOperator(task_id="start", **usual, **self._start)
         if task.loop_items:
             start << WebCollectUpdateTaskParametersOperator(
                 task_id="set_loop_items", loop_items=task.loop_items, **usual, **self._set_loop_items
@@ -189,7 +188,7 @@ class WebCollectTaskGroup(TaskGroup):
         land = WebCollectToObjectStorageOperator(
             task_id="land", destination=part.folder, lotno=task.lotno, **usual, **{**self._land, **checks}
         )
-        land << WebCollectTaskStatusSensor(task_id="wait", after=after, **usual, **self._wait)
+        land << WebCollectTaskStatusSensor(task_id="wait", after=start.output, **usual, **self._wait)
         if part.table:
             del usual["collection_task_id"]
             options = {**self._load_options(land), "table": part.table}
