@@ -28,6 +28,8 @@ OWN = "x-"
 SETTLE, PAUSE = 1.0, 0.05
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 LONGEST_NAME = 200
+#: What begins an expression, a block or a comment of Jinja.
+_TEMPLATE = re.compile(r"\{[{%#]")
 _TWO_ESCAPES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
 #: Keys whose values may be booleans and numbers; all other values are texts, as they are written.
 _TYPED = {"checks", "is_append", "rows", "cost"}
@@ -337,7 +339,7 @@ def make_collection_task(entry: Mapping[str, Any], where: Callable[[str], str]) 
 
 def _name(argument: str, value: object) -> str:
     name = validation.text(argument, value)
-    if len(name) > LONGEST_NAME or not name.isprintable() or "{{" in name or "{%" in name:
+    if len(name) > LONGEST_NAME or not name.isprintable() or _TEMPLATE.search(name):
         rule = f"it must be of at most {LONGEST_NAME} printable characters, and no template"
         raise InvalidArgument(argument, value, rule)
     return name

@@ -97,7 +97,7 @@ def _names(task_id: str, service_name: str) -> list[str]:
     beginning of the id follows, or all of it.
     """
     name = "".join(each if each.isprintable() else " " for each in service_name)
-    name = re.sub(r"\{(?=[{%])", "{ ", name).strip() or task_id
+    name = re.sub(r"\{(?=[{%#])", "{ ", name).strip() or task_id
     ends = ("", f" ({task_id[:8]})", f" ({task_id})")
     names = [name[: LONGEST_NAME - len(end)].strip() + end for end in ends]
     return names[1:] if is_id(name) and name.lower() != task_id.lower() else names

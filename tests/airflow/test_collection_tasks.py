@@ -126,6 +126,10 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "a name with a block": ("- id: a\n  name: 'x {% y %}'\n", "line 2, name` is 'x {% y %}'; it must be of"),
     "a template without quotes": ("- id: a\n  name: {{ x }}\n", "line 2` is '…'; a key must be a text"),
+    "a name with a comment of a template": (
+        "- id: a\n  name: 'x {# y #}'\n",
+        "line 2, name` is 'x {# y #}'; it must be of",
+    ),
     "a name of two lines": ('- id: a\n  name: "b\\nc"\n', "line 2, name` is 'b\\nc'; it must be of"),
     "a long name": (f"- id: a\n  name: {'b' * 201}\n", "it must be of at most 200 printable characters"),
     "an alias": ("- &a {id: a, name: Shop}\n- *a\n", "line 1` is '&…'; anchors and aliases are not read"),

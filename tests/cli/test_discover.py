@@ -222,6 +222,7 @@ def test_names_that_the_file_cannot_have_are_made_acceptable_and_said(
     odd = {
         "Shop {{ ds }}": "Shop { { ds }}",
         "a{%b": "a{ %b",
+        "a{#b": "a{ #b",
         "two\nlines\x1b[2J": "two lines [2J",
         "x" * 300: "x" * 200,
         demo.TASK_ID: f"{demo.TASK_ID} ({{id}})",
@@ -235,7 +236,7 @@ def test_names_that_the_file_cannot_have_are_made_acceptable_and_said(
         assert task.name == odd[service_name].replace("{id}", task.id[:8])
         is_said = f"({task.id}), which the service calls {service_name!r}" in said
         assert is_said == (task.name != service_name)
-    assert run("discover").err.splitlines()[-1] == "5 renamed"
+    assert run("discover").err.splitlines()[-1] == "6 renamed"
     # the file's names are not taken for other ones the next time
     assert merge() == ["0 new, 0 gone, 0 renamed"]
 
