@@ -170,14 +170,22 @@ def check_place(argument: str, value: Any, table_format: str | None) -> str | Ob
 
 
 def _inside(name: str, folder: str | ObjectStoragePath, *texts: str | None) -> str | ObjectStoragePath:
-    segments = [safe_name(text) for text in texts if text is not None]
-    for segment in segments:
-        if len(segment) > _LONGEST_FOLDER:
-            rule = f"as a folder it has more than {_LONGEST_FOLDER} characters; give it its own `destination`"
-            raise InvalidArgument(name, segment, rule)
+    segments = [folder_name(name, text) for text in texts if text is not None]
     if isinstance(folder, str):
         return "/".join([folder.rstrip("/"), *segments])
     return folder.joinpath(*segments)
+
+
+def folder_name(argument: str, text: str) -> str:
+    """Return ``text`` as :func:`safe_name` does.
+
+    :raises InvalidArgument: if it is too long for a file system.
+    """
+    name = safe_name(text)
+    if len(name) > _LONGEST_FOLDER:
+        rule = f"as a folder it has more than {_LONGEST_FOLDER} characters; give it its own `destination`"
+        raise InvalidArgument(argument, text, rule)
+    return name
 
 
 def safe_name(text: str) -> str:

@@ -26,7 +26,7 @@ from airflow_provider_webcollect.collection_tasks import (
     task_of,
 )
 from airflow_provider_webcollect.common import is_literal
-from airflow_provider_webcollect.destinations import refuse_shared_folders, safe_name
+from airflow_provider_webcollect.destinations import folder_name, refuse_shared_folders
 from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.operators.webcollect import WebCollectUpdateTaskParametersOperator
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
@@ -153,7 +153,7 @@ class WebCollectTaskGroup(TaskGroup):
     def _parts(self, tasks: Sequence[CollectionTask], destination: str | None) -> list[_Part]:
         """Return the collection tasks with ids, folders and tables that no two of them share."""
         table_format = self._land.get("table_format")
-        spell = _table_name if table_format == "iceberg" else safe_name
+        spell = _table_name if table_format == "iceberg" else functools.partial(folder_name, OPTION)
         table = self._load.get("table")
         parts, spelled = [], dict[str, str]()
         for task in tasks:

@@ -385,6 +385,10 @@ class TestSelection:
             {"collection_tasks": [*SHOPS, {"id": "d", "destination": "s3://lake/Shop~20search/old"}]},
             "`collection task 'd'` is 's3://lake/Shop~20search/old'; .* in that of .*'Shop search'",
         ),
+        (
+            {"collection_tasks": [{"id": "a", "name": "商" * 29}]},
+            f"`collection_tasks` is '{'商' * 29}'; as a folder it has more than 255 characters; give it its",
+        ),
         ({"destination": None}, "`destination` is None; it must be a text, since 'Shop search' has no"),
         ({"destination": "s3://lake/{nam}"}, "`destination` is 's3://lake/{nam}'; .* and {id}, not {nam}"),
         ({"load": {**LOAD, "table": "shops.{Name}"}}, "`load.table` is 'shops.{Name}'; .*, not {Name}"),
