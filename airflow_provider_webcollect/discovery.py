@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import re
 import secrets
 import shutil
@@ -212,6 +214,10 @@ def _replace(path: Path, before: bytes, data: bytes) -> None:
     try:
         unfinished.write_bytes(data)
         if path.exists():
+            owner = path.stat()
+            # only root can give a file to others
+            with contextlib.suppress(PermissionError):
+                os.chown(unfinished, owner.st_uid, owner.st_gid)
             shutil.copymode(path, unfinished)
         if _content(path) != before:
             raise WebCollectError(f"{path} has changed meanwhile, so nothing was written: merge again")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import time
@@ -203,6 +204,17 @@ def test_a_file_that_does_not_change_is_not_written_and_one_that_does_keeps_its_
     merge()
     assert target.stat() == merged
     assert {path.name for path in tmp_path.rglob("*.yaml*")} == {file.name, target.name}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to others")
+def test_a_file_stays_that_of_its_owner_when_root_merges(add: Add, file: Path, merge: Merge) -> None:
+    file.write_text(f"- id: {add('shop')}\n  name: shop\n")
+    os.chown(file, 1234, 4321)
+    file.chmod(0o640)
+    merge()
+    merged = file.stat()
+    assert "rows" in file.read_text()
+    assert (merged.st_uid, merged.st_gid, merged.st_mode & 0o777) == (1234, 4321, 0o640)
 
 
 def test_a_dry_run_says_the_same_and_writes_nothing(add: Add, file: Path, merge: Merge) -> None:
