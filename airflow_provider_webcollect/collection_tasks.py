@@ -30,6 +30,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 LONGEST_NAME = 200
 #: What begins an expression, a block or a comment of Jinja.
 _TEMPLATE = re.compile(r"\{[{%#]")
+_FIELD = re.compile(r"(?<!\{)\{(name|id)\}(?!\})")
 _TWO_ESCAPES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
 #: Keys whose values may be booleans and numbers; all other values are texts, as they are written.
 _TYPED = {"checks", "is_append", "rows", "cost"}
@@ -350,6 +351,8 @@ def _destination(argument: str, value: object) -> str:
     from airflow_provider_webcollect.landing.tables import is_iceberg_name
 
     text = validation.text(argument, value)
+    if _FIELD.search(text):
+        raise InvalidArgument(argument, text, "it is taken as it is written, without {name} or {id}")
     if not ("{{" in text or "{%" in text or is_iceberg_name(text)):
         check_location(argument, text)
     return text

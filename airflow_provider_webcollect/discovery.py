@@ -143,8 +143,10 @@ def update(path: str | Path, sender: Sender, *, write: bool) -> Differences:
     text = before.decode("utf-8-sig")
     # if it changed between the two, the merged text is not what is expected
     entries = list(zip(known, entry_nodes(path, text), strict=False)) if known else []
-    if write and (path.suffix.lower() == ".json" or any(node.flow_style for _, node in entries)):
-        rule = "to be merged, it must be YAML with a line for each key: no JSON, and no entry in { }"
+    if write and (
+        path.suffix.lower() not in {".yaml", ".yml"} or any(node.flow_style for _, node in entries)
+    ):
+        rule = "to be merged, it must be a .yaml file with a line for each key, and no entry in { }"
         raise InvalidArgument(OPTION, str(path), rule)
     tasks, differences = discover(sender, known)
     if write and (merged := _merged(path, text, entries, tasks)) != text:

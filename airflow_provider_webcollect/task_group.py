@@ -127,11 +127,11 @@ class WebCollectTaskGroup(TaskGroup):
         own = [name for name in inspect.signature(TaskGroup.__init__).parameters if name in kwargs]
         super().__init__(group_id, **{name: kwargs.pop(name) for name in own})
         service = {} if webcollect_conn_id is None else {"webcollect_conn_id": webcollect_conn_id}
-        self._set_loop_items = {**service, **(set_loop_items or {})}
-        self._start = {**service, **(start or {})}
-        self._wait = {"deferrable": True, **service, **(wait or {})}
-        self._land = {"mode": "incremental", **service, **kwargs, **(land or {})}
-        self._load = dict(load or {})
+        self._set_loop_items = {**service, **_options("set_loop_items", set_loop_items)}
+        self._start = {**service, **_options("start", start)}
+        self._wait = {"deferrable": True, **service, **_options("wait", wait)}
+        self._land = {"mode": "incremental", **service, **kwargs, **_options("land", land)}
+        self._load = {**_options("load", load)}
         if load is not None:
             validation.text("load.table", load.get("table"))
         parts = self._parts(_selected(collection_tasks, self.dag.folder), destination)
@@ -158,13 +158,13 @@ class WebCollectTaskGroup(TaskGroup):
         parts, spelled = [], dict[str, str]()
         for task in tasks:
             if (folder := task.destination) is None:
-                if not isinstance(destination, str):
+                if not (destination and isinstance(destination, str)):
                     rule = f"it must be a text, since {task.name!r} has no destination of its own"
                     raise InvalidArgument("destination", destination, rule)
                 folder = _filled("destination", destination, task, spell)
             group_id = _spelled(task.name)
-            if (other := spelled.setdefault(group_id.lower(), task.name)) != task.name:
-                rule = f"for Airflow, it is spelled as {other!r} is: rename one"
+            if (other := spelled.setdefault(_table_name(task.name), task.name)) != task.name:
+                rule = f"in Airflow's ids, or as a table, it is spelled as {other!r} is: rename one"
                 raise InvalidArgument("collection_tasks", task.name, rule)
             parts.append(
                 _Part(task, group_id, folder, table and _filled("load.table", table, task, _table_name))
@@ -242,6 +242,12 @@ class WebCollectTaskGroup(TaskGroup):
             land >> WebCollectLoadOperator.partial(task_id="load", **{**shown, **options}).expand_kwargs(
                 [part.named(landing=part.folder, table=part.table) for part in parts]
             )
+
+
+def _options(argument: str, given: Any) -> Mapping[str, Any]:
+    if not isinstance(given or {}, Mapping):
+        raise InvalidArgument(argument, given, "it must be a dict of an operator's arguments")
+    return given or {}
 
 
 def _selected(given: Any, folder: str) -> Sequence[CollectionTask]:

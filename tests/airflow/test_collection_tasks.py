@@ -155,6 +155,10 @@ WRONG: dict[str, tuple[str, str]] = {
     "deep lists": (f"{SHOP}  x-a: {'[' * 5000}{']' * 5000}\n", "it is nested too deeply"),
     "a batch that is a list": (SHOP + "  lotno: [b]\n", "line 3, lotno` is ['b']; it must be a non-empty"),
     "an empty batch": (SHOP + "  lotno: ''\n", "line 3, lotno` is ''; it must be a non-empty string"),
+    "a destination with a field": (
+        SHOP + "  destination: s3://b/{name}\n",
+        "line 3, destination` is 's3://b/{name}'; it is taken as it is written",
+    ),
     "a relative destination": (SHOP + "  destination: b/c\n", "line 3, destination` is 'b/c'; it needs"),
     "checks that are a text": (SHOP + "  checks: b\n", "line 3, checks: checks` is 'b'; it must be a dict"),
     "an unknown check": (SHOP + "  checks: {row: {min: 3}}\n", "line 3, checks: checks` is 'row'; its keys"),
@@ -180,7 +184,13 @@ WRONG: dict[str, tuple[str, str]] = {
 #: of landings.
 BEYOND_A_SCHEMA = {name for name in WRONG if name.startswith(("two with one", "aliases", "an alias"))} | {
     *("a name that is the id of another", "a name that is a UUID", "a key twice", "a key twice in a value"),
-    *("a relative destination", "an unknown check", "a check of nothing", "checks that are a text"),
+    *(
+        "a destination with a field",
+        "a relative destination",
+        "an unknown check",
+        "a check of nothing",
+        "checks that are a text",
+    ),
     *("a tag of Python", "a name of two lines", "a merge key", "a cost that is no number"),
 }
 UNREADABLE = {"a key that is no text", "a template without quotes", "a tab", "an open quote"} | {

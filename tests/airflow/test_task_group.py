@@ -360,7 +360,11 @@ class TestSelection:
             (["a b", "Bücher"], "nearest|no collection task"),
             (
                 [{"id": "x", "name": "a b"}, {"id": "y", "name": "a-b"}],
-                "`collection_tasks` is 'a-b'; for Airflow, it is spelled as 'a b' is",
+                "`collection_tasks` is 'a-b'; in Airflow's ids, or as a table, it is spelled as 'a b' is",
+            ),
+            (
+                [{"id": "x", "name": "1"}, {"id": "y", "name": "t 1"}],
+                "`collection_tasks` is 't 1'; .*, it is spelled as '1' is",
             ),
         ],
     )
@@ -390,6 +394,9 @@ class TestSelection:
             f"`collection_tasks` is '{'商' * 29}'; as a folder it has more than 255 characters; give it its",
         ),
         ({"destination": None}, "`destination` is None; it must be a text, since 'Shop search' has no"),
+        ({"destination": ""}, "`destination` is ''; it must be a text, since 'Shop search' has no"),
+        ({"load": "shops"}, "`load` is 'shops'; it must be a dict of an operator's arguments"),
+        ({"wait": ["deferrable"]}, "`wait` is .*; it must be a dict of an operator's arguments"),
         ({"destination": "s3://lake/{nam}"}, "`destination` is 's3://lake/{nam}'; .* and {id}, not {nam}"),
         ({"load": {**LOAD, "table": "shops.{Name}"}}, "`load.table` is 'shops.{Name}'; .*, not {Name}"),
         ({"arrangement": "both"}, "`arrangement` is 'both'"),

@@ -272,8 +272,9 @@ def test_tasks_with_one_name_get_a_part_of_their_ids(
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("f.json", "", "it must be YAML with a line for each key"),
-        ("f.json", '[{"id": "a", "name": "b"}]', "it must be YAML with a line for each key"),
+        ("f.txt", "", "it must be a .yaml file"),
+        ("f.json", "", "it must be a .yaml file with a line for each key"),
+        ("f.json", '[{"id": "a", "name": "b"}]', "it must be a .yaml file with a line for each key"),
         ("f.yaml", "- id: a\n  name: b\n- {id: c, name: d}\n", "no entry in { }"),
         (
             "f.yaml",
