@@ -125,13 +125,16 @@ def configured() -> CollectionTasks | None:
     return read_collection_tasks(path)
 
 
-def task_of(argument: str, value: object) -> CollectionTask:
+def task_of(
+    argument: str, value: object, read: Callable[[], CollectionTasks | None] = configured
+) -> CollectionTask:
     """Return the entry of a task in the configured file; if it is given by its id, that alone.
 
+    :param read: returns what the file has, or None if there is none.
     :raises InvalidArgument: if it is no text; if there is a file which does not have it, and it is no UUID.
     """
     key = validation.text(argument, value)
-    if not is_id(key) and (tasks := configured()):
+    if not is_id(key) and (tasks := read()):
         task = tasks.get(argument, key)
         if folded(key) == folded(task.name):
             return task

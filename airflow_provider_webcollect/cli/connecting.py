@@ -19,7 +19,6 @@ from airflow_provider_webcollect.hooks.connection_fields import FIELDS
 from airflow_provider_webcollect.landing.errors import ExtraMissing
 from airflow_provider_webcollect.landing.options import check_location, connection_of, locate
 from airflow_provider_webcollect.landing.tables import is_iceberg_name, is_iceberg_table
-from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.call import ClientContext, make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
@@ -40,9 +39,9 @@ PREFIX = "WEBCOLLECT_"
 FIELD_NAMES, HINT = "webcollect.field_names", "webcollect.hint"
 #: The environment variable that names the file of collection tasks; without it, it is that of Airflow.
 TASKS_FILE = f"{PREFIX}COLLECTION_TASKS"
-#: Where :func:`resolve_tasks` keeps, in a context's ``meta``, the names that were typed, by id; and what
-#: is said of a text that is no UUID, for lack of a file, if the service does not know it.
-TYPED, NO_NAME = "webcollect.typed", "webcollect.no_name"
+#: Where :func:`resolve_tasks` keeps, in a context's ``meta``, what is said of a text that is no UUID, for
+#: lack of a file, if the service does not know it.
+NO_NAME = "webcollect.no_name"
 DEFAULT_CONN_ID = "webcollect_default"
 #: Seconds after which a command that a person waits for gives up on a service that cannot be reached.
 PATIENCE = 2.0
@@ -116,29 +115,23 @@ def resolve_tasks(context: click.Context, parameter: click.Parameter, keys: str 
 
     :raises InvalidArgument: if a text is empty, or there is a file which does not have it, and it is no UUID.
     """
-    from airflow_provider_webcollect.collection_tasks import is_id
+    from airflow_provider_webcollect.collection_tasks import is_id, task_of
 
-    argument, ids = str(parameter.name), []
-    for key in [keys] if isinstance(keys, str) else keys:
-        task_id = validation.text(argument, key)
-        if not is_id(task_id):
-            if tasks := collection_tasks():
-                task = tasks.get(argument, task_id)
-                task_id = task.id
-                context.meta.setdefault(TYPED, {})[task_id] = task.name
-            else:
-                context.meta[NO_NAME] = (
-                    f"No file of collection tasks is set, which may have the name {task_id!r}: set "
-                    f"{TASKS_FILE}, or with Airflow [webcollect] collection_tasks."
-                )
-        ids.append(task_id)
+    argument, listed = str(parameter.name), [keys] if isinstance(keys, str) else keys
+    ids = [task_of(argument, key, collection_tasks).id for key in listed]
+    names = [task_id for task_id in ids if not is_id(task_id)]
+    if names and not collection_tasks():
+        context.meta[NO_NAME] = (
+            f"No file of collection tasks is set, which may have the name {names[-1]!r}: set "
+            f"{TASKS_FILE}, or with Airflow [webcollect] collection_tasks."
+        )
     return ids[0] if isinstance(keys, str) else [*dict.fromkeys(ids)]
 
 
-def called(task_id: str) -> str:
-    """Return a task's id, after its name if that was typed."""
-    name = click.get_current_context().meta.get(TYPED, {}).get(task_id)
-    return f"{name} ({task_id})" if name else task_id
+def called(task_ids: Sequence[str]) -> list[str]:
+    """Return the ids of tasks, each after its name if the file has one."""
+    names = task_names(task_ids)
+    return [f"{names[each]} ({each})" if each in names else each for each in task_ids]
 
 
 def task_names(ids: Iterable[str]) -> dict[str, str]:

@@ -270,7 +270,7 @@ def move(task_id: str, group_id: int, output: str, **sending: Any) -> int:
 @_sending_options
 def delete(task_ids: list[str], output: str, **sending: Any) -> None:
     """Delete tasks, after a question."""
-    _send(endpoints.delete_tasks(task_ids), output, _deletion([*map(called, task_ids)], "task"), **sending)
+    _send(endpoints.delete_tasks(task_ids), output, _deletion(called(task_ids), "task"), **sending)
     show([{"task": task_id} for task_id in task_ids], output, whole=True)
 
 
@@ -306,7 +306,7 @@ def actions(task_ids: list[str], action_types: tuple[str, ...], output: str, **w
     known = {task_id.lower() for task_id in found}
     unknown = [task_id for task_id in task_ids if task_id.lower() not in known]
     if unknown:
-        tell(f"The service does not know {', '.join(map(called, unknown))}.")
+        tell(f"The service does not know {', '.join(called(unknown))}.")
     return int(bool(unknown))
 
 
@@ -414,7 +414,7 @@ def replace_urls(task_id: str, file: str, output: str, **sending: Any) -> None:
     from airflow_provider_webcollect.service.url_file import url_file
 
     urls = url_file(io.BytesIO(sys.stdin.buffer.read()) if file == "-" else file)
-    question = f"Overwrite all URLs of task {called(task_id)} with {urls.count:,}?"
+    question = f"Overwrite all URLs of task {called([task_id])[0]} with {urls.count:,}?"
     _send(endpoints.replace_urls(task_id, urls), output, question, **sending)
     show([{"task": task_id, "urls": urls.count}], output)
 
@@ -469,7 +469,7 @@ def mark_exported(task_id: str, output: str, **sending: Any) -> None:
 
     Whatever the task has collected then counts as exported, whether it was read or not.
     """
-    question = f"Count all that task {called(task_id)} has collected as exported?"
+    question = f"Count all that task {called([task_id])[0]} has collected as exported?"
     _send(endpoints.mark_exported(task_id), output, question, **sending)
     show([{"task": task_id}], output)
 

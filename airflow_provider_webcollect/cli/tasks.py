@@ -79,7 +79,7 @@ def status(task_ids: list[str], output: str, **where: Any) -> int:
     if found or not task_ids or output != "table":
         _show_tasks(rows, output, STATUS)
     if unknown := [task_id for task_id in task_ids if task_id not in found]:
-        tell(f"The service does not know {', '.join(map(called, unknown))}.")
+        tell(f"The service does not know {', '.join(called(unknown))}.")
     return int(bool(unknown))
 
 

@@ -240,4 +240,5 @@ class TestShown:
         asked: list[str] = []
         monkeypatch.setattr("airflow_provider_webcollect.cli.steering.ask", asked.append)
         run("task", "delete", NAME)
-        assert asked == [f"Delete 1 task ({NAME} ({task}))?"]
+        run("task", "delete", task)
+        assert asked == [f"Delete 1 task ({NAME} ({task}))?"] * 2
