@@ -295,16 +295,15 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         """Refuse a partition key where the task's events can have none, whatever it will be."""
         if self.asset_partition is None:
             return
-        for is_refused, rule in (
-            (not AIRFLOW_V_3_3_PLUS, "Airflow has partitions of assets from 3.3 on"),
-            (self.skip_if_nothing_new, "a task that `skip_if_nothing_new` skips makes no event"),
-            (
-                not any(hasattr(outlet, "uri") for outlet in self.outlets),
-                "the task has no asset as an outlet, whose event gets it: set `outlets`",
-            ),
-        ):
-            if is_refused:
-                raise InvalidArgument("asset_partition", self.asset_partition, rule)
+        if not AIRFLOW_V_3_3_PLUS:
+            rule = "Airflow has partitions of assets from 3.3 on"
+        elif self.skip_if_nothing_new:
+            rule = "a task that `skip_if_nothing_new` skips makes no event"
+        elif not any(hasattr(outlet, "uri") for outlet in self.outlets):
+            rule = "the task has no asset as an outlet, whose event gets it: set `outlets`"
+        else:
+            return
+        raise InvalidArgument("asset_partition", self.asset_partition, rule)
 
     def _partition_key(self) -> str | None:
         """Return the partition key of the task's events; None for none of their own."""
