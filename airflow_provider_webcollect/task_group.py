@@ -284,11 +284,10 @@ def _filled(argument: str, text: str, task: CollectionTask, spell: Callable[[str
 
     :raises InvalidArgument: if there is another field in it.
     """
-    fields = {"name": spell(task.name), "id": spell(task.id)}
-    if unknown := [field for field in _FIELD.findall(text) if field not in fields]:
+    if unknown := [field for field in _FIELD.findall(text) if field not in {"name", "id"}]:
         rule = f"of a collection task it can have {{name}} and {{id}}, not {{{unknown[0]}}}"
         raise InvalidArgument(argument, text, rule)
-    return _FIELD.sub(lambda field: fields[field[1]], text)
+    return _FIELD.sub(lambda field: spell(getattr(task, field[1])), text)
 
 
 def _spelled(name: str) -> str:

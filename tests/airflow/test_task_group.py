@@ -410,6 +410,12 @@ def test_what_is_wrong_is_an_import_error(how: dict[str, Any], arguments: dict[s
         make_group(make_dag(), **{**how, **arguments})
 
 
+def test_the_folder_of_an_id_does_not_depend_on_the_length_of_the_name() -> None:
+    tasks = [{"id": "a", "name": "商" * 29}]
+    group = make_group(make_dag(), collection_tasks=tasks, destination="s3://lake/{id}", **TOGETHER)
+    assert group.get_child_by_label("land").sources[0]["destination"] == "s3://lake/a"
+
+
 @both
 @pytest.mark.parametrize("step", ["set_loop_items", "start", "wait", "land", "load"])
 @pytest.mark.parametrize("name", ["no_such_option", "task_id"])
