@@ -397,7 +397,7 @@ class TestSelection:
         ({"destination": ""}, "`destination` is ''; it must be a text, since 'Shop search' has no"),
         ({"load": "shops"}, "`load` is 'shops'; it must be a dict of an operator's arguments"),
         ({"wait": ["deferrable"]}, "`wait` is .*; it must be a dict of an operator's arguments"),
-        ({"destination": "s3://lake/{nam}"}, "`destination` is 's3://lake/{nam}'; .* and {id}, not {nam}"),
+        ({"destination": "s3://lake/{day}"}, "`destination` is 's3://lake/{day}'; .* and {id}, not {day}"),
         ({"load": {**LOAD, "table": "shops.{Name}"}}, "`load.table` is 'shops.{Name}'; .*, not {Name}"),
         ({"arrangement": "both"}, "`arrangement` is 'both'"),
         ({"load": {"warehouse_conn_id": "w"}}, "`load.table` is None"),
