@@ -100,11 +100,14 @@ def many(url: str, tasks: tuple[str, ...], folder: str) -> int:
     """Land several sources, some of them at a time."""
     client = connected(url)
 
-    def job(task: str) -> int:
-        own = Folder(*fsspec.url_to_fs(f"{folder}/{task}"))
-        return ours(client, task, own, make_format("jsonl"))
+    rows = []
 
-    return sum(land_all({task: functools.partial(job, task) for task in tasks}, AT_ONCE).values())
+    def job(task: str) -> None:
+        own = Folder(*fsspec.url_to_fs(f"{folder}/{task}"))
+        rows.append(ours(client, task, own, make_format("jsonl")))
+
+    land_all({task: functools.partial(job, task) for task in tasks}, AT_ONCE)
+    return sum(rows)
 
 
 def connected(url: str) -> Client:

@@ -11,7 +11,7 @@ import itertools
 import logging
 import shlex
 from collections import deque
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.commits import Commit, Manifest
     from airflow_provider_webcollect.landing.copy import Page
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 #: How many failed checks a message names.
 _SHOWN = 20
@@ -288,8 +287,8 @@ def _complete(job: Job, staging: Staging, reader: SourceReader) -> None:
         raise rows_missing(job.source, f"the service announced {total} rows, and {rows} came")
 
 
-def land_all(jobs: Mapping[str, Callable[[], T]], at_once: int) -> dict[str, T]:
-    """Run ``jobs`` in threads and return their results by name, in the order of the jobs.
+def land_all(jobs: Mapping[str, Callable[[], object]], at_once: int) -> None:
+    """Run ``jobs`` in threads.
 
     If one fails, the others continue. If this is interrupted, for example by a timeout of the task, jobs that
     have not begun are not run; running ones are not waited for, and end when their ``stop`` is set.
@@ -297,10 +296,9 @@ def land_all(jobs: Mapping[str, Callable[[], T]], at_once: int) -> dict[str, T]:
     :param jobs: the jobs by the name of what they land.
     :raises SomeFailed: at the end, with all errors, if any have failed.
     """
-    results: dict[str, T] = {}
     errors: dict[str, Exception] = {}
     waiting = deque(jobs)
-    running: dict[Future[T], str] = {}
+    running: dict[Future[object], str] = {}
     while waiting or running:
         while waiting and len(running) < at_once:
             name = waiting.popleft()
@@ -308,10 +306,9 @@ def land_all(jobs: Mapping[str, Callable[[], T]], at_once: int) -> dict[str, T]:
         for future in first_done(running):
             name = running.pop(future)
             try:
-                results[name] = future.result()
+                future.result()
             except Exception as error:
                 log.exception("%s did not land.", name)
                 errors[name] = error
     if errors:
         raise SomeFailed({name: errors[name] for name in jobs if name in errors}, len(jobs))
-    return {name: results[name] for name in jobs}
