@@ -203,7 +203,7 @@ def _sum(rows: Sequence[AnalyticsRow]) -> dict[str, Any]:
 @click.option("--dry-run", is_flag=True, help="Only say what --merge would find, and change nothing.")
 @connection_options
 def discover(collection_tasks: str | None, dry_run: bool, **where: Any) -> None:
-    """Write a file of collection tasks: those that ran in the last three months.
+    """Write a file of the collection tasks that ran lately.
 
     They go to standard output, as YAML, each with its id and name, the last day with a run, rows and cost.
     --merge adds new ones to a file, brings these numbers of the others up to date, and changes nothing else

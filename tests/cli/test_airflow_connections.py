@@ -249,12 +249,12 @@ class TestStorage:
         query = "select count(*) number from landing"
         assert run("landing", "sql", *place, query, "-o", "json").json == [{"number": 300}]
         assert run("landing", "clean", *place, "-o", "json").json == []
-        assert run("land", task, *place).code == 3
+        assert run("land", task, *place, "--mode", "full").code == 3
 
         in_url = row["folder"]
         assert read_landing(in_url).manifest.rows == 300
         assert run("landing", "cat", in_url).lines == sandbox.control.true_rows(task)
-        assert run("land", task, in_url).code == 3
+        assert run("land", task, in_url, "--mode", "full").code == 3
 
     @pytest.mark.parametrize(
         ("place", "named"),

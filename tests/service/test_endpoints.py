@@ -79,12 +79,16 @@ class TestSuccess:
     def test_analytics_come_by_day_for_the_tasks_asked_for(self, client: Client) -> None:
         page = client.send(
             endpoints.query_analytics(
-                str(LAST_WEEK), TODAY, page_size=500, task_ids=[demo.TASK_ID], collection_method="Cloud"
+                str(LAST_WEEK),
+                TODAY,
+                page_size=500,
+                task_ids=[demo.FINISHED_TASK_ID],
+                collection_method="Cloud",
             )
         )
         assert page.total == len(page.rows) > 0
         for row in page.rows:
-            assert row.task_id == demo.TASK_ID
+            assert row.task_id == demo.FINISHED_TASK_ID
             assert row.collection_method == "Cloud"
             assert str(LAST_WEEK) <= row.day_key <= str(TODAY)
             assert row.week_start_date is None
