@@ -55,10 +55,10 @@ class Pictures:
         with browser.open_page(self.chromium, width=1500, height=720) as page:
             page.add_init_script(panels)
             page.goto(f"{airflow.url}/dags/{dag_id}/runs/{run_id}")
-            expand = page.get_by_role("button", name="Expand all task groups")
-            if expand.is_enabled():
-                expand.click()
             page.locator("th").filter(has_text="Start Date").get_by_role("button").click()
+            # there and enabled in a DAG with groups
+            for expand in page.get_by_role("button", name="Expand all task groups", disabled=False).all():
+                expand.click()
             page.get_by_role("button", name="Filter table columns").click()
             for column in _HIDDEN_COLUMNS:
                 page.get_by_role("menuitem", name=column).click()
