@@ -270,11 +270,12 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         self.asset_partition = asset_partition
         self.webcollect_conn_id = webcollect_conn_id
         self._reported: list[LandingReport] = []
+        check_now(self, self._check)
         if not self.outlets and not is_unmapped(self) and is_literal(destination):
             self.outlets = [asset for asset in [landing_asset(destination)] if asset]
-        check_now(self, self._check)
         # whatever is a template
         check_now(self, self._check_asset_partition, ())
+        check_now(self, self._partition_key, ("asset_partition",))
 
     def _check(self) -> None:
         found = self._places()
@@ -289,7 +290,6 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         validation.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
         if validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and "full" in modes:
             raise InvalidArgument("skip_if_nothing_new", True, INCREMENTAL_ALONE)
-        self._partition_key()
 
     def _check_asset_partition(self) -> None:
         """Refuse a partition key where the task's events can have none, whatever it will be."""
@@ -374,6 +374,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         # whatever ends this task also stops its threads
         with airflow_errors(), Stop() as stop:
             self._check()
+            partition_key = self._partition_key()
             hook = WebCollectHook(self.webcollect_conn_id)
             store_task_link(context, hook, self.collection_task_id)
             if self.table_format != "iceberg":
@@ -413,7 +414,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 else self.object_storage_conn_id or None,
             }
             reporting.report_to_outlets(
-                context, self.outlets, connections, reports[0].place.source, facts, self._partition_key()
+                context, self.outlets, connections, reports[0].place.source, facts, partition_key
             )
         if self.skip_if_nothing_new and not facts["rows"] and not facts["quarantined_rows"]:
             raise AirflowSkipException(f"Nothing new for {self.destination}")
