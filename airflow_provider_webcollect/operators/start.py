@@ -82,7 +82,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     :param failure_states: states of the task that fail the wait, without retries; by default Stopped.
     :param no_new_rows_for: seconds or a ``timedelta`` after which the wait fails, without retries, if the run
         is Extracting and has no new rows (``currentTotalExtractCount``); None (default) for no limit. A
-        restart of the triggerer, and a retry, begin the count anew.
+        restart of the triggerer, and a retry, reset the count.
     :param clock: tells the time, and waits; the system's by default.
     :param retry_unknown_outcome: also retry if it is not known whether the start took effect.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)

@@ -321,8 +321,8 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         the responses or is Unexecuted.
     :param no_new_rows_for: seconds or a ``timedelta`` after which the sensor fails if a run is Extracting and
         has no new rows (``currentTotalExtractCount``); None (default) for no limit. To be told only, use
-        ``soft_fail`` and an ``on_skipped_callback``. A restart of the triggerer, and a retry, begin the count
-        anew; in reschedule mode every poke would, so it is refused there.
+        ``soft_fail`` and an ``on_skipped_callback``. A restart of the triggerer and a retry reset the count;
+        in reschedule mode every poke would, so it is refused there.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: for a failure state, a missing task or a run without new rows, and if a

@@ -476,7 +476,7 @@ class TestRuns:
         # Airflow 3 has no other way to repeat a run here than another run of its date
         assert AIRFLOW_V_3_0_PLUS or runs[1].run_id == runs[2].run_id
         assert all({*run.states.values()} == {"success"} for run in runs)
-        # what a cleared run has collected anew is landed by the next one
+        # what a cleared run has collected again is landed by the next one
         self.check_rows(sandbox, shops, tmp_path)
         assert sandbox.control.task(shops[0]["id"])["actions"][0]["loop_items"] == ["tea"]
         assert all(sandbox.control.task(shop["id"])["exported"] for shop in shops)

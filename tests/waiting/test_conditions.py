@@ -228,7 +228,7 @@ class TestWithoutNewRows:
             pytest.param(extracting(None), id="no number"),
         ],
     )
-    def test_the_time_begins_anew_after(self, wait: PolledWait, between: TaskStatus) -> None:
+    def test_the_time_restarts_after(self, wait: PolledWait, between: TaskStatus) -> None:
         for now, status in ((0, extracting(5)), (99, between), (100, extracting(5)), (199, extracting(5))):
             assert wait.outcome(now, status) is None
         assert wait.outcome(200, extracting(5)) is FAILED
