@@ -94,7 +94,7 @@ class CollectionTasks(msgspec.Struct, frozen=True):
         import difflib
 
         near = difflib.get_close_matches(folded(key), self.by_key, cutoff=0.5)
-        names = ", ".join(dict.fromkeys(repr(self.by_key[each].name) for each in near))
+        names = ", ".join(dict.fromkeys(repr(self.by_key[name].name) for name in near))
         rule = f"no collection task in {self.path} has this name or id"
         raise InvalidArgument(argument, key, f"{rule}; the nearest: {names}" if names else rule)
 
@@ -191,19 +191,19 @@ def read_collection_tasks(path: str | Path) -> CollectionTasks:
         try:
             version = _version(path)
             age = abs(time.time() - version[0] / 1e9)
-            if (known := _read.get(path)) is None or known[0] != version:
+            if (cached := _read.get(path)) is None or cached[0] != version:
                 content = path.read_bytes()
                 # what was written a moment ago may have been only its beginning
                 if is_last or (age > PAUSE and _version(path) == version):
-                    known = _read[path] = version, _parsed(path, content)
+                    cached = _read[path] = version, _parsed(path, content)
         except OSError as error:
             raise InvalidArgument(OPTION, str(path), f"it cannot be read: {error.strerror}") from error
-        if known and known[0] == version:
-            if isinstance(known[1], CollectionTasks):
-                return known[1]
+        if cached and cached[0] == version:
+            if isinstance(cached[1], CollectionTasks):
+                return cached[1]
             if is_last or age > SETTLE:
                 # a copy, since what catches it may add a note
-                raise copy.copy(known[1])
+                raise copy.copy(cached[1])
         time.sleep(PAUSE)
 
 
@@ -256,7 +256,7 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
         raise InvalidArgument(f"{path}, line {number}", character[0], "no YAML or JSON has this character")
     if path.suffix.lower() == ".json":
         # two things that JSON has and YAML has not: tabs between values, and characters as two escapes
-        text = _TWO_ESCAPES.sub(lambda found: bytes.fromhex(found[1] + found[2]).decode("utf-16-be"), text)
+        text = _TWO_ESCAPES.sub(lambda match: bytes.fromhex(match[1] + match[2]).decode("utf-16-be"), text)
         text = text.replace("\t", " ")
     try:
         root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -270,8 +270,8 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
     for node in root.value:
         if not isinstance(node, yaml.MappingNode):
             rule = "it must be a mapping with `id` and `name`"
-            shown = node.value if isinstance(node, yaml.ScalarNode) else "[…]"
-            raise InvalidArgument(f"{path}, line {node.start_mark.line + 1}", shown, rule)
+            value = node.value if isinstance(node, yaml.ScalarNode) else "[…]"
+            raise InvalidArgument(f"{path}, line {node.start_mark.line + 1}", value, rule)
     entries: list[yaml.MappingNode] = root.value
     return entries
 
@@ -290,7 +290,7 @@ def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) 
         raise wrong(node, "&…", "anchors and aliases are not read: write it out where it is needed")
     seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(path, each, seen, is_typed) for each in node.value]
+        return [_plain(path, item, seen, is_typed) for item in node.value]
     if isinstance(node, yaml.MappingNode):
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
@@ -386,7 +386,7 @@ def _inside(argument: str) -> Iterator[None]:
         yield
     except InvalidArgument as error:
         place = f"{argument}: {error.argument}"
-        raise InvalidArgument(place, None, error.rule, shown=error.value) from error
+        raise InvalidArgument(place, None, error.rule, as_text=error.value) from error
 
 
 def _number(argument: str, value: object) -> float:

@@ -31,11 +31,13 @@ if TYPE_CHECKING:
 GRACE = timedelta(seconds=60)
 
 
-def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[str] | None = None) -> None:
+def check_at_parse(
+    operator: BaseOperator, check: Callable[[], Any], names: Iterable[str] | None = None
+) -> None:
     """Run ``check`` while the DAG is parsed, if all arguments that it reads are literal.
 
     Templated and mapped arguments are checked when the task runs; an error then fails it without retries.
-    Generators and other iterators among the arguments become lists, see :func:`kept`.
+    Generators and other iterators among the arguments become lists, see :func:`as_lists`.
 
     :param names: the arguments that it reads; by default all template fields of the operator.
     :raises InvalidArgument: if an argument breaks a rule; Airflow shows it as an import error.
@@ -44,8 +46,10 @@ def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[
     # only the provider's own: Airflow 2.11 keeps a weak proxy of the task group, which passes for an iterator
     for name in {*operator.template_fields, *names}:
         if (value := getattr(operator, name, None)) is not None:
-            setattr(operator, name, kept(value))
-    if not is_unmapped(operator) and all(is_literal(getattr(operator, name, None)) for name in names):
+            setattr(operator, name, as_lists(value))
+    if not is_expanded_instance(operator) and all(
+        is_literal(getattr(operator, name, None)) for name in names
+    ):
         try:
             check()
         except InvalidArgument as error:
@@ -54,17 +58,17 @@ def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[
             raise
 
 
-def kept(value: Any) -> Any:
+def as_lists(value: Any) -> Any:
     """Return an argument with lists in place of iterators, since those can be read only once."""
     match value:
         case dict():
-            return {name: kept(item) for name, item in value.items()}
+            return {name: as_lists(item) for name, item in value.items()}
         case list() | tuple() | Iterator():
-            return [kept(item) for item in value]
+            return [as_lists(item) for item in value]
     return value
 
 
-def is_unmapped(operator: BaseOperator) -> bool:
+def is_expanded_instance(operator: BaseOperator) -> bool:
     """Return whether Airflow creates the operator from a mapped one, which happens in a worker.
 
     An error in its constructor would use up a retry, and skip ``on_failure_callback`` on Airflow 2.
@@ -222,7 +226,7 @@ class WebCollectTaskOperator(WebCollectOperator):
     def __init__(self, *, collection_task_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.collection_task_id = collection_task_id
-        check_now(self, self._checked_id, ("collection_task_id",))
+        check_at_parse(self, self._checked_id, ("collection_task_id",))
 
     def _checked_id(self) -> str:
         return task_id_of("collection_task_id", self.collection_task_id)

@@ -131,18 +131,18 @@ def places(sources: object, folder: str | ObjectStoragePath, table_format: str |
         another its id, and neither a destination.
     """
     entries = validation.items("sources", sources)
-    found = [_place(f"sources[{index}]", entry, folder, table_format) for index, entry in enumerate(entries)]
-    names = [f"sources[{index}]" for index in range(len(found))]
-    refuse_shared_folders(names, [place.folder for place in found], table_format)
+    places = [_place(f"sources[{index}]", entry, folder, table_format) for index, entry in enumerate(entries)]
+    names = [f"sources[{index}]" for index in range(len(places))]
+    refuse_shared_folders(names, [place.folder for place in places], table_format)
     firsts: dict[tuple[str, str | None], int] = {}
-    for index, (entry, place) in enumerate(zip(entries, found, strict=True)):
+    for index, (entry, place) in enumerate(zip(entries, places, strict=True)):
         if isinstance(entry, Mapping) and entry.get("destination") is not None:
             continue
         source = place.source.collection_task_id.lower(), place.source.lotno
         if (first := firsts.setdefault(source, index)) != index:
             rule = f"it is of the same task as sources[{first}]; give one its own `destination`"
             raise InvalidArgument(f"sources[{index}]", entry, rule)
-    return found
+    return places
 
 
 def _place(name: str, entry: object, folder: str | ObjectStoragePath, table_format: str | None) -> Place:
@@ -190,7 +190,7 @@ def folder_name(argument: str, text: str) -> str:
 
 def safe_name(text: str) -> str:
     """Return ``text`` as a folder name that any storage accepts; different texts give different names."""
-    return _UNSAFE.sub(lambda found: "".join(f"~{byte:02x}" for byte in found[0].encode()), text)
+    return _UNSAFE.sub(lambda match: "".join(f"~{byte:02x}" for byte in match[0].encode()), text)
 
 
 def refuse_shared_folders(
@@ -203,7 +203,9 @@ def refuse_shared_folders(
     :raises InvalidArgument: if two of them overlap.
     """
     # what a catalog is called does not make it another one
-    places = [str(each).partition(".")[2] if table_format == "iceberg" else str(each) for each in folders]
+    places = [
+        str(folder).partition(".")[2] if table_format == "iceberg" else str(folder) for folder in folders
+    ]
     # in sorted order, a folder comes right before the folders inside it
     ordered = sorted((place.rstrip("/") + "/", -index) for index, place in enumerate(places))
     for (outer, other), (inner, index) in itertools.pairwise(ordered):
@@ -245,15 +247,15 @@ def connected_path(path: str, conn_id: str) -> ObjectStoragePath | Table:
         with variables_added(_AS_AIRFLOW):
             # for one that is missing, filesystems use the credentials of the environment
             BaseHook.get_connection(conn_id)
-            found = storage_path(path, conn_id)
-            folder_at(found)
+            landing = storage_path(path, conn_id)
+            folder_at(landing)
     except Exception as error:  # of Airflow or of the storage's own package
         # those of Airflow's database have many lines
         said = str(error).partition("\n")[0]
         if not (_is_lasting(error) or type(error).__name__ == _NOT_FOUND):
             raise StorageError(f"{path} cannot be reached by {conn_id!r} now: {said}") from error
         raise InvalidArgument("storage_conn_id", conn_id, f"{path} cannot be reached: {said}") from error
-    return found
+    return landing
 
 
 def _is_lasting(error: Exception) -> bool:
@@ -377,8 +379,8 @@ def folder_at(path: ObjectStoragePath, table_format: str | None = None) -> Folde
         fs = path.fs
     except (ImportError, ValueError) as error:
         raise StorageError(_what_to_do(path, error), permanent=True) from error
-    shown = str(path).rstrip("/") if "@" in str(path) else None
-    return landing_folder(fs, path.path, shown, table_format=table_format)
+    public_url = str(path).rstrip("/") if "@" in str(path) else None
+    return landing_folder(fs, path.path, public_url, table_format=table_format)
 
 
 def _what_to_do(path: ObjectStoragePath, error: Exception) -> str:

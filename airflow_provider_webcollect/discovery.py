@@ -59,11 +59,11 @@ def in_words(differences: Differences) -> list[str]:
 
 
 def discover(
-    sender: Sender, known: Sequence[CollectionTask] = ()
+    sender: Sender, listed: Sequence[CollectionTask] = ()
 ) -> tuple[list[CollectionTask], Differences]:
     """Return the account's tasks that ran in the last three months (contract.md, endpoint 2), by name.
 
-    :param known: the entries of a file, whose names stay. Other tasks get a name that the file can have.
+    :param listed: the entries of a file, whose names stay. Other tasks get a name that the file can have.
     """
     today = pendulum.now("UTC").date()
     # a day less than may be queried: for the service the next day may have begun
@@ -72,9 +72,9 @@ def discover(
     for row in rows:
         by_id[row.task_id].append(row)
     names = {task_id: name or task_id for task_id, name in AnalyticsRow.names(rows).items()}
-    entries = {folded(task.id): task for task in known}
+    entries = {folded(task.id): task for task in listed}
     # the id of whoever has a name or an id
-    owners = {folded(key): folded(task.id) for task in known for key in (task.id, task.name)}
+    owners = {folded(key): folded(task.id) for task in listed for key in (task.id, task.name)}
     owners |= {folded(task_id): folded(task_id) for task_id in by_id}
     tasks, differences = [], Differences(new=[], gone=[], renamed=[])
     for task_id in sorted(names, key=lambda task_id: (names[task_id].casefold(), task_id)):
@@ -98,7 +98,7 @@ def _names(task_id: str, service_name: str) -> list[str]:
     Spaces replace what is not printable and take templates apart. Where another task has the name, the
     beginning of the id follows, or all of it.
     """
-    name = "".join(each if each.isprintable() else " " for each in service_name)
+    name = "".join(character if character.isprintable() else " " for character in service_name)
     name = re.sub(r"\{(?=[{%#])", "{ ", name).strip() or task_id
     ends = ("", f" ({task_id[:8]})", f" ({task_id})")
     names = [name[: LONGEST_NAME - len(end)].strip() + end for end in ends]
@@ -138,17 +138,17 @@ def update(path: str | Path, sender: Sender, *, write: bool) -> Differences:
     """
     # where a link leads: the link itself stays
     path = Path(path).expanduser().resolve()
-    known = read_collection_tasks(path).tasks if path.exists() else ()
+    listed = read_collection_tasks(path).tasks if path.exists() else ()
     before = _content(path)
     text = before.decode("utf-8-sig")
     # if it changed between the two, the merged text is not what is expected
-    entries = list(zip(known, entry_nodes(path, text), strict=False)) if known else []
+    entries = list(zip(listed, entry_nodes(path, text), strict=False)) if listed else []
     if write and (
         path.suffix.lower() not in {".yaml", ".yml"} or any(node.flow_style for _, node in entries)
     ):
         rule = "to be merged, it must be a .yaml file with a line for each key, and no entry in { }"
         raise InvalidArgument(OPTION, str(path), rule)
-    tasks, differences = discover(sender, known)
+    tasks, differences = discover(sender, listed)
     if write and (merged := _merged(path, text, entries, tasks)) != text:
         # a byte order mark stays
         _replace(path, before, before.removesuffix(text.encode()) + merged.encode())
@@ -164,8 +164,8 @@ def _merged(path: Path, text: str, entries: Sequence[Entry], tasks: Sequence[Col
     new = {folded(task.id): task for task in tasks}
     pieces, at, expected = [], 0, []
     for old, node in entries:
-        found = new.pop(folded(old.id), old)
-        values = {key: getattr(found, key) for key in _UPDATED}
+        updated = new.pop(folded(old.id), old)
+        values = {key: getattr(updated, key) for key in _UPDATED}
         values = {key: value for key, value in values.items() if value not in (None, getattr(old, key))}
         expected.append(msgspec.structs.replace(old, **values))
         for start, end, piece in _edits(text, node, values, line_end):

@@ -199,9 +199,9 @@ class WebCollectTaskGroup(TaskGroup):
         usual: dict[str, Any] = {"task_group": self, "dag": self.dag}
         # rendered to native objects, a name such as 2024 would be a number, at which the task fails
         quoted = " | pprint" if self.dag.render_template_as_native_obj else ""
-        shown = {**usual, "map_index_template": f"{{{{ params.collection_task{quoted} }}}}"}
+        arguments = {**usual, "map_index_template": f"{{{{ params.collection_task{quoted} }}}}"}
         start: Any = WebCollectStartSubTasksOperator.partial(
-            task_id="start", **{**shown, **self._start}
+            task_id="start", **{**arguments, **self._start}
         ).expand_kwargs([part.named(collection_task_id=part.task.id) for part in parts])
         if items := [
             part.named(collection_task_id=part.task.id, loop_items=list(part.task.loop_items))
@@ -209,7 +209,7 @@ class WebCollectTaskGroup(TaskGroup):
             if part.task.loop_items
         ]:
             start << WebCollectUpdateTaskParametersOperator.partial(
-                task_id="set_loop_items", **{**shown, **self._set_loop_items}
+                task_id="set_loop_items", **{**arguments, **self._set_loop_items}
             ).expand_kwargs(items)
         outlets = [
             asset for part in parts if is_literal(part.folder) and (asset := landing_asset(part.folder))
@@ -239,7 +239,7 @@ class WebCollectTaskGroup(TaskGroup):
         if self._load:
             options = self._load_options(land)
             del options["table"]
-            land >> WebCollectLoadOperator.partial(task_id="load", **{**shown, **options}).expand_kwargs(
+            land >> WebCollectLoadOperator.partial(task_id="load", **{**arguments, **options}).expand_kwargs(
                 [part.named(landing=part.folder, table=part.table) for part in parts]
             )
 

@@ -141,7 +141,7 @@ def baselines(conn_id: str, task_ids: Sequence[str]) -> dict[str, Baseline]:
         for status in seen.values():
             if isinstance(status, WebCollectError):
                 raise status
-        if not any(tasks.absent(*each) for each in seen.items()):
+        if not any(tasks.absent(task_id, status) for task_id, status in seen.items()):
             break
     return {task_id: Baseline.of(status) for task_id, status in seen.items()}
 
@@ -262,8 +262,8 @@ class StatusFeed:
         )
         self._clients.append(self._hook.async_client())
         most = self._hook.connection.status_batch_size
-        for each in (TASK_STATUSES, SUBTASKS, RUNNING_COUNTS):
-            self._polls[each] = Poll(functools.partial(self._ask, each), each.batch_size(most))
+        for query in (TASK_STATUSES, SUBTASKS, RUNNING_COUNTS):
+            self._polls[query] = Poll(functools.partial(self._ask, query), query.batch_size(most))
 
     def until(
         self, query: Query, keys: Sequence[str], interval: float, judge: Judge[Any, T]

@@ -131,7 +131,7 @@ def resolve_tasks(context: click.Context, parameter: click.Parameter, keys: str 
 def called(task_ids: Sequence[str]) -> list[str]:
     """Return the ids of tasks, each after its name if the file has one."""
     names = task_names(task_ids)
-    return [f"{names[each]} ({each})" if each in names else each for each in task_ids]
+    return [f"{names[task_id]} ({task_id})" if task_id in names else task_id for task_id in task_ids]
 
 
 def task_names(ids: Iterable[str]) -> dict[str, str]:

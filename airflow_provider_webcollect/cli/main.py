@@ -115,14 +115,14 @@ def _run(arguments: list[str]) -> int:
         tell(f"Interrupted: {unknown}" if unknown else "Interrupted")
         return INTERRUPTED
     except Exception as error:
-        if context is None or (found := _exit_code(error)) is None:
+        if context is None or (exit_code := _exit_code(error)) is None:
             raise
         tell(f"Error: {_said(error, context, _called(arguments))}")
         if HINT in context.meta and isinstance(error, WebCollectError) and "the connection" in str(error):
             tell(context.meta[HINT])
         if NO_NAME in context.meta and isinstance(error, NotFound):
             tell(context.meta[NO_NAME])
-        return found
+        return exit_code
     if NO_NAME in context.meta and code == NO:
         tell(context.meta[NO_NAME])
     return code if isinstance(code, int) else 0
@@ -130,11 +130,11 @@ def _run(arguments: list[str]) -> int:
 
 def _called(words: Sequence[str]) -> click.Command:
     """Return the command that the words of a command line call; its groups have no options with values."""
-    found: click.Command = webcollect
+    command: click.Command = webcollect
     for word in words:
-        if isinstance(found, click.Group):
-            found = found.commands.get(word, found)
-    return found
+        if isinstance(command, click.Group):
+            command = command.commands.get(word, command)
+    return command
 
 
 def _said(error: Exception, context: click.Context, command: click.Command) -> str:
@@ -142,20 +142,20 @@ def _said(error: Exception, context: click.Context, command: click.Command) -> s
     if not isinstance(error, InvalidArgument):
         return _options_as_typed(str(error), command)
     called, place = context.meta.get(FIELD_NAMES, {}).get(error.name), error.place
-    for each in command.params:
-        if each.name == error.name:
+    for parameter in command.params:
+        if parameter.name == error.name:
             # of an option that is given several times, the value says which one it is
-            is_one = each.nargs == 1 and not getattr(each, "multiple", False)
-            called, place = _typed(each), place if is_one else ""
+            is_one = parameter.nargs == 1 and not getattr(parameter, "multiple", False)
+            called, place = _typed(parameter), place if is_one else ""
     said = f"{called}{place} is {error.value}; {error.rule}" if called else str(error)
     return _options_as_typed(said, command)
 
 
 def _options_as_typed(said: str, command: click.Command) -> str:
     """Return a message in which ``mode='full'``, an argument in Python, is the option ``--mode full``."""
-    for each in command.params:
-        for value in getattr(each.type, "choices", ()):
-            said = said.replace(f"{each.name}='{value}'", f"{_typed(each)} {value}")
+    for parameter in command.params:
+        for value in getattr(parameter.type, "choices", ()):
+            said = said.replace(f"{parameter.name}='{value}'", f"{_typed(parameter)} {value}")
     return said
 
 

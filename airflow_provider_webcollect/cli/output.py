@@ -77,14 +77,16 @@ def show(
         writer.writerow(columns)
         writer.writerows([_text(row[name], exactly) for name in columns] for row in rows)
     else:
-        shown = [
-            each for each in columns if exactly or not rows or any(row[each] is not None for row in rows)
+        shown_columns = [
+            column
+            for column in columns
+            if exactly or not rows or any(row[column] is not None for row in rows)
         ]
         if len(rows) == 1 and sys.stdout.isatty():
-            _print_record(rows[0], shown, exactly)
-        elif shown:
+            _print_record(rows[0], shown_columns, exactly)
+        elif shown_columns:
             most = _MOST_ROWS if sys.stdout.isatty() and not whole else len(rows)
-            _print_table(rows[:most], shown, exactly)
+            _print_table(rows[:most], shown_columns, exactly)
             if more := len(rows[most:]):
                 tell(f"{counted(more, 'more row')}; --output json has all")
 
@@ -98,7 +100,9 @@ def as_json(value: Any, *, text: Callable[[Any], str] = str, **form: Any) -> str
     :param form: arguments of :func:`json.dumps`.
     """
     plain = json.dumps(_plain(value, text), allow_nan=False, **{"ensure_ascii": False, **form})
-    return _UNUSUAL.sub(lambda each: each[0] if each[0].isprintable() else json.dumps(each[0])[1:-1], plain)
+    return _UNUSUAL.sub(
+        lambda match: match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1], plain
+    )
 
 
 def _plain(value: Any, text: Callable[[Any], str]) -> Any:
@@ -108,9 +112,9 @@ def _plain(value: Any, text: Callable[[Any], str]) -> Any:
         case float():
             return value if math.isfinite(value) else None
         case Mapping():
-            return {str(name): _plain(each, text) for name, each in value.items()}
+            return {str(name): _plain(item, text) for name, item in value.items()}
         case list() | tuple():
-            return [_plain(each, text) for each in value]
+            return [_plain(item, text) for item in value]
         case bytes():
             return base64.b64encode(value).decode()
     return text(value)
@@ -133,7 +137,7 @@ def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], exac
         name: [_heading(name, exactly), *(_shown(name, row[name], exactly) for row in rows)]
         for name in columns
     }
-    whole = {name: max(map(cell_len, found)) for name, found in texts.items()}
+    whole = {name: max(map(cell_len, cells)) for name, cells in texts.items()}
     widths: dict[str, int] = {}
     room: float = to.width + _GAP if sys.stdout.isatty() else math.inf
     for name in columns:
@@ -201,7 +205,8 @@ def printable(text: str, kept: str = "") -> str:
     :param kept: those that are kept.
     """
     return "".join(
-        each if each.isprintable() or each in kept else "\N{REPLACEMENT CHARACTER}" for each in text
+        character if character.isprintable() or character in kept else "\N{REPLACEMENT CHARACTER}"
+        for character in text
     )
 
 

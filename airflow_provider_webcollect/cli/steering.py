@@ -166,11 +166,11 @@ def subtasks(task_ids: list[str], output: str, **where: Any) -> None:
     They are those of each task's latest batch. `-` as TASK: the ids on standard input, one a line.
     """
     with connect(**where).client() as client:
-        found = {task_id: all_subtasks(client, task_id) for task_id in task_ids}
+        batches = {task_id: all_subtasks(client, task_id) for task_id in task_ids}
     rows = [
-        {"task": task_id, "sub_task": each.sub_task_id, "status": each.status}
-        for task_id, batch in found.items()
-        for each in batch
+        {"task": task_id, "sub_task": subtask.sub_task_id, "status": subtask.status}
+        for task_id, batch in batches.items()
+        for subtask in batch
     ]
     show(rows, output, ("sub_task", "status", "task"))
 
@@ -294,24 +294,24 @@ def actions(task_ids: list[str], action_types: tuple[str, ...], output: str, **w
     """
     call = endpoints.get_actions(task_ids, action_types or tuple(ActionType))
     with connect(**where).client() as client:
-        found = {each.task_id: each.actions for each in client.send(call)}
+        steps_by_task = {task.task_id: task.actions for task in client.send(call)}
     is_json = output == "json"
     rows = [
-        {"task": task_id, **_row(each), **(each.as_dict() if is_json else {})}
-        for task_id, steps in found.items()
-        for each in steps
+        {"task": task_id, **_row(action), **(action.as_dict() if is_json else {})}
+        for task_id, steps in steps_by_task.items()
+        for action in steps
     ]
-    if found or output != "table":
+    if steps_by_task or output != "table":
         show(rows, output, ACTIONS)
-    known = {task_id.lower() for task_id in found}
-    unknown = [task_id for task_id in task_ids if task_id.lower() not in known]
+    answered = {task_id.lower() for task_id in steps_by_task}
+    unknown = [task_id for task_id in task_ids if task_id.lower() not in answered]
     if unknown:
         tell(f"The service does not know {', '.join(called(unknown))}.")
     return int(bool(unknown))
 
 
 def _row(action: Action) -> dict[str, Any]:
-    pairs = [f"{each.name}={each.value or ''}" for each in action.properties or ()]
+    pairs = [f"{pair.name}={pair.value or ''}" for pair in action.properties or ()]
     return {
         "action_id": action.action_id,
         "action_type": action.action_type,
@@ -445,9 +445,9 @@ def start(task_id: str, subtask_ids: list[str], dry_run: bool, output: str, **wh
     if is_blind and not subtask_ids:
         raise only_a_key("a look for the sub-tasks", "start_subtasks", "name them with --subtask")
     with access.client() as client:
-        found = [] if is_blind else all_subtasks(client, task_id)
-        wanted = subtask_ids or [each.sub_task_id for each in found]
-        active = active_subtask_ids(found)
+        batch = [] if is_blind else all_subtasks(client, task_id)
+        wanted = subtask_ids or [subtask.sub_task_id for subtask in batch]
+        active = active_subtask_ids(batch)
         idle = [subtask_id for subtask_id in wanted if subtask_id.lower() not in active]
         if idle:
             call = endpoints.start_subtasks(task_id, idle)
@@ -455,7 +455,12 @@ def start(task_id: str, subtask_ids: list[str], dry_run: bool, output: str, **wh
                 _show_calls([call], output)
                 return 0
             client.send(call)
-    show([{"task": task_id, "sub_task": each} for each in idle], output, ("sub_task", "task"), whole=True)
+    show(
+        [{"task": task_id, "sub_task": subtask_id} for subtask_id in idle],
+        output,
+        ("sub_task", "task"),
+        whole=True,
+    )
     tell(f"Started: {len(idle)}; {len(wanted) - len(idle)} ran already")
     return int(not wanted)
 

@@ -74,11 +74,11 @@ def status(task_ids: list[str], output: str, **where: Any) -> int:
     with access.client() as client:
         names = {} if task_ids else _recent_tasks(client)
         ids = task_ids or [*names]
-        found = all_task_statuses(client, ids, access.connection.status_batch_size)
-    rows = [status_row(task_id, found.get(task_id), names.get(task_id)) for task_id in ids]
-    if found or not task_ids or output != "table":
+        statuses = all_task_statuses(client, ids, access.connection.status_batch_size)
+    rows = [status_row(task_id, statuses.get(task_id), names.get(task_id)) for task_id in ids]
+    if statuses or not task_ids or output != "table":
         _show_tasks(rows, output, STATUS)
-    if unknown := [task_id for task_id in task_ids if task_id not in found]:
+    if unknown := [task_id for task_id in task_ids if task_id not in statuses]:
         tell(f"The service does not know {', '.join(called(unknown))}.")
     return int(bool(unknown))
 
@@ -90,15 +90,15 @@ def _show_tasks(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequenc
     """
     names = task_names(row["task"] for row in rows)
     if output == "table" and all(row["task"] in names for row in rows):
-        others = [each for each in columns if each not in {"task", "name"}]
+        others = [column for column in columns if column not in {"task", "name"}]
         columns = ["name", *others[:2], "task", *others[2:]]
     show([{**row, "name": names.get(row["task"], row["name"])} for row in rows], output, columns)
 
 
 def status_row(task_id: str, status: TaskStatus | None, name: str | None = None) -> dict[str, Any]:
     """Return the row of a task for :data:`STATUS`; without a status all but the id and the name is None."""
-    known = _collected(status.overview()) if status else {}
-    return dict.fromkeys(STATUS) | {"task": task_id, "name": name} | known
+    facts = _collected(status.overview()) if status else {}
+    return dict.fromkeys(STATUS) | {"task": task_id, "name": name} | facts
 
 
 def _collected(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def discover(collection_tasks: str | None, dry_run: bool, **where: Any) -> None:
         else:
             tasks, differences = discovery.discover(client)
             write(discovery.as_yaml(tasks).encode())
-            differences = {"renamed": [each for each in differences["new"] if "service_name" in each]}
+            differences = {"renamed": [entry for entry in differences["new"] if "service_name" in entry]}
     tell("\n".join(discovery.in_words(differences)))
 
 
@@ -253,11 +253,11 @@ def follow(task_ids: list[str], is_next: bool, every: float, output: str, **wher
         while left := [task_id for task_id in task_ids if task_id not in ends]:
             with _errors_that_may_pass():
                 client.reach()
-                found = all_task_statuses(client, left, access.connection.status_batch_size)
-                seen |= found
-                waits = waits or _waits(task_ids, found, is_next)
+                statuses = all_task_statuses(client, left, access.connection.status_batch_size)
+                seen |= statuses
+                waits = waits or _waits(task_ids, statuses, is_next)
                 for task_id in left:
-                    status = found.get(task_id)
+                    status = statuses.get(task_id)
                     if ended := waits[task_id].judge({task_id: status}):
                         ends[task_id] = ended
                     name = names[task_id]
@@ -288,12 +288,12 @@ def _no_run_yet(name: str, status: TaskStatus | None, is_next: bool) -> str | No
     return None
 
 
-def _waits(ids: Sequence[str], found: dict[str, TaskStatus], is_next: bool) -> dict[str, Wait]:
+def _waits(ids: Sequence[str], statuses: dict[str, TaskStatus], is_next: bool) -> dict[str, Wait]:
     return {
         task_id: Wait(
             TaskStates(
                 task_ids=(task_id,),
-                after={task_id: Baseline.of(found.get(task_id))} if is_next else {},
+                after={task_id: Baseline.of(statuses.get(task_id))} if is_next else {},
                 was_started=False,
                 missing_timeout=math.inf if is_next else MISSING_TIMEOUT,
             ),
@@ -393,14 +393,14 @@ def token_status(output: str, **where: Any) -> int:
     Exit code 1: there is none, or it has ended, or it belongs to a credential that was replaced since.
     """
     access = connect(**where)
-    found = access.store.load()
+    stored = access.store.load()
     current = access.connection.credentials.lineage_at(access.connection.settings.base_url)
-    if found is None or not found.descends_from(current):
-        why = "no token is stored" if found is None else "the stored token is of another credential"
+    if stored is None or not stored.descends_from(current):
+        why = "no token is stored" if stored is None else "the stored token is of another credential"
         tell(f"For this connection {why}.")
         return 1
-    _show_token(access.connection.conn_id, found, output)
-    return int(found.has_ended(time.time()))
+    _show_token(access.connection.conn_id, stored, output)
+    return int(stored.has_ended(time.time()))
 
 
 @token.command("refresh")
@@ -413,15 +413,15 @@ def token_refresh(output: str, **where: Any) -> None:
         _show_token(access.connection.conn_id, client.renew_token(), output)
 
 
-def _show_token(connection: str, found: StoredToken, output: str) -> None:
+def _show_token(connection: str, token: StoredToken, output: str) -> None:
     now = time.time()
     row = {
         "connection": connection,
-        "stored": _instant(found.obtained_at),
-        "age_seconds": round(now - found.obtained_at),
-        "expires": found.expires_at and _instant(found.expires_at),
-        "seconds_left": found.expires_at and round(found.expires_at - now),
-        "stored_by": found.stored_by,
+        "stored": _instant(token.obtained_at),
+        "age_seconds": round(now - token.obtained_at),
+        "expires": token.expires_at and _instant(token.expires_at),
+        "seconds_left": token.expires_at and round(token.expires_at - now),
+        "stored_by": token.stored_by,
     }
     show([row], output)
 

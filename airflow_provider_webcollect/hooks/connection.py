@@ -112,7 +112,7 @@ def _without_prefix(extra: Any) -> dict[str, Any]:
     if extra is None:
         return {}
     if not isinstance(extra, dict):
-        raise InvalidArgument("extra", extra, "it must be a JSON object", shown=_in_words(extra))
+        raise InvalidArgument("extra", extra, "it must be a JSON object", as_text=_in_words(extra))
     # values pasted into a form often end with a blank or a newline
     return {
         name.removeprefix(PREFIX): value.strip() if isinstance(value, str) else value
@@ -142,8 +142,8 @@ def _value(field: Field, value: Any) -> Any:
         converted = None
     if converted is None or not _is_allowed(field, converted):
         may_be_secret = isinstance(value, str | list | dict) or (field.kind is str and not field.choices)
-        shown = _in_words(value) if may_be_secret else None
-        raise InvalidArgument(f"extra {field.name}", value, _rule(field), shown=shown)
+        summary = _in_words(value) if may_be_secret else None
+        raise InvalidArgument(f"extra {field.name}", value, _rule(field), as_text=summary)
     if field.web_page and not _is_web_page(converted):
         raise InvalidArgument(f"extra {field.name}", converted, "it must be an http(s) URL")
     return converted

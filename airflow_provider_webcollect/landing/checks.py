@@ -127,20 +127,20 @@ def make_checks(checks: object, file_format: FileFormat) -> Checks | None:
     """
     if checks is None or checks == "":
         return None
-    found = _keys("checks", checks, Checks)
+    given = _keys("checks", checks, Checks)
     for name in ("new_columns", "missing_columns"):
-        validation.one_of(f"checks[{name!r}]", found.get(name, "allow"), get_args(Level))
-    if file_format.columns is not None and found.get("new_columns", "allow") != "allow":
+        validation.one_of(f"checks[{name!r}]", given.get(name, "allow"), get_args(Level))
+    if file_format.columns is not None and given.get("new_columns", "allow") != "allow":
         rule = "with `columns` no other column lands, so that none can be new"
-        raise InvalidArgument("checks['new_columns']", found["new_columns"], rule)
-    columns = found.get("columns", {})
+        raise InvalidArgument("checks['new_columns']", given["new_columns"], rule)
+    columns = given.get("columns", {})
     if not isinstance(columns, Mapping):
         raise InvalidArgument("checks['columns']", columns, "it must be a dict of checks by column")
     made = Checks(
-        rows=_row_checks(found.get("rows", {})),
-        columns={name: _column_checks(name, each, file_format) for name, each in columns.items()},
-        new_columns=found.get("new_columns", "allow"),
-        missing_columns=found.get("missing_columns", "allow"),
+        rows=_row_checks(given.get("rows", {})),
+        columns={name: _column_checks(name, column, file_format) for name, column in columns.items()},
+        new_columns=given.get("new_columns", "allow"),
+        missing_columns=given.get("missing_columns", "allow"),
     )
     return None if made == Checks() else made
 
@@ -156,12 +156,12 @@ def _keys(argument: str, value: object, kind: type[msgspec.Struct]) -> Mapping[s
 
 
 def _row_checks(value: object) -> RowChecks:
-    found = _keys("checks['rows']", value, RowChecks)
+    given = _keys("checks['rows']", value, RowChecks)
     least, most = (
-        _number(f"checks['rows'][{name!r}]", found.get(name), low, high)
+        _number(f"checks['rows'][{name!r}]", given.get(name), low, high)
         for name, low, high in (("min_of_usual", 0.0, 1.0), ("max_of_usual", 1.0, None))
     )
-    rows = found.get("min")
+    rows = given.get("min")
     return RowChecks(
         min=None if rows is None else validation.integer("checks['rows']['min']", rows, 1),
         min_of_usual=least,
@@ -176,18 +176,18 @@ def _column_checks(name: object, value: object, file_format: FileFormat) -> Colu
     validation.encodable("checks['columns']", name)
     if file_format.columns is not None and name not in file_format.columns:
         raise InvalidArgument("checks['columns']", name, "it must be one of `columns`")
-    found = _keys(argument, value, ColumnChecks)
+    given = _keys(argument, value, ColumnChecks)
     kind = getattr(file_format, "column_types", {}).get(name, STRING)
     checks = ColumnChecks(
-        filled=_number(f"{argument}['filled']", found.get("filled"), 0.0, 1.0),
-        pattern=_pattern(f"{argument}['pattern']", found.get("pattern")),
-        unique=validation.boolean(f"{argument}['unique']", found.get("unique", False), may_be_text=True),
+        filled=_number(f"{argument}['filled']", given.get("filled"), 0.0, 1.0),
+        pattern=_pattern(f"{argument}['pattern']", given.get("pattern")),
+        unique=validation.boolean(f"{argument}['unique']", given.get("unique", False), may_be_text=True),
     )
     for check in ("pattern", "unique"):
         if getattr(checks, check) and kind != STRING:
             # a part that is read back after an interruption has other texts for the same values
             rule = f"column_types makes it {kind}, and this is a check of texts"
-            raise InvalidArgument(f"{argument}[{check!r}]", found[check], rule)
+            raise InvalidArgument(f"{argument}[{check!r}]", given[check], rule)
     return checks
 
 
@@ -254,7 +254,7 @@ class ValueCounter:
 
     def __init__(self, checks: Checks) -> None:
         self.offset = 0
-        self.columns = {name: _Values(each) for name, each in checks.columns.items()}
+        self.columns = {name: _Values(column_checks) for name, column_checks in checks.columns.items()}
 
     @property
     def first(self) -> tuple[str, ...]:
@@ -264,7 +264,7 @@ class ValueCounter:
     @property
     def needs_values(self) -> bool:
         """Whether the profile of rows does not tell enough."""
-        return any(each.checks.pattern or each.checks.unique for each in self.columns.values())
+        return any(column.checks.pattern or column.checks.unique for column in self.columns.values())
 
     def add(self, names: Sequence[str], columns: Sequence[Sequence[Any]], rows: int) -> None:
         """Count rows, see :class:`~.landing.profile.Inspector`."""
@@ -357,15 +357,17 @@ def evaluate(
 
 
 def _outcome(
-    check: str, passed: bool, expected: str, found: str, examples: tuple[Example, ...] = ()
+    check: str, passed: bool, expected: str, observed: str, examples: tuple[Example, ...] = ()
 ) -> CheckOutcome:
-    return CheckOutcome(check, "passed" if passed else "failed", expected, found, () if passed else examples)
+    return CheckOutcome(
+        check, "passed" if passed else "failed", expected, observed, () if passed else examples
+    )
 
 
 def _of_rows(checks: RowChecks, rows: int, history: Sequence[Counts]) -> list[CheckOutcome]:
-    found, outcomes = "1 row" if rows == 1 else f"{rows:,} rows", []
+    observed, outcomes = "1 row" if rows == 1 else f"{rows:,} rows", []
     if checks.min is not None:
-        outcomes.append(_outcome("rows.min", rows >= checks.min, f"at least {checks.min:,}", found))
+        outcomes.append(_outcome("rows.min", rows >= checks.min, f"at least {checks.min:,}", observed))
     # both take long to import, and parsing a DAG needs neither
     from fractions import Fraction
     from statistics import median
@@ -379,7 +381,7 @@ def _of_rows(checks: RowChecks, rows: int, history: Sequence[Counts]) -> list[Ch
         if share is None:
             continue
         if len(counts) < LEAST_USUAL:
-            too_few = f"{found}, and {len(counts)} landings before this one"
+            too_few = f"{observed}, and {len(counts)} landings before this one"
             expected = f"{words} {share:g} times as many as usual"
             outcomes.append(CheckOutcome(f"rows.{name}", "skipped", expected, too_few))
             continue
@@ -387,7 +389,7 @@ def _of_rows(checks: RowChecks, rows: int, history: Sequence[Counts]) -> list[Ch
         expected = f"{words} {share:g} times {usual:,g}, the median of the last landings ({listed})"
         # exact: 0.55 times 100 is 55
         bound = Fraction(str(share)) * Fraction(usual)
-        outcomes.append(_outcome(f"rows.{name}", holds(rows, bound), expected, found))
+        outcomes.append(_outcome(f"rows.{name}", holds(rows, bound), expected, observed))
     return outcomes
 
 
@@ -398,9 +400,11 @@ def _of_column(name: str, rows: int, profile: Profile, values: _Values) -> list[
     unread = f", without {profile.unread:,} that cannot be decoded" if profile.unread else ""
     outcomes: list[CheckOutcome] = []
 
-    def add(check: str, passed: bool, expected: str, found: str) -> None:
+    def add(check: str, passed: bool, expected: str, observed: str) -> None:
         examples = values.examples.get(check, ())
-        outcomes.append(_outcome(f"columns.{name[:_SHOWN_NAME]}.{check}", passed, expected, found, examples))
+        outcomes.append(
+            _outcome(f"columns.{name[:_SHOWN_NAME]}.{check}", passed, expected, observed, examples)
+        )
 
     if counts is None:
         expected = "a column of this name"
@@ -411,13 +415,13 @@ def _of_column(name: str, rows: int, profile: Profile, values: _Values) -> list[
         return outcomes
     if checks.filled is not None:
         share = counts.filled / rows
-        found = f"filled in {percent(share)} of {rows:,} rows{unread}"
+        observed = f"filled in {percent(share)} of {rows:,} rows{unread}"
         expected = f"filled in at least {percent(checks.filled)} of the rows"
-        add("filled", share >= checks.filled, expected, found)
+        add("filled", share >= checks.filled, expected, observed)
     if checks.pattern is not None:
         wrong = values.wrong["pattern"]
-        found = f"{wrong:,} of {counts.filled:,} values do not match"
-        add("pattern", not wrong, f"each value matches {_cut(checks.pattern)}", found)
+        observed = f"{wrong:,} of {counts.filled:,} values do not match"
+        add("pattern", not wrong, f"each value matches {_cut(checks.pattern)}", observed)
     if checks.unique:
         wrong = values.wrong["unique"]
         of = f"the first {MOST_COMPARED:,}" if len(values.seen) >= MOST_COMPARED else f"{counts.filled:,}"
@@ -433,9 +437,9 @@ def _listed(names: Sequence[str]) -> str:
 def _of_names(checks: Checks, profile: Profile, history: Sequence[Counts]) -> list[CheckOutcome]:
     from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
 
-    known = [set(record.filled) for record in history]
-    here, ever = set(profile.columns), set().union(*known)
-    always = set.intersection(*known) if known else set()
+    earlier = [set(record.filled) for record in history]
+    here, ever = set(profile.columns), set().union(*earlier)
+    always = set.intersection(*earlier) if earlier else set()
     outcomes = []
     for name, level, names, expected in (
         ("new_columns", checks.new_columns, here - ever, "only columns that the last landings had"),
@@ -443,8 +447,8 @@ def _of_names(checks: Checks, profile: Profile, history: Sequence[Counts]) -> li
     ):
         if level == "allow":
             continue
-        if not known or profile.is_cut or any(record.is_cut for record in history):
-            why = f"more than {MAX_COLUMNS} columns" if known else "no landing before this one"
+        if not earlier or profile.is_cut or any(record.is_cut for record in history):
+            why = f"more than {MAX_COLUMNS} columns" if earlier else "no landing before this one"
             outcomes.append(CheckOutcome(name, "skipped", expected, why))
         elif not names:
             outcomes.append(CheckOutcome(name, "passed", expected, "no other"))

@@ -118,7 +118,7 @@ def _needed(folder: Folder, until: datetime.datetime) -> set[str] | None:
         return needed or None
     needed.update(part.name for part in state.parts)
     needed.add(redshift_manifest(state.run.digest()))
-    for commit in commits.commits([each.commit for each in state.quarantined]):
+    for commit in commits.commits([apart.commit for apart in state.quarantined]):
         needed.update(part.name for part in commit.parts)
     if state.replaced:
         (began,) = commits.commits([state.first_commit])

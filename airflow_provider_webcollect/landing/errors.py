@@ -100,8 +100,8 @@ class LandingDamaged(LandingError):
 
     def __init__(self, where: str, problems: Sequence[str]) -> None:
         more = len(problems) - self._SHOWN
-        shown = [*problems[: self._SHOWN], *([f"and {more} more"] if more > 0 else [])]
-        super().__init__(f"the landing is not what {where} says: {'; '.join(shown)}")
+        named = [*problems[: self._SHOWN], *([f"and {more} more"] if more > 0 else [])]
+        super().__init__(f"the landing is not what {where} says: {'; '.join(named)}")
         self.where = where
         self.problems = tuple(problems)
 

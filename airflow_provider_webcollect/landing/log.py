@@ -139,15 +139,15 @@ class CommitLog:
         """
         for begin in range(0, len(numbers), _AT_ONCE):
             wanted = numbers[begin : begin + _AT_ONCE]
-            found = self._read(wanted)
-            if len(found) < len(wanted):
-                raise self._missing(wanted[len(found)])
-            yield from found
+            commits = self._read(wanted)
+            if len(commits) < len(wanted):
+                raise self._missing(wanted[len(commits)])
+            yield from commits
 
     def table_format(self) -> str | None:
         """Return the format of the table that the landing is, or is to be; None for a folder."""
-        found = self.checkpoint() or next(iter(self._read([1]) or self.staged().values()), None)
-        return found.table_format if found else None
+        first = self.checkpoint() or next(iter(self._read([1]) or self.staged().values()), None)
+        return first.table_format if first else None
 
     def append(self, state: Manifest | None, commit: Commit) -> Manifest:
         """Add a commit, and return what has landed then.
@@ -204,7 +204,7 @@ class CommitLog:
         put_back = {part.commit for part in state.parts}
         landed = record.commits if record else ()
         numbers = {number for number in landed if number >= state.first_commit or number in put_back}
-        numbers.update(each.commit for each in state.set_apart if each.run == run)
+        numbers.update(apart.commit for apart in state.set_apart if apart.run == run)
         return tuple(self.commits(sorted(numbers)))
 
     def staged(self, run: Run | None = None) -> dict[str, Commit]:
@@ -214,12 +214,12 @@ class CommitLog:
         """
         beginning = f"{STAGED}/" if run is None else staged_name(run.digest(), "")[: -len(".json")]
         names = [name for name in sorted(self._folder.files(STAGED)) if name.startswith(beginning)]
-        found = {}
+        drafts = {}
         for name in names:
             content = self._folder.read(name)
             if content is not None and (draft := self._unless_torn(content, name, Commit)):
-                found[name] = draft
-        return found
+                drafts[name] = draft
+        return drafts
 
     def _folded(self, state: Manifest | None, commits: Iterable[Commit]) -> Manifest | None:
         try:
@@ -240,7 +240,7 @@ class CommitLog:
                 in_background(functools.partial(self._folder.read, name), "webcollect-log") for name in names
             ]
             wait(reading)
-            contents = [each.result() for each in reading]
+            contents = [future.result() for future in reading]
         there = next((index for index, content in enumerate(contents) if content is None), len(contents))
         if any(contents[there:]):
             raise self._missing(numbers[there])

@@ -50,7 +50,7 @@ def make_plan(job: Job, state: Manifest | None, staged: Iterable[Commit]) -> lis
 
 def has_committed(run: Run, state: Manifest) -> bool:
     """Return whether an attempt of a run has committed: its result stays, whatever has landed since."""
-    return state.record_of(run) is not None or any(each.run == run for each in state.set_apart)
+    return state.record_of(run) is not None or any(apart.run == run for apart in state.set_apart)
 
 
 def is_mark_due(job: Job, state: Manifest | None) -> bool:

@@ -162,8 +162,11 @@ class _Found:
         staged = [draft for _, draft in self._drafts.values()]
         quarantined = state.quarantined if state else ()
         self.waiting = (
-            *(InReview("staged", each.run, each.rows, None, each.failed) for each in staged),
-            *(InReview("quarantined", each.run, each.rows, each.commit, each.checks) for each in quarantined),
+            *(InReview("staged", draft.run, draft.rows, None, draft.failed) for draft in staged),
+            *(
+                InReview("quarantined", apart.run, apart.rows, apart.commit, apart.checks)
+                for apart in quarantined
+            ),
         )
 
     def choose(self, run_id: str | None, number: int | None) -> InReview:
@@ -172,9 +175,9 @@ class _Found:
         :param number: of the commit that has quarantined them; None for whichever of them.
         """
         of_run = [
-            each
-            for each in self.waiting
-            if run_id in (None, each.run.run_id) and number in (None, each.commit)
+            rows
+            for rows in self.waiting
+            if run_id in (None, rows.run.run_id) and number in (None, rows.commit)
         ]
         # a run that was cleared may have failed its checks twice: those staged have to be decided on first
         if of_run and (run_id is not None or len(of_run) == 1):

@@ -46,16 +46,16 @@ def columns_of(client: Any, dataset: str, table: str) -> Mapping[str, Column]:
         "db_type": name,
     }
     _, columns = client.get_storage_table(table)
-    found: dict[str, dict[str, Any]] = {name.lower(): dict(column) for name, column in columns.items()}
-    if found and client.capabilities.sqlglot_dialect in _WITH_SIZES:
+    by_name: dict[str, dict[str, Any]] = {name.lower(): dict(column) for name, column in columns.items()}
+    if by_name and client.capabilities.sqlglot_dialect in _WITH_SIZES:
         for name, precision, length in client.sql_client.execute_sql(_SIZES, dataset, table):
             sizes = {"precision": precision, "length": length}
-            found[name.lower()] |= {size: value for size, value in sizes.items() if value is not None}
-    for column in found.values():
+            by_name[name.lower()] |= {size: value for size, value in sizes.items() if value is not None}
+    for column in by_name.values():
         if column.get("scale", 0) > _LARGEST_SCALE:
             # PostgreSQL shows the eleven bits of a negative one
             column["scale"] -= 2**11
-    return found
+    return by_name
 
 
 def difference(client: Any, column: Column, kind: pa.DataType) -> str | None:
@@ -81,11 +81,11 @@ def misfit(column: Column, values: pa.ChunkedArray) -> str | None:
         wrong.append(pc.greater(pc.utf8_length(values), column["length"]))
     if limits := _limits(column, values.type):
         wrong += [pc.less(values, pa.scalar(limits[0])), pc.greater(values, pa.scalar(limits[1]))]
-    for each in wrong:
-        if (index := pc.index(each, True).as_py()) >= 0:
+    for mask in wrong:
+        if (index := pc.index(mask, True).as_py()) >= 0:
             value = values[index].as_py()
-            shown = "null" if value is None else repr(str(value)[:_SHOWN_CHARACTERS])
-            return f"is of the type {_type_name(column)}, which does not hold {shown}"
+            example = "null" if value is None else repr(str(value)[:_SHOWN_CHARACTERS])
+            return f"is of the type {_type_name(column)}, which does not hold {example}"
     return None
 
 
@@ -133,8 +133,8 @@ def _without_sizes(name: str) -> str:
 
 def _type_name(column: Column) -> str:
     sizes_of = {"decimal": ("precision", "scale"), "timestamp": ("precision",), "text": ("length",)}
-    shown = sizes_of.get(column["data_type"], ())
-    sizes = ", ".join(str(column[size]) for size in shown if size in column)
+    size_names = sizes_of.get(column["data_type"], ())
+    sizes = ", ".join(str(column[size]) for size in size_names if size in column)
     name = _without_sizes(column["db_type"]).lower()
     name = f"{name}({sizes})" if sizes else name
     return name if column.get("nullable", True) else f"{name} not null"

@@ -13,7 +13,7 @@ import pendulum
 from airflow.providers.common.compat.sdk import AirflowFailException, conf
 
 from airflow_provider_webcollect.collection_tasks import OPTION, SECTION, described, task_ids_of
-from airflow_provider_webcollect.common import WebCollectOperator, check_now
+from airflow_provider_webcollect.common import WebCollectOperator, check_at_parse
 from airflow_provider_webcollect.destinations import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -180,7 +180,7 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
         self.file_format = file_format
         self.compression = compression
         self.object_storage_conn_id = object_storage_conn_id
-        check_now(self, self._check)
+        check_at_parse(self, self._check)
 
     def _check(self) -> None:
         self._check_query(self.time_granularity)
@@ -279,7 +279,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         self.max_cost = max_cost
         self.per_task = per_task
         self.on_violation = on_violation
-        check_now(self, self._check)
+        check_at_parse(self, self._check)
 
     def _check(self) -> None:
         self._check_query()
@@ -296,17 +296,17 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         self._check()
-        found = self._by_task(self._rows(hook, self.start, self.end))
+        rows_by_task = self._by_task(self._rows(hook, self.start, self.end))
         before = (
             self._by_task(self._rows(hook, *self._previous())) if self.max_volume_drop is not None else {}
         )
         # a task that did not run has no row
-        names = sorted({*found, *before, *(self._task_ids() or ())}) if self.per_task else [""]
-        metrics = {name: _metrics(found[name], before.get(name, [])) for name in names}
+        names = sorted({*rows_by_task, *before, *(self._task_ids() or ())}) if self.per_task else [""]
+        metrics = {name: _metrics(rows_by_task[name], before.get(name, [])) for name in names}
         violations = [
             f"task {described(name)}: {violation}" if name else violation
             for name in names
-            for violation in self._violations(found[name], metrics[name])
+            for violation in self._violations(rows_by_task[name], metrics[name])
         ]
         for violation in violations:
             self.log.warning("%s", violation)
@@ -337,19 +337,19 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         return start, end
 
     def _by_task(self, rows: Iterable[AnalyticsRow]) -> defaultdict[str, list[AnalyticsRow]]:
-        found: defaultdict[str, list[AnalyticsRow]] = defaultdict(list)
+        by_task: defaultdict[str, list[AnalyticsRow]] = defaultdict(list)
         for row in rows:
-            found[row.task_id if self.per_task else ""].append(row)
-        return found
+            by_task[row.task_id if self.per_task else ""].append(row)
+        return by_task
 
     def _violations(self, rows: Sequence[AnalyticsRow], metrics: Metrics) -> Iterable[str]:
-        found = (
+        violations = (
             self._low_success(rows, metrics["success_rate"]),
             self._lost_volume(metrics["volume"], metrics["previous_volume"]),
             self._high_volume(metrics["volume"]),
             self._high_cost(metrics["cost"]),
         )
-        return filter(None, found)
+        return filter(None, violations)
 
     def _low_success(self, rows: Sequence[AnalyticsRow], rate: float | None) -> str | None:
         least = self.min_success_rate
@@ -421,7 +421,7 @@ class WebCollectDiscoverOperator(WebCollectOperator):
         super().__init__(**kwargs)
         self.collection_tasks = collection_tasks
         self.merge = merge
-        check_now(self, self._path)
+        check_at_parse(self, self._path)
 
     def _path(self) -> str:
         validation.boolean("merge", self.merge)

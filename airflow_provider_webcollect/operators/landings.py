@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_webcollect.assets import storable
-from airflow_provider_webcollect.common import airflow_errors, check_now
+from airflow_provider_webcollect.common import airflow_errors, check_at_parse
 from airflow_provider_webcollect.destinations import check_landing, landing_path
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -44,7 +44,7 @@ class _LandingOperator(BaseOperator):
         super().__init__(**kwargs)
         self.destination = destination
         self.object_storage_conn_id = object_storage_conn_id
-        check_now(self, self._check_destination)
+        check_at_parse(self, self._check_destination)
 
     def _check_destination(self) -> None:
         check_landing("destination", self.destination)
@@ -127,7 +127,7 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
         super().__init__(**kwargs)
         self.run_id = run_id
         self.decision = decision
-        check_now(self, self._check)
+        check_at_parse(self, self._check)
 
     def _check(self) -> None:
         self._check_destination()
@@ -186,7 +186,7 @@ class WebCollectCleanLandingOperator(_LandingOperator):
         self.older_than = older_than
         # BaseOperator has a method of the argument's name
         self.only_report = dry_run
-        check_now(self, self._check, ("older_than", "only_report"))
+        check_at_parse(self, self._check, ("older_than", "only_report"))
 
     def _check(self) -> None:
         validation.seconds("older_than", self.older_than, may_be_zero=True, may_be_timedelta=True)

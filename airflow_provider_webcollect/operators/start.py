@@ -10,7 +10,7 @@ import msgspec
 
 from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.collection_tasks import described, described_tasks
-from airflow_provider_webcollect.common import WebCollectTaskOperator, check_now, kept
+from airflow_provider_webcollect.common import WebCollectTaskOperator, as_lists, check_at_parse
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import (
@@ -113,10 +113,10 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         self.wait_for_completion = wait_for_completion
         self.poll_interval = poll_interval
         self.deferrable = default_deferrable() if deferrable is None else deferrable
-        self.failure_states = kept(failure_states)
+        self.failure_states = as_lists(failure_states)
         self.no_new_rows_for: Any = no_new_rows_for
         self._clock = clock
-        check_now(self, self._check)
+        check_at_parse(self, self._check)
 
     def _check(self) -> None:
         if self.sub_task_ids != ALL:
@@ -383,9 +383,9 @@ class _Memory:
 
     def recall(self) -> _Start | None:
         """Return the stored start; None if there is none, or if the task was cleared since."""
-        kept = None if self._store is None else self._store.get(self.key)
+        stored = None if self._store is None else self._store.get(self.key)
         try:
-            start = None if kept is None else msgspec.convert(kept, _Start)
+            start = None if stored is None else msgspec.convert(stored, _Start)
         except msgspec.ValidationError:
             # another version of this provider wrote it
             return None
@@ -394,8 +394,8 @@ class _Memory:
     def keep(self, start: _Start) -> None:
         """Store ``start`` for a retry."""
         if self._store is not None:
-            kept = msgspec.structs.replace(start, max_tries=self._max_tries)
-            self._store.set(self.key, msgspec.to_builtins(kept))
+            stored = msgspec.structs.replace(start, max_tries=self._max_tries)
+            self._store.set(self.key, msgspec.to_builtins(stored))
 
     def confirm(self, start: _Start, now: float) -> _Start:
         """Store that ``start`` took effect, and return it with the time ``now``: sending may take minutes."""

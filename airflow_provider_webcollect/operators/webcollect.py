@@ -11,7 +11,7 @@ import pendulum
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
 from airflow_provider_webcollect.collection_tasks import described, task_ids_of
-from airflow_provider_webcollect.common import WebCollectOperator, WebCollectTaskOperator, check_now
+from airflow_provider_webcollect.common import WebCollectOperator, WebCollectTaskOperator, check_at_parse
 from airflow_provider_webcollect.destinations import storage_path
 from airflow_provider_webcollect.operators.analytics import (
     WebCollectDiscoverOperator,
@@ -78,7 +78,7 @@ class WebCollectRefreshTokenOperator(WebCollectOperator):
     def __init__(self, *, renew_after: float = 0.5, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.renew_after = renew_after
-        check_now(self, self._check, ("renew_after",))
+        check_at_parse(self, self._check, ("renew_after",))
 
     def _check(self) -> None:
         if not isinstance(self.renew_after, int | float) or not 0 <= self.renew_after <= 1:
@@ -133,7 +133,7 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
         self.loop_type = loop_type
         self.loop_items = loop_items
         self.is_append = is_append
-        check_now(self, self._call)
+        check_at_parse(self, self._call)
 
     def _call(self) -> Call[Any]:
         return endpoints.update_loop_items(
@@ -191,7 +191,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         super().__init__(collection_task_id=collection_task_id, **kwargs)
         self.actions = actions
         self.loop_items = loop_items
-        check_now(self, self._call)
+        check_at_parse(self, self._call)
 
     def _call(self) -> Call[Any]:
         return endpoints.update_task_parameters(
@@ -254,7 +254,7 @@ class WebCollectGetActionsOperator(WebCollectOperator):
         super().__init__(**kwargs)
         self.collection_task_ids = collection_task_ids
         self.action_types = action_types
-        check_now(self, self._call)
+        check_at_parse(self, self._call)
 
     def _call(self) -> Call[Any]:
         task_ids = task_ids_of("collection_task_ids", self.collection_task_ids)
@@ -300,7 +300,7 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
         self.urls = urls
         self.urls_path = urls_path
         self.object_storage_conn_id = object_storage_conn_id
-        check_now(self, self._check)
+        check_at_parse(self, self._check)
 
     def _check(self) -> None:
         if (self.urls is None) == (self.urls_path is None):
@@ -345,7 +345,7 @@ class WebCollectCopyTaskOperator(WebCollectTaskOperator):
     ) -> None:
         super().__init__(collection_task_id=collection_task_id, **kwargs)
         self.task_group_id = task_group_id
-        check_now(self, self._call)
+        check_at_parse(self, self._call)
 
     def _call(self) -> Call[Any]:
         return endpoints.copy_task(self.collection_task_id, _group(self.task_group_id))
@@ -395,7 +395,7 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
         self.collection_task_ids = collection_task_ids
         self.task_group_ids = task_group_ids
         self.on_partial_failure = on_partial_failure
-        check_now(self, self._call)
+        check_at_parse(self, self._call)
 
     def _call(self) -> Call[Any]:
         validation.one_of("on_partial_failure", self.on_partial_failure, get_args(OnPartialFailure))
@@ -442,7 +442,7 @@ class WebCollectMoveTaskOperator(WebCollectTaskOperator):
     def __init__(self, *, collection_task_id: str, task_group_id: int | str, **kwargs: Any) -> None:
         super().__init__(collection_task_id=collection_task_id, **kwargs)
         self.task_group_id = task_group_id
-        check_now(self, self._call)
+        check_at_parse(self, self._call)
 
     def _call(self) -> Call[Any]:
         group_id = validation.integer("task_group_id", self.task_group_id)
@@ -503,7 +503,7 @@ class WebCollectDeleteTasksOperator(_DeleteOperator):
     def __init__(self, *, collection_task_ids: Sequence[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.collection_task_ids = collection_task_ids
-        check_now(self, self._ids)
+        check_at_parse(self, self._ids)
 
     def _ids(self) -> list[str]:
         return task_ids_of("collection_task_ids", self.collection_task_ids, may_be_empty=self.ignore_empty)
@@ -529,7 +529,7 @@ class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
     def __init__(self, *, task_group_ids: Sequence[int], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.task_group_ids = task_group_ids
-        check_now(self, self._ids)
+        check_at_parse(self, self._ids)
 
     def _ids(self) -> list[int]:
         return validation.integers("task_group_ids", self.task_group_ids, may_be_empty=self.ignore_empty)
@@ -585,7 +585,7 @@ class WebCollectDeprecateDataAppOperator(WebCollectOperator):
     def __init__(self, *, app_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.app_id = app_id
-        check_now(self, self._call)
+        check_at_parse(self, self._call)
 
     def _call(self) -> Call[Any]:
         return endpoints.deprecate_data_app(self.app_id)

@@ -29,7 +29,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         super().error(
-            "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in message)
+            "".join(
+                character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in message
+            )
         )
 
 

@@ -182,11 +182,13 @@ def query_analytics(
         if task.runs and task.owner in members and (not task_ids or task.task_id in task_ids)
     ]
     methods = ["Cloud", "Local"] if collection_method == "All" else [collection_method]
-    found = data.records(state.settings.seed, tasks, start, end, time_granularity, methods)
-    shown = found[(page - 1) * page_size : page * page_size]
+    rows = data.records(state.settings.seed, tasks, start, end, time_granularity, methods)
+    rows_of_page = rows[(page - 1) * page_size : page * page_size]
     if state.settings.null_metrics:
-        shown = [row | {kind: dict.fromkeys(row[kind]) for kind in data.METRICS} for row in shown]
-    return {"total": len(found), "data": shown}
+        rows_of_page = [
+            row | {kind: dict.fromkeys(row[kind]) for kind in data.METRICS} for row in rows_of_page
+        ]
+    return {"total": len(rows), "data": rows_of_page}
 
 
 def deprecate_data_app(state: State, *, app_id: str, author: str) -> object:
@@ -221,10 +223,10 @@ def get_subtasks(state: State, *, task_id: Text, page: PageNumber, size: PageNum
     """Endpoint 14."""
     task, now = own(state, task_id), state.clock.now()
     size = min(size, SUBTASK_PAGE_ROWS)
-    shown = list(enumerate(_listed_subtasks(state, task)))[(page - 1) * size : page * size]
+    numbered = list(enumerate(_listed_subtasks(state, task)))[(page - 1) * size : page * size]
     return [
         {"subTaskId": _echoed(state, subtask_id), "status": task.subtask_status(i, now)}
-        for i, subtask_id in shown
+        for i, subtask_id in numbered
     ]
 
 

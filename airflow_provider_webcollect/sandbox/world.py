@@ -108,12 +108,12 @@ class Execution:
 
     def status(self, now: float) -> str:
         """Return the status of the task while this is its latest run."""
-        found = {self.subtask_status(number, now) for number in self.started}
-        if STOPPED in found:
+        statuses = {self.subtask_status(number, now) for number in self.started}
+        if STOPPED in statuses:
             return STOPPED
-        if found == {FINISHED}:
+        if statuses == {FINISHED}:
             return FINISHED
-        return EXTRACTING if found & {EXTRACTING, FINISHED} else WAITING
+        return EXTRACTING if statuses & {EXTRACTING, FINISHED} else WAITING
 
     def row_count(self, now: float) -> int:
         """Return the number of rows collected so far."""

@@ -26,8 +26,8 @@ from airflow_provider_webcollect.collection_tasks import described_tasks, task_i
 from airflow_provider_webcollect.common import (
     GRACE,
     airflow_errors,
-    check_now,
-    kept,
+    as_lists,
+    check_at_parse,
 )
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
@@ -99,7 +99,7 @@ class WaitSensor(BaseSensorOperator):
 
     def _check_now(self) -> None:
         """Check the literal arguments while the DAG is parsed, and note which were given."""
-        check_now(self, self._condition)
+        check_at_parse(self, self._condition)
         self._given = tuple(name for name in self.template_fields if getattr(self, name) is not None)
 
     def execute(self, context: Context) -> Any:
@@ -279,8 +279,8 @@ class _StatusSensor(WaitSensor):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.target_states = kept(target_states)
-        self.failure_states = kept(failure_states)
+        self.target_states = as_lists(target_states)
+        self.failure_states = as_lists(failure_states)
         self.missing_timeout = missing_timeout
 
     def _store_link(self, context: Context) -> None:
@@ -406,7 +406,7 @@ def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
     """Return the baselines by task from ``after``: one result of the start operator, or a list of them."""
     given = _decoded(after)
     try:
-        starts = [_started(each) for each in ([given] if isinstance(given, Mapping) else given)]
+        starts = [_started(start) for start in ([given] if isinstance(given, Mapping) else given)]
     except (KeyError, TypeError, InvalidArgument, msgspec.ValidationError):
         starts = []
     if not starts:
@@ -416,8 +416,8 @@ def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
             after,
             "it must be what WebCollectStartSubTasksOperator returned, a list of that, or 'now'",
         )
-    known = {task_id.lower(): task_id for task_id in task_ids}
-    ours = {known[task_id.lower()]: before for task_id, before in starts if task_id.lower() in known}
+    spelling = {task_id.lower(): task_id for task_id in task_ids}
+    ours = {spelling[task_id.lower()]: before for task_id, before in starts if task_id.lower() in spelling}
     if not ours:
         raise InvalidArgument("after", after, f"it must be of a task that is waited for: {list(task_ids)}")
     return ours

@@ -73,7 +73,7 @@ class InvalidArgument(WebCollectError, ValueError):
     :param argument: its name, and the place in it, such as ``task_ids[2]`` or ``file, line 3``.
     :param value: its value; only the repr is kept, so that the error can always be pickled.
     :param rule: what it must be.
-    :param shown: what the message shows instead of the repr, if the value may be a secret.
+    :param as_text: stands in the message instead of the repr, if the value may be a secret.
     :ivar name: of the argument alone, for callers whose users know it by another one.
     :ivar place: in it: ``[2]``, ``, line 3``; empty for all of it.
     """
@@ -81,13 +81,13 @@ class InvalidArgument(WebCollectError, ValueError):
     permanent = True
     unsent = True
 
-    def __init__(self, argument: str, value: object, rule: str, *, shown: str | None = None) -> None:
-        shown = shown or _shown(value)
-        super().__init__(f"`{argument}` is {shown}; {rule}")
+    def __init__(self, argument: str, value: object, rule: str, *, as_text: str | None = None) -> None:
+        as_text = as_text or _shown(value)
+        super().__init__(f"`{argument}` is {as_text}; {rule}")
         self.argument = argument
         self.name = re.split(r"[\[.,]", argument, maxsplit=1)[0]
         self.place = argument[len(self.name) :]
-        self.value = shown
+        self.value = as_text
         self.rule = rule
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -342,9 +342,9 @@ def unknown_outcome(error: BaseException) -> OutcomeUnknown | None:
 
     :param error: what ended the call.
     """
-    for each in (error, error.__cause__):
-        if isinstance(each, OutcomeUnknown):
-            return each
+    for cause in (error, error.__cause__):
+        if isinstance(cause, OutcomeUnknown):
+            return cause
     return None
 
 
@@ -393,7 +393,7 @@ def service_error_type(status: int, code: str | None) -> type[ServiceError]:
 
     The code takes precedence over the status, since most errors come with HTTP 400 (assumptions.md, Errors).
     """
-    known = _BY_CODE.get(spelling_of_code(code)) or _BY_STATUS.get(status)
-    if known:
-        return known
+    kind = _BY_CODE.get(spelling_of_code(code)) or _BY_STATUS.get(status)
+    if kind:
+        return kind
     return ServiceFailure if status >= 500 else RequestRejected

@@ -377,8 +377,11 @@ class AnalyticsRow(Record, frozen=True):
 
         :param rows: of one task or of several, in any time buckets; of no rows, the sums are 0.
         """
-        ends = [known for row in rows if (known := row.execution_metrics.runs_and_successes())]
-        judged, successes = sum(each[0] for each in ends), sum(each[1] for each in ends)
+        ends = [counts for row in rows if (counts := row.execution_metrics.runs_and_successes())]
+        judged, successes = (
+            sum(run_counts[0] for run_counts in ends),
+            sum(run_counts[1] for run_counts in ends),
+        )
         runs = _total(row.execution_metrics.run_count for row in rows)
         seconds = _total(row.execution_metrics.total_execution_seconds for row in rows)
         return {
@@ -394,9 +397,9 @@ class AnalyticsRow(Record, frozen=True):
 def _total(numbers: Iterable[float | None]) -> float | None:
     """Return the sum of the numbers; None if there are some and all are None."""
     given = list(numbers)
-    known = [number for number in given if number is not None]
-    total = round(sum(known), DIGITS)
-    return (int(total) if total == int(total) else total) if known or not given else None
+    present = [number for number in given if number is not None]
+    total = round(sum(present), DIGITS)
+    return (int(total) if total == int(total) else total) if present or not given else None
 
 
 class AnalyticsPage(Record, frozen=True):
@@ -523,15 +526,15 @@ def read_record(value: Any, record: type[R], timezone: str | None = None) -> R:
     if not isinstance(value, dict):
         raise msgspec.ValidationError(f"Expected an object for {record.__name__}, got {type(value).__name__}")
     readers = _readers(record)
-    known: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     unknown: dict[str, Any] = {}
     for key, item in value.items():
         name, read = readers.get(spelling(key), ("", None))
         if read is None:
             unknown[key] = item
         elif item is not None:
-            known[name] = read(item, timezone)
-    return record(unknown_fields=unknown, **{name: item for name, item in known.items() if item is not None})
+            fields[name] = read(item, timezone)
+    return record(unknown_fields=unknown, **{name: item for name, item in fields.items() if item is not None})
 
 
 def spelling(key: str) -> str:
@@ -553,7 +556,7 @@ def _reader(kind: msgspec.inspect.Type) -> Reader:
     """Return the function that reads a field of the type ``kind``."""
     match kind:
         case msgspec.inspect.UnionType(types=types):
-            inner = next(each for each in types if not isinstance(each, msgspec.inspect.NoneType))
+            inner = next(member for member in types if not isinstance(member, msgspec.inspect.NoneType))
             nested = isinstance(inner, msgspec.inspect.StructType | msgspec.inspect.VarTupleType)
             return _reader(inner) if nested else _forgiving(_reader(inner))
         case msgspec.inspect.StructType(cls=cls):
@@ -562,7 +565,7 @@ def _reader(kind: msgspec.inspect.Type) -> Reader:
         case msgspec.inspect.VarTupleType(item_type=item):
             read = _reader(item)
             of_records = isinstance(item, msgspec.inspect.StructType)
-            return lambda value, timezone: tuple(read(each, timezone) for each in _listed(value, of_records))
+            return lambda value, timezone: tuple(read(item, timezone) for item in _listed(value, of_records))
         case msgspec.inspect.CustomType():
             return parse_time
         case msgspec.inspect.StrType(pattern=str(pattern)):
@@ -604,7 +607,7 @@ def _listed(value: Any, of_records: bool) -> Iterator[Any]:
         value = [value]
     if not isinstance(value, list):
         raise msgspec.ValidationError(f"Expected a list, got {type(value).__name__}")
-    return (each for each in value if each is not None)
+    return (item for item in value if item is not None)
 
 
 def _text(value: Any, timezone: str | None) -> str:

@@ -349,10 +349,10 @@ def all_subtasks(sender: Sender, task_id: str) -> list[SubTask]:
     page = 1
     while True:
         subtasks = exchange(endpoints.get_subtasks(task_id, page), sender)
-        known = len(by_id)
+        count_before = len(by_id)
         by_id.update((subtask.sub_task_id, subtask) for subtask in subtasks)
         # if the service ignored `page`, the loop would not end
-        if len(subtasks) < endpoints.MAX_SUBTASK_SIZE or len(by_id) == known:
+        if len(subtasks) < endpoints.MAX_SUBTASK_SIZE or len(by_id) == count_before:
             return list(by_id.values())
         page += 1
 

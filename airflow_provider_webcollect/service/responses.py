@@ -389,8 +389,8 @@ def _service_error(response: Response, envelope: Envelope[Any], *, of_data_app: 
 
 def _details(details: Any) -> str:
     """Return what the data-app service says of parts of a request, ``[{path, message}]``, for a message."""
-    each = [detail for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
-    named = [f"{detail.get('path')}: {detail.get('message')}" for detail in each[:MOST_DETAILS]]
+    problems = [detail for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
+    named = [f"{detail.get('path')}: {detail.get('message')}" for detail in problems[:MOST_DETAILS]]
     return f" ({'; '.join(named)})" if named else ""
 
 
@@ -421,9 +421,9 @@ def no_response(error: Exception, address: str) -> TransportError:
         return NoResponse(f"no complete response: {str(error) or type(error).__name__}")
     causes = list(_causes(error))
     said = str(error.__cause__) or type(error.__cause__).__name__
-    if any(_is_untrusted(each) for each in causes):
+    if any(_is_untrusted(cause) for cause in causes):
         return TlsError(f"no trusted connection: {said}")
-    if any(_LOGIN_WANTED.search(str(each)) for each in causes):
+    if any(_LOGIN_WANTED.search(str(cause)) for cause in causes):
         return ProxyUnusable(f"the proxy wants a login, or another one: {said}")
     return ServiceUnreachable(f"no connection to {address}: {said}")
 

@@ -193,7 +193,7 @@ class Settings:
 
 def _base_url(name: str, url: str) -> str:
     rule = "it must be an http(s) URL without user, query and fragment"
-    shown = _without_secrets(url)
+    without_secrets = _without_secrets(url)
     try:
         parts = urlsplit(url)
         usable = parts.scheme in {"http", "https"} and parts.port != 0
@@ -201,9 +201,9 @@ def _base_url(name: str, url: str) -> str:
         # only this finds a label that is empty or too long
         usable = usable and bool((parts.hostname or "").encode("idna"))
     except ValueError:
-        raise InvalidArgument(name, url, rule, shown=shown) from None
+        raise InvalidArgument(name, url, rule, as_text=without_secrets) from None
     if not usable or parts.query or parts.fragment or "@" in parts.netloc:
-        raise InvalidArgument(name, url, rule, shown=shown)
+        raise InvalidArgument(name, url, rule, as_text=without_secrets)
     scheme, _, rest = url.rstrip("/").partition("://")
     return f"{scheme.lower()}://{rest}"
 

@@ -138,10 +138,10 @@ def word(argument: str, value: object, words: type[W]) -> str:
         raise InvalidArgument(argument, value, f"it must be one of {', '.join(words)}") from None
 
 
-def words(argument: str, values: object, known: type[W], *, may_be_empty: bool = False) -> list[str]:
+def words(argument: str, values: object, enum: type[W], *, may_be_empty: bool = False) -> list[str]:
     """Return ``values`` as a list, if each of them is one of the known words."""
     listed = items(argument, values, may_be_empty=may_be_empty)
-    return [word(f"{argument}[{index}]", item, known) for index, item in enumerate(listed)]
+    return [word(f"{argument}[{index}]", item, enum) for index, item in enumerate(listed)]
 
 
 def seconds(

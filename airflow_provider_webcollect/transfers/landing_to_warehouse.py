@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import BaseHook, BaseOperator
 
 from airflow_provider_webcollect.assets import storable
-from airflow_provider_webcollect.common import airflow_errors, check_now
+from airflow_provider_webcollect.common import airflow_errors, check_at_parse
 from airflow_provider_webcollect.destinations import check_landing, landing_path
 from airflow_provider_webcollect.landing.options import (
     LoadOptions,
@@ -100,7 +100,7 @@ class WebCollectLoadOperator(BaseOperator):
         self.write_disposition = write_disposition
         self.primary_key = primary_key
         self.on_missing_key = on_missing_key
-        check_now(self, self._check)
+        check_at_parse(self, self._check)
 
     def _check(self) -> LoadOptions:
         check_landing("landing", self.landing)

@@ -116,8 +116,8 @@ def warehouse_of(connection: Connection) -> Warehouse:
         that dlt does not know.
     """
     kind = connection.conn_type or ""
-    found = _KINDS.get(kind)
-    if found is None:
+    make = _KINDS.get(kind)
+    if make is None:
         cure = _WITH_ITS_TYPE if kind == "generic" else _BY_ONES_OWN
         rule = f"its type is {connection.conn_type!r}, and loads know {', '.join(_KINDS)}; {cure}"
         raise InvalidArgument("warehouse_conn_id", connection.conn_id, rule)
@@ -125,7 +125,7 @@ def warehouse_of(connection: Connection) -> Warehouse:
     for name in _UNSUPPORTED.get(kind, ()):
         if fields.option(name):
             raise fields.wrong(f"its extra has `{name}`, which dlt does not know")
-    return found(fields)
+    return make(fields)
 
 
 class _Fields:

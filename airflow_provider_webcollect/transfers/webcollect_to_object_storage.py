@@ -13,9 +13,9 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from airflow_provider_webcollect.assets import landing_asset, storable
 from airflow_provider_webcollect.common import (
     airflow_errors,
-    check_now,
+    check_at_parse,
+    is_expanded_instance,
     is_literal,
-    is_unmapped,
 )
 from airflow_provider_webcollect.destinations import (
     ICEBERG_DEFAULT,
@@ -270,12 +270,12 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         self.asset_partition = asset_partition
         self.webcollect_conn_id = webcollect_conn_id
         self._reported: list[LandingReport] = []
-        check_now(self, self._check)
-        if not self.outlets and not is_unmapped(self) and is_literal(destination):
+        check_at_parse(self, self._check)
+        if not self.outlets and not is_expanded_instance(self) and is_literal(destination):
             self.outlets = [asset for asset in [landing_asset(destination)] if asset]
         # whatever is a template
-        check_now(self, self._check_asset_partition, ())
-        check_now(self, self._partition_key, ("asset_partition",))
+        check_at_parse(self, self._check_asset_partition, ())
+        check_at_parse(self, self._partition_key, ("asset_partition",))
 
     def _check(self) -> None:
         found = self._places()

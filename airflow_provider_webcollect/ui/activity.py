@@ -46,14 +46,14 @@ def read_activity(session: Session, dag_ids: Collection[str], now: datetime.date
     # those that are open first
     failures = sorted(_failures(session, dag_ids, now), key=lambda failure: bool(failure["recovered_at"]))
     open_failures = sum(not failure["recovered_at"] for failure in failures)
-    shown = [*running[:MOST_TASKS], *failures[:MOST_TASKS]]
+    tasks = [*running[:MOST_TASKS], *failures[:MOST_TASKS]]
     return {
         "read_at": now.isoformat(),
         "running_left_out": max(0, len(running) - MOST_TASKS),
         "failures_left_out": max(0, open_failures - MOST_TASKS),
         "running": running[:MOST_TASKS],
         "failures": failures[:MOST_TASKS],
-        "names": file_of_names().names(id_ for each in shown for id_ in each["collection_task_ids"]),
+        "names": file_of_names().names(id_ for task in tasks for id_ in task["collection_task_ids"]),
     }
 
 
@@ -80,11 +80,11 @@ def _running(session: Session, dag_ids: Collection[str], now: datetime.datetime)
         .group_by(TaskReschedule.ti_id)
     )
     first_pokes = {row.ti_id: row.moment for row in session.execute(pokes)}
-    found = []
+    waits = []
     for ti, fields in at_work:
         since = first_pokes.get(ti.id) or ti.start_date
         timeout_at = _timeout_at(ti, fields, since)
-        found.append(
+        waits.append(
             {
                 **_facts(ti, fields),
                 "since": _text(since),
@@ -95,7 +95,7 @@ def _running(session: Session, dag_ids: Collection[str], now: datetime.datetime)
                 "way": _way(ti),
             }
         )
-    return found
+    return waits
 
 
 def _timeout_at(
@@ -105,8 +105,8 @@ def _timeout_at(
     if ti.trigger_timeout:
         # a sensor's trigger ends the wait itself; Airflow does so later, if the triggerer is down
         is_sensor = (ti.operator or "").endswith("Sensor")
-        found: datetime.datetime = ti.trigger_timeout - GRACE if is_sensor else ti.trigger_timeout
-        return found
+        timeout_at: datetime.datetime = ti.trigger_timeout - GRACE if is_sensor else ti.trigger_timeout
+        return timeout_at
     seconds = fields.get("timeout")
     return since + datetime.timedelta(seconds=seconds) if since and isinstance(seconds, int | float) else None
 
@@ -128,7 +128,7 @@ def _failures(session: Session, dag_ids: Collection[str], now: datetime.datetime
             .group_by(*_TASK)
         )
     }
-    found = []
+    failures = []
     for ti, fields in failed:
         ended_well = last_success.get((ti.dag_id, ti.task_id, ti.map_index))
         ended_at = ti.end_date
@@ -140,8 +140,8 @@ def _failures(session: Session, dag_ids: Collection[str], now: datetime.datetime
                 "will_retry": ti.state == TaskInstanceState.UP_FOR_RETRY,
                 "recovered_at": _text(recovered_at),
             }
-            found.append({**_facts(ti, fields), **facts})
-    return found
+            failures.append({**_facts(ti, fields), **facts})
+    return failures
 
 
 def _tasks(
@@ -179,7 +179,7 @@ def _facts(ti: TaskInstance, fields: dict[str, Any]) -> dict[str, Any]:
 def _ids(fields: dict[str, Any]) -> list[str]:
     """Return the ids of the collection tasks that the arguments of a task name."""
     file = file_of_names()
-    found: list[str] = []
+    ids: list[str] = []
     for name in _IDS:
         value = fields.get(name)
         for entry in value if isinstance(value, list) else [value]:
@@ -187,8 +187,8 @@ def _ids(fields: dict[str, Any]) -> list[str]:
             if isinstance(task_id, str | int):
                 # it may be a name
                 task = file.find(str(task_id))
-                found.append(task.id if task else str(task_id))
-    return [*dict.fromkeys(found)]
+                ids.append(task.id if task else str(task_id))
+    return [*dict.fromkeys(ids)]
 
 
 def _way(ti: TaskInstance) -> str:

@@ -68,11 +68,11 @@ def _file(name: str, request: Request) -> Response:
 
 @app.get("/landings", dependencies=[_may_read_asset])
 def _landings(user: GetUserDep, session: SessionDep, search: str = "") -> dict[str, Any]:
-    found = read_landings(session, _dags(user), _now(), search)
-    editable = _dags(user, "PUT") if any(each["quarantines"] for each in found["series"]) else ()
-    for each in found["series"]:
-        each["may_decide"] = each["dag_id"] in editable
-    return found
+    landings = read_landings(session, _dags(user), _now(), search)
+    editable = _dags(user, "PUT") if any(series["quarantines"] for series in landings["series"]) else ()
+    for series in landings["series"]:
+        series["may_decide"] = series["dag_id"] in editable
+    return landings
 
 
 def _series(asset_id: int, dag_id: str, task_id: str, user: GetUserDep, map_index: int = -1) -> SeriesKey:

@@ -119,19 +119,19 @@ class LastKnown(Generic[T]):
 
     def _read_again(self) -> None:
         try:
-            known = Known(self._read(), datetime.datetime.now(datetime.UTC))
+            answer = Known(self._read(), datetime.datetime.now(datetime.UTC))
             lifetime = self._lifetime
         except WebCollectError as error:
             # any other error is a response of the service, or comes before it is asked
             is_silent = isinstance(error, TransportError | ServiceFailure)
-            known, lifetime = self._failed(str(error), is_silent), RETRY_AFTER
+            answer, lifetime = self._failed(str(error), is_silent), RETRY_AFTER
         except Exception as error:
             # of a secrets backend, for example; its text may tell more than a reader of the page may know
             log.exception("Data for the page cannot be read")
             problem = f"{type(error).__name__}; the API server's log says more"
-            known, lifetime = self._failed(problem), RETRY_AFTER
+            answer, lifetime = self._failed(problem), RETRY_AFTER
         with self._lock:
-            self._known, self._old_at, self._reading = known, time.monotonic() + lifetime, None
+            self._known, self._old_at, self._reading = answer, time.monotonic() + lifetime, None
 
     def _failed(self, problem: str, is_silent: bool = False) -> Known[T]:
         since = self._known.unanswered_since if is_silent else None
@@ -166,22 +166,22 @@ class ServiceView:
         until = time.monotonic() + self._patience
         for part in self._parts.values():
             part.refresh()
-        known = {name: part.get(until - time.monotonic()) for name, part in self._parts.items()}
+        answers = {name: part.get(until - time.monotonic()) for name, part in self._parts.items()}
         with create_session() as session:
             ids = set(_task_ids(session, self._conn_id, dag_ids))
 
         def shown(rows: Iterable[AnalyticsRow]) -> list[AnalyticsRow]:
             return [row for row in rows if dag_ids is None or row.task_id in ids]
 
-        tasks, days = known["tasks"], known["days"]
+        tasks, days = answers["tasks"], answers["days"]
         latest = AnalyticsRow.names(shown(days.value or ()))
         names = {task_id: name for task_id, name in latest.items() if name}
         return {
             "connection_id": self._conn_id,
             "sees_all": dag_ids is None,
             "names": names | file_of_names().names({*ids, *names}),
-            "token": known["token"].as_json(dict),
-            "capacity": known["capacity"].as_json(dict),
+            "token": answers["token"].as_json(dict),
+            "capacity": answers["capacity"].as_json(dict),
             "tasks": tasks.as_json(
                 lambda value: {
                     "left_out": _left_out(ids, value),
@@ -193,14 +193,14 @@ class ServiceView:
 
     def _token(self) -> dict[str, Any] | None:
         connection = WebCollectHook(self._conn_id).connection
-        found = make_token_store(self._conn_id).load()
+        token = make_token_store(self._conn_id).load()
         lineage = connection.credentials.lineage_at(connection.settings.base_url)
-        if found is None or not found.descends_from(lineage):
+        if token is None or not token.descends_from(lineage):
             return None
         return {
-            "stored_at": _moment(found.obtained_at),
-            "expires_at": found.expires_at and _moment(found.expires_at),
-            "stored_by": found.stored_by,
+            "stored_at": _moment(token.obtained_at),
+            "expires_at": token.expires_at and _moment(token.expires_at),
+            "stored_by": token.stored_by,
         }
 
     def _capacity(self) -> dict[str, Any]:
@@ -213,12 +213,12 @@ class ServiceView:
         hook = WebCollectHook(self._conn_id)
         with hook.reading_client() as client:
             size = hook.connection.status_batch_size
-            found: dict[str, TaskStatus] = all_task_statuses(client, ids, size)
+            statuses: dict[str, TaskStatus] = all_task_statuses(client, ids, size)
             extracting = [
-                task_id for task_id, status in found.items() if status.status == TaskState.EXTRACTING
+                task_id for task_id, status in statuses.items() if status.status == TaskState.EXTRACTING
             ]
             subtasks = SUBTASKS.ask(client, extracting[:MOST_COUNTED])
-        return [_task(task_id, found.get(task_id), subtasks.get(task_id)) for task_id in ids]
+        return [_task(task_id, statuses.get(task_id), subtasks.get(task_id)) for task_id in ids]
 
     def _analytics(self) -> list[AnalyticsRow]:
         today = datetime.datetime.now(datetime.UTC).date()
@@ -295,8 +295,8 @@ def _thresholds(days: Sequence[dict[str, Any]]) -> dict[str, float | None]:
 
 
 def _median(numbers: Sequence[float | None]) -> float | None:
-    known = [number for number in numbers if number is not None]
-    return statistics.median(known) if known else None
+    values = [number for number in numbers if number is not None]
+    return statistics.median(values) if values else None
 
 
 def _moment(seconds: float) -> str:

@@ -128,21 +128,21 @@ def _task_statuses(sender: Sender, task_ids: Sequence[str]) -> Mapping[str, Task
 
     call: Call[Any] = endpoints.get_task_statuses_v2(list(task_ids))
     call = dataclasses.replace(call, result=STATUSES_BY_TASK)
-    found = exchange(call, sender)
+    statuses = exchange(call, sender)
     # the service may return an id in another letter case
-    by_id = {task_id.lower(): status for task_id, status in found.items()}
+    by_id = {task_id.lower(): status for task_id, status in statuses.items()}
     return {task_id: by_id[task_id.lower()] for task_id in task_ids if task_id.lower() in by_id}
 
 
 def _subtasks(sender: Sender, task_ids: Sequence[str]) -> Mapping[str, list[SubTask]]:
     from airflow_provider_webcollect.service.pages import all_subtasks
 
-    found = {}
+    batches = {}
     for task_id in task_ids:
         # an empty batch counts as missing
         if batch := all_subtasks(sender, task_id):
-            found[task_id] = batch
-    return found
+            batches[task_id] = batch
+    return batches
 
 
 def _running_counts(sender: Sender, accounts: Sequence[str]) -> Mapping[str, RunningCounts]:
@@ -158,14 +158,14 @@ def all_task_statuses(sender: Sender, task_ids: Sequence[str], batch_size: int) 
     :param batch_size: tasks per request.
     :raises MalformedResponse: if the status of a task cannot be read.
     """
-    found: dict[str, TaskStatus] = {}
+    statuses: dict[str, TaskStatus] = {}
     for first in range(0, len(task_ids), batch_size):
         answer = _task_statuses(sender, task_ids[first : first + batch_size])
         for task_id, status in answer.items():
             if isinstance(status, Exception):
                 raise status
-            found[task_id] = status
-    return found
+            statuses[task_id] = status
+    return statuses
 
 
 #: The states of tasks, at most 100 of them at once (contract.md, endpoint 13).
@@ -293,8 +293,8 @@ class History:
         :param timeout: seconds after which it is a failure.
         :param advice: what a person should do then.
         """
-        known = [seconds for name in names if (seconds := self.seconds_absent(name)) is not None]
-        if not known or (longest := max(known)) < timeout:
+        absences = [seconds for name in names if (seconds := self.seconds_absent(name)) is not None]
+        if not absences or (longest := max(absences)) < timeout:
             return Verdict(None, reason)
         return Verdict(Outcome.FAILED, f"{reason} since {longest:.0f} s: {advice}")
 
@@ -428,7 +428,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
         if state is None:
             missing = "is missing from the service's answers"
             return history.judge_absent((key,), missing, self.missing_timeout, ABSENT_TASK)
-        shown = f"is {state.status}"
+        reported = f"is {state.status}"
         baseline = self.after.get(key)
         is_ours = baseline is None or history.is_new_run(
             state, baseline, status_delay=self.status_delay, was_started=self.was_started
@@ -436,19 +436,20 @@ class TaskStates(Condition, frozen=True, kw_only=True):
         if self._is_wanted(state):
             if not is_ours:
                 return Verdict(None, f"still shows the run before ({state.status})")
-            return Verdict(Outcome.DONE if state.status in self.target_states else Outcome.FAILED, shown)
+            return Verdict(Outcome.DONE if state.status in self.target_states else Outcome.FAILED, reported)
         if state.status == TaskState.UNEXECUTED:
-            return history.judge_absent((key,), shown, self.missing_timeout, ABSENT_TASK)
+            return history.judge_absent((key,), reported, self.missing_timeout, ABSENT_TASK)
         rows = state.current_total_extract_count
-        reason = shown if rows is None else f"{shown}, {rows} rows"
+        reason = reported if rows is None else f"{reported}, {rows} rows"
         return history.judge_rows(state, reason, self.no_new_rows_for)
 
     def combine(self, verdicts: Mapping[str, Verdict]) -> Verdict:
         """Return the verdict on the wait; it fails once the condition can no longer be met."""
-        each = {task_id: verdicts.get(task_id, _NOT_POLLED) for task_id in self.task_ids}
-        outcomes = [verdict.outcome for verdict in each.values()]
+        by_task = {task_id: verdicts.get(task_id, _NOT_POLLED) for task_id in self.task_ids}
+        outcomes = [verdict.outcome for verdict in by_task.values()]
         reason = "; ".join(
-            f"{self.names.get(task_id, task_id)} {verdict.reason}" for task_id, verdict in _worst_first(each)
+            f"{self.names.get(task_id, task_id)} {verdict.reason}"
+            for task_id, verdict in _worst_first(by_task)
         )
         enough, hopeless = (all, any) if self.how_many == "all" else (any, all)
         if enough(outcome is Outcome.DONE for outcome in outcomes):
@@ -501,9 +502,11 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
 
     def judge(self, key: str, state: list[SubTask] | None, history: History) -> Verdict:
         """Return the verdict on the wait; a failure ends it even if sub-tasks are missing."""
-        wanted = self.subtask_ids and {each.lower() for each in self.subtask_ids}
+        wanted = self.subtask_ids and {subtask_id.lower() for subtask_id in self.subtask_ids}
         states = Counter(
-            each.status for each in state or () if wanted is None or each.sub_task_id.lower() in wanted
+            subtask.status
+            for subtask in state or ()
+            if wanted is None or subtask.sub_task_id.lower() in wanted
         )
         failures = set(self.failure_states).difference(self.target_states)
         done = sum(states[state] for state in self.target_states)
@@ -517,8 +520,8 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
             return Verdict(Outcome.FAILED, reason)
         if absent:
             named = self.subtask_ids and f"not in the latest batch: {', '.join(list(absent)[:5])}"
-            shown = named or "the latest batch is empty"
-            return history.judge_absent(absent, shown, self.missing_timeout, ABSENT_SUBTASKS)
+            reason = named or "the latest batch is empty"
+            return history.judge_absent(absent, reason, self.missing_timeout, ABSENT_SUBTASKS)
         return Verdict(Outcome.DONE if done == count else None, reason)
 
     def records(self, seen: Mapping[str, list[SubTask] | None]) -> Iterable[SubTask]:
@@ -548,9 +551,9 @@ class Capacity(Condition, frozen=True, kw_only=True):
         return [what for what, active, _ in self._limits(state) if active is None]
 
     def judge(self, key: str, state: RunningCounts | None, history: History) -> Verdict:
-        verdicts = [self._judge_one(*each, history) for each in self._limits(state)]
+        verdicts = [self._judge_one(*limit, history) for limit in self._limits(state)]
         outcomes = {verdict.outcome for verdict in verdicts}
-        worst = next((each for each in (Outcome.FAILED, None) if each in outcomes), Outcome.DONE)
+        worst = next((outcome for outcome in (Outcome.FAILED, None) if outcome in outcomes), Outcome.DONE)
         return Verdict(worst, ", ".join(verdict.reason for verdict in verdicts))
 
     def records(self, seen: Mapping[str, RunningCounts | None]) -> Iterable[RunningCounts]:

@@ -161,10 +161,10 @@ class RunEnd:
         :param now: Unix time.
         :param status_delay: seconds for which a status may still be that of the previous run.
         """
-        shown = LastRun.of(status)
-        is_outdated = self._latest.is_after(shown)
-        if shown.run is not None and not is_outdated:
-            self._latest = shown
+        reported_run = LastRun.of(status)
+        is_outdated = self._latest.is_after(reported_run)
+        if reported_run.run is not None and not is_outdated:
+            self._latest = reported_run
         if status.status in ACTIVE_STATES and not is_outdated:
             self._active, self._since = True, now
             return True
@@ -244,8 +244,8 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def is_shown_again_by(self, later: LastRun) -> bool:
         """Return whether ``later`` is the same end with the number in ``reported``."""
-        shown = msgspec.structs.replace(self, run=self.reported, reported=None)
-        return self.ended is not None and self.reported is not None and later == shown
+        as_reported = msgspec.structs.replace(self, run=self.reported, reported=None)
+        return self.ended is not None and self.reported is not None and later == as_reported
 
     def is_after(self, other: LastRun) -> bool:
         """Return whether ``other`` is of an outdated response: the number of runs has fallen.

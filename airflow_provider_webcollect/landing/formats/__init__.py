@@ -93,14 +93,14 @@ class FileFormat(msgspec.Struct, frozen=True, kw_only=True):
         """
         raise NotImplementedError
 
-    def columns_after(self, known: Sequence[str] = ()) -> Columns:
+    def columns_after(self, earlier: Sequence[str] = ()) -> Columns:
         """Return the columns with which a landing continues.
 
-        :param known: the columns of its finished parts.
+        :param earlier: the columns of its finished parts.
         """
         from airflow_provider_webcollect.landing.formats.base import Columns
 
-        return Columns(known) if self.columns is None else Columns(self.columns, fixed=True)
+        return Columns(earlier) if self.columns is None else Columns(self.columns, fixed=True)
 
 
 class _Text(FileFormat, frozen=True, kw_only=True):
@@ -259,10 +259,10 @@ def _types(types: object, columns: tuple[str, ...] | None) -> dict[str, str]:
 
 def decimal_type(name: str) -> tuple[int, int] | None:
     """Return precision and scale of a decimal type."""
-    found = _DECIMAL.fullmatch(name)
-    if found is None:
+    match = _DECIMAL.fullmatch(name)
+    if match is None:
         return None
-    precision, scale = int(found[1]), int(found[2])
+    precision, scale = int(match[1]), int(match[2])
     return (precision, scale) if 1 <= precision <= _MAX_PRECISION and scale <= precision else None
 
 

@@ -161,8 +161,8 @@ class _JsonLines(_Text):
             for batch in map(_batch, batches([msgspec.Raw(line) for line in lines])):
                 columns.add(columns.missing([batch]))
                 values = columns_of(batch, columns.names)
-                found = {name: as_texts(each) for name, each in zip(columns.names, values, strict=True)}
-                yield pa.table({**found, ROWS: pa.nulls(len(batch))})
+                texts = {name: as_texts(column) for name, column in zip(columns.names, values, strict=True)}
+                yield pa.table({**texts, ROWS: pa.nulls(len(batch))})
 
     def inspect(self, source: BinaryIO, inspector: Inspector, *, is_sanitized: bool) -> None:
         inspected = InspectedRows(inspector, Columns(self.columns, fixed=bool(self.columns)))

@@ -48,8 +48,8 @@ class ErrorResponse(NamedTuple):
 
 def response_in(error: BaseException) -> ErrorResponse:
     """Return the response in an error of s3fs, adlfs or gcsfs, or in one of the error's causes."""
-    for each in causes_of(error):
-        match vars(each):
+    for cause in causes_of(error):
+        match vars(cause):
             case {"response": {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": int(status)}}}:
                 return ErrorResponse(status, str(code))
             case {"status_code": int(status), "error_code": code}:
@@ -61,10 +61,10 @@ def response_in(error: BaseException) -> ErrorResponse:
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:
     """Yield an error, and what it was raised from."""
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = found.__cause__
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
 
 
 @contextlib.contextmanager
@@ -93,36 +93,36 @@ def url(fs: AbstractFileSystem, path: str) -> str:
 
 
 def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageError:
-    shown, response = url(fs, path), response_in(error)
+    where, response = url(fs, path), response_in(error)
     said = f"{type(error).__name__}: {error}"
     number = error.errno if isinstance(error, OSError) else None
     if response.code in _NO_BUCKET or isinstance(error, BucketNotFound):
         bucket = path.strip("/").partition("/")[0]
         return StorageError(
-            f"There is no bucket or container {bucket!r} for {shown}; create it, or correct the destination.",
+            f"There is no bucket or container {bucket!r} for {where}; create it, or correct the destination.",
             permanent=True,
         )
     if number in _NO_SPACE:
-        return StorageError(f"No space is left to write {shown}; free some, and try again. ({said})")
+        return StorageError(f"No space is left to write {where}; free some, and try again. ({said})")
     # gcsfs has no error class for this
     is_denied = (
         isinstance(error, PermissionError)
         or response.status in (401, 403)
         or str(error).startswith("Forbidden:")
     )
-    is_unknown = any(type(each).__name__ in _NO_CREDENTIALS for each in causes_of(error))
+    is_unknown = any(type(cause).__name__ in _NO_CREDENTIALS for cause in causes_of(error))
     if is_unknown or (is_denied and _anonymous(fs)):
         return StorageError(
-            f"There are no credentials for {shown}; name an Airflow connection that has them "
-            f"(as in {shown.partition('://')[0]}://my_connection@…), or give this machine some. ({said})",
+            f"There are no credentials for {where}; name an Airflow connection that has them "
+            f"(as in {where.partition('://')[0]}://my_connection@…), or give this machine some. ({said})",
             permanent=True,
         )
     if is_denied or number == errno.EROFS:
         return StorageError(
-            f"Access to {shown} is denied; a landing lists, reads, writes and deletes files there. ({said})",
+            f"Access to {where} is denied; a landing lists, reads, writes and deletes files there. ({said})",
             permanent=True,
         )
-    return StorageError(f"The storage has failed at {shown}: {said}", permanent=number == errno.ENOTDIR)
+    return StorageError(f"The storage has failed at {where}: {said}", permanent=number == errno.ENOTDIR)
 
 
 def _anonymous(fs: Any) -> bool:

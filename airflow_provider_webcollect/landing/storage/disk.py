@@ -38,13 +38,13 @@ class Disk:
             file.write(content)
 
     def files(self, folder: str) -> dict[str, int]:
-        found = {}
+        sizes = {}
         for parent, _, names in os.walk(folder, onerror=raise_unless_absent):
             # joined as strings, so that all paths begin with the given folder, however it is written
             for file in (f"{parent}/{name}" for name in names):
                 with contextlib.suppress(FileNotFoundError):
-                    found[file] = os.lstat(file).st_size
-        return found
+                    sizes[file] = os.lstat(file).st_size
+        return sizes
 
     def upload(self, path: str) -> AbstractContextManager[Any]:
         # a rename is atomic, and within a folder it stays on one disk

@@ -83,7 +83,7 @@ class Folder:
     :param fs: the filesystem.
     :param root: the folder's path on it; it need not exist. On a disk, links in it are followed: a place has
         one name.
-    :param shown: how users name it, if that says more than the path, such as the connection of the storage.
+    :param public_url: how users name it, if that says more than the path, such as the storage's connection.
     :cvar table_format: of the table that it is; None for a folder with a manifest. The files that a commit of
         a table replaces belong to an older version that can still be read: they are not the landing's to
         delete.
@@ -91,9 +91,9 @@ class Folder:
 
     table_format: str | None = None
 
-    def __init__(self, fs: AbstractFileSystem, root: str, shown: str | None = None) -> None:
+    def __init__(self, fs: AbstractFileSystem, root: str, public_url: str | None = None) -> None:
         self.fs = fs
-        self._shown = shown
+        self._shown = public_url
         self._storage = _storage_of(fs)
         self.root = os.path.realpath(root) if isinstance(self._storage, Disk) else root.rstrip("/")
 
@@ -197,11 +197,11 @@ class Folder:
         try:
             self.create(name, content)
         except (Exists, StorageError) as error:
-            found = self.read(name)
+            stored = self.read(name)
             # S3 also refuses it for another request that has failed since: then it can be tried again
-            if found is None and not isinstance(error, Exists):
+            if stored is None and not isinstance(error, Exists):
                 raise
-            return found == content
+            return stored == content
         return True
 
     def write(self, name: str, content: bytes) -> None:
@@ -216,9 +216,9 @@ class Folder:
         """
         path = f"{self.root}/{inside}".rstrip("/")
         with storage_errors(self.fs, path):
-            found = self._storage.files(path)
+            sizes = self._storage.files(path)
         start = len(f"{self.root}/".lstrip("/"))
-        return {path.lstrip("/")[start:]: size for path, size in found.items()}
+        return {path.lstrip("/")[start:]: size for path, size in sizes.items()}
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[PartFile]:

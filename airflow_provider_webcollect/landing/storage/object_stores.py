@@ -44,10 +44,10 @@ class Conditional(Remote):
 
     def _found(self, folder: str) -> dict[str, dict[str, Any]]:
         try:
-            found: dict[str, dict[str, Any]] = self.fs.find(folder, detail=True)
+            entries: dict[str, dict[str, Any]] = self.fs.find(folder, detail=True)
         except FileNotFoundError as error:
             raise BucketNotFound(folder) from error
-        return found
+        return entries
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:
@@ -126,5 +126,5 @@ class S3(Conditional):
         if not parent:
             return super()._found(folder)
         # of an absent folder it would ask again, as if that was a file
-        found: dict[str, dict[str, Any]] = self.fs.find(parent, prefix=f"{name}/", detail=True)
-        return found
+        entries: dict[str, dict[str, Any]] = self.fs.find(parent, prefix=f"{name}/", detail=True)
+        return entries

@@ -57,18 +57,18 @@ def is_iceberg_table(path: object) -> bool:
 
 
 def landing_folder(
-    fs: AbstractFileSystem, root: str, shown: str | None = None, *, table_format: str | None = None
+    fs: AbstractFileSystem, root: str, public_url: str | None = None, *, table_format: str | None = None
 ) -> Folder:
     """Return the folder of a landing; nothing is read from the storage.
 
-    :param shown: how users name it, as for :class:`~.landing.storage.folder.Folder`.
+    :param public_url: how users name it, as for :class:`~.landing.storage.folder.Folder`.
     :param table_format: ``delta``, or None for a folder with a manifest; a table of Iceberg is found by its
         catalog, see :class:`~.landing.tables.iceberg.IcebergFolder`.
     """
     if table_format is None:
         from airflow_provider_webcollect.landing.storage.folder import Folder
 
-        return Folder(fs, root, shown)
+        return Folder(fs, root, public_url)
     from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
 
-    return DeltaFolder(fs, root, shown)
+    return DeltaFolder(fs, root, public_url)

@@ -183,8 +183,8 @@ class DeltaFolder(TableFolder):
             names = snapshot.partition_columns
         else:
             names = tuple(partition_values(folders[0])) if folders else self._partition_names
-        for each in folders:
-            self._compare_partition(names, each)
+        for folder in folders:
+            self._compare_partition(names, folder)
         return names
 
 

@@ -106,8 +106,8 @@ class IcebergFolder(TableFolder):
     def unreferenced(self, names: set[str]) -> set[str]:
         if not names:
             return names
-        found = self.call("list", functools.partial(_files_of_snapshots, self.snapshot().table))
-        return names - {path.removeprefix(f"{self._location}/") for path in found}
+        paths = self.call("list", functools.partial(_files_of_snapshots, self.snapshot().table))
+        return names - {path.removeprefix(f"{self._location}/") for path in paths}
 
     def _refuse(self, snapshot: IcebergSnapshot, lacking: Lacking) -> None:
         self._refuse_names(lacking.state.columns or ())
