@@ -1,7 +1,7 @@
 """Accept, set apart or discard rows that have failed the checks of ``webcollect_checked_landing``.
 
 Start it by hand, with the id of the run that has failed: its message names it. Accepted rows are committed as
-they are. Others are set apart or deleted, and the landing goes on behind them.
+they are. Others are set apart or deleted, and the landing skips them.
 """
 
 from __future__ import annotations

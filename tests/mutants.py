@@ -77,7 +77,8 @@ MUTANTS = (
            "a source that was emptied and filled again is detected by its last page",
            "landing/test_incremental_landing.py"),
     Mutant("landing/copy.py",
-           "        had_time = had_time or (self._job.options.mark_exported and self._pages > 1)\n", "",
+           "        may_have_changed = may_have_changed or "
+           "(self._job.options.mark_exported and self._pages > 1)\n", "",
            "rows that change while they are read are not committed, however short the read before a mark",
            "landing/test_full_landing.py"),
     Mutant("landing/run.py", "        state = self._log.append(self._state, commit)\n",

@@ -433,10 +433,10 @@ def accept(location: Any, run: str | None, output: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask before: they cannot be put back.")
 @output_option
 def discard(location: Any, run: str, yes: bool, output: str) -> None:
-    """Leave out rows that have failed their checks for good.
+    """Delete rows that have failed their checks.
 
-    RUN is the id of the run that has read them. The next run goes on behind them; the manifest says
-    how many they were. Rows of `--mode full` are only deleted, and the next run reads the source again.
+    RUN is the id of the run that has read them. The next run skips them; the manifest says how
+    many they were. Rows of `--mode full` are only deleted, and the next run reads the source again.
     """
     if not yes:
         ask(f"Delete the rows of {run} that wait for a decision at {shown_place(location)}?")
@@ -589,7 +589,7 @@ def _age(context: click.Context, option: click.Parameter, value: str) -> float:
 def clean(location: Any, older_than: float, yes: bool, output: str) -> None:
     """List the files that no landing needs; --yes removes them.
 
-    Interrupted landings leave such files, and landings that have read in vain.
+    Interrupted landings leave such files, and landings whose rows another one has committed.
     """
     found = cleaning.clean(location, older_than=older_than, dry_run=not yes)
     if not found:

@@ -132,7 +132,7 @@ def missing_part(parts: Iterable[Part], files: Mapping[str, int]) -> Part | None
 
 
 class SetApart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Rows of the source that the landing has skipped: quarantined or discarded.
+    """Source rows the landing has skipped: quarantined or discarded.
 
     :ivar commit: the number of the commit that has set them apart, and has their parts.
     :ivar kind: ``quarantined`` while they wait for a person's decision.
@@ -178,7 +178,7 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
     :ivar run: whose rows these are.
     :ivar started_at: when the attempt began that has made the commit at ``finished_at``; ISO 8601 in UTC.
     :ivar checks: what became of the checks of the rows of the commit.
-    :ivar set_apart: rows of the source that are not in the landing, although it goes on behind them.
+    :ivar set_apart: source rows the landing has skipped: quarantined or discarded.
     """
 
     version: int = VERSION

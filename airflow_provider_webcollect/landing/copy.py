@@ -166,9 +166,9 @@ class SourceReader:
         :param first: the page; None if there were no rows.
         :raises RowsMissing: if its rows are others now: what was read does not go together.
         """
-        had_time = self._waited or time.monotonic() - self._began >= LONG_READ
-        had_time = had_time or (self._job.options.mark_exported and self._pages > 1)
-        if first is None or not had_time:
+        may_have_changed = self._waited or time.monotonic() - self._began >= LONG_READ
+        may_have_changed = may_have_changed or (self._job.options.mark_exported and self._pages > 1)
+        if first is None or not may_have_changed:
             return
         waits = self._waits("all rows to be shown: there are fewer than were read")
         while True:

@@ -39,7 +39,7 @@ class Observer:
         """
 
     def on_late_rows_wait(self, seconds: float) -> None:
-        """It is waited for rows that the source may not show yet.
+        """The landing waits for rows that the source may not show yet.
 
         :param seconds: how long at most.
         """

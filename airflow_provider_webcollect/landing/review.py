@@ -70,7 +70,7 @@ def accept(path: Any, run_id: str | None = None, commit: int | None = None) -> I
 
 
 def discard(path: Any, run_id: str, commit: int | None = None) -> InReview:
-    """Leave out rows that have failed their checks for good; the landing counts them and goes on behind them.
+    """Delete rows that have failed their checks; the landing skips them, and counts them as discarded.
 
     Staged rows of a landing that begins with the first row (``mode="full"``, or after a reset) are only
     dropped: the next run reads the source again.

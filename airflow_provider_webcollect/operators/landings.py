@@ -101,7 +101,7 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
     """Decides on rows that have failed their checks and are staged or quarantined.
 
     Accepted rows are committed to the landing, each once: a consumer finds them after the last commit that it
-    has seen. Quarantined ones are set apart, discarded ones are deleted, and the landing goes on behind them.
+    has seen. Quarantined ones are set apart, discarded ones are deleted, and the landing skips both.
     See :mod:`airflow_provider_webcollect.landing.review`.
 
     Returns ``{"destination", "run_id", "rows", "state", "checks"}``: the run that has read the rows, how many

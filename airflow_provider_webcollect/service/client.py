@@ -92,7 +92,8 @@ class Client:
         return exchange(call, self)
 
     def reach(self) -> None:
-        """Connect to the service and send nothing: nothing is begun in vain, such as a token's renewal.
+        """Connect to the service and send nothing, so that nothing, such as a renewal, starts for an
+        unreachable service.
 
         It is tried as often as a call. Behind a proxy nothing is tried.
 

@@ -360,7 +360,7 @@ def _no_envelope(response: Response, *, of_data_app: bool) -> WebCollectError:
     if response.status == 429:
         return TooManyRequests("there is no error envelope", **_facts(response))
     if response.status == 401 and challenge.startswith("bearer") and not response.body.strip():
-        return TokenRejected("the credential is rejected, without a word", **_facts(response))
+        return TokenRejected("the service rejected the credential and gave no reason", **_facts(response))
     if response.status == 422 and of_data_app:
         said = response.body[:MOST_SHOWN].decode(errors="replace")
         return RequestRejected(f"the request is refused: {said!r}", **_facts(response))

@@ -41,8 +41,8 @@ MOST_SERIES, MOST_RUNS = 200, 30
 MOST_COLUMNS = 50
 #: How many earlier runs show what is usual, and how many it takes at least.
 USUAL_RUNS, FEWEST_RUNS = 10, 4
-#: A count is odd if it is this many times the usual one, or the usual one this many times it; a landing is
-#: late after this many of its usual intervals.
+#: A count is odd if it differs from the usual by this factor; a landing is late after this many of its
+#: usual intervals.
 ODD_FACTOR = 2
 #: How many days trouble is shown that nobody is seen to have settled.
 OPEN_DAYS = 7

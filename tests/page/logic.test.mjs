@@ -509,7 +509,7 @@ describe("rows that have failed their checks", () => {
     });
     assert.deepEqual(texts("discard"), {
       verb: "Discard",
-      text: `${these}deleted for good. Garden shops goes on behind them, and counts them as discarded.`,
+      text: `${these}deleted. Garden shops skips them, and counts them as discarded.`,
       done: "30 rows discarded.",
     });
   });

@@ -97,7 +97,7 @@ def test_rows_that_have_failed_their_checks_become_what_is_decided(
     assert run.states == {"land": "failed", **succeeded}
     if option:
         assert run.body.startswith("    columns.price.filled: filled in 0 % of 10 rows ('' at offset 0)")
-    # the next run goes on behind them
+    # the next run skips them
     sandbox.control.change_rows(task, "price", "number")
     sandbox.control.grow(task, 5)
     run_id = airflow.trigger("webcollect_ask_about_rows", conf)

@@ -150,7 +150,7 @@ class RenewalClaim:
                 self._late = (claim, too_slow.message)
                 raise
             pause = bound * MARGIN
-            Notice(log).give(pause, "Making sure for %.1f s that no other process renews the token.", pause)
+            Notice(log).give(pause, "Waiting %.0f s in case another process is renewing the token.", pause)
             sleep(pause)
             visible = self._store.load_note()
             if visible is None:

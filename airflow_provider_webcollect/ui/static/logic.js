@@ -303,7 +303,7 @@ export function decisionTexts(decision, rows, runId, name) {
     },
     discard: {
       verb: "Discard",
-      text: `${these}: deleted for good. ${name} goes on behind them, and counts them as discarded.`,
+      text: `${these}: deleted. ${name} skips them, and counts them as discarded.`,
       done: `${counted(rows, "row")} discarded.`,
     },
   };
