@@ -64,11 +64,10 @@ HEAD = """# The twenty endpoints
 
 Made from the declarations in `service/endpoints.py` by `make docs`.
 
-"Safe to repeat" says what the client does when an answer is lost (dropped connection, 5xx, a gateway's page):
-a safe call is tried again with growing waits; any other raises `OutcomeUnknown`, since it may have taken
-effect. What surely did not take effect (no connection, 429, 401) is tried again in either case. What
-each endpoint takes and gives: [the contract](../contributing/contract.md#endpoints). The commands are of
-[`webcollect`](command-line.md).
+"Safe to repeat" says what the client does when a response is lost (dropped connection, 5xx, a gateway's page): a safe
+call is repeated after growing pauses; any other raises `OutcomeUnknown`, since it may have taken effect. A call that
+certainly had no effect (no connection, 429, 401) is repeated in either case. What each endpoint takes and returns: [the
+contract](../contributing/contract.md#endpoints). The commands are of [`webcollect`](command-line.md).
 
 | # | Endpoint | Hook method | Operator, sensor | Command | Credential | Safe to repeat | Own errors | Plans |
 |---|---|---|---|---|---|---|---|---|
