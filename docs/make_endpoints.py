@@ -62,12 +62,10 @@ APPENDING = {"update_loop_items", "update_task_parameters"}
 
 HEAD = """# The twenty endpoints
 
-Made from the declarations in `service/endpoints.py` by `make docs`.
-
-"Safe to repeat" says what the client does when a response is lost (dropped connection, 5xx, a gateway's page): a safe
-call is repeated after growing pauses; any other raises `OutcomeUnknown`, since it may have taken effect. A call that
-certainly had no effect (no connection, 429, 401) is repeated in either case. What each endpoint takes and returns: [the
-contract](../contributing/contract.md#endpoints). The commands are of [`webcollect`](command-line.md).
+If a response is lost (dropped connection, 5xx, a gateway's page), the client repeats a call that is safe to
+repeat, and raises `OutcomeUnknown` for any other. What certainly had no effect (no connection, 429, 401) is
+repeated in either case. [The contract](../contributing/contract.md#endpoints) says what each endpoint takes and
+gives; the commands are of [`webcollect`](command-line.md). `make docs` writes this page.
 
 | # | Endpoint | Hook method | Operator, sensor | Command | Credential | Safe to repeat | Own errors | Plans |
 |---|---|---|---|---|---|---|---|---|
