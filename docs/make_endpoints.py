@@ -62,10 +62,9 @@ APPENDING = {"update_loop_items", "update_task_parameters"}
 
 HEAD = """# The twenty endpoints
 
-If a response is lost (dropped connection, 5xx, a gateway's page), the client repeats a call that is safe to
-repeat, and raises `OutcomeUnknown` for any other. What certainly had no effect (no connection, 429, 401) is
-repeated in either case. [The contract](../contributing/contract.md#endpoints) says what each endpoint takes and
-gives; the commands are of [`webcollect`](command-line.md). `make docs` writes this page.
+If a response is lost, the client repeats a call that is safe to repeat, and raises `OutcomeUnknown` for any
+other. What did not take effect (no connection, 429, 401) is always repeated. What each endpoint takes and
+returns: [the contract](../contributing/contract.md#endpoints). `make docs` writes this page.
 
 | # | Endpoint | Hook method | Operator, sensor | Command | Credential | Safe to repeat | Own errors | Plans |
 |---|---|---|---|---|---|---|---|---|
