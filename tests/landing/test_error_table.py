@@ -9,7 +9,7 @@ from airflow_provider_webcollect.landing import errors
 from airflow_provider_webcollect.landing.errors import LandingError
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
-ROW = re.compile(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \| ([^|]+) \| [^|]+ \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \| [^|]+ \|$", re.MULTILINE)
 RETRIED = dict(ROW.findall(PAGE.read_text().partition("\n## Landing\n")[2]))
 ERRORS = {
     name: error

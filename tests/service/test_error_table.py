@@ -35,25 +35,39 @@ pytestmark = [
 ]
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
-ROW = re.compile(r"^\| (.+?) \| `(\w+)` \| (.*?)\| ?(.*?)\| ?(.*?)\| ?(.*?)\|$", re.MULTILINE)
+ROW = re.compile(r"^\| (.+) \| `(\w+)` \|$", re.MULTILINE)
+PROPERTY = re.compile(r"^\| \*\w+\* \| .+ \| (.+) \|$", re.MULTILINE)
+STATUSES = re.compile(r"\d+(?:, \d+)* or \d+")
 ELSEWHERE = "service.example"
 
 
 class Row(NamedTuple):
-    """A row of the tables."""
+    """Something that happens, and the error that it leads to."""
 
     what: str
     error: str
-    retryable: bool
-    unsent: bool
-    uncertain: bool
-    permanent: bool
+
+    @property
+    def properties(self) -> tuple[bool, ...]:
+        return tuple(self.error in names for names in PROPERTIES)
+
+    @property
+    def uncertain(self) -> bool:
+        return self.properties[2]
 
 
-ROWS = [
-    Row(what, error, *("yes" in flag for flag in flags))
-    for what, error, *flags in ROW.findall(PAGE.read_text().partition("\n## Landing\n")[0])
-]
+def entries(cell: str) -> Iterator[str]:
+    """Yield what a cell lists, and of several statuses each one."""
+    for entry in cell.split("; "):
+        statuses = STATUSES.search(entry)
+        for status in re.findall(r"\d+", statuses[0]) if statuses else [""]:
+            yield STATUSES.sub(status, entry)
+
+
+TEXT = PAGE.read_text().partition("\n## Landing\n")[0]
+ROWS = [Row(what, error) for cell, error in ROW.findall(TEXT) for what in entries(cell)]
+#: The names of the errors that are retryable, unsent, uncertain and permanent.
+PROPERTIES = [set(re.findall(r"\w+", names)) for names in PROPERTY.findall(TEXT)]
 
 
 class World:
@@ -153,40 +167,36 @@ HTML = b"<html><body>Sorry"
 PACKED = gzip.compress(b'{"data": null}' + b" " * 100_000)
 BOUND = {"max_response_bytes": 50_000}
 CAUSES: dict[str, Cause] = {
-    "Host name not resolved, no route, connection refused or timed out": refused,
-    "The certificate is not trusted": untrusted,
-    "The certificate behind a proxy is not trusted": untrusted_behind_a_proxy,
-    "The proxy is down": proxy_down,
-    "The proxy refuses the tunnel": proxy("https", answer(HTML, 503)),
-    "The proxy wants a login (407) for the tunnel": proxy("https", answer(HTML, 407)),
-    "The proxy wants a login (407) for the request": proxy("http", answer(HTML, 407)),
-    "The proxy's address is malformed": proxy_named("http://me:SECRET@proxy.example:port"),
-    "A SOCKS proxy without its library": proxy_named("socks5://me:SECRET@proxy.example"),
-    "No answer within `read_timeout`": says(None, read_timeout=0.05),
-    "Headers that come byte by byte, beyond `total_timeout`": drips(b"HTTP/1.1 200 OK\r\nX-Slow:"),
-    "A body that comes byte by byte, beyond `total_timeout`": drips(answer(b"{", Content_Length="900")),
-    "The connection is closed without an answer": says(b""),
-    "The answer is cut": says(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"),
-    "The answer is cut within a chunk": says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"),
-    "The answer is not HTTP": says(b"nonsense\r\n\r\n"),
-    "The answer is said to be gzip and is not": says(answer(b"{}", Content_Encoding="gzip")),
-    "The answer is gzip that is cut": says(
-        answer(gzip.compress(b'{"data": null}')[:-12], Content_Encoding="gzip")
-    ),
-    "The answer holds more than `max_response_bytes`": says(answer(b" " * 60_000), **BOUND),
-    "The answer holds more than `max_response_bytes` once unpacked": says(
-        answer(PACKED, Content_Encoding="gzip"), **BOUND
-    ),
-    "A redirect to another place": says(answer(b"", 307, Location=f"https://{ELSEWHERE}/")),
-    "200 with a page of HTML": says(answer(HTML)),
+    "host name not resolved, no route, connection refused or timed out": refused,
+    "a certificate that is not trusted": untrusted,
+    "one behind a proxy": untrusted_behind_a_proxy,
+    "a proxy that is down": proxy_down,
+    "one that refuses the tunnel": proxy("https", answer(HTML, 503)),
+    "a proxy that wants a login (407) for the tunnel": proxy("https", answer(HTML, 407)),
+    "one that wants it for the request": proxy("http", answer(HTML, 407)),
+    "one whose address is malformed": proxy_named("http://me:SECRET@proxy.example:port"),
+    "a SOCKS proxy without its library": proxy_named("socks5://me:SECRET@proxy.example"),
+    "no response within `read_timeout`": says(None, read_timeout=0.05),
+    "headers that take longer than `total_timeout`": drips(b"HTTP/1.1 200 OK\r\nX-Slow:"),
+    "a body that takes longer than `total_timeout`": drips(answer(b"{", Content_Length="900")),
+    "a connection closed without a response": says(b""),
+    "a response that is cut": says(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"),
+    "one cut within a chunk": says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"),
+    "one that is not HTTP": says(b"nonsense\r\n\r\n"),
+    "one said to be gzip that is not": says(answer(b"{}", Content_Encoding="gzip")),
+    "gzip that is cut": says(answer(gzip.compress(b'{"data": null}')[:-12], Content_Encoding="gzip")),
+    "more than `max_response_bytes`": says(answer(b" " * 60_000), **BOUND),
+    "more than that once unpacked": says(answer(PACKED, Content_Encoding="gzip"), **BOUND),
+    "a redirect, wherever it leads": says(answer(b"", 307, Location=f"https://{ELSEWHERE}/")),
+    "200 with HTML": says(answer(HTML)),
     "200 with an empty body": says(answer(b"")),
-    "200 with JSON that is torn": says(answer(b'{"data": {"offset": 1')),
+    "200 with torn JSON": says(answer(b'{"data": {"offset": 1')),
     "200 with a byte that is not UTF-8": says(
         answer(b'{"data": {"offset": 1, "total": 1, "restTotal": 0, "data": [{"a": "\xff"}]}}')
     ),
     "200 with JSON nested 3,000 levels deep": says(answer(b'{"data": ' + b"[" * 3000 + b"]" * 3000 + b"}")),
-    "200 without `data`, where the operation has a result": says(answer(b'{"requestId": "r"}')),
-    "200 with `data` of another shape, where the operation has a result": says(answer(b'{"data": [7, "x"]}')),
+    "200 without `data`, if the operation has a result": says(answer(b'{"requestId": "r"}')),
+    "200 with `data` of another shape, if the operation has a result": says(answer(b'{"data": [7, "x"]}')),
     "429 without an error": says(answer(HTML, 429)),
     "401 with `WWW-Authenticate: Bearer` and no body": says(
         answer(b"", 401, WWW_Authenticate='Bearer error="invalid_token"')
@@ -199,7 +209,7 @@ TAKE_TIME = {what for what in CAUSES if "_timeout`" in what}
 def cause_of(what: str) -> Cause:
     if found := re.fullmatch(r"(\d+) without an error", what):
         return CAUSES.get(what) or says(answer(HTML, int(found[1])))
-    if found := re.fullmatch(r"An unknown code with (\d+)", what):
+    if found := re.fullmatch(r"an unknown code with (\d+)", what):
         return says(refusal("NobodyKnows", int(found[1])))
     if found := re.fullmatch(r"`(\w+)`", what):
         return says(refusal(found[1]))
@@ -219,7 +229,7 @@ def test_what_happens_leads_to_its_error(
         client = on_clock(retries=Retries(attempts=2, first_wait=0.01), **settings)
         for call in calls:
             before = world.server.connections if world.server else 0
-            if row.what.endswith("where the operation has a result") and call.result is NOTHING:
+            if row.what.endswith("if the operation has a result") and call.result is NOTHING:
                 client.send(call)
                 continue
             with pytest.raises(errors.WebCollectError) as caught:
@@ -249,8 +259,12 @@ def check(row: Row, call: Call[Any], error: errors.WebCollectError) -> int:
         assert isinstance(error.__cause__, errors.WebCollectError)
         error = error.__cause__
     assert type(error).__name__ == row.error
-    assert (error.retryable, error.unsent, error.uncertain, error.permanent) == row[2:]
-    return 2 if row.retryable and not once else 1
+    assert properties(error) == row.properties
+    return 2 if error.retryable and not once else 1
+
+
+def properties(error: errors.WebCollectError | type[errors.WebCollectError]) -> tuple[bool, ...]:
+    return error.retryable, error.unsent, error.uncertain, error.permanent
 
 
 def test_the_tables_name_every_cause_and_every_code() -> None:
@@ -259,3 +273,16 @@ def test_the_tables_name_every_cause_and_every_code() -> None:
     assert set(CAUSES) <= set(rows)
     codes = {what.strip("`").lower() for what in rows if what.startswith("`")}
     assert codes == set(errors._BY_CODE)
+
+
+def test_the_table_of_properties_names_every_error_that_has_them() -> None:
+    kinds = {
+        name: kind
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.WebCollectError)
+    }
+    # a base that is never raised itself
+    del kinds["CredentialError"]
+    assert set().union(*PROPERTIES) <= kinds.keys()
+    for name, kind in kinds.items():
+        assert properties(kind) == Row("", name).properties, name
