@@ -169,7 +169,7 @@ BOUND = {"max_response_bytes": 50_000}
 CAUSES: dict[str, Cause] = {
     "host name not resolved, no route, connection refused or timed out": refused,
     "a certificate that is not trusted": untrusted,
-    "one behind a proxy": untrusted_behind_a_proxy,
+    "an untrusted one behind a proxy": untrusted_behind_a_proxy,
     "a proxy that is down": proxy_down,
     "one that refuses the tunnel": proxy("https", answer(HTML, 503)),
     "a proxy that wants a login (407) for the tunnel": proxy("https", answer(HTML, 407)),
@@ -185,7 +185,7 @@ CAUSES: dict[str, Cause] = {
     "one that is not HTTP": says(b"nonsense\r\n\r\n"),
     "one said to be gzip that is not": says(answer(b"{}", Content_Encoding="gzip")),
     "gzip that is cut": says(answer(gzip.compress(b'{"data": null}')[:-12], Content_Encoding="gzip")),
-    "more than `max_response_bytes`": says(answer(b" " * 60_000), **BOUND),
+    "a response of more than `max_response_bytes`": says(answer(b" " * 60_000), **BOUND),
     "more than that once unpacked": says(answer(PACKED, Content_Encoding="gzip"), **BOUND),
     "a redirect, wherever it leads": says(answer(b"", 307, Location=f"https://{ELSEWHERE}/")),
     "200 with HTML": says(answer(HTML)),
