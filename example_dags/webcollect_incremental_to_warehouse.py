@@ -3,7 +3,7 @@
 Needs the connections ``webcollect_default`` and ``google_cloud_default``, and the extras ``gcs`` and
 ``parquet``. An Airflow Variable keeps the number of the landing's last commit that is loaded: so a landing
 that fails after its commit, or a load that is left out, loses no rows. Snowflake and Redshift are loaded in a
-similar way: see ``docs/guides/load-into-a-warehouse.md``.
+similar way: see ``docs/guides/load-by-hand.md``.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ WITHOUT_LIMITS = pytest.mark.webcollect_sandbox(enforce_limits=False)
 NIGHT = pytest.mark.at_night
 #: As a person starts it.
 BY_HAND: dict[str, Any] = {"logical_date": None} if AIRFLOW_V_3_0_PLUS else {}
-GUIDE = FOLDER.parent / "docs/guides/load-into-a-warehouse.md"
+GUIDE = FOLDER.parent / "docs/guides/load-by-hand.md"
 
 
 def succeeded(*names: str) -> dict[str, str]:
