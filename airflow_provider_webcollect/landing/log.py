@@ -22,6 +22,7 @@ from airflow_provider_webcollect.landing.names import (
     staged_name,
 )
 from airflow_provider_webcollect.service.pauses import in_background
+from airflow_provider_webcollect.service.spans import span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -155,13 +156,20 @@ class CommitLog:
         :param state: what the commit follows.
         :raises Conflict: if there is another commit of that number; nothing was added then.
         """
-        after = self._folded(state, [commit])
-        assert after is not None
-        if commit.changes_rows or commit.kind == "quarantined":
-            self._folder.refuse(after, functools.partial(self.parts_after, after))
-        name = commit_name(commit.number)
-        if not self._folder.created(name, encode(commit)):
-            raise Conflict(name)
+        facts = {
+            "webcollect.commit": commit.number,
+            "webcollect.commit.kind": commit.kind,
+            "webcollect.rows": commit.rows,
+            "webcollect.parts": len(commit.parts),
+        }
+        with span("commit", facts):
+            after = self._folded(state, [commit])
+            assert after is not None
+            if commit.changes_rows or commit.kind == "quarantined":
+                self._folder.refuse(after, functools.partial(self.parts_after, after))
+            name = commit_name(commit.number)
+            if not self._folder.created(name, encode(commit)):
+                raise Conflict(name)
         return after
 
     def publish(self, state: Manifest) -> Manifest:

@@ -26,6 +26,7 @@ from airflow_provider_webcollect.landing.plan import has_committed, is_mark_due,
 from airflow_provider_webcollect.landing.profile import sum_of
 from airflow_provider_webcollect.landing.staging import Staging
 from airflow_provider_webcollect.service.pauses import first_done, in_background
+from airflow_provider_webcollect.service.spans import span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,10 +72,17 @@ def run_job(job: Job) -> Landed:
             f"{job.folder.root} is inside the landing at {outer.root}; give each landing a folder of its own"
         )
     job.folder.check_partition(job.options.partition)
-    for _ in range(TRIES):
-        with unless_beaten(job.folder):
-            return _Landing(job).run()
-    raise contended(job.folder)
+    source = {
+        "webcollect.collection_task_id": job.source.collection_task_id,
+        "webcollect.lotno": job.source.lotno,
+    }
+    with span("landing", source) as recorded:
+        for _ in range(TRIES):
+            with unless_beaten(job.folder):
+                landed = _Landing(job).run()
+                recorded.set({"webcollect.rows": sum(part.rows for part in landed.new)})
+                return landed
+        raise contended(job.folder)
 
 
 class _Landing:
@@ -195,7 +203,8 @@ class _Landing:
         if not is_mark_due(job, latest) or latest.commit != state.commit:
             return latest
         job.stop.check()
-        job.mark()
+        with span("mark", {}):
+            job.mark()
         try:
             latest = self._log.append(latest, following(latest, "exported", job.run))
         except Conflict:
@@ -215,14 +224,17 @@ class _Landing:
         if record is not None and not parts:
             # only the mark is left to do, of rows that were checked before
             return self._own_checks
-        outcomes = evaluate(
-            checks,
-            sum(part.rows for part in parts),
-            sum_of(part.profile for part in parts),
-            values,
-            [each for each in (state.history if state else ()) if each.run != job.run],
-            rows_before=record.rows if record and job.options.mode == "incremental" else 0,
-        )
+        with span("check", {}) as recorded:
+            outcomes = evaluate(
+                checks,
+                sum(part.rows for part in parts),
+                sum_of(part.profile for part in parts),
+                values,
+                [each for each in (state.history if state else ()) if each.run != job.run],
+                rows_before=record.rows if record and job.options.mode == "incremental" else 0,
+            )
+            failed = sum(outcome.state == "failed" for outcome in outcomes)
+            recorded.set({"webcollect.checks": len(outcomes), "webcollect.checks.failed": failed})
         for outcome in outcomes:
             if outcome.state in ("failed", "warning"):
                 log.warning("Check of %s, %s", job.source, outcome)

@@ -18,6 +18,7 @@ from airflow_provider_webcollect.landing.formats.reading import part_reader
 from airflow_provider_webcollect.landing.names import part_name, staged_name
 from airflow_provider_webcollect.landing.profile import Profiler
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.spans import span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -82,7 +83,11 @@ class Staging:
         """Write pages as parts, while the next ones come."""
         page = next(pages, None)
         while page is not None:
-            page = self._write_part(page, pages) or next(pages, None)
+            with span("part", {"webcollect.offset": page.offset}) as recorded:
+                left_over = self._write_part(page, pages)
+                part = self.draft.parts[-1]
+                recorded.set({"webcollect.rows": part.rows, "webcollect.bytes": part.bytes})
+            page = left_over or next(pages, None)
 
     def refuse(self, outcomes: tuple[CheckOutcome, ...]) -> None:
         """Save that the rows have failed their checks: a person decides what becomes of them."""

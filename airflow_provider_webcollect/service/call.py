@@ -44,6 +44,7 @@ from airflow_provider_webcollect.service.errors import (
 )
 from airflow_provider_webcollect.service.pauses import Notice, RateLimiters, shared_rate_limiters
 from airflow_provider_webcollect.service.responses import Response, no_response, read_response
+from airflow_provider_webcollect.service.spans import Span, span
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 
 if TYPE_CHECKING:
@@ -205,11 +206,13 @@ def exchange(
     *,
     check: Callable[[T], object] = lambda result: None,
     can_halve: bool = False,
+    is_traced: bool = True,
 ) -> T:
     """Send ``call``, as often as :class:`Policy` says, and return its result.
 
     :param check: is given the result of each attempt, and raises if it is not good enough.
     :param can_halve: whether the call is for a page of which half can be requested.
+    :param is_traced: whether it has a span.
 
     An interruption from outside, such as a signal's exception, is passed on. If a request that is not safe to
     repeat was in flight, its cause is an ``OutcomeUnknown``, see :func:`errors.unknown_outcome`.
@@ -219,8 +222,27 @@ def exchange(
     is_token_call = call.endpoint is endpoints.REFRESH_TOKEN
     policy = Policy(sender.context.settings, can_halve=can_halve, is_part=is_token_call)
     # the renewal of the token handles a refusal itself
-    with contextlib.nullcontext() if is_token_call else current_credential(sender.context):
-        return policy.retrying(sender.sleep)(functools.partial(_attempt, call, sender, check))
+    with (
+        contextlib.nullcontext() if is_token_call else current_credential(sender.context),
+        call_span(call, sender.context, is_sampled=is_traced) as recorded,
+    ):
+        return policy.retrying(sender.sleep)(functools.partial(_attempt, call, sender, check, recorded))
+
+
+def call_span(
+    call: Call[Any], context: ClientContext, *, is_sampled: bool = True
+) -> contextlib.AbstractContextManager[Span]:
+    """Record the block as the span of a call."""
+    settings = context.settings
+    attributes = {
+        "webcollect.endpoint": call.endpoint.name,
+        "http.request.method": call.endpoint.method,
+        "url.template": call.endpoint.path,
+        "server.address": (
+            urlsplit(settings.datahub_url or "").hostname if _is_of_data_app(call) else settings.host
+        ),
+    }
+    return span("call", attributes, kind="CLIENT", is_sampled=is_sampled)
 
 
 @contextlib.contextmanager
@@ -241,16 +263,18 @@ def current_credential(context: ClientContext) -> Iterator[None]:
         ) from refusal
 
 
-def _attempt(call: Call[T], sender: Sender, check: Callable[[T], object]) -> T:
+def _attempt(call: Call[T], sender: Sender, check: Callable[[T], object], recorded: Span) -> T:
     """Make one attempt; if the access token is rejected, replace it and repeat the request, a few times."""
     token, replacements = _token(call, sender, None), 0
     while True:
         try:
-            result = result_of(call, sender, _ready(call, sender, token), sender.transmit)
+            result = result_of(call, sender, _ready(call, sender, token, recorded), sender.transmit, recorded)
             check(result)
             return result
-        except TokenRejected:
-            if token is None or replacements == REPLACEMENTS:
+        except WebCollectError as error:
+            facts = {"error.type": type(error).__qualname__, "http.response.status_code": error.status}
+            recorded.add_event("attempt_failed", facts)
+            if not isinstance(error, TokenRejected) or token is None or replacements == REPLACEMENTS:
                 raise
         token, replacements = _token(call, sender, token), replacements + 1
 
@@ -262,7 +286,8 @@ def is_accepted(token: str, sender: Sender) -> bool:
     """
     call = endpoints.get_running_counts()
     try:
-        result_of(call, sender, _ready(call, sender, token), sender.transmit)
+        with call_span(call, sender.context) as recorded:
+            result_of(call, sender, _ready(call, sender, token, recorded), sender.transmit, recorded)
     except TokenRejected:
         return False
     except WebCollectError:
@@ -341,16 +366,20 @@ def request_now(call: Call[Any], context: ClientContext) -> Request | None:
     return _request(call, context, token)
 
 
-def result_of(call: Call[T], sender: Sender, request: Request, transmit: Callable[[Request], Response]) -> T:
+def result_of(
+    call: Call[T], sender: Sender, request: Request, transmit: Callable[[Request], Response], recorded: Span
+) -> T:
     """Send the request of a call once, and return the result.
 
     :param transmit: sends the request.
+    :param recorded: the call's span, which gets the status of the response.
     :raises WebCollectError: as :func:`exchange` does.
     """
     handled = sys.exception()
     try:
         with _no_response(call, sender.context):
             response = transmit(request)
+        recorded.set({"http.response.status_code": response.status})
         if response.status in REDIRECTS and "location" in response.headers:
             raise _redirect_refused(request, response)
         timezone = sender.context.settings.timezone
@@ -374,7 +403,7 @@ def result_of(call: Call[T], sender: Sender, request: Request, transmit: Callabl
         raise
 
 
-def _ready(call: Call[Any], sender: Sender, token: str | None) -> Request:
+def _ready(call: Call[Any], sender: Sender, token: str | None, recorded: Span) -> Request:
     """Return the request of a call, once the rate limit allows it."""
     handled = sys.exception()
     # token calls are rare, and the claim could expire while one waits
@@ -384,6 +413,7 @@ def _ready(call: Call[Any], sender: Sender, token: str | None) -> Request:
         for limiter in sender.context.rate_limiters[call.endpoint.rate_limit] if is_limited else ():
             if wait := limiter.reserve():
                 limiter.notice.give(wait, "%s waits %.0f s for the rate limit.", call.endpoint.name, wait)
+                recorded.add_event("rate_limit_wait", {"webcollect.seconds": wait})
                 sender.sleep(wait)
     except WebCollectError as error:
         _forget_frames(error, handled)

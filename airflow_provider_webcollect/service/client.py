@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import functools
 import http.client
 import importlib.util
@@ -42,6 +41,7 @@ from airflow_provider_webcollect.service.errors import (
 )
 from airflow_provider_webcollect.service.pauses import Stop, first_done, in_background
 from airflow_provider_webcollect.service.responses import NotConnected, Response
+from airflow_provider_webcollect.service.spans import span
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,13 +205,12 @@ class Client:
             with self._renewing:
                 # once stopped, begin no renewal: it would leave a claim that other processes wait for
                 self.stop.check()
-                return renewal(sender)
+                with span("token", {}):
+                    return renewal(sender)
 
         if threading.current_thread() is not threading.main_thread():
             return renewed()
-        result = in_background(
-            functools.partial(contextvars.copy_context().run, renewed), "webcollect-renewal"
-        )
+        result = in_background(renewed, "webcollect-renewal")
         try:
             first_done([result])
             return result.result()

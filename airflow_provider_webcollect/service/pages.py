@@ -15,6 +15,7 @@ from airflow_provider_webcollect.service.call import (
     Policy,
     Request,
     Sender,
+    call_span,
     exchange,
     may_be_size,
     request_now,
@@ -23,6 +24,7 @@ from airflow_provider_webcollect.service.call import (
 from airflow_provider_webcollect.service.errors import PagingError, TokenRejected, WebCollectError
 from airflow_provider_webcollect.service.pauses import Notice, first_done, in_background
 from airflow_provider_webcollect.service.responses import Response, offset_before_rows
+from airflow_provider_webcollect.service.spans import span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +37,8 @@ log = logging.getLogger(__name__)
 
 #: Successful pages after which twice as many rows are requested again.
 GOOD_PAGES = 5
+#: From this page of a source on, and not before, only one page of so many has a span.
+SAMPLED_PAGES = 100
 
 
 def _can_go_on_after(page: DataPage, offset: int) -> bool:
@@ -66,6 +70,7 @@ class PageReader:
         self._endpoint = endpoints.READ_DATA if lotno is None else endpoints.READ_BATCH_DATA
         self._size = PageSize(size)
         self._offset = 0
+        self._reads = 0
         self._sender = _Prefetching(client, self._call, sent)
 
     def read(self, offset: int) -> DataPage:
@@ -82,17 +87,27 @@ class PageReader:
         """
         # after an earlier page is read again, it is not known which one follows
         self._sender.goes_on, self._offset = offset >= self._offset, offset
+        self._reads += 1
+        is_traced = self._reads < SAMPLED_PAGES or self._reads % SAMPLED_PAGES == 0
+        with span("page", {"webcollect.offset": offset}, is_sampled=is_traced) as recorded:
+            page = self._read(offset, is_traced=is_traced)
+            recorded.set({"webcollect.rows": len(page.rows)})
+        self._size.worked()
+        return page
+
+    def _read(self, offset: int, *, is_traced: bool) -> DataPage:
         check = functools.partial(self._check, offset)
-        page = self._sender.take(offset)
+        page = self._sender.take(offset, is_traced=is_traced)
         while page is None:
             can_halve = self._size.now > 1
             try:
-                page = exchange(self._call(offset), self._sender, check=check, can_halve=can_halve)
+                page = exchange(
+                    self._call(offset), self._sender, check=check, can_halve=can_halve, is_traced=is_traced
+                )
             except WebCollectError as error:
                 if not (can_halve and may_be_size(error)):
                     raise
                 self._size.halve()
-        self._size.worked()
         return page
 
     def forget(self) -> None:
@@ -185,9 +200,10 @@ class _Prefetching:
         self._seconds = response.seconds
         return response
 
-    def take(self, offset: int) -> DataPage | None:
+    def take(self, offset: int, *, is_traced: bool) -> DataPage | None:
         """Return the page at ``offset`` if it was prefetched and the read can continue after it.
 
+        :param is_traced: whether the call, as far as it is waited for, has a span.
         :raises WebCollectError: if it failed and another request cannot help.
         """
         self._pages_without = max(0, self._pages_without - 1)
@@ -197,7 +213,8 @@ class _Prefetching:
         if prefetched.offset == offset:
             receive = functools.partial(self._received, prefetched)
             try:
-                page = result_of(prefetched.call, self, prefetched.request, receive)
+                with call_span(prefetched.call, self.context, is_sampled=is_traced) as recorded:
+                    page = result_of(prefetched.call, self, prefetched.request, receive, recorded)
             except TokenRejected:
                 pass  # the call that follows replaces the token
             except WebCollectError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import logging
 import math
 import random
@@ -118,13 +119,16 @@ def first_done(futures: Collection[Future[T]]) -> set[Future[T]]:
 def in_background(work: Callable[[], T], name: str) -> Future[T]:
     """Run ``work`` in a thread that, unlike those of an executor, does not keep the process from ending.
 
+    It has the caller's context variables, such as the span that it is in.
+
     :param name: name of the thread.
     :return: the future of the result.
     """
     ended: Future[T] = Future()
     # else the end of an event loop could cancel it
     ended.set_running_or_notify_cancel()
-    threading.Thread(target=_resolve, args=(ended, work), name=name, daemon=True).start()
+    run = contextvars.copy_context().run
+    threading.Thread(target=run, args=(_resolve, ended, work), name=name, daemon=True).start()
     return ended
 
 

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import contextvars
 import heapq
+import itertools
 import logging
 import math
 from collections import defaultdict
@@ -30,6 +31,7 @@ from airflow_provider_webcollect.service.errors import (
     RequestRejected,
     WebCollectError,
 )
+from airflow_provider_webcollect.service.spans import current_span, span
 from airflow_provider_webcollect.waiting.conditions import backoff, ends_waits
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,8 @@ LONGEST_TURN = 0.01
 #: A key that is due within this share of its interval is queried together with keys that are due now, up to
 #: the batch size; so waits that began at different times fill batches together.
 EARLY_SHARE = 0.5
+#: How many waits the span of a query is linked to at most: OpenTelemetry keeps as many links by default.
+MOST_LINKS = 128
 #: Refusals that are caused by keys of the query: always, or possibly.
 _ABOUT_KEYS = (NotFound, RequestRejected, InvalidArgument)
 _MAYBE_ABOUT_KEYS = (*_ABOUT_KEYS, PermissionDenied)
@@ -290,7 +294,11 @@ class Poll(Generic[T]):
     async def _query(self, batch: _Batch[T]) -> None:
         sent_at = _now()
         try:
-            answer = await self._send(list(batch))
+            waits = dict.fromkeys(wait for watched in batch.values() for wait in watched.in_flight)
+            facts = {"webcollect.keys": len(batch), "webcollect.waits": len(waits)}
+            causes = [wait.context.run(current_span) for wait in itertools.islice(waits, MOST_LINKS)]
+            with span("poll", facts, causes=causes):
+                answer = await self._send(list(batch))
             errors = {key: state for key in batch if isinstance(state := answer.get(key), WebCollectError)}
         except WebCollectError as error:
             await self._not_answered(batch, error, sent_at)

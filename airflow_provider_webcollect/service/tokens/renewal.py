@@ -62,6 +62,7 @@ from airflow_provider_webcollect.service.errors import (
 )
 from airflow_provider_webcollect.service.pauses import Notice, kept_alive
 from airflow_provider_webcollect.service.settings import Credentials, Secret, Settings, digest
+from airflow_provider_webcollect.service.spans import span
 from airflow_provider_webcollect.service.tokens import (
     RenewalState,
     StoredToken,
@@ -353,7 +354,7 @@ class Tokens:
         step = self._next_step(rejected, after_share)
         if step in {TokenStep.EXCHANGE, TokenStep.LOG_IN}:
             self._check_frequency(rejected)
-            with kept_alive():
+            with kept_alive(), span("renewal", {}):
                 obtained = self._claimed(sender, before, rejected, after_share)
             if not isinstance(obtained, TokenStep):
                 return obtained

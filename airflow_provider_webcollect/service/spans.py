@@ -1,0 +1,98 @@
+"""Spans of OpenTelemetry: where the time of a task goes, beside Airflow's own spans in its traces.
+
+A span is made only under one that is recorded, such as that of an Airflow task. Who records one has imported
+OpenTelemetry, which is therefore not imported for this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import airflow_provider_webcollect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+#: Values by name, of which None stands for one that is not known.
+Attributes: TypeAlias = "Mapping[str, str | bool | int | float | None]"
+
+
+class Span:
+    """A span of OpenTelemetry, or one that is not recorded, which drops what is set.
+
+    :param recorded: the span of OpenTelemetry; None for no span.
+    """
+
+    def __init__(self, recorded: Any = None) -> None:
+        self._recorded = recorded
+
+    def set(self, attributes: Attributes) -> None:
+        """Set attributes of the span."""
+        if self._recorded is not None:
+            self._recorded.set_attributes(_known(attributes))
+
+    def add_event(self, name: str, attributes: Attributes) -> None:
+        """Add an event, which happens now."""
+        if self._recorded is not None:
+            self._recorded.add_event(f"webcollect.{name}", _known(attributes))
+
+
+def current_span() -> Any:
+    """Return the span of OpenTelemetry that the caller is in; None if it is in none that is recorded."""
+    if "opentelemetry.trace" not in sys.modules:
+        return None
+    from opentelemetry import trace
+
+    span = trace.get_current_span()
+    return span if span.is_recording() else None
+
+
+@contextlib.contextmanager
+def span(
+    name: str,
+    attributes: Attributes,
+    *,
+    kind: str = "INTERNAL",
+    is_sampled: bool = True,
+    causes: Iterable[Any] | None = None,
+) -> Iterator[Span]:
+    """Record the block as a span, if it is in one that is recorded.
+
+    What the block raises is named by its class alone: a message may hold values of rows.
+
+    :param name: of what is done; ``webcollect.`` comes before it.
+    :param attributes: what is known before; :meth:`Span.set` adds to it.
+    :param kind: the name of a ``SpanKind``.
+    :param is_sampled: whether it is recorded; if not, spans within it are those of the span around it.
+    :param causes: what :func:`current_span` has returned where the block was asked for: the first span is the
+        parent, and the others are linked; None for that of the caller.
+    """
+    parents = [current_span()] if causes is None else list(dict.fromkeys(causes))
+    parents = [parent for parent in parents if parent is not None and parent.is_recording()]
+    if not (is_sampled and parents):
+        yield Span()
+        return
+    from opentelemetry import trace
+
+    tracer = trace.get_tracer(airflow_provider_webcollect.__name__, airflow_provider_webcollect.__version__)
+    with tracer.start_as_current_span(
+        f"webcollect.{name}",
+        trace.set_span_in_context(parents[0]),
+        trace.SpanKind[kind],
+        _known(attributes),
+        [trace.Link(parent.get_span_context()) for parent in parents[1:]],
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as recorded:
+        try:
+            yield Span(recorded)
+        except BaseException as error:
+            recorded.set_attribute("error.type", type(error).__qualname__)
+            recorded.set_status(trace.StatusCode.ERROR)
+            raise
+
+
+def _known(attributes: Attributes) -> dict[str, str | bool | int | float]:
+    return {name: value for name, value in attributes.items() if value is not None}
