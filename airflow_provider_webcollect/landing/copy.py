@@ -20,6 +20,7 @@ from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import PagingError
 from airflow_provider_webcollect.service.pages import RowCount
 from airflow_provider_webcollect.service.pauses import Notice, drop, first_done, in_background
+from airflow_provider_webcollect.service.spans import span
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -180,6 +181,7 @@ class SourceReader:
                 raise rows_missing(self._job.source, "the first rows have changed since they were read")
             self._wait(wait)
 
+    @span("wait", {})
     def _wait(self, seconds: float) -> None:
         self._waited = True
         self._job.stop.sleep(seconds)

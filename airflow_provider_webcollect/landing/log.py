@@ -157,7 +157,7 @@ class CommitLog:
         :raises Conflict: if there is another commit of that number; nothing was added then.
         """
         facts = {
-            "webcollect.commit": commit.number,
+            "webcollect.commit.number": commit.number,
             "webcollect.commit.kind": commit.kind,
             "webcollect.rows": commit.rows,
             "webcollect.parts": len(commit.parts),
@@ -172,6 +172,7 @@ class CommitLog:
                 raise Conflict(name)
         return after
 
+    @span("publish", {})
     def publish(self, state: Manifest) -> Manifest:
         """Show readers what has landed; return it, as others may have landed since.
 

@@ -234,7 +234,7 @@ class _Landing:
                 rows_before=record.rows if record and job.options.mode == "incremental" else 0,
             )
             failed = sum(outcome.state == "failed" for outcome in outcomes)
-            recorded.set({"webcollect.checks": len(outcomes), "webcollect.checks.failed": failed})
+            recorded.set({"webcollect.checks.count": len(outcomes), "webcollect.checks.failed": failed})
         for outcome in outcomes:
             if outcome.state in ("failed", "warning"):
                 log.warning("Check of %s, %s", job.source, outcome)

@@ -214,6 +214,7 @@ class _Prefetching:
             receive = functools.partial(self._received, prefetched)
             try:
                 with call_span(prefetched.call, self.context, is_sampled=is_traced) as recorded:
+                    recorded.set({"webcollect.is_prefetched": True})
                     page = result_of(prefetched.call, self, prefetched.request, receive, recorded)
             except TokenRejected:
                 pass  # the call that follows replaces the token

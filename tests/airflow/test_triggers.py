@@ -27,6 +27,7 @@ from airflow_provider_webcollect.waits import SharedFeed
 from tests.airflow.executions import Connect, Task, on_sandbox
 from tests.airflow.waits import STATUS_PATHS, for_subtasks, for_task, other_tasks, outcome, until
 from tests.interruption import PATIENCE
+from tests.spans import recording
 from tests.waiting.simulated_time import Turns
 
 pytestmark = on_sandbox(stale_seconds=0, run_seconds=10_000)
@@ -128,6 +129,22 @@ async def test_two_hundred_waits_share_their_polls(sandbox: Sandbox, set_connect
     assert max(sizes) == 50
     assert {request["status"] for request in sandbox.control.requests()} == {200}
     assert len(sandbox.control.requests("/token")) == 1
+
+
+async def test_the_rounds_of_a_wait_are_below_the_span_of_its_trigger(
+    running: Task, sandbox: Sandbox
+) -> None:
+    with recording() as spans:
+        with spans.of_task("trigger"):
+            waiting = asyncio.create_task(outcome(for_task(running)))
+            await polls(sandbox, 2)
+            sandbox.control.advance(10_000)
+            await waiting
+        (trigger,), rounds = spans.named("trigger"), spans.named("webcollect.poll")
+        assert len(rounds) >= 2
+        assert {span.parent for span in rounds} == {trigger.context}
+        calls = [call.parent for call in spans.named("webcollect.call")]
+        assert calls == [span.context for span in rounds]
 
 
 def for_capacity(task: Task) -> WebCollectCapacityTrigger:

@@ -354,13 +354,14 @@ class Tokens:
         step = self._next_step(rejected, after_share)
         if step in {TokenStep.EXCHANGE, TokenStep.LOG_IN}:
             self._check_frequency(rejected)
-            with kept_alive(), span("renewal", {}):
+            with kept_alive():
                 obtained = self._claimed(sender, before, rejected, after_share)
             if not isinstance(obtained, TokenStep):
                 return obtained
             step = obtained
         return self._without_renewal(step, rejected)
 
+    @span("renewal", {})
     def _claimed(
         self, sender: TokenSender, before: tuple[int, str], rejected: str | None, after_share: float | None
     ) -> StoredToken | str | TokenStep:
