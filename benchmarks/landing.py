@@ -42,6 +42,7 @@ NAMES = {
     "floor": "sequential fetch, rows thrown away (the floor)",
     "plain": "`requests` and `json` in a loop, JSON lines",
     "jsonl": "this provider, JSON lines",
+    "jsonl traced": "this provider, JSON lines, its spans recorded",
     "jsonl gzip": "this provider, JSON lines, gzip",
     "parquet": "this provider, Parquet",
     "dlt jsonl": "dlt, JSON lines",

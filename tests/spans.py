@@ -1,13 +1,17 @@
-"""What is recorded of OpenTelemetry's spans, as trees in lines of text."""
+"""What is recorded of OpenTelemetry's spans, as trees in lines of text; and what other processes record."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gzip
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry import trace
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -88,3 +92,48 @@ def recording() -> Iterator[Spans]:
         yield Spans(exporter)
     finally:
         exporter.clear()
+
+
+class Collector:
+    """Takes the spans that other processes export over HTTP.
+
+    :ivar url: where to.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._spans: dict[bytes, Any] = {}
+
+    def take(self, body: bytes) -> None:
+        """Take the spans of a request."""
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            for scope in resource.scope_spans:
+                self._spans.update({span.span_id: span for span in scope.spans})
+
+    def names(self) -> set[tuple[str, str]]:
+        """Return the names of the spans that have come, each with that of its parent."""
+        spans = dict(self._spans)
+        parents = {span_id: spans.get(span.parent_span_id) for span_id, span in spans.items()}
+        return {(parent.name, spans[span_id].name) for span_id, parent in parents.items() if parent}
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[Collector]:
+    """Run a collector on loopback."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            is_zipped = self.headers["Content-Encoding"] == "gzip"
+            collector.take(gzip.decompress(body) if is_zipped else body)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        collector = Collector(f"http://127.0.0.1:{server.server_port}/v1/traces")
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield collector
+        server.shutdown()
