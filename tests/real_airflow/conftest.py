@@ -19,6 +19,7 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox
 from demo.real_airflow import RealAirflow
+from tests.spans import Collector, collecting
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -68,8 +69,19 @@ def steps() -> list[str]:
 
 
 @pytest.fixture(scope="package")
+def collector() -> Iterator[Collector]:
+    """Takes the spans of Airflow's traces."""
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="package")
 def airflow(
-    dags: Path, landing: Path, steps: list[str], tmp_path_factory: pytest.TempPathFactory
+    dags: Path,
+    landing: Path,
+    steps: list[str],
+    collector: Collector,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[RealAirflow]:
     """The Airflow, below a path, where people sign in; no process of it is left when the tests are over."""
     home = tmp_path_factory.mktemp("home")
@@ -87,6 +99,9 @@ def airflow(
         # so that a new triggerer soon takes over what a killed one has left
         "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
         "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+        "AIRFLOW__TRACES__OTEL_ON": "True",
+        "OTEL_TRACES_EXPORTER": "otlp_proto_http",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": collector.url,
     }
     with RealAirflow(home, dags, options, path="/team/airflow", person="admin", say=steps.append) as airflow:
         yield airflow

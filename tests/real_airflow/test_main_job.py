@@ -23,8 +23,9 @@ from demo.landing import prove
 from demo.main_job import DAG_ID
 from demo.real_airflow import COMPONENTS, RealAirflow
 from tests.contract.client_requests import RequestContract
-from tests.interruption import PATIENCE
+from tests.interruption import PATIENCE, until
 from tests.real_airflow.conftest import PEOPLE
+from tests.spans import Collector
 
 Ask: TypeAlias = Callable[..., requests.Response]
 
@@ -124,6 +125,19 @@ def test_the_wait_holds_no_worker_and_asks_with_the_triggerers_poll_alone(
     assert landed
     assert polls[0] < polls[-1], "it was deferred while it was queried"
     assert Counter(sandbox.control.counters()[STATUS])[429] == 0
+
+
+def test_the_trace_of_a_run_says_where_the_time_went(landed: tuple[Path, str], collector: Collector) -> None:
+    assert landed
+    expected = {
+        ("worker.start", "webcollect.call"),
+        ("trigger.wait", "webcollect.poll"),
+        ("webcollect.poll", "webcollect.call"),
+        ("worker.land", "webcollect.landing"),
+        ("webcollect.landing", "webcollect.commit"),
+        ("worker.mark_exported", "webcollect.call"),
+    }
+    until(lambda: expected <= collector.names())
 
 
 def test_test_connection_works_in_the_api_server(airflow: RealAirflow, sandbox: Sandbox) -> None:
