@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -57,9 +58,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
     Sub-tasks that are already active (contract.md, endpoint 14) are not started again, so a retry starts
     nothing twice. On Airflow 3.3 and later the start is also stored: a retry after a crash waits for that run
-    even if it has already ended. If it is not known whether the start was sent, the retry first checks for 90
-    seconds whether the run appears, and only then starts one. On earlier versions a retry joins the run only
-    if it is still active.
+    even if it has already ended; a cleared task starts anew. If it is not known whether the start was sent,
+    the retry first checks for 90 seconds whether the run appears, and only then starts one. On earlier
+    versions a retry joins the run only if it is still active.
 
     The status query (contract.md, endpoint 13) needs an access token. With an API key alone, the given
     ``sub_task_ids`` are started without that query, even active ones; ``"all"`` and ``wait_for_completion``
@@ -149,7 +150,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Start the idle sub-tasks, or find the start of an earlier attempt; then wait if requested."""
         with self.errors():
-            hook, memory = self.open_hook(context), _Memory(context)
+            hook, memory = self.open_hook(context), _Memory(context, self)
             start = self._reconnect(hook, memory) or self._start(hook, memory)
             if not self.wait_for_completion:
                 memory.forget()
@@ -169,8 +170,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
         :param result: the stored start; `dag.test()` of some versions of Airflow does not pass it on.
         """
-        memory = _Memory(context)
+        memory = _Memory(context, self)
         if result is None:
+            self._check()
             start = memory.recall()
             result = start.result if start else {"collection_task_id": self._checked_id()}
         ended = end_of_event(event)
@@ -320,13 +322,13 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
     :ivar began: Unix time at which the wait begins; after confirmation, not before the service has acted.
     :ivar result: what the operator returns.
     :ivar sent: whether the response or the status shows that it took effect.
-    :ivar max_tries: Airflow's ``max_tries`` of the task, which clearing the task increases.
+    :ivar stored_for: digest of what sent it, see :class:`_Memory`.
     """
 
     began: float
     result: dict[str, Any]
     sent: bool = False
-    max_tries: int | None = None
+    stored_for: str = ""
 
     @property
     def after(self) -> Baseline | None:
@@ -373,28 +375,43 @@ def next_step(start: _Start, *, needs_status: bool = False, has_begun: bool | No
 
 
 class _Memory:
-    """Stores the start for later attempts of the task, from Airflow 3.3 on; before, nothing is stored."""
+    """Stores the start for later attempts of the task, from Airflow 3.3 on; before, nothing is stored.
+
+    Whether clearing a task deletes what it has stored differs between versions of Airflow. Where it does not,
+    the cleared task must still begin anew, and so must a mapped task whose index is another's now. So a start
+    counts only for the same arguments and the same ``max_tries``, which clearing increases.
+
+    :param context: of the attempt.
+    :param operator: the operator; its arguments are checked before anything is stored or recalled.
+    """
 
     key = "webcollect_start"
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, operator: WebCollectStartSubTasksOperator) -> None:
         self._store: Any = context.get("task_state_store")
         self._max_tries: int = context["ti"].max_tries
+        self._operator = operator
+
+    @property
+    def _stored_for(self) -> str:
+        operator = self._operator
+        arguments = (operator.webcollect_conn_id, operator._checked_id(), operator.sub_task_ids)
+        return hashlib.sha256(msgspec.json.encode((self._max_tries, *arguments))).hexdigest()[:16]
 
     def recall(self) -> _Start | None:
-        """Return the stored start; None if there is none, or if the task was cleared since."""
+        """Return the stored start; None if there is none of this task with these arguments."""
         stored = None if self._store is None else self._store.get(self.key)
         try:
             start = None if stored is None else msgspec.convert(stored, _Start)
         except msgspec.ValidationError:
             # another version of this provider wrote it
             return None
-        return start if start and start.max_tries == self._max_tries else None
+        return start if start and start.stored_for == self._stored_for else None
 
     def keep(self, start: _Start) -> None:
         """Store ``start`` for a retry."""
         if self._store is not None:
-            stored = msgspec.structs.replace(start, max_tries=self._max_tries)
+            stored = msgspec.structs.replace(start, stored_for=self._stored_for)
             self._store.set(self.key, msgspec.to_builtins(stored))
 
     def confirm(self, start: _Start, now: float) -> _Start:

@@ -12,10 +12,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from airflow.models.taskinstance import TaskInstance, clear_task_instances
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout
+from airflow.providers.common.compat.standard.operators import PythonOperator
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from airflow.settings import Session
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.start import Clock, _Memory, _Start
@@ -65,6 +67,17 @@ class Starter:
         store = Store() if store is None else store
         return execute(self.operator(**arguments), tries=tries, task_state_store=store)
 
+    def killed_during(
+        self, result: dict[str, Any], *, began: float = 1.0, sent: bool = False, **arguments: Any
+    ) -> Store:
+        """Return what is stored of a start during which its process was killed.
+
+        :param arguments: of the operator.
+        """
+        context: Any = {"task_state_store": (store := Store()), "ti": SimpleNamespace(max_tries=2)}
+        _Memory(context, self.operator(**arguments)).keep(_Start(began=began, result=result, sent=sent))
+        return store
+
     def start_in_dag(self, **arguments: Any) -> FinishedRun:
         """Run the operator as a DAG run, with retries."""
         return run_tasks(lambda: self.operator(**{**RETRIES, **arguments}))
@@ -111,13 +124,6 @@ def remembered(run: FinishedRun) -> int:
     query = text("select count(*) from task_state_store where run_id = :run_id")
     with Session() as session:
         return int(session.execute(query, {"run_id": run.run_id}).scalar_one())
-
-
-def killed_during(result: dict[str, Any], began: float = 1.0, *, sent: bool = False) -> Store:
-    """Return what is stored of a start during which its process was killed."""
-    context: Any = {"task_state_store": (store := Store()), "ti": SimpleNamespace(max_tries=2)}
-    _Memory(context).keep(_Start(began=began, result=result, sent=sent))
-    return store
 
 
 class TestWaiting:
@@ -249,7 +255,8 @@ class TestCrashes:
             before = Baseline.of(WebCollectHook().get_task_statuses_v2([starter.task_id])[0])
             started = starter.ids[1 if before.running else 0 :]
             result = {"collection_task_id": starter.task_id, "started": started}
-            store = killed_during({**result, "after": msgspec.to_builtins(before)}, began=time.time())
+            result["after"] = msgspec.to_builtins(before)
+            store = starter.killed_during(result, began=time.time())
             then()
             usual = {"wait_for_completion": False, "clock": quick_clock()}
             return starter.start(store=store, **{**usual, **arguments})
@@ -342,13 +349,96 @@ class TestCrashes:
         assert (starter.sent(), store) == (1, {})
 
 
-def test_a_task_that_was_cleared_begins_anew() -> None:
-    store = Store()
-    tries, cleared = ({"task_state_store": store, "ti": SimpleNamespace(max_tries=most)} for most in (2, 5))
-    began = _Start(began=1.0, result={"collection_task_id": "t"})
-    _Memory(tries).keep(began)
-    assert _Memory(tries).recall() == msgspec.structs.replace(began, max_tries=2)
-    assert _Memory(cleared).recall() is None
+class TestClearing:
+    """A cleared task starts again, whether Airflow then keeps what the task has stored or drops it."""
+
+    @pytest.fixture(params=["kept", "dropped"] if AIRFLOW_V_3_3_PLUS else ["dropped"])
+    def start_clear_start(self, request: pytest.FixtureRequest, starter: Starter) -> Any:
+        """Runs the operator in a DAG, whose other task clears it once it has ended.
+
+        It is given what happens before the clearing, and the operator's arguments.
+        """
+
+        def start_clear_start(then: Callable[[], object] = int, **arguments: Any) -> FinishedRun:
+            def clear(ti: Any) -> None:
+                then()
+                with Session() as session:
+                    (cleared,) = session.scalars(
+                        select(TaskInstance).where(
+                            TaskInstance.dag_id == ti.dag_id, TaskInstance.task_id == "start"
+                        )
+                    )
+                    clear_task_instances([cleared], session)
+                    if AIRFLOW_V_3_3_PLUS and request.param == "dropped":
+                        session.execute(
+                            text("delete from task_state_store where run_id = :run"), {"run": ti.run_id}
+                        )
+                    session.commit()
+
+            person = {"task_id": "clear", "python_callable": clear, "trigger_rule": "all_done"}
+            return run_tasks(lambda: starter.operator(**arguments), lambda: PythonOperator(**person))
+
+        return start_clear_start
+
+    @pytest.mark.parametrize("has_failed", [False, True])
+    def test_the_second_start_waits_for_its_own_run(
+        self,
+        sandbox: Sandbox,
+        starter: Starter,
+        set_connection: Connect,
+        after_requests: AfterRequests,
+        monkeypatch: pytest.MonkeyPatch,
+        start_clear_start: Callable[..., FinishedRun],
+        has_failed: bool,
+    ) -> None:
+        def end_the_run() -> None:
+            sandbox.control.advance(20_000)
+            set_connection()
+
+        if has_failed:
+            # in the middle of its wait
+            after_requests(1, START, monkeypatch.delenv, "AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
+        run = start_clear_start(end_the_run)
+
+        assert run.states == {"start": "success", "clear": "success"}
+        assert run.xcoms["start"]["status"]["executed_times"] == 3
+        assert len(run.xcoms["start"]["started"]) == 3
+        assert (starter.sent(), len(starter.task()["runs"])) == (2, 3)
+        assert remembered(run) == 0
+
+    def test_a_run_that_still_goes_on_is_not_started_twice(
+        self,
+        sandbox: Sandbox,
+        starter: Starter,
+        set_connection: Connect,
+        after_requests: AfterRequests,
+        monkeypatch: pytest.MonkeyPatch,
+        start_clear_start: Callable[..., FinishedRun],
+    ) -> None:
+        sandbox.control.configure(run_seconds=10_000, stale_seconds=0)
+
+        def connect_again() -> None:
+            set_connection()
+            after_requests(starter.sent(STATUS) + 2, STATUS, sandbox.control.advance, 20_000)
+
+        after_requests(1, START, monkeypatch.delenv, "AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
+        run = start_clear_start(connect_again)
+
+        assert run.states == {"start": "success", "clear": "success"}
+        result = run.xcoms["start"]
+        assert (result["started"], len(result["already_active"])) == ([], 3)
+        assert (result["status"]["executed_times"], starter.sent()) == (2, 1)
+        assert remembered(run) == 0
+
+    def test_a_mapped_task_does_not_take_the_start_of_another_with_its_index(
+        self, sandbox: Sandbox, starter: Starter
+    ) -> None:
+        # a task that is cleared while it runs keeps its `max_tries`
+        first, second, _ = starter.ids
+        result = {"collection_task_id": starter.task_id, "started": [first], "after": None}
+        store = starter.killed_during(result, sent=True, sub_task_ids=[first])
+        again = starter.start(store=store, sub_task_ids=[second], wait_for_completion=False)
+        assert (again["started"], starter.sent()) == ([second], 1)
 
 
 class TestAnApiKeyAlone:
@@ -420,7 +510,7 @@ class TestAnApiKeyAlone:
             sandbox.control.fail(START, kind="drop", done=True)
             tries += again
         else:
-            store = killed_during({"started": given["sub_task_ids"], "after": None})
+            store = starter.killed_during({"started": given["sub_task_ids"], "after": None}, **given)
         sent = again + (lost == "the answer")
         if again:
             result = starter.start(tries=tries, store=store, **given, retry_unknown_outcome=True)
@@ -435,7 +525,7 @@ class TestAnApiKeyAlone:
         self, sandbox: Sandbox, starter: Starter, set_connection: Connect
     ) -> None:
         set_connection()
-        store = killed_during({"started": [], "after": None}, sent=True)
+        store = starter.killed_during({"started": [], "after": None}, sent=True)
         with pytest.raises(AirflowFailException, match="without the status from before"):
             starter.start(store=store)
         assert sandbox.control.requests() == []
@@ -444,5 +534,6 @@ class TestAnApiKeyAlone:
         self, sandbox: Sandbox, starter: Starter, given: dict[str, Any]
     ) -> None:
         result = {"started": given["sub_task_ids"], "after": None}
-        assert starter.start(store=killed_during(result, sent=True), **given) == result
+        store = starter.killed_during(result, sent=True, **given)
+        assert starter.start(store=store, **given) == result
         assert sandbox.control.requests() == []
