@@ -1,5 +1,5 @@
-"""What operators and sensors share: a base, checks of arguments while a DAG is parsed, and errors that no
-retry mends."""
+"""What operators and sensors share: a base, checks of arguments while a DAG is parsed, errors that no retry
+mends, and metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
+from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator, Stats
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.assets import storable
@@ -25,6 +25,26 @@ from airflow_provider_webcollect.service.errors import (
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_webcollect.service.call import ClientContext
+
+
+def metric_tags(conn_id: str, dag_run: Any = None) -> dict[str, str]:
+    """Return the tags of metrics: the connection, and the DAG's team where Airflow has teams.
+
+    :param conn_id: the Airflow connection of the service.
+    :param dag_run: Airflow's; None where it is not known, as in the triggerer.
+    """
+    team = getattr(dag_run, "team_name", None)
+    return {"connection": conn_id} | ({"team_name": team} if team else {})
+
+
+def send_gauges(client: ClientContext, tags: dict[str, str]) -> None:
+    """Send what a client of the service has left: its share of the rate limit, and the age of its token."""
+    shares = [limiter.share for limiters in client.rate_limiters.values() for limiter in limiters]
+    Stats.gauge("webcollect.rate_limit.share", min(shares), tags=tags)
+    if (age := client.tokens.age) is not None:
+        Stats.gauge("webcollect.token.age", age, tags=tags)
 
 
 #: How long after the timeout Airflow ends a wait in the triggerer, if the trigger fails to end it in time.

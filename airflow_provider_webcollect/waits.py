@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import functools
 import logging
+import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout, conf
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout, Stats, conf
 
+from airflow_provider_webcollect.common import metric_tags, send_gauges
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.errors import (
     TokenUnavailable,
@@ -278,10 +280,19 @@ class StatusFeed:
         """Stop polling and close the connections to the service."""
         self.opening.cancel()
         await asyncio.wait({self.opening})
+        if self._clients:
+            self._send_gauges()
         for poll in self._polls.values():
             await poll.aclose()
         # older clients may have had requests in flight until now
         await asyncio.gather(*(client.aclose() for client in self._clients), return_exceptions=True)
+
+    def _send_gauges(self) -> None:
+        tags = metric_tags(self._hook.webcollect_conn_id)
+        # as Airflow's own metrics of a triggerer: another one has other waits
+        own = {**tags, "hostname": socket.gethostname()}
+        Stats.gauge("webcollect.waits.running", self.users, tags=own)
+        send_gauges(self._clients[-1].context, tags)
 
     async def _ask(self, query: Query, keys: Sequence[str]) -> Mapping[str, Any]:
         """Query the states of some keys.
@@ -291,6 +302,7 @@ class StatusFeed:
         :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
         """
         client = self._clients[-1]
+        self._send_gauges()
         try:
             # few attempts, since a poll repeats a failed query later
             return await client.run(lambda sender: query.ask(sender.with_limits(TRIES), keys))

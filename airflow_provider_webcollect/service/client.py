@@ -507,6 +507,7 @@ class AsyncClient:
     """
 
     def __init__(self, context: ClientContext, *, stop: Stop | None = None) -> None:
+        self.context = context
         self._stop = stop or Stop()
         self._client = Client(context, stop=self._stop)
         self._turns = asyncio.Semaphore(THREADS)
@@ -534,7 +535,7 @@ class AsyncClient:
         :raises Stopped: if the client is closed.
         """
         self._stop.check()
-        sender = Interruptible(self._client, self._client.context)
+        sender = Interruptible(self._client, self.context)
         try:
             async with self._turns:
                 return await in_thread(functools.partial(work, sender))

@@ -231,6 +231,11 @@ class RateLimiter:
         #: Logs that requests have to wait.
         self.notice = Notice(log)
 
+    @property
+    def share(self) -> float:
+        """The share of the full rate that is used now, above 0 to 1."""
+        return self._share
+
     def reserve(self) -> float:
         """Reserve the next moment and return the seconds until it."""
         with self._lock:

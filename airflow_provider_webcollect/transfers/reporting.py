@@ -7,12 +7,15 @@ import itertools
 import json
 import time
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
+from airflow.providers.common.compat.sdk import Stats
 from msgspec import UNSET, UnsetType
 
 from airflow_provider_webcollect.assets import Address, LandingEvent, dataset_name, landing_asset
+from airflow_provider_webcollect.common import send_gauges
 from airflow_provider_webcollect.landing.commits import Manifest, Part, Run, Source, counted
 from airflow_provider_webcollect.landing.job import Landed, Observer
 from airflow_provider_webcollect.landing.names import MANIFEST, redshift_manifest
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.checks import CheckOutcome
     from airflow_provider_webcollect.landing.options import Mode
     from airflow_provider_webcollect.landing.storage.folder import Folder
+    from airflow_provider_webcollect.service.call import ClientContext
     from airflow_provider_webcollect.service.pauses import Stop
 
 T = TypeVar("T", bound="Sized")
@@ -64,6 +68,8 @@ class LandingReport(Observer):
     :param path: where the files are.
     :param run: the Airflow run.
     :param log: gets a line every few seconds.
+    :param client: of the service, whose rate and token are among the metrics.
+    :param tags: of all metrics.
     :param sources: how many the task lands.
     :param ended: counts those of them that have ended; all reports of the task share it.
     :ivar landed: the result of the landing, also if the mark after its commit fails; None if it has failed
@@ -80,6 +86,8 @@ class LandingReport(Observer):
     run: Run
     mode: Mode
     log: Any
+    client: ClientContext
+    tags: dict[str, str]
     sources: int = 1
     ended: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     requests: int = 0
@@ -107,6 +115,7 @@ class LandingReport(Observer):
         if now - self._logged < PROGRESS_INTERVAL:
             return
         self._logged = now
+        send_gauges(self.client, self.tags)
         began, before = self._first
         rate = _rate(rows - before, now - began, total - rows)
         self.log.info("%s: %d of %d rows%s", self.place.described_source(), rows, total, rate)
@@ -124,11 +133,11 @@ class LandingReport(Observer):
         began = time.monotonic()
         try:
             yield
+            self.is_complete = True
         finally:
             self.duration = time.monotonic() - began
             number = next(self.ended)
             self._send_metrics()
-        self.is_complete = True
         new = Contents.of(self.result.new)
         self.log.info(
             "%s: %d new rows in %s at %s, which has %d rows now%s",
@@ -141,8 +150,6 @@ class LandingReport(Observer):
         )
 
     def _send_metrics(self) -> None:
-        from airflow.providers.common.compat.sdk import Stats
-
         counts = {
             "rows": self.committed.rows,
             "bytes": self.committed.bytes,
@@ -150,8 +157,11 @@ class LandingReport(Observer):
             "retries": max(0, self.requests - self.pages),
             "failed_checks": sum(outcome.state == "failed" for outcome in self.checks),
         }
+        tags = {**self.tags, "outcome": "success" if self.is_complete else "failed"}
         for name, number in counts.items():
-            Stats.incr(f"{METRICS}.{name}", number)
+            Stats.incr(f"{METRICS}.{name}", number, tags=tags)
+        Stats.timing(f"{METRICS}.duration", timedelta(seconds=self.duration), tags=tags)
+        send_gauges(self.client, self.tags)
 
     @property
     def committed(self) -> Contents:

@@ -16,6 +16,7 @@ from airflow_provider_webcollect.common import (
     check_at_parse,
     is_expanded_instance,
     is_literal,
+    metric_tags,
 )
 from airflow_provider_webcollect.destinations import (
     ICEBERG_DEFAULT,
@@ -381,7 +382,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 store_export_link(context, hook, storage_path(self.destination, self.object_storage_conn_id))
             client = Client(hook.client.context, stop=stop)
             # in this thread, since only here Airflow provides the connections
-            landings = self._landings(client, context["ti"], began)
+            landings = self._landings(client, context, began)
             reports = [report for report, _ in landings]
             try:
                 if self.sources is None:
@@ -429,12 +430,13 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     #: Those of a task that has failed, as for checks that have, are the same.
     get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
-    def _landings(self, client: Client, ti: Any, began: float) -> list[tuple[LandingReport, Job]]:
+    def _landings(self, client: Client, context: Context, began: float) -> list[tuple[LandingReport, Job]]:
         """Return the landings, none of which has begun, and what will report each."""
         from airflow_provider_webcollect.landing.commits import Run
         from airflow_provider_webcollect.landing.job import job_of
         from airflow_provider_webcollect.transfers.reporting import LandingReport
 
+        ti = context["ti"]
         run = Run(
             dag_id=ti.dag_id,
             task_id=ti.task_id,
@@ -442,12 +444,18 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             map_index=-1 if ti.map_index is None else ti.map_index,
         )
         found = self._places()
-        ended = itertools.count(1)
+        shared: dict[str, Any] = {
+            "log": self.log,
+            "client": client.context,
+            "tags": metric_tags(self.webcollect_conn_id, context.get("dag_run")),
+            "sources": len(found),
+            "ended": itertools.count(1),
+        }
         landings = []
         for place in found:
             folder, path = self._opened(place)
             options = self._options(place)
-            report = LandingReport(place, path, run, options.mode, self.log, sources=len(found), ended=ended)
+            report = LandingReport(place, path, run, options.mode, **shared)
             job = job_of(client, place.source, folder, run, options, began=began, observer=report)
             landings.append((report, job))
         return landings

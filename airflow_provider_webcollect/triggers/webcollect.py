@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mappin
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import msgspec
+from airflow.providers.common.compat.sdk import Stats
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.collection_tasks import task_id_of, task_ids_of
+from airflow_provider_webcollect.common import metric_tags
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.models import FINAL_STATES, TaskState, TaskStatus
@@ -83,7 +85,10 @@ class WaitTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and yield an event when the wait has ended."""
-        yield TriggerEvent(storable(msgspec.to_builtins(await self._end())))
+        ended = await self._end()
+        tags = {**metric_tags(self.webcollect_conn_id), "outcome": str(ended.outcome)}
+        Stats.incr("webcollect.waits.ended", tags=tags)
+        yield TriggerEvent(storable(msgspec.to_builtins(ended)))
 
     async def _end(self) -> Ended:
         """Wait on the connection's shared poll, and return how the wait ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import collections
 import functools
 import itertools
 import json
@@ -26,6 +27,7 @@ from tests.storages import Storage
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+    from tests.airflow.executions import Metric
     from tests.airflow.landings import Landing
 
 assert "airflow" not in sys.modules, "Airflow was imported before its home was set"
@@ -252,15 +254,32 @@ def after_requests(sandbox: Sandbox) -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """The counters that Airflow's metrics have got."""
+def metrics(monkeypatch: pytest.MonkeyPatch) -> list[Metric]:
+    """The provider's metrics that Airflow has got, the latest last."""
     from airflow.providers.common.compat.sdk import Stats
 
-    counted: dict[str, int] = {}
+    from tests.airflow.executions import Metric
 
-    def incr(name: str, count: int = 1, *arguments: Any, **options: Any) -> None:
-        if name.startswith("webcollect."):
-            counted[name] = counted.get(name, 0) + count
+    got: list[Metric] = []
+    for method, kind in (("incr", "counter"), ("gauge", "gauge"), ("timing", "timer")):
 
-    monkeypatch.setattr(Stats, "incr", incr)
+        def send(name: str, value: Any = 1, *arguments: Any, kind: str = kind, **options: Any) -> None:
+            if name.startswith("webcollect."):
+                got.append(Metric(kind, name, value, options["tags"]))
+
+        monkeypatch.setattr(Stats, method, send)
+    return got
+
+
+@pytest.fixture
+def counted(metrics: list[Metric]) -> Callable[[], dict[str, int]]:
+    """Gives the sums of the counters so far."""
+
+    def counted() -> dict[str, int]:
+        sums = collections.Counter[str]()
+        for metric in metrics:
+            if metric.kind == "counter":
+                sums[metric.name] += metric.value
+        return dict(sums)
+
     return counted

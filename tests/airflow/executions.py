@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -16,6 +16,18 @@ Task = dict[str, Any]
 Connect = Callable[..., None]
 #: Gives what was logged so far.
 Said = Callable[[], str]
+#: Gives the sums of the counters so far, by name.
+Counted = Callable[[], dict[str, int]]
+
+
+class Metric(NamedTuple):
+    """A value that was sent as one of Airflow's metrics."""
+
+    kind: str
+    name: str
+    value: Any
+    tags: dict[str, str]
+
 
 _numbers = itertools.count(1)
 

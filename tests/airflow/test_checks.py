@@ -15,7 +15,7 @@ from airflow_provider_webcollect.operators.webcollect import WebCollectAcceptLan
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import run_tasks
-from tests.airflow.executions import Task, execute, on_sandbox
+from tests.airflow.executions import Counted, Task, execute, on_sandbox
 from tests.airflow.landings import (
     GROWING,
     RETRIES,
@@ -157,9 +157,9 @@ class TestWarnAndQuarantine:
         assert (second["rows"], second["quarantined_rows"], second["commit"]) == (rows, apart, 1)
         assert [each["state"] for each in second["checks"]] == ["passed", "failed"]
 
-    def test_metrics_count_failed_checks(self, counted: dict[str, int], failed: Landing) -> None:
-        assert counted["webcollect.landing.failed_checks"] == 1
-        assert counted["webcollect.landing.rows"] == 0
+    def test_metrics_count_failed_checks(self, counted: Counted, failed: Landing) -> None:
+        assert counted()["webcollect.landing.failed_checks"] == 1
+        assert counted()["webcollect.landing.rows"] == 0
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,13 @@ from sqlalchemy import text
 
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.destinations import Place
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.commits import Run, Source
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.transfers import reporting
 from airflow_provider_webcollect.transfers.reporting import LandingReport
 from tests.airflow.dag_runs import FinishedRun, make_dag
-from tests.airflow.executions import Said, Task, execute, on_sandbox
+from tests.airflow.executions import Counted, Said, Task, execute, on_sandbox
 from tests.airflow.landings import (
     GROWING,
     RETRIES,
@@ -265,14 +266,14 @@ class TestAssetPartition:
 
 class TestMetrics:
     def test_rows_bytes_pages_and_retries_are_counted_once(
-        self, sandbox: Sandbox, landing: Landing, counted: dict[str, int]
+        self, sandbox: Sandbox, landing: Landing, counted: Counted
     ) -> None:
         sandbox.control.fail(READ, after=1, times=2, status=500)
         for _ in range(2):
             # what an earlier try has landed is not counted again
             landing.transfer(run_id="run")
 
-            assert counted == {
+            assert counted() == {
                 "webcollect.landing.rows": 400,
                 "webcollect.landing.bytes": landing.manifest()["bytes"],
                 "webcollect.landing.pages": 4,
@@ -281,25 +282,25 @@ class TestMetrics:
             }
 
     def test_rows_are_counted_once_though_the_mark_fails_and_a_retry_reports_them(
-        self, sandbox: Sandbox, landing: Landing, counted: dict[str, int]
+        self, sandbox: Sandbox, landing: Landing, counted: Counted
     ) -> None:
         options: dict[str, Any] = {**GROWING, "mark_exported": True, "run_id": "run"}
         sandbox.control.fail(MARK, status=400, code="Odd")
         with pytest.raises(AirflowFailException):
             landing.transfer(**options)
-        assert counted["webcollect.landing.rows"] == 400
+        assert counted()["webcollect.landing.rows"] == 400
 
         assert landing.transfer(**options)["rows"] == 400
-        assert counted["webcollect.landing.rows"] == 400
-        assert counted["webcollect.landing.bytes"] == landing.manifest()["bytes"]
+        assert counted()["webcollect.landing.rows"] == 400
+        assert counted()["webcollect.landing.bytes"] == landing.manifest()["bytes"]
 
     def test_of_sources_those_that_landed_are_counted_though_another_failed(
-        self, sandbox: Sandbox, destination: str, counted: dict[str, int]
+        self, sandbox: Sandbox, destination: str, counted: Counted
     ) -> None:
         good = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
         with pytest.raises(AirflowFailException):
             transfer(destination, sources=[good[0], "no-such-task", good[1]])
-        assert (counted["webcollect.landing.rows"], counted["webcollect.landing.pages"]) == (12, 2)
+        assert (counted()["webcollect.landing.rows"], counted()["webcollect.landing.pages"]) == (12, 2)
 
 
 class TestProgressOfManySources:
@@ -363,6 +364,8 @@ def test_no_rate_is_logged_before_there_is_one(monkeypatch: pytest.MonkeyPatch) 
         Run(dag_id="d", task_id="t", run_id="r"),
         "full",
         SimpleNamespace(info=lambda line, *arguments: lines.append(line % arguments)),
+        WebCollectHook().client.context,
+        {},
     )
     # the third shows so few new rows that the rate would round to none
     for rows, seconds in ((50, 10.0), (50, 10.0), (51, 10.0), (150, 10.0)):

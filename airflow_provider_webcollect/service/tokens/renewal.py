@@ -169,6 +169,13 @@ class Tokens:
         self.failures = 0
         self._failure: WebCollectError | None = None
 
+    @property
+    def age(self) -> float | None:
+        """Seconds since the access token in memory was obtained; None without one, or if it is not known."""
+        if self._held is None or not self._held.obtained_at:
+            return None
+        return max(0.0, self._now() - self._held.obtained_at)
+
     def current(self, rejected: str | None = None) -> str | None:
         """Return the access token in memory, or None if one has to be obtained first."""
         return None if self._is_due() else self._usable(rejected)
