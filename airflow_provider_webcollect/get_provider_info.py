@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from importlib.metadata import metadata
 from typing import Any
 
 from airflow_provider_webcollect.hooks.connection_fields import UI_FIELD_BEHAVIOUR, conn_fields
 
+PACKAGE = "airflow-provider-webcollect"
 INTEGRATION = "Web Data Collection"
+#: Guides in this project's sources.
+GUIDES = {
+    "webcollect_to_object_storage": "/docs/guides/collect-and-land-on-a-schedule.md",
+    "landing_to_warehouse": "/docs/guides/load-into-a-warehouse.md",
+}
 
 
 def get_provider_info() -> dict[str, Any]:
     """Return the provider's metadata in the form of Airflow's ``provider_info.schema.json``."""
     return {
-        "package-name": "airflow-provider-webcollect",
+        "package-name": PACKAGE,
         "name": INTEGRATION,
         "description": "Runs web data collection tasks, waits for them, lands their rows in object storage.",
-        "integrations": [{"integration-name": INTEGRATION, "tags": ["service"]}],
+        "integrations": [_integration()],
         **{
             kind: [
                 {
@@ -30,8 +37,9 @@ def get_provider_info() -> dict[str, Any]:
                 "source-integration-name": INTEGRATION,
                 "target-integration-name": INTEGRATION,
                 "python-module": f"airflow_provider_webcollect.transfers.{module}",
+                "how-to-guide": guide,
             }
-            for module in ("landing_to_warehouse", "webcollect_to_object_storage")
+            for module, guide in GUIDES.items()
         ],
         "extra-links": [
             "airflow_provider_webcollect.links.WebCollectTaskLink",
@@ -86,6 +94,24 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
     }
+
+
+def _integration() -> dict[str, Any]:
+    """Return the integration; its address is that of ``[project.urls]``, which is empty until a release."""
+    from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
+
+    integration: dict[str, Any] = {
+        "integration-name": INTEGRATION,
+        "how-to-guide": ["/docs/guides/connect.md", *GUIDES.values()],
+        "tags": ["service"],
+    }
+    urls = dict(entry.split(", ", 1) for entry in metadata(PACKAGE).get_all("Project-URL", ()))
+    if "Documentation" in urls:
+        integration["external-doc-url"] = urls["Documentation"]
+    if AIRFLOW_V_3_1_PLUS:
+        # served with the page
+        integration["logo"] = "/webcollect/static/logo.svg"
+    return integration
 
 
 def _asset_uris() -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ import hatchling.build
 import jsonschema
 import pytest
 import yaml
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from readme_renderer import markdown
@@ -27,7 +28,7 @@ from readme_renderer import markdown
 import airflow_provider_webcollect
 from airflow_provider_webcollect.cli import run
 from airflow_provider_webcollect.get_provider_info import get_provider_info
-from airflow_provider_webcollect.ui import WebCollectPlugin
+from airflow_provider_webcollect.ui import PREFIX, WebCollectPlugin
 from tests.interruption import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,6 +70,27 @@ def test_provider_info_fits_the_schema_of_airflow() -> None:
     jsonschema.validate(get_provider_info(), schema)
 
 
+def test_provider_info_has_guides_and_a_logo_that_are_there() -> None:
+    (integration,) = get_provider_info()["integrations"]
+    guides = {transfer["how-to-guide"] for transfer in get_provider_info()["transfers"]}
+    assert guides < {*integration["how-to-guide"]}
+    assert [guide for guide in integration["how-to-guide"] if not Path(f"{ROOT}{guide}").exists()] == []
+    if AIRFLOW_V_3_1_PLUS:
+        assert integration["logo"].startswith(f"{PREFIX}/static/")
+        assert WebCollectPlugin.react_apps[0]["icon"].endswith(integration["logo"])
+        assert Path(f"{ROOT}/{PACKAGE}/ui/static", Path(integration["logo"]).name).exists()
+
+
+@pytest.mark.parametrize("urls", [{}, {"Documentation": "https://docs.example.com/us"}], ids=["none", "one"])
+def test_provider_info_has_the_documentation_that_a_wheel_names(
+    built: Callable[..., PathDistribution], urls: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built("# Readme", {"Repository": REPOSITORY, **urls} if urls else {})
+    monkeypatch.syspath_prepend(Path.cwd())
+    (integration,) = get_provider_info()["integrations"]
+    assert integration.get("external-doc-url") == urls.get("Documentation")
+
+
 @pytest.mark.parametrize("constraints", CONSTRAINTS, ids=lambda path: path.name)
 def test_constraints_are_plain_pins_in_order(constraints: Path) -> None:
     lines = pins(constraints)
@@ -90,21 +112,31 @@ def test_all_that_make_installs_is_pinned(project: dict[str, Any], constraints: 
 
 
 @pytest.fixture
-def describe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Builds the metadata with a README; returns the long description as a package index renders it."""
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PathDistribution]:
+    """Builds the metadata of a wheel with a README and addresses, in the working directory."""
 
-    def describe(readme: str, repository: str | None) -> str:
+    def built(readme: str, urls: dict[str, str]) -> PathDistribution:
         (tmp_path / PACKAGE).mkdir()
         for name in ("LICENSE", "hatch_build.py", f"{PACKAGE}/__init__.py"):
             shutil.copy(ROOT / name, tmp_path / name)
         (tmp_path / "README.md").write_text(readme)
         # without the addresses that the project has
         text = re.sub(r"^\[project\.urls\]\n(.+\n)*", "", (ROOT / "pyproject.toml").read_text(), flags=re.M)
-        urls = f'\n[project.urls]\nRepository = "{repository}"\n' if repository else ""
-        (tmp_path / "pyproject.toml").write_text(text + urls)
+        lines = [f'{name} = "{url}"' for name, url in urls.items()]
+        (tmp_path / "pyproject.toml").write_text("\n".join([text, "[project.urls]", *lines]))
         monkeypatch.chdir(tmp_path)
-        built = PathDistribution(tmp_path / hatchling.build.prepare_metadata_for_build_wheel(str(tmp_path)))
-        html = markdown.render(str(built.metadata.get_payload()))
+        return PathDistribution(tmp_path / hatchling.build.prepare_metadata_for_build_wheel(str(tmp_path)))
+
+    return built
+
+
+@pytest.fixture
+def describe(built: Callable[..., PathDistribution]) -> Callable[..., str]:
+    """Returns the long description that a README makes, as a package index renders it."""
+
+    def describe(readme: str, repository: str | None) -> str:
+        urls = {"Repository": repository} if repository else {}
+        html = markdown.render(str(built(readme, urls).metadata.get_payload()))
         assert html
         return html
 

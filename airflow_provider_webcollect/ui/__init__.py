@@ -45,6 +45,7 @@ class WebCollectPlugin(AirflowPlugin):
                 "destination": "nav",
                 "category": "browse",
                 "url_route": "webcollect",
+                "icon": f"{_base_path()}{PREFIX}/static/logo.svg",
             },
             {
                 "name": f"{NAME} tile",

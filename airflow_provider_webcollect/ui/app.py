@@ -40,7 +40,7 @@ from airflow_provider_webcollect.ui.service import ServiceView, known_connection
 log = logging.getLogger(__name__)
 
 #: The media types of the page's files, by how their names end.
-TYPES = {"js": "text/javascript", "css": "text/css"}
+TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 _service_view = cache(ServiceView)
 _may_read_asset = Depends(requires_access_asset("GET"))
 #: Rows are as much of a DAG's data as what its tasks return.

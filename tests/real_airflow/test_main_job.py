@@ -161,7 +161,7 @@ class TestPage:
     @pytest.mark.parametrize(
         ("route", "viewer", "admin"),
         [
-            *((f"static/{name}", 200, 200) for name in ("page.js", "page.css", "tile.js")),
+            *((f"static/{name}", 200, 200) for name in ("page.js", "page.css", "tile.js", "logo.svg")),
             ("static/another.js", 404, 404),
             *((name, 200, 200) for name in ("landings", "activity", "connections")),
             ("landings/1/columns?dag_id=webcollect_collect_and_land&task_id=land", 200, 200),
