@@ -259,6 +259,11 @@ class Address(NamedTuple):
         return f"{self.scheme}://{self.bucket}{self.path}"
 
     @property
+    def dataset(self) -> tuple[str, str]:
+        """The namespace and the name in OpenLineage, by its rules for object stores and files."""
+        return f"{self.scheme}://{self.bucket}" if self.bucket else self.scheme, self.key or "/"
+
+    @property
     def key(self) -> str:
         """The path within the bucket; for local files, the whole path."""
         return self.path.removeprefix("/") if self.bucket else self.path

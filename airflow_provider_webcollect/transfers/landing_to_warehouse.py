@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook, BaseOperator
 
-from airflow_provider_webcollect.assets import storable
+from airflow_provider_webcollect.assets import Address, storable
 from airflow_provider_webcollect.common import airflow_errors, check_at_parse
 from airflow_provider_webcollect.destinations import check_landing, landing_path
 from airflow_provider_webcollect.landing.options import (
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    from airflow_provider_webcollect.landing.reader import LandedData
 
 __all__ = ["WebCollectLoadOperator"]
 
@@ -100,6 +103,7 @@ class WebCollectLoadOperator(BaseOperator):
         self.write_disposition = write_disposition
         self.primary_key = primary_key
         self.on_missing_key = on_missing_key
+        self._landed: LandedData | None = None
         check_at_parse(self, self._check)
 
     def _check(self) -> LoadOptions:
@@ -121,6 +125,7 @@ class WebCollectLoadOperator(BaseOperator):
             warehouse = warehouse_of(BaseHook.get_connection(self.warehouse_conn_id))
             landed = read_landing(landing_path(self.landing, self.object_storage_conn_id))
             new = load(landed, options, self.table, warehouse.destination)
+            self._landed = landed
         skipped = sum(new.skipped.values())
         rows = sum(part.rows for part in new.parts) - skipped
         self.log.info(
@@ -143,3 +148,18 @@ class WebCollectLoadOperator(BaseOperator):
                 "skipped": dict(itertools.islice(new.skipped.items(), MAX_LISTED)),
             }
         )
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return the landing for OpenLineage, in the version that was loaded; nothing if the load has failed.
+
+        The table is no output here, since each warehouse has its own names: set ``outlets`` for that.
+        """
+        from airflow.providers.common.compat.openlineage.facet import InputDataset
+        from airflow.providers.openlineage.extractors import OperatorLineage
+
+        from airflow_provider_webcollect.transfers.reporting import version_of
+
+        if self._landed is None:
+            return OperatorLineage()
+        dataset = Address.of(self._landed.uri).dataset
+        return OperatorLineage(inputs=[InputDataset(*dataset, facets=version_of(self._landed.manifest))])

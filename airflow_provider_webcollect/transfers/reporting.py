@@ -357,7 +357,7 @@ def write_redshift_manifest(
 
 
 def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any]:
-    """Return the datasets for OpenLineage; those of folders with their schema and what was written.
+    """Return the datasets for OpenLineage; those of folders with their schema, version and what was written.
 
     :param reports: of landings whose lineage was reported.
     """
@@ -376,18 +376,23 @@ def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any
         written = facet.OutputStatisticsOutputDatasetFacet(
             rowCount=each.committed.rows, size=each.committed.bytes
         )
-        # named by OpenLineage's rules for object stores and files
-        folder = Address.of(each.path)
-        namespace = f"{folder.scheme}://{folder.bucket}" if folder.bucket else folder.scheme
+        facets: dict[str, Any] = version_of(each.landed.manifest)
+        if fields:
+            facets["schema"] = facet.SchemaDatasetFacet(fields=fields)
         outputs.append(
             facet.OutputDataset(
-                namespace,
-                folder.key or "/",
-                facets={"schema": facet.SchemaDatasetFacet(fields=fields)} if fields else {},
-                outputFacets={"outputStatistics": written},
+                *Address.of(each.path).dataset, facets=facets, outputFacets={"outputStatistics": written}
             )
         )
     return OperatorLineage(inputs=inputs, outputs=outputs)
+
+
+def version_of(manifest: Manifest) -> dict[str, Any]:
+    """Return OpenLineage's facet on the version of a landing: the number of its last commit."""
+    from openlineage.client.facet_v2 import dataset_version_dataset
+
+    version = dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=str(manifest.commit))
+    return {"version": version}
 
 
 def _quality(each: LandingReport) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow_provider_webcollect.assets import create_asset
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.transfers.landing_to_warehouse import WebCollectLoadOperator
 from tests.airflow.executions import Task, execute, on_sandbox
 from tests.airflow.landings import GROWING, TABLE, Landing, make_transfer, transfer
 
@@ -37,20 +38,24 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> HookLineageCollector:
     return collector
 
 
+def executed(operator: Any, state: str = "success") -> Any:
+    """Execute an operator, and return what OpenLineage's extraction finds then."""
+    manager = pytest.importorskip("airflow.providers.openlineage.extractors.manager").ExtractorManager()
+    with pytest.raises(AirflowException) if state == "failed" else contextlib.nullcontext():
+        execute(operator)
+    run, ti = SimpleNamespace(run_id="run"), SimpleNamespace(try_number=1, map_index=-1)
+    ended = TaskInstanceState(state)
+    return manager.extract_metadata(run, operator, task_instance_state=ended, task_instance=ti)
+
+
 class Extracted:
     """What OpenLineage's extraction finds after the transfer has been executed."""
 
     def __init__(self, landing: Landing, state: str = "success", **arguments: Any) -> None:
-        manager = pytest.importorskip("airflow.providers.openlineage.extractors.manager").ExtractorManager()
+        source = None if "sources" in arguments else landing.task
+        found = executed(make_transfer(landing.destination, source, **arguments), state)
         from openlineage.client.serde import Serde
 
-        source = None if "sources" in arguments else landing.task
-        operator = make_transfer(landing.destination, source, **arguments)
-        with pytest.raises(AirflowException) if state == "failed" else contextlib.nullcontext():
-            execute(operator)
-        run, ti = SimpleNamespace(run_id="run"), SimpleNamespace(try_number=1, map_index=-1)
-        state = TaskInstanceState(state)
-        found = manager.extract_metadata(run, operator, task_instance_state=state, task_instance=ti)
         self.inputs = [(each.namespace, each.name) for each in found.inputs]
         self.outputs = [(each.namespace, each.name) for each in found.outputs]
         #: Both as OpenLineage sends them.
@@ -93,7 +98,7 @@ class TestOpenLineage:
         assert [name for _, name in found.inputs] == names
         assert [name for _, name in found.outputs] == [f"{folder[1]}/{name}" for name in names]
         assert found.rows_written() == [150, 7]
-        assert all("schema" not in each["facets"] for each in found.sent)
+        assert all(each["facets"].keys() == {"version"} for each in found.sent)
 
     def test_what_did_not_land_is_not_claimed(self, landing: Landing, folder: tuple[str, str]) -> None:
         found = Extracted(landing, "failed", collection_task_id="no-such-task")
@@ -118,6 +123,36 @@ class TestOpenLineage:
         landing.grow()
         for rows in (30, 0):
             assert Extracted(landing, **GROWING).rows_written() == [rows]
+
+    @pytest.mark.parametrize("form", [{}, TABLE], ids=["folder", "table"])
+    def test_the_version_is_the_commit_of_what_has_landed_and_of_what_is_loaded(
+        self,
+        landing: Landing,
+        folder: tuple[str, str],
+        form: dict[str, str],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        warehouse = {"conn_type": "duckdb", "host": f"{tmp_path}/warehouse.duckdb"}
+        monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse))
+        names = {"warehouse_conn_id": "warehouse", "table": "shop.prices"}
+        for version in ("1", "2"):
+            (sent,) = Extracted(landing, **GROWING, **form).sent
+            assert sent["facets"]["version"]["datasetVersion"] == version
+
+            loaded = executed(WebCollectLoadOperator(task_id="load", landing=landing.destination, **names))
+            (read,) = loaded.inputs
+            assert (read.namespace, read.name) == folder
+            assert read.facets["version"].datasetVersion == version
+            landing.grow()
+
+    def test_a_load_that_has_failed_has_read_nothing(
+        self, destination: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "mysql"}))
+        names = {"warehouse_conn_id": "warehouse", "table": "shop.prices"}
+        operator = WebCollectLoadOperator(task_id="load", landing=destination, **names)
+        assert executed(operator, "failed").inputs == []
 
     @pytest.mark.parametrize(("state", "way"), [("failed", "fail"), ("success", "warn")])
     def test_what_checks_have_found_is_told_of_the_source(
