@@ -230,7 +230,8 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
         parts alone. False for the first commit of an incremental landing, which has none to replace.
     :ivar first_page: where the reading of the parts began: the first page of rows, or the last landed one.
     :ivar parts: that it adds, sets apart, or leaves out; of accepted rows those that were set apart.
-    :ivar about: the commit that it accepts or discards, or whose state it puts back, with ``set_apart``.
+    :ivar about: the commit that it accepts or discards, or whose state it puts back, with ``set_apart``; None
+        for rows that were staged.
     """
 
     number: int
@@ -249,6 +250,11 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
     def changes_rows(self) -> bool:
         """Whether the landing has other rows since."""
         return self.kind in ("landed", "accepted", "restored")
+
+    @property
+    def read_number(self) -> int:
+        """The number of the commit by which its rows were read: that which has set them apart, if one has."""
+        return self.number if self.about is None else self.about
 
     @property
     def added(self) -> tuple[Part, ...]:

@@ -124,7 +124,7 @@ def _accepted(folder: Folder, state: Manifest | None, read: Commit) -> Commit:
     if missing := missing_part(read.parts, folder.files()):
         raise PartsMissing(f"{missing.name} is not at {folder.url} any more; nothing was committed")
     if read.kind == "landed":
-        return read
+        return replace(read, kind="accepted")
     parts = folder.brought_back(read.parts)
     return following(state, "accepted", read.run, parts=parts, checks=read.checks, about=read.number)
 

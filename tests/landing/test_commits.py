@@ -234,10 +234,10 @@ def test_a_second_decision_is_refused(about: int) -> None:
         fold(model.state, [decision(model.state, model.commits[1], "discarded")])
 
 
-@pytest.mark.parametrize("kind", ["exported", "accepted"])
-def test_a_log_does_not_begin_with_what_needs_another(kind: str) -> None:
+@pytest.mark.parametrize("needing", [{"kind": "exported"}, {"kind": "accepted", "about": 1}])
+def test_a_log_does_not_begin_with_what_needs_another(needing: dict[str, Any]) -> None:
     with pytest.raises(Contradiction, match="nothing was landed before it"):
-        fold(None, [changed(commit_after(None, 1), kind=kind)])
+        fold(None, [changed(commit_after(None, 1), **needing)])
 
 
 @given(logs(), st.data())
