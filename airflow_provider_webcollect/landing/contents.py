@@ -25,9 +25,16 @@ from airflow_provider_webcollect.landing.errors import (
     PartsMissing,
     UnreadableRow,
 )
+from airflow_provider_webcollect.landing.fold import whole_runs as whole_runs_of
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.formats.reading import FIRST_BYTES, PartReader, part_reader
-from airflow_provider_webcollect.landing.keyed import KeyedRows, chosen_columns, in_duckdb, time_or_run
+from airflow_provider_webcollect.landing.keyed import (
+    DatedPart,
+    KeyedRows,
+    chosen_columns,
+    in_duckdb,
+    time_or_run,
+)
 from airflow_provider_webcollect.landing.log import CommitLog
 from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.options import make_load_options
@@ -304,6 +311,7 @@ class LandedData:
         since: datetime.datetime | str,
         connection: DuckDBPyConnection | None = None,
         compare: str | Sequence[str] | None = None,
+        whole_runs: bool = False,
     ) -> DuckDBPyRelation:
         """Return the newest row of each key that is new, or has other values than it had at a moment.
 
@@ -323,7 +331,8 @@ class LandedData:
             that the landing does not have.
         """
         moment = time_or_run("since", since)
-        return in_duckdb(self._keyed(key, compare).changes(self._rows_before(moment)), connection)
+        is_whole = validation.boolean("whole_runs", whole_runs)
+        return in_duckdb(self._keyed(key, compare, moment, is_whole=is_whole).changes(), connection)
 
     def history(
         self,
@@ -456,34 +465,57 @@ class LandedData:
         """Yield those of some commits that have landed parts, in order."""
         yield from self._log.commits(sorted(number for number in self._numbers if number in numbers))
 
-    def _keyed(self, key: object, compare: object = None) -> KeyedRows:
-        require("duckdb", "duckdb", "a relation of DuckDB")
-        chosen_columns(key, compare, self.manifest.columns)  # before anything is read
-        return KeyedRows(self.to_arrow(), self._landed_at(), key, compare)
+    def _keyed(
+        self,
+        key: object,
+        compare: object = None,
+        moment: datetime.datetime | str | None = None,
+        *,
+        is_whole: bool = False,
+    ) -> KeyedRows:
+        for package in ("duckdb", "pyarrow"):
+            require(package, "duckdb", "a relation of DuckDB")
+        columns = self.manifest.columns
+        chosen_columns(key, compare, columns)  # before anything is read
+        parts = list(self._dated_parts(moment, is_whole))
+        known = columns or self.manifest.profile.columns
+        return KeyedRows(self.tables_of, self._reader, parts, key, compare, known)
 
-    def _landed_at(self) -> pa.ChunkedArray:
-        """Return when each row was committed."""
-        import pyarrow as pa
+    def _dated_parts(self, moment: datetime.datetime | str | None, is_whole: bool) -> Iterator[DatedPart]:
+        """Yield the parts with what tells what there was at a moment from what there is now.
 
-        kind = pa.timestamp("us", "UTC")
-        times = zip(self._all_parts, self._part_times(), strict=True)
-        return pa.chunked_array([pa.repeat(pa.scalar(time, kind), part.rows) for part, time in times], kind)
+        :param moment: as ``since`` of :meth:`changes`; None for none.
+        :param is_whole: whether parts count from the last whole run on: those from before it are left out
+            if that was whole at the moment.
+        """
+        commits = {commit.number: commit for commit in self._commits(self._numbers)}
+        parsed = (datetime.datetime.fromisoformat(commit.finished_at) for commit in commits.values())
+        # none before an earlier one, whatever the hosts' clocks say
+        times = dict(zip(commits, itertools.accumulate(parsed, max), strict=True))
+        numbers = [part.commit or 0 for part in self._all_parts]
+        count = 0 if moment is None else self._parts_before(moment, [times[number] for number in numbers])
+        last = numbers[count - 1] if count else 0
+        runs = whole_runs_of(commits.values(), self.manifest.set_apart) if is_whole else []
+        begins = [run.first for run in runs]
+        begin_before = max((run.first for run in runs if run.is_committed_by(last)), default=0)
+        begin_now = max(begins, default=0)
+        for index, part in enumerate(self._all_parts):
+            read_number = commits[numbers[index]].read_number
+            is_now = read_number >= begin_now
+            if read_number >= begin_before:
+                gone_at = None
+                if not is_now:
+                    without = runs[bisect.bisect_right(begins, read_number)]
+                    gone_at = times[without.commits[-1].number]
+                yield DatedPart(part, times[numbers[index]], index < count, is_now, gone_at)
 
-    def _part_times(self) -> list[datetime.datetime]:
-        """Return when each was committed; none before an earlier one, whatever the hosts' clocks say."""
-        times = {commit.number: commit.finished_at for commit in self._commits(self._numbers)}
-        parsed = (datetime.datetime.fromisoformat(times[part.commit or 0]) for part in self._all_parts)
-        return list(itertools.accumulate(parsed, max))
-
-    def _rows_before(self, moment: datetime.datetime | str) -> int:
-        """Return how many rows there were at a time, or before the first rows of a run."""
-        if isinstance(moment, str):
-            numbers = self._of_run(moment)
-            firsts = (index for index, part in enumerate(self._all_parts) if part.commit in numbers)
-            count = next(firsts, len(self._all_parts))
-        else:
-            count = bisect.bisect_right(self._part_times(), moment)
-        return sum(part.rows for part in self._all_parts[:count])
+    def _parts_before(self, moment: datetime.datetime | str, landed_at: Sequence[datetime.datetime]) -> int:
+        """Return how many parts there were at a time, or before the first one of a run."""
+        if not isinstance(moment, str):
+            return bisect.bisect_right(landed_at, moment)
+        numbers = self._of_run(moment)
+        firsts = (index for index, part in enumerate(self._all_parts) if part.commit in numbers)
+        return next(firsts, len(self._all_parts))
 
     def _quarantined_parts(self) -> Iterator[Part]:
         for apart in self.manifest.quarantined:

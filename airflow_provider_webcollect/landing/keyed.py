@@ -1,47 +1,76 @@
 """The rows of a landing by a key, such as a product's URL: the latest ones, what has changed, all periods.
 
-DuckDB compares the rows, but sees numbers instead of the columns' names: these may be empty, or differ in
-letter case alone, which no query can tell apart.
+DuckDB decides over the key, the place and a digest of each row, in a file on disk, so that memory does not
+grow with the landing. It sees numbers instead of the columns' names: these may be empty, or differ in letter
+case alone, which no query can tell apart.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import datetime
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
 
+from airflow_provider_webcollect.landing.formats.reading import ROWS
+from airflow_provider_webcollect.landing.temporary import TemporaryFolder
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     import pyarrow as pa
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
-#: In the order of the landing, ``place`` counts the rows.
+    from airflow_provider_webcollect.landing.commits import Part
+    from airflow_provider_webcollect.landing.formats.reading import PartReader
+
+#: How much memory DuckDB takes before it writes to disk; each of its threads needs some of it.
+_MEMORY, _THREADS = "512MB", 4
+_TABLE = "create table keyed as select *, 0 as part, 0::bigint as place, md5_number('') as digest from keys"
+_INSERT = "insert into keyed select {key}, {part}, place, md5_number(concat('', {digested})) from rows"
+#: In the order of the landing, ``place`` counts the rows, and ``part`` the parts.
 _LATEST = """
-    select max(place) as place, arg_max(landed_at, place) as landed_at
-    from landing group by {key} order by place
+    with states as (select max(place) as place, max(part) as part from keyed group by {key})
+    select place, landed_at from states join parts using (part) order by place
 """
 _CHANGES = """
     with states as (
-        from landing where place in (select max(place) from landing group by {key}, place < $before)
+        select
+            max(place) filter (is_before) as former,
+            max(place) filter (is_now) as current,
+            max(place) as latest,
+            max(gone_at) as gone_at
+        from keyed join parts using (part) group by {key}
     ), compared as (
-        select *, lag(place) over states_of_key as earlier, lag({values}) over states_of_key as former
-        from states window states_of_key as (partition by {key} order by place)
+        select
+            newest.place,
+            newest.part,
+            gone_at,
+            case
+                when former.place is null then if(current is null, null, 'new')
+                when current is null then 'gone'
+                when newest.digest <> former.digest then 'changed'
+            end as change
+        from states
+        join keyed as newest on newest.place = coalesce(current, latest)
+        left join keyed as former on former.place = states.former
     )
-    select place, case when earlier is null then 'new' else 'changed' end as change, landed_at
-    from compared where place >= $before and {values} is distinct from former order by place
+    select place, change, if(change = 'gone', compared.gone_at, landed_at) as landed_at
+    from compared join parts using (part) where change is not null order by place
 """
 _HISTORY = """
     with compared as (
-        select *, lag({values}) over (partition by {key} order by place) as former from landing
+        select *, lag(digest) over (partition by {key} order by place) as former from keyed
     )
     select
         place,
         landed_at as valid_from,
         lead(landed_at) over (partition by {key} order by place) as valid_to
-    from compared where {values} is distinct from former order by place
+    from compared join parts using (part) where digest is distinct from former order by place
 """
 
 
@@ -103,65 +132,191 @@ def lack_key(rows: pa.Table, key: Sequence[str]) -> pa.ChunkedArray:
     return lacking
 
 
+class DatedPart(NamedTuple):
+    """A part whose rows are asked for.
+
+    :ivar landed_at: when it was committed.
+    :ivar is_before: whether a key with rows in it was there before, for :meth:`KeyedRows.changes`.
+    :ivar is_now: whether such a key is there now.
+    :ivar gone_at: when a key without rows in later parts was missing first; None if it is there now.
+    """
+
+    part: Part
+    landed_at: datetime.datetime
+    is_before: bool = False
+    is_now: bool = True
+    gone_at: datetime.datetime | None = None
+
+
 class KeyedRows:
     """Rows that have a value in each column of a key.
 
-    :param rows: all rows of a landing, in its order; those without such a value are left out.
-    :param landed_at: when each of them has landed.
+    Parts are read twice: all for what decides, and then those that have the rows which are returned.
+
+    :param tables_of: yields the rows of a part.
+    :param reader: of the parts' format.
+    :param parts: whose rows they are, in the order of the landing.
     :param key: a column or several.
     :param compare: the columns whose values are compared; None for all.
+    :param columns: those of the landing, whether the parts have them or not.
     :raises InvalidArgument: as :func:`chosen_columns`. Of rows without any key, no column is known.
     """
 
-    def __init__(self, rows: pa.Table, landed_at: pa.ChunkedArray, key: object, compare: object) -> None:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        names, compared = chosen_columns(key, compare, rows.column_names or None)
-        if not rows.column_names:
-            nothing = pa.nulls(len(landed_at), pa.string())
-            rows = pa.table(dict.fromkeys((*names, *(compared or ())), nothing))
-        self._names = rows.column_names
-        numbers = {name: f"c{number}" for number, name in enumerate(self._names)}
-        self._key = ", ".join(numbers[name] for name in names)
-        self._values = f"row({', '.join(numbers[name] for name in compared or self._names)})"
-        places = pa.array(range(rows.num_rows), pa.int64())
-        numbered = rows.rename_columns(list(numbers.values()))
-        numbered = numbered.append_column("place", places).append_column("landed_at", landed_at)
-        lacking = lack_key(numbered, [numbers[name] for name in names])
-        # a filter copies the rows
-        self._rows = numbered.filter(pc.invert(lacking)) if pc.any(lacking).as_py() else numbered
+    def __init__(
+        self,
+        tables_of: Callable[[Part], Iterator[pa.Table]],
+        reader: PartReader,
+        parts: Sequence[DatedPart],
+        key: object,
+        compare: object,
+        columns: Iterable[str],
+    ) -> None:
+        self._tables_of = tables_of
+        self._reader = reader
+        self._parts = parts
+        self._asked = (key, compare)
+        self._key, self._compared = chosen_columns(key, compare, None)
+        self._columns = columns
+        # of all columns, in the order in which they appear; their numbers follow it
+        self._schema = reader.schema()
 
     def latest(self) -> pa.Table:
         """Return the last row of each key, with ``landed_at``."""
-        return self._chosen(_LATEST)
+        return self._rows(_LATEST)
 
-    def changes(self, before: int) -> pa.Table:
-        """Return the last row of each key that was not so before, with ``change`` and ``landed_at``.
+    def changes(self) -> pa.Table:
+        """Return a row of each key that is new, changed or gone, with ``change`` and ``landed_at``.
 
-        :param before: how many of the landing's rows there were before.
+        It is the last row of what is there now; of a key that is gone, the last of all, with ``gone_at``.
         """
-        return self._chosen(_CHANGES, before=before)
+        return self._rows(_CHANGES)
 
     def history(self) -> pa.Table:
         """Return the first of consecutive rows of a key with the same values, with their period."""
-        return self._chosen(_HISTORY)
+        return self._rows(_HISTORY)
 
-    def _chosen(self, query: str, **parameters: Any) -> pa.Table:
+    def _rows(self, query: str) -> pa.Table:
         """Return the rows whose places a query gives, with its other columns."""
-        import duckdb
+        answer = self.answer(query)
+        self._add_columns(self._columns)
+        if not len(self._schema):
+            self._add_columns((*self._key, *(self._compared or ())))
+        chosen_columns(*self._asked, self._schema.names)
+        chosen = self._chosen(answer["place"])
+        table = self._reader.joined(itertools.chain([self._schema.empty_table()], chosen))
+        for name in answer.column_names[1:]:
+            table = table.append_column(name, answer[name])
+        return table
+
+    def _chosen(self, places: pa.ChunkedArray) -> Iterator[pa.Table]:
+        """Yield the rows that have these places."""
+        import pyarrow as pa
         import pyarrow.compute as pc
 
-        with duckdb.connect() as connection:
-            connection.register("landing", self._rows)
-            sql = query.format(key=self._key, values=self._values)
-            found = connection.sql(sql, params=parameters).to_arrow_table()
-        # unlike `take`, `filter` has no limit to the characters of a column
-        chosen = self._rows.filter(pc.is_in(self._rows["place"], found["place"]))
-        table = chosen.drop_columns(["place", "landed_at"]).rename_columns(self._names)
-        for name in found.column_names[1:]:
-            table = table.append_column(name, found[name])
-        return table
+        begin = place = 0
+
+        def end_of(rows: int) -> int:
+            """Return how many of the places are before the end of so many rows."""
+            return bisect.bisect_left(places, place + rows, begin, key=lambda each: each.as_py())
+
+        for part in (dated.part for dated in self._parts):
+            if end_of(part.rows) == begin:
+                place += part.rows
+                continue
+            for table in self._tables_of(part):
+                end = end_of(table.num_rows)
+                numbers = pa.array(range(place, place + table.num_rows), pa.int64())
+                # unlike `take`, `filter` has no limit to the characters of a column
+                yield table.filter(pc.is_in(numbers, places[begin:end]))
+                begin, place = end, place + table.num_rows
+
+    def answer(self, query: str) -> pa.Table:
+        """Return what a query of DuckDB gives.
+
+        :param query: of the tables ``keyed`` and ``parts``, with ``{key}`` for the columns of the key.
+        """
+        import duckdb
+
+        key = ", ".join(f"k{number}" for number in range(len(self._key)))
+        with (
+            contextlib.closing(TemporaryFolder("keyed")) as folder,
+            duckdb.connect(
+                folder.path / "rows.duckdb",
+                config={"memory_limit": _MEMORY, "threads": _THREADS, "preserve_insertion_order": False},
+            ) as connection,
+        ):
+            self._fill(connection)
+            return connection.sql(query.format(key=key)).to_arrow_table()
+
+    def _fill(self, connection: DuckDBPyConnection) -> None:
+        """Make the tables ``parts``, and ``keyed`` with what decides of each row."""
+        import pyarrow as pa
+
+        time = pa.timestamp("us", "UTC")
+        types = {"landed_at": time, "is_before": pa.bool_(), "is_now": pa.bool_(), "gone_at": time}
+        parts = {
+            name: pa.array([getattr(dated, name) for dated in self._parts], kind)
+            for name, kind in types.items()
+        }
+        connection.register("parts", pa.table({"part": pa.array(range(len(self._parts))), **parts}))
+        indexes = [self._schema.get_field_index(name) for name in self._key]
+        kinds = [pa.string() if index < 0 else self._schema.field(index).type for index in indexes]
+        keys = pa.schema([(f"k{number}", kind) for number, kind in enumerate(kinds)])
+        connection.register("keys", keys.empty_table())
+        connection.execute(_TABLE)
+        connection.begin()
+        place = 0
+        for number, dated in enumerate(self._parts):
+            for table in self._tables_of(dated.part):
+                self._add_columns(table.column_names)
+                if table.num_rows and set(self._key).issubset(table.column_names):
+                    self._insert(connection, table, number, place)
+                place += table.num_rows
+        connection.commit()
+
+    def _insert(self, connection: DuckDBPyConnection, table: pa.Table, part: int, place: int) -> None:
+        """Add rows to ``keyed``.
+
+        :param part: their part.
+        :param place: of the first of them.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        compared = self._compared or [name for name in table.column_names if name != ROWS]
+        numbers = {
+            name: self._schema.get_field_index(name)
+            for name in table.column_names
+            if name in compared or name in self._key
+        }
+        columns = {f"c{number}": table[name] for name, number in numbers.items()}
+        columns["place"] = pa.array(range(place, place + table.num_rows), pa.int64())
+        rows = pa.table(columns).filter(pc.invert(lack_key(table, self._key)))
+        key = ", ".join(f"c{numbers[name]}" for name in self._key)
+        digested = [
+            _digested(numbers[name], table.schema.field(name).type) for name in compared if name in numbers
+        ]
+        connection.register("rows", rows)
+        connection.execute(_INSERT.format(key=key, part=part, digested=", ".join(digested)))
+
+    def _add_columns(self, names: Iterable[str]) -> None:
+        import pyarrow as pa
+
+        for name in names:
+            if name != ROWS and self._schema.get_field_index(name) < 0:
+                self._schema = self._schema.append(pa.field(name, pa.string()))
+
+
+def _digested(number: int, kind: pa.DataType) -> str:
+    """Return the SQL of what the digest has of a column: null, which is left out, or what no other value has.
+
+    So a row without a column has the digest of one whose value is null.
+    """
+    import pyarrow as pa
+
+    # with zero, minus zero becomes zero, to which it is equal
+    text = f"(c{number}{' + 0' if pa.types.is_floating(kind) else ''})::varchar"
+    return f"'{number}:' || strlen({text}) || ':' || {text}"
 
 
 def in_duckdb(rows: pa.Table, connection: DuckDBPyConnection | None) -> DuckDBPyRelation:

@@ -23,13 +23,14 @@ from airflow_provider_webcollect.landing.tables.table import TableFolder
 from airflow_provider_webcollect.service import validation
 
 if TYPE_CHECKING:
+    import datetime
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     import pyarrow as pa
 
     from airflow_provider_webcollect.landing.commits import Commit, Manifest, Part
     from airflow_provider_webcollect.landing.formats.base import Row
-    from airflow_provider_webcollect.landing.keyed import KeyedRows
+    from airflow_provider_webcollect.landing.keyed import DatedPart
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.landing.tables.table import Snapshot
 
@@ -201,7 +202,7 @@ class LandedTable(LandedData):
                 "can be read with all others alone, and not in their order"
             )
 
-    def _keyed(self, key: object, compare: object = None) -> KeyedRows:
+    def _dated_parts(self, moment: datetime.datetime | str | None, is_whole: bool) -> Iterator[DatedPart]:
         # which row of a key is the latest, their order tells
         self._refuse_rewritten(self._all_parts)
         if self._is_rewritten():
@@ -209,7 +210,7 @@ class LandedTable(LandedData):
                 f"the table {self.uri} has rows of others, whose place among those that have landed is not "
                 "known"
             )
-        return super()._keyed(key, compare)
+        return super()._dated_parts(moment, is_whole)
 
     def _has_parts(self, state: Manifest) -> bool:
         now = self._folder.snapshot()
