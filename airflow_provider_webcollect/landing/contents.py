@@ -497,16 +497,15 @@ class LandedData:
         last = numbers[count - 1] if count else 0
         runs = whole_runs_of(commits.values(), self.manifest.set_apart) if is_whole else []
         begins = [run.first for run in runs]
+        # a run that was accepted late may have been read before others
+        ends = [*itertools.accumulate((times[run.commits[-1].number] for run in reversed(runs)), min)][::-1]
         begin_before = max((run.first for run in runs if run.is_committed_by(last)), default=0)
         begin_now = max(begins, default=0)
         for index, part in enumerate(self._all_parts):
             read_number = commits[numbers[index]].read_number
             is_now = read_number >= begin_now
             if read_number >= begin_before:
-                gone_at = None
-                if not is_now:
-                    without = runs[bisect.bisect_right(begins, read_number)]
-                    gone_at = times[without.commits[-1].number]
+                gone_at = None if is_now else ends[bisect.bisect_right(begins, read_number)]
                 yield DatedPart(part, times[numbers[index]], index < count, is_now, gone_at)
 
     def _parts_before(self, moment: datetime.datetime | str, landed_at: Sequence[datetime.datetime]) -> int:

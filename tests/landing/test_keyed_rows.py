@@ -45,13 +45,14 @@ def run_of(number: int) -> Run:
 
 
 class Shop(Runs):
-    """A landing in memory that gets the rows of a day after those of the days before.
+    """A landing that gets the rows of a day after those of the days before.
 
+    :param folder: where it is; None for one in memory.
     :param options: of the format of its parts.
     """
 
-    def __init__(self, **options: Any) -> None:
-        folder = Folder(fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}")
+    def __init__(self, folder: Folder | None = None, **options: Any) -> None:
+        folder = folder or Folder(fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}")
         super().__init__(folder, file_format=make_format(**options), on_reset="append", max_part_bytes=1)
 
     def land(self, number: int, rows: list[Any], *, reset: bool = False) -> LandedData:
