@@ -530,7 +530,8 @@ _compare_option = click.option(
 def latest(location: Any, key: tuple[str, ...], output: str) -> None:
     """Show the newest row of each key, and when it has landed.
 
-    Rows without a value in a column of the key are left out. All rows must fit into memory. Times are in UTC.
+    Rows without a value in a column of the key are left out. What is shown must fit into memory, and the
+    landing's keys into the temporary folder. Times are in UTC.
     """
     _show_relation(read_landing(location).latest(key), output)
 
@@ -545,14 +546,26 @@ def latest(location: Any, key: tuple[str, ...], output: str) -> None:
     help="A time with a zone, such as 2026-01-31T12:00Z, or the id of a run, for the moment before its rows.",
 )
 @_compare_option
+@click.option(
+    "--whole-runs",
+    is_flag=True,
+    help="Each run collects everything: also show keys that are gone, as a run that passed its checks shows.",
+)
 @output_option
-def changes(location: Any, key: tuple[str, ...], since: str, compare: tuple[str, ...], output: str) -> None:
+def changes(
+    location: Any,
+    key: tuple[str, ...],
+    since: str,
+    compare: tuple[str, ...],
+    whole_runs: bool,
+    output: str,
+) -> None:
     """Show the newest row of each key that is new or has changed.
 
     It has changed if its values are other ones than in its last row before --since. Otherwise as `latest`.
     """
-    found = read_landing(location).changes(key, since, compare=compare or None)
-    _show_relation(found, output)
+    relation = read_landing(location).changes(key, since, compare=compare or None, whole_runs=whole_runs)
+    _show_relation(relation, output)
 
 
 @landing.command()

@@ -293,8 +293,10 @@ class LandedData:
         The newest row is the last one in the landing. Rows with null or a blank text in a column of the key
         are left out. To the columns of :meth:`to_duckdb`, ``landed_at`` is added: when the row was committed.
         In relations of DuckDB, letter case does not tell columns apart: if the landing has a column of that
-        name, the added one is called ``landed_at_1``. All rows are read, and must fit into memory, as in
-        :meth:`to_arrow`.
+        name, the added one is called ``landed_at_1``.
+
+        All rows are read, and those that are returned once more: these must fit into memory. DuckDB takes
+        512 MB besides, and of the temporary folder some 40 bytes for each row, and the key.
 
         :param key: a column, or several that together identify what a row is about.
         :param connection: where the relation is created; None for a new connection, which shows times in UTC.
@@ -320,6 +322,16 @@ class LandedData:
         have changed and changed back is left out. Arguments and errors that are not described here are as in
         :meth:`latest`.
 
+        With ``whole_runs``, ``change`` may also be ``gone``, to see what a site does not offer any more: the
+        key had a row in the newest whole run at that moment, or in what was landed after it, and has none in
+        those of now. The row is its last one, and ``landed_at`` is when the first whole run without it was
+        committed. A key that is back is ``new``. Rows from before the newest whole run do not count.
+
+        A run is whole if all its rows have landed: it makes nothing gone while rows of it are quarantined,
+        once some were discarded, or if checks have failed with ``on_failed_checks="warn"``; accepted rows
+        count as passed. A run that was interrupted, or found nothing new, has landed nothing. What
+        ``overwrite`` or ``on_reset="full"`` has replaced is not known: then all keys are new.
+
         :param key: a column, or several that together identify what a row is about.
         :param since: the moment: a time with a zone, also as ISO 8601 text; or the id of a run, for the
             moment before its first rows, so that what the run has landed counts. If the run has found nothing
@@ -327,6 +339,9 @@ class LandedData:
         :param connection: where the relation is created; None for a new connection, which shows times in UTC.
         :param compare: the columns that count as values; None for all. Leave out the ones that differ from
             row to row, such as the time of the collection.
+        :param whole_runs: whether each run of the landing has collected everything, in one collection or
+            more. The landing cannot know that: land once a collection has finished, and let ``checks`` refuse
+            runs with too few rows.
         :raises InvalidArgument: also if ``since`` is a time without a zone, or ``compare`` names a column
             that the landing does not have.
         """

@@ -228,6 +228,12 @@ class TestByKey:
             ("changes --since T0 --compare price", "id change", ["5 changed", "6 new"]),
             ("changes --since second", "id", ["4", "5", "6"]),
             ("changes --since T1", "id", []),
+            ("changes --since second --whole-runs --compare price", "id change", ["5 changed", "6 new"]),
+            (
+                "changes --since second --whole-runs --key price --compare price",
+                "id change",
+                ["1 gone", "5 new", "6 new"],
+            ),
             (
                 "history --compare price",
                 "url price valid_from valid_to",

@@ -139,6 +139,21 @@ class TestChanges:
         with pytest.raises(InvalidArgument, match=r"`since` is .*; it must be a time with a zone, or the id"):
             shop.folder.landed().changes("url", wrong)
 
+    def test_a_column_that_no_row_had_before_may_be_compared(self) -> None:
+        shop = Shop()
+        shop.land(1, [offer("a"), offer("b")])
+        shop.land(2, [offer("a") | {"seller": "x"}, offer("b") | {"seller": None}])
+        for compare in (None, "seller", ["seller", "price"]):
+            (changed,) = dicts(shop.folder.landed().changes("url", day(1), compare=compare))
+            assert (changed["url"], changed["seller"], changed["change"]) == ("a", "x", "changed")
+
+    def test_zero_is_zero_whatever_its_sign(self) -> None:
+        types = {"url": "string", "price": "float64"}
+        shop = Shop(file_format="parquet", columns=[*types], column_types=types)
+        shop.land(1, [offer("a", "0"), offer("b", "nan"), offer("c", "1e-7")])
+        shop.land(2, [offer("a", "-0"), offer("b", "NaN"), offer("c", "0.0000001")])
+        assert dicts(shop.folder.landed().changes("url", day(1))) == []
+
     def test_columns_that_are_not_compared_may_differ(self) -> None:
         shop = Shop()
         shop.land(1, [offer("a") | {"at": "1"}, offer("b") | {"at": "1"}])
