@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 #: How much memory DuckDB takes before it writes to disk; each of its threads needs some of it.
 _MEMORY, _THREADS = "512MB", 4
 _TABLE = "create table keyed as select *, 0 as part, 0::bigint as place, md5_number('') as digest from keys"
-_INSERT = "insert into keyed select {key}, {part}, place, md5_number(concat({digested}'')) from rows"
 #: In the order of the landing, ``place`` counts the rows, and ``part`` the parts.
 _LATEST = """
     with states as (select max(place) as place, max(part) as part from keyed group by {key})
@@ -295,8 +294,9 @@ class KeyedRows:
         key = ", ".join(f"c{numbers[name]}" for name in self._key)
         types = {name: table.schema.field(name).type for name in compared if name in numbers}
         digested = "".join(f"{_digested(numbers[name], kind)}, " for name, kind in types.items())
-        connection.register("rows", rows)
-        connection.execute(_INSERT.format(key=key, part=part, digested=digested))
+        # unlike a query of a registered table, it keeps no rows until the transaction ends
+        selected = f"{key}, {part}, place, md5_number(concat({digested}''))"
+        connection.from_arrow(rows).project(selected).insert_into("keyed")
 
     def _add_columns(self, names: Iterable[str]) -> None:
         import pyarrow as pa
