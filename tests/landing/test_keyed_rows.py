@@ -5,18 +5,19 @@ from __future__ import annotations
 import datetime
 import itertools
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import duckdb
 import fsspec
+import pyarrow as pa
 import pytest
 import time_machine
 from duckdb import DuckDBPyRelation
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_webcollect.landing.commits import Run
+from airflow_provider_webcollect.landing.commits import Part, Run
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.reader import LandedData
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -283,6 +284,39 @@ class TestColumns:
         shop.folder.fs.rm(f"{shop.folder.root}/{landed.manifest.parts[0].name}")
         with pytest.raises(InvalidArgument):
             landed.latest("sku")
+
+
+class Watched(LandedData):
+    """A landing that is asked.
+
+    :ivar most: the bytes that Arrow held at most when a part was begun.
+    """
+
+    most = 0
+
+    def tables_of(self, part: Part) -> Iterator[pa.Table]:
+        self.most = max(self.most, pa.total_allocated_bytes())
+        yield from super().tables_of(part)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda landed: landed.latest("url"),
+        lambda landed: landed.changes("url", "day 2"),
+        lambda landed: landed.history("url", compare="text"),
+    ],
+    ids=["latest", "changes", "history"],
+)
+def test_the_rows_are_never_in_memory_together(ask: Callable[[LandedData], DuckDBPyRelation]) -> None:
+    shop = Shop()
+    for number in range(1, 21):
+        shop.rows += [{"url": str(row), "number": number, "text": "x" * 1000} for row in range(200)]
+        shop.again(run=run_of(number), fetch=serving(shop.rows, 200))
+    watched = Watched(shop.folder.destination, shop.folder.landed().manifest)
+    before = pa.total_allocated_bytes()
+    assert len(ask(watched)) == 200
+    assert watched.most - before < 1_000_000
 
 
 class Plain:
