@@ -11,7 +11,7 @@ import time_machine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_webcollect.landing import review
+from airflow_provider_webcollect.landing import cleaning, review
 from airflow_provider_webcollect.landing.errors import ChecksFailed
 from airflow_provider_webcollect.landing.reader import LandedData
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -110,6 +110,12 @@ class TestWhatIsGone:
         days.rows.clear()
         landed = days.collect(2, "b", mode="full", if_exists="overwrite")
         assert told(landed, day(1)) == [("b", "1.00", "new", 2)]
+
+    def test_what_was_put_back_is_there_again(self, days: Days) -> None:
+        days.collect(2, "ab")
+        days.collect(3, "x", mode="full", if_exists="overwrite")
+        cleaning.restore(days.folder.location)
+        assert told(days.folder.landed(), day(1)) == [("c", "1.00", "gone", 2)]
 
     def test_a_source_that_was_emptied_makes_nothing_gone_that_its_next_run_has(self, days: Days) -> None:
         days.rows.clear()
