@@ -3,8 +3,8 @@
 Each run has 99 % of the keys, each with a URL and a price, in Parquet on a local disk; the commits are those
 of a landing. Four runs have half of the keys: the rows of one are quarantined, those of one were discarded,
 one has failed its checks with ``warn``, and one was accepted two runs later. Each question is a process of
-its own; seconds and memory count without the imports. What it returns must be what DuckDB finds by a query
-over the files. Needs Linux.
+its own; seconds and memory count without the imports. What it returns must be what a query of DuckDB finds
+in the files. Needs Linux.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -49,36 +48,52 @@ ROWS = """
         from range({keys}) as keys(i) where (i * 17 + {run} // 2) % 100 <> 0 and i % {nth} = 0
     ) to '{file}' (format parquet)
 """
+#: What is asked of the landing, found another way: ``place`` is the number of a part.
+LOAD = """
+    create table landed as
+    select substr(url, 31)::int as product, price::int as price, place
+    from read_parquet($files, filename = 'file') join (select unnest($runs, recursive := true)) using (file)
+"""
 CHANGES = """
+    create table expected as
     with runs as (select unnest($runs, recursive := true)),
-    landed as (from read_parquet($files, filename = 'file') join runs using (file)),
-    before as (select url, arg_max(price, place) as price from landed where was_there group by url),
-    now as (select url, max_by(landed, place) as last from landed where is_there group by url),
-    every as (select url, max_by(landed, place) as last, max(gone_at) as gone_at from landed group by url)
-    select url, last.price, if(before.url is null, 'new', 'changed') as change, last.landed_at
-    from now left join before using (url) where last.price is distinct from before.price
-    union all
-    select url, last.price, 'gone', gone_at
-    from before anti join now using (url) join every using (url)
+    products as (
+        select
+            product,
+            arg_max(price, place) filter (was_there) as former,
+            arg_max(price, place) filter (is_there) as current,
+            arg_max(price, place) as last,
+            max(place) filter (is_there) as place,
+            max(gone_at) as gone_at
+        from landed join runs using (place) group by product
+    )
+    select
+        'https://shop.example/products/' || product as url,
+        coalesce(current, last)::varchar as price,
+        if(former is null, 'new', if(current is null, 'gone', 'changed')) as change,
+        if(current is null, products.gone_at, landed_at) as landed_at
+    from products left join runs using (place) where former is distinct from current
 """
 LATEST = """
+    create table expected as
     with runs as (select unnest($runs, recursive := true)),
-    landed as (from read_parquet($files, filename = 'file') join runs using (file))
-    select url, arg_max(price, place) as price, arg_max(landed_at, place) as landed_at
-    from landed group by url
+    products as (
+        select product, arg_max(price, place) as price, max(place) as place from landed group by product
+    )
+    select 'https://shop.example/products/' || product as url, price::varchar as price, landed_at
+    from products join runs using (place)
 """
 DIFFERENCE = """
     with answer as (from read_parquet($file)),
-    lacking as (from found except all from answer),
-    wrong as (from answer except all from found)
+    lacking as (from expected except all from answer),
+    wrong as (from answer except all from expected)
     select (select count(*) from lacking) + (select count(*) from wrong)
 """
-QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "`changes`, since the last run": ("changes", {"back": 1}),
-    "the same, whole runs": ("changes", {"back": 1, "whole_runs": True}),
-    "since half of the runs, whole runs": ("changes", {"back": 15, "whole_runs": True}),
-    "since the first run, whole runs": ("changes", {"back": 29, "whole_runs": True}),
-    "`latest`": ("latest", {}),
+#: By name: the method, and how many runs back it asks; None for no moment.
+QUESTIONS = {
+    "`changes`, whole runs, since the last run": ("changes", 1),
+    "`changes`, whole runs, since the second of 30": ("changes", 29),
+    "`latest`": ("latest", None),
 }
 
 
@@ -180,16 +195,16 @@ def made(folder: Path, keys: int, runs: int) -> list[Landed]:
     return landing.landed
 
 
-def expected(landed: Sequence[Landed], since: int | None, *, is_whole: bool) -> tuple[str, dict[str, Any]]:
-    """Return a query for what a question returns, with its parameters.
+def facts(landed: Sequence[Landed], since: int | None) -> list[dict[str, Any]]:
+    """Return what the queries know of each part that counts.
 
-    :param since: the number of the run before whose rows the moment is; None for the latest rows.
+    :param since: the number of the run before whose rows the moment is.
     """
-    moment = next((place for place, each in enumerate(landed) if each.read == since), len(landed))
-    whole = [each for each in landed if each.is_whole and is_whole]
+    moment = next((place for place, each in enumerate(landed) if each.read == since), 0)
+    whole = [each for each in landed if each.is_whole]
     first_before = max((each.read for each in whole if landed.index(each) < moment), default=0)
-    first_now = max((each.read for each in whole), default=0)
-    runs = [
+    first_now = max(each.read for each in whole)
+    return [
         {
             "file": each.file,
             "place": place,
@@ -199,9 +214,8 @@ def expected(landed: Sequence[Landed], since: int | None, *, is_whole: bool) -> 
             "gone_at": min((other.at for other in whole if other.read > each.read), default=None),
         }
         for place, each in enumerate(landed)
-        if since is None or each.read >= first_before
+        if each.read >= first_before
     ]
-    return LATEST if since is None else CHANGES, {"runs": runs, "files": [run["file"] for run in runs]}
 
 
 def main() -> None:
@@ -220,52 +234,66 @@ def main() -> None:
         folder.mkdir()
         landed = made(folder, arguments.keys, arguments.runs)
         table(
-            f"{arguments.keys:,} keys, {arguments.runs} runs | rows returned | those of the query | seconds "
-            "| times the query's | MB at the peak | MB over the imports",
+            f"{arguments.keys:,} keys, {arguments.runs} runs | rows | those of the query | seconds "
+            "| times a read | MB at the peak | MB over the imports",
             rows(folder, landed, arguments.runs),
         )
 
 
 def rows(folder: Path, landed: Sequence[Landed], runs: int) -> Iterator[Sequence[object]]:
-    """Ask each question, and yield what that took."""
-    answer = folder.parent / "answer.parquet"
-    for question, (method, options) in QUESTIONS.items():
-        since = runs + 1 - options["back"] if "back" in options else None
-        asked = json.dumps([method, since, options.get("whole_runs", False)])
-        command = [sys.executable, "-m", "benchmarks.changes", "--ask", str(folder), asked]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        taken = json.loads(done.stdout.splitlines()[-1])
-        query, parameters = expected(landed, since, is_whole=options.get("whole_runs", False))
-        with duckdb.connect() as connection:
-            began = time.perf_counter()
-            connection.execute(f"create table found as {query}", parameters)
-            seconds = time.perf_counter() - began
-            ((differing,),) = connection.execute(DIFFERENCE, {"file": str(answer)}).fetchall()
-        yield (
-            question,
-            f"{taken['rows']:,}",
-            "yes" if not differing else f"**{differing:,} differ**",
-            f"{taken['seconds']:.0f}",
-            f"{taken['seconds'] / seconds:.1f}",
-            f"{taken['peak']:.0f}",
-            f"{taken['over']:.0f}",
-        )
+    """Read all rows once, ask each question, and yield what that took."""
+    read = taken(folder, "read", None)
+    yield "all parts read once", *cells(read, read, "")
+    with duckdb.connect(folder.parent / "query.duckdb", config={"memory_limit": "4GB"}) as connection:
+        connection.execute(LOAD, {"runs": facts(landed, None), "files": [each.file for each in landed]})
+        for question, (method, back) in QUESTIONS.items():
+            since = None if back is None else runs + 1 - back
+            answered = taken(folder, method, since)
+            query = LATEST if since is None else CHANGES
+            connection.execute(query, {"runs": facts(landed, since)})
+            file = {"file": str(folder.parent / "answer.parquet")}
+            ((differing,),) = connection.execute(DIFFERENCE, file).fetchall()
+            connection.execute("drop table expected")
+            yield question, *cells(answered, read, f"**{differing:,} differ**" if differing else "yes")
 
 
-def ask(folder: Path, method: str, since: int | None, whole_runs: bool) -> None:
+def taken(folder: Path, method: str, since: int | None) -> dict[str, Any]:
+    """Return what a question takes in a process of its own."""
+    asked = json.dumps([method, since])
+    command = [sys.executable, "-m", "benchmarks.changes", "--ask", str(folder), asked]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def cells(took: dict[str, Any], read: dict[str, Any], is_equal: str) -> Sequence[str]:
+    """Return the cells of a line."""
+    times = f"{took['seconds'] / read['seconds']:.1f}"
+    return (
+        f"{took['rows']:,}",
+        is_equal,
+        f"{took['seconds']:.0f}",
+        times,
+        f"{took['peak']:.0f}",
+        f"{took['over']:.0f}",
+    )
+
+
+def ask(folder: Path, method: str, since: int | None) -> None:
     """Ask in this process, and print what that took."""
     import pyarrow.parquet as pq
 
     landed = read_landing(str(folder))
-    options = {} if since is None else {"since": f"run {since}", "whole_runs": whole_runs}
-    answers = []
+    options = {} if since is None else {"since": f"run {since}", "whole_runs": True}
 
     def answer() -> int:
-        answers.append(getattr(landed, method)("url", **options).to_arrow_table())
-        return int(answers[0].num_rows)
+        if method == "read":
+            return sum(rows.num_rows for part in landed.parts() for rows in landed.tables_of(part))
+        found = getattr(landed, method)("url", **options).to_arrow_table()
+        pq.write_table(found, folder.parent / "answer.parquet")
+        return int(found.num_rows)
 
     measured(answer)
-    pq.write_table(answers[0], folder.parent / "answer.parquet")
 
 
 if __name__ == "__main__":
