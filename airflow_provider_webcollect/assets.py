@@ -41,9 +41,9 @@ def storable(value: T) -> T:
         case str():
             kept = _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", kept)
         case dict():
-            kept = {storable(name): storable(each) for name, each in kept.items()}
+            kept = {storable(name): storable(item) for name, item in kept.items()}
         case list() | tuple():
-            kept = [storable(each) for each in kept]
+            kept = [storable(item) for item in kept]
     return cast("T", kept)
 
 
@@ -201,8 +201,8 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
         tasks = self.tasks()
 
         def of_each(several: Any, one: Any, unknown: Any) -> list[Any]:
-            found = _listed(several, one)
-            return found if len(found) == len(tasks) else [unknown] * len(tasks)
+            facts_of_each = _listed(several, one)
+            return facts_of_each if len(facts_of_each) == len(tasks) else [unknown] * len(tasks)
 
         return [
             LandedSource(*facts)
@@ -290,7 +290,7 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset:
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 
     uri = urlsplit(asset.uri)
-    known = isinstance(lineage_context, WebCollectHook)
-    hook = lineage_context if known else WebCollectHook(unquote(uri.netloc))
+    is_hook = isinstance(lineage_context, WebCollectHook)
+    hook = lineage_context if is_hook else WebCollectHook(unquote(uri.netloc))
     namespace, name = dataset_name(hook, *(unquote(part) for part in uri.path.strip("/").split("/")))
     return Dataset(namespace=namespace, name=name)

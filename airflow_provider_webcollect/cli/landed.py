@@ -262,11 +262,11 @@ def _unfinished_run(folder: Folder) -> Run | None:
     commits = CommitLog(folder)
     state = commits.read()
     unfinished = [
-        each
-        for each in commits.staged().values()
-        if each.follows(state) and each.run == _run(each.run.run_id)
+        draft
+        for draft in commits.staged().values()
+        if draft.follows(state) and draft.run == _run(draft.run.run_id)
     ]
-    return max(unfinished, key=lambda each: each.started_at).run if unfinished else None
+    return max(unfinished, key=lambda draft: draft.started_at).run if unfinished else None
 
 
 def _until_interrupted(job: Job, stop: Stop) -> Landed:
@@ -290,8 +290,8 @@ def _progress() -> Iterator[Callable[[int, int], object]]:
     """Show a bar on a terminal; yield what takes the rows so far and all rows."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    shown = console(stderr=True)
-    if not shown.is_terminal:
+    terminal = console(stderr=True)
+    if not terminal.is_terminal:
         yield lambda rows, total: None
         return
     columns = (
@@ -301,7 +301,7 @@ def _progress() -> Iterator[Callable[[int, int], object]]:
         TextColumn("rows"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=shown, transient=True) as progress:
+    with Progress(*columns, console=terminal, transient=True) as progress:
         bar = progress.add_task("landing", total=None)
         yield lambda rows, total: progress.update(bar, completed=rows, total=total)
 
@@ -341,10 +341,15 @@ def verify(location: Any, output: str) -> None:
 def _apart(location: Any, landed: LandedData) -> dict[str, Any]:
     """Return how many rows wait for a decision, and in which commits, or were discarded; None for none."""
     waiting = review.in_review(location)
-    rows = {state: sum(each.rows for each in waiting if each.state == state) for state in WAITING}
-    discarded = sum(each.rows for each in landed.manifest.set_apart if each.kind == "discarded")
+    rows = {
+        state: sum(rows_in_review.rows for rows_in_review in waiting if rows_in_review.state == state)
+        for state in WAITING
+    }
+    discarded = sum(apart.rows for apart in landed.manifest.set_apart if apart.kind == "discarded")
     apart = {
-        "quarantined_commits": ", ".join(str(each.commit) for each in waiting if each.commit is not None),
+        "quarantined_commits": ", ".join(
+            str(rows_in_review.commit) for rows_in_review in waiting if rows_in_review.commit is not None
+        ),
         **{f"{state}_rows": count for state, count in rows.items()},
         "discarded_rows": discarded,
     }
@@ -369,7 +374,7 @@ def profile(location: Any, by: str, new_only: bool, since: int | None, output: s
     if by == "run":
         _show_runs(landed.profiles(), output)
         return
-    found = landed.profile(new_only, since=since)
+    columns = landed.profile(new_only, since=since)
     counted_rows = sum(part.rows for part in landed.parts(new_only, since=since))
     rows = [
         {
@@ -378,13 +383,13 @@ def profile(location: Any, by: str, new_only: bool, since: int | None, output: s
             "filled": round(counts.filled / counted_rows, 4),
             **{kind: getattr(counts, kind) for kind in COLUMNS[3:]},
         }
-        for name, counts in found.columns.items()
+        for name, counts in columns.columns.items()
     ]
     show(rows, output, COLUMNS)
-    if found.is_cut:
+    if columns.is_cut:
         tell(f"Only the first {MAX_COLUMNS} columns of each part are counted.")
-    if found.unread:
-        tell(f"{counted(found.unread, 'row')} could not be read for this.")
+    if columns.unread:
+        tell(f"{counted(columns.unread, 'row')} could not be read for this.")
 
 
 def _show_runs(runs: Sequence[RunProfile], output: str) -> None:
@@ -492,9 +497,9 @@ def sql(location: Any, query: str, new_only: bool, since: int | None, output: st
         raise InvalidArgument("query", query, str(error)) from error
 
 
-def _show_relation(found: DuckDBPyRelation | None, output: str) -> None:
+def _show_relation(relation: DuckDBPyRelation | None, output: str) -> None:
     """Show the rows of a relation; None for a statement that returns none."""
-    columns, rows = (_unique(found.columns), found.fetchall()) if found is not None else ([], [])
+    columns, rows = (_unique(relation.columns), relation.fetchall()) if relation is not None else ([], [])
     show([dict(zip(columns, row, strict=True)) for row in rows], output, columns, exactly=True)
 
 
@@ -504,7 +509,9 @@ def _unique(names: Sequence[str]) -> list[str]:
     for name in names:
         others = (f"{name}_{number}" for number in itertools.count(2))
         taken = {*names, *unique}
-        unique.append(next(each for each in others if each not in taken) if name in unique else name)
+        unique.append(
+            next(candidate for candidate in others if candidate not in taken) if name in unique else name
+        )
     return unique
 
 
@@ -583,9 +590,9 @@ def history(location: Any, key: tuple[str, ...], compare: tuple[str, ...], outpu
 
 def _age(context: click.Context, option: click.Parameter, value: str) -> float:
     """Return an age such as ``12h`` in seconds."""
-    if not (found := re.fullmatch(r"(\d+)([smhd])", value)):
+    if not (match := re.fullmatch(r"(\d+)([smhd])", value)):
         raise InvalidArgument(str(option.name), value, "it must be an age such as 90m, 12h or 2d")
-    return float(found[1]) * _SECONDS[found[2]]
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 @landing.command()
@@ -604,13 +611,19 @@ def clean(location: Any, older_than: float, yes: bool, output: str) -> None:
 
     Interrupted landings leave such files, and landings whose rows another one has committed.
     """
-    found = cleaning.clean(location, older_than=older_than, dry_run=not yes)
-    if not found:
+    leftovers = cleaning.clean(location, older_than=older_than, dry_run=not yes)
+    if not leftovers:
         _require_landing(location)
-    if found or output != "table":
-        show([file._asdict() for file in found], output, LEFTOVERS, whole=yes)
-    files = counted(len(found), "file")
-    said = "Nothing to remove" if not found else f"Removed {files}" if yes else f"{files}; --yes removes them"
+    if leftovers or output != "table":
+        show([file._asdict() for file in leftovers], output, LEFTOVERS, whole=yes)
+    files = counted(len(leftovers), "file")
+    said = (
+        "Nothing to remove"
+        if not leftovers
+        else f"Removed {files}"
+        if yes
+        else f"{files}; --yes removes them"
+    )
     tell(said)
 
 
@@ -625,11 +638,13 @@ def restore(location: Any, yes: bool, output: str) -> None:
     second `restore` puts that back.
     """
     _require_landing(location)
-    found = cleaning.replaced_landing(location)
+    replaced = cleaning.replaced_landing(location)
     if yes:
         cleaning.restore(location)
     rows = (
-        [{"rows": found.rows, "parts": found.part_count, "finished_at": found.finished_at}] if found else []
+        [{"rows": replaced.rows, "parts": replaced.part_count, "finished_at": replaced.finished_at}]
+        if replaced
+        else []
     )
     if rows or output != "table":
         show(rows, output, REPLACED)

@@ -80,8 +80,8 @@ class WebCollectHook(BaseHook):
     def _read_connection(self) -> WebCollectConnection:
         from airflow_provider_webcollect.hooks.connection import read_connection
 
-        found = self.get_connection(self.webcollect_conn_id)
-        connection = read_connection(found, found.extra_dejson)
+        stored = self.get_connection(self.webcollect_conn_id)
+        connection = read_connection(stored, stored.extra_dejson)
         for secret in connection.credentials.secrets():
             mask_secret(secret)
         return connection

@@ -334,18 +334,18 @@ class Manifest(Landing, frozen=True, kw_only=True):
     @property
     def source_rows(self) -> int:
         """Number of the source's first rows that are in the landing or set apart."""
-        apart = sum(each.rows for each in self.set_apart if not each.is_earlier)
+        apart = sum(skipped.rows for skipped in self.set_apart if not skipped.is_earlier)
         return self.rows - self.earlier_rows + apart
 
     @property
     def quarantined(self) -> tuple[SetApart, ...]:
         """The rows that wait for a person's decision."""
-        return tuple(each for each in self.set_apart if each.kind == "quarantined")
+        return tuple(apart for apart in self.set_apart if apart.kind == "quarantined")
 
     @property
     def lacks_mark(self) -> bool:
         """Whether the export is still to be marked; not while rows of the source are quarantined."""
-        return self.exported_at is None and all(each.is_earlier for each in self.quarantined)
+        return self.exported_at is None and all(apart.is_earlier for apart in self.quarantined)
 
     def record_of(self, run: Run) -> RunRecord | None:
         """Return the record of a run; None if it is not among the last that have landed rows.

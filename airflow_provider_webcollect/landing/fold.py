@@ -162,7 +162,7 @@ def _begun(state: Manifest | None, commit: Commit) -> Manifest:
 
 def _moved(state: Manifest, commit: Commit) -> Manifest:
     """Return the state once rows have been landed or set apart, and the place in the source has changed."""
-    apart = tuple(replace(each, is_earlier=True) for each in state.set_apart)
+    apart = tuple(replace(skipped, is_earlier=True) for skipped in state.set_apart)
     place = commit.place
     if commit.kind == "discarded":
         # columns that only these rows have are none of the landing's
@@ -191,16 +191,16 @@ def _is_reset(state: Manifest, commit: Commit) -> bool:
 
 def _decided(state: Manifest, commit: Commit) -> Manifest:
     """Return the state once a person has decided on rows that were set apart."""
-    waiting = [each for each in state.quarantined if each.commit == commit.about]
+    waiting = [skipped for skipped in state.quarantined if skipped.commit == commit.about]
     _require(bool(waiting), f"it decides on commit {commit.about}, of which no rows wait")
     apart = waiting[0]
     if commit.kind == "discarded":
         discarded = replace(apart, kind="discarded", at=commit.finished_at)
-        others = tuple(discarded if each is apart else each for each in state.set_apart)
+        others = tuple(discarded if skipped is apart else skipped for skipped in state.set_apart)
         return replace(state, commit=commit.number, set_apart=others)
     _require(commit.rows == apart.rows, f"it has {commit.rows} rows of {apart.rows} that were set apart")
     earlier = state.earlier_rows + (apart.rows if apart.is_earlier else 0)
-    others = tuple(each for each in state.set_apart if each is not apart)
+    others = tuple(skipped for skipped in state.set_apart if skipped is not apart)
     return _with_parts(replace(state, set_apart=others, earlier_rows=earlier), commit)
 
 
@@ -263,7 +263,7 @@ def _with_record(state: Manifest, commit: Commit, profile: Profile) -> tuple[Run
             filled=dict(filled),
             is_cut=earlier.is_cut or profile.is_cut,
         )
-    return (*(each for each in state.history if each is not earlier), record)[-MOST_RECORDS:]
+    return (*(past for past in state.history if past is not earlier), record)[-MOST_RECORDS:]
 
 
 def _require(is_so: bool, otherwise: str) -> None:

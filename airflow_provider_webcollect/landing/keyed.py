@@ -106,13 +106,13 @@ def _check_name(argument: str, name: object, columns: Sequence[str] | None) -> N
 
 def time_or_run(argument: str, value: object) -> datetime.datetime | str:
     """Return a time with a zone, which may be given as ISO 8601 text, or the id of a run."""
-    found = value
+    moment = value
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
-            found = datetime.datetime.fromisoformat(value.strip())
-    is_time = isinstance(found, datetime.datetime) and found.utcoffset() is not None
-    if is_time or (isinstance(found, str) and found.strip()):
-        return cast("datetime.datetime | str", found)
+            moment = datetime.datetime.fromisoformat(value.strip())
+    is_time = isinstance(moment, datetime.datetime) and moment.utcoffset() is not None
+    if is_time or (isinstance(moment, str) and moment.strip()):
+        return cast("datetime.datetime | str", moment)
     raise InvalidArgument(argument, value, "it must be a time with a zone, or the id of a run")
 
 
@@ -216,7 +216,7 @@ class KeyedRows:
 
         def end_of(rows: int) -> int:
             """Return how many of the places are before the end of so many rows."""
-            return bisect.bisect_left(places, place + rows, begin, key=lambda each: each.as_py())
+            return bisect.bisect_left(places, place + rows, begin, key=lambda scalar: scalar.as_py())
 
         for part in (dated.part for dated in self._parts):
             if end_of(part.rows) == begin:

@@ -105,7 +105,7 @@ class QuarantinedData(LandedData):
     """The rows that a commit has quarantined, as a landing of their own; created by :func:`read_landing`."""
 
     def _has_parts(self, state: Manifest) -> bool:
-        return any(each.commit == self.manifest.commit for each in state.quarantined)
+        return any(apart.commit == self.manifest.commit for apart in state.quarantined)
 
 
 class LandedTable(LandedData):

@@ -50,7 +50,7 @@ def in_review(path: Any) -> tuple[InReview, ...]:
     :param path: the landing's folder or manifest, as for
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
     """
-    return _Found(landing_at(path)).waiting
+    return _Waiting(landing_at(path)).waiting
 
 
 def accept(path: Any, run_id: str | None = None, commit: int | None = None) -> InReview:
@@ -103,16 +103,16 @@ def _decide(folder: Folder, run_id: str | None, decide: Decide, number: int | No
     :param number: of the commit that has quarantined them; None for whichever of them.
     """
     for _ in range(TRIES):
-        found = _Found(folder)
-        chosen = found.choose(run_id, number)
+        waiting_rows = _Waiting(folder)
+        chosen = waiting_rows.choose(run_id, number)
         # by the next try, other rows may wait too
         run_id = chosen.run.run_id
         with unless_beaten(folder):
-            name, read = found.commit_of(chosen)
-            commit = replace(decide(folder, found.state, read), finished_at=now())
+            name, read = waiting_rows.commit_of(chosen)
+            commit = replace(decide(folder, waiting_rows.state, read), finished_at=now())
             is_discarded = commit.kind == "discarded"
             if not (is_discarded and commit.replaces):
-                found.log.publish(found.log.append(found.state, commit))
+                waiting_rows.log.publish(waiting_rows.log.append(waiting_rows.state, commit))
                 kept = () if is_discarded else commit.parts
                 folder.delete(part.name for part in read.parts if part not in kept)
             folder.delete(name)
@@ -143,7 +143,7 @@ def _quarantined(folder: Folder, state: Manifest | None, read: Commit) -> Commit
     return replace(read, kind="quarantined", parts=folder.set_aside(read.parts))
 
 
-class _Found:
+class _Waiting:
     """What has landed, and the rows that wait.
 
     :ivar waiting: the rows, the staged ones first.

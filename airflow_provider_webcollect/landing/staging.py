@@ -174,7 +174,10 @@ def _refuse_another_letter_case(file_format: FileFormat, profile: Profile, rows:
     """
     named = {"columns": file_format.columns or (), "column_types": getattr(file_format, "column_types", {})}
     missing = [
-        (argument, each) for argument in named for each in named[argument] if each not in profile.columns
+        (argument, column)
+        for argument in named
+        for column in named[argument]
+        if column not in profile.columns
     ]
     if not missing or profile.is_cut:
         return

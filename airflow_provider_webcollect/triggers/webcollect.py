@@ -214,7 +214,9 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         """Watch, and yield an event for each run that has ended; only Airflow before 3.3 calls this."""
         watch = self.create_shared_stream_producer(self.serialize()[1])
         try:
-            async for event in self.filter_shared_stream(each async for each, _ in watch.open_stream()):
+            async for event in self.filter_shared_stream(
+                shared_event async for shared_event, _ in watch.open_stream()
+            ):
                 yield event
         finally:
             await watch.aclose()
@@ -254,7 +256,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         if store is None:
             return None
         try:
-            known = await read_with_retries(
+            stored = await read_with_retries(
                 f"What was last seen of {task_id}",
                 lambda: store.aget(self._key(task_id)),
                 self.poke_interval,
@@ -267,7 +269,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
             self.asset_state_store = None
             return None
         try:
-            return msgspec.convert(known, LastRun | None)
+            return msgspec.convert(stored, LastRun | None)
         except msgspec.ValidationError as error:
             log.warning(
                 "%s: what was last seen of it is not known; the watch begins again. %s", task_id, error
@@ -368,12 +370,12 @@ class _Watch(SharedStreamProducer):
         if history.unconfirmed:
             return
         last_run = LastRun.of(status)
-        shown = self._shown.get(task_id)
-        if shown is None or shown.run != last_run:
-            shown = self._shown[task_id] = _Shown(last_run, now)
-        if not shown.is_complete:
-            unchanged_for = now - shown.since
-            shown.is_complete = unchanged_for >= LONGEST_CONTRADICTION
+        last_seen = self._shown.get(task_id)
+        if last_seen is None or last_seen.run != last_run:
+            last_seen = self._shown[task_id] = _Shown(last_run, now)
+        if not last_seen.is_complete:
+            unchanged_for = now - last_seen.since
+            last_seen.is_complete = unchanged_for >= LONGEST_CONTRADICTION
             self._changes.put_nowait((task_id, status, unchanged_for))
 
 

@@ -201,8 +201,8 @@ class InspectedRows:
 
     def add(self, rows: Rows) -> None:
         """Pass the rows on; those that cannot be decoded are left out."""
-        if known := self._known(rows):
-            self._inspector.add(self._names, known, len(rows))
+        if decoded := self._known(rows):
+            self._inspector.add(self._names, decoded, len(rows))
             return
         for batch in batches(rows):
             self._add_unknown(list(_readable(batch)))
@@ -277,8 +277,8 @@ class TableWriter(RowWriter):
     def write(self, rows: Rows) -> bool:
         if not rows:
             return True
-        if known := self._known(rows):
-            self._add(known, len(rows))
+        if decoded := self._known(rows):
+            self._add(decoded, len(rows))
             return True
         page = decode_rows(rows)
         if missing := self._landing.missing(page):

@@ -199,11 +199,11 @@ class Remote:
 
     def files(self, folder: str) -> dict[str, int]:
         self.fs.invalidate_cache()
-        found = self._found(folder)
+        entries = self._found(folder)
         # some stores list the folder itself, or list folders as files
         return {
             path: int(entry["size"])
-            for path, entry in found.items()
+            for path, entry in entries.items()
             if entry["type"] == "file" and not path.endswith("/") and path.strip("/") != folder.strip("/")
         }
 

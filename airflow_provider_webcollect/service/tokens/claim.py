@@ -111,8 +111,8 @@ class RenewalClaim:
             return note.state  # whatever is exchanged: a claim written late may have replaced a valid one
         if note is not None:
             self._known[note.token] = note
-        known = self._known.get(token)
-        return known.state_for(self._lineage, self._now()) if known else RenewalState.RELEASED
+        latest = self._known.get(token)
+        return latest.state_for(self._lineage, self._now()) if latest else RenewalState.RELEASED
 
     def acquire(self, token: str, sleep: Callable[[float], None]) -> RenewalState:
         """Claim the renewal, so that this process, and no other, may exchange a refresh token now.

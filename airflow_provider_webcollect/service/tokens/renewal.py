@@ -538,8 +538,8 @@ class Tokens:
         lineage = self._held.lineage if self._held else self._lineage
         kept = digest(record.refresh_token) if record.refresh_token else before
         # a lineage that begins again comes after those that it replaces
-        earlier = [each for each in self._spent if self._held or each != lineage]
-        spent = [each for each in dict.fromkeys((*earlier, lineage, before)) if each not in {"", kept}]
+        earlier = [digest for digest in self._spent if self._held or digest != lineage]
+        spent = [digest for digest in dict.fromkeys((*earlier, lineage, before)) if digest not in {"", kept}]
         token = StoredToken(
             access_token=record.access_token,
             refresh_token=record.refresh_token or (source.refresh_token if source else None),
