@@ -15,7 +15,7 @@ import airflow_provider_webcollect
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-#: Values by name, of which None stands for one that is not known.
+#: Values by name; None for one that is left out.
 Attributes: TypeAlias = "Mapping[str, str | bool | int | float | None]"
 
 
@@ -31,12 +31,12 @@ class Span:
     def set(self, attributes: Attributes) -> None:
         """Set attributes of the span."""
         if self._recorded is not None:
-            self._recorded.set_attributes(_known(attributes))
+            self._recorded.set_attributes(_without_none(attributes))
 
     def add_event(self, name: str, attributes: Attributes) -> None:
         """Add an event, which happens now."""
         if self._recorded is not None:
-            self._recorded.add_event(f"webcollect.{name}", _known(attributes))
+            self._recorded.add_event(f"webcollect.{name}", _without_none(attributes))
 
 
 def current_span() -> Any:
@@ -63,14 +63,14 @@ def span(
     What the block raises is named by its class alone: a message may hold values of rows.
 
     :param name: of what is done; ``webcollect.`` comes before it.
-    :param attributes: what is known before; :meth:`Span.set` adds to it.
+    :param attributes: those at the beginning; :meth:`Span.set` adds others.
     :param kind: the name of a ``SpanKind``.
     :param is_sampled: whether it is recorded; if not, spans within it are those of the span around it.
     :param causes: what :func:`current_span` has returned where the block was asked for: the first span is the
         parent, and the others are linked; None for that of the caller.
     """
-    parents = [current_span()] if causes is None else list(dict.fromkeys(causes))
-    parents = [parent for parent in parents if parent is not None and parent.is_recording()]
+    around = [current_span()] if causes is None else causes
+    parents = [parent for parent in dict.fromkeys(around) if parent is not None]
     if not (is_sampled and parents):
         yield Span()
         return
@@ -81,7 +81,7 @@ def span(
         f"webcollect.{name}",
         trace.set_span_in_context(parents[0]),
         trace.SpanKind[kind],
-        _known(attributes),
+        _without_none(attributes),
         [trace.Link(parent.get_span_context()) for parent in parents[1:]],
         record_exception=False,
         set_status_on_exception=False,
@@ -94,5 +94,5 @@ def span(
             raise
 
 
-def _known(attributes: Attributes) -> dict[str, str | bool | int | float]:
+def _without_none(attributes: Attributes) -> dict[str, str | bool | int | float]:
     return {name: value for name, value in attributes.items() if value is not None}
