@@ -79,8 +79,8 @@ def no_waste_of_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture(scope="session")
-def airflow_database(airflow_home: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """An empty metadata database."""
+def airflow_database(airflow_home: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A metadata database, empty at first, of Airflow; and the file of one that stays so."""
     # not before the home is set
     from tests.airflow.dag_runs import make_database
 
@@ -88,6 +88,7 @@ def airflow_database(airflow_home: str, tmp_path_factory: pytest.TempPathFactory
     # a worker's folder is in that of all workers
     shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
     make_database(airflow_home, shared / "airflow.db")
+    return shared / "airflow.db"
 
 
 @pytest.fixture

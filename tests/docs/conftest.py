@@ -54,15 +54,17 @@ def s3_storage() -> Iterator[Storage]:
 
 
 @pytest.fixture
-def dags(airflow_home: str, airflow_database: None) -> Iterator[Path]:  # noqa: F811
+def dags(airflow_home: str, airflow_database: Path) -> Iterator[Path]:  # noqa: F811
     """The folder of DAGs of an Airflow that is empty, and afterwards is again as it was."""
     folder = Path(airflow_home, "dags")
     folder.mkdir()
     with (
         closing(sqlite3.connect(":memory:")) as before,
         closing(sqlite3.connect(f"{airflow_home}/airflow.db")) as now,
+        closing(sqlite3.connect(airflow_database)) as empty,
     ):
         now.backup(before)
+        empty.backup(now)
         yield folder
         before.backup(now)
     shutil.rmtree(folder)
