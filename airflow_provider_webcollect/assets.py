@@ -134,6 +134,8 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     :ivar duration: seconds.
     :ivar quarantined_rows: rows of this run that are set apart, since they have failed their checks.
     :ivar total_rows: all rows of an incremental landing; unset for others.
+    :ivar changes: how many keys are ``new``, ``changed`` and ``gone`` since the whole run before, if they are
+        counted (``whole_runs_key``); None for a run that is not whole; with several sources, the sums.
     :ivar collection_task_id: the source, with ``lotno``; this and the next six are unset if there are
         several sources, as are ``filled`` and ``checks``.
     :ivar lotno: the batch; None for the whole history.
@@ -160,6 +162,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     duration: float
     quarantined_rows: int = 0
     total_rows: int | UnsetType = UNSET
+    changes: dict[str, int] | UnsetType | None = UNSET
     collection_task_id: str | UnsetType = UNSET
     lotno: str | UnsetType | None = UNSET
     manifest: str | UnsetType = UNSET

@@ -174,6 +174,14 @@ class LandedData:
             for run, commits in found.items()
         ]
 
+    def commits(self, since: int) -> Iterator[Commit]:
+        """Yield the commits that have landed the parts, in order: of the last thirty runs, and later ones.
+
+        :param since: the number of a commit: all after it are among them.
+        """
+        recent = {number for record in self.manifest.history for number in record.commits}
+        yield from self._commits({number for number in self._numbers if number > since} | recent)
+
     def iter_rows(self, new_only: bool | str = False, *, since: int | None = None) -> Iterator[Row]:
         """Yield the rows as dicts, in order, without loading whole parts into memory.
 
@@ -349,6 +357,37 @@ class LandedData:
         is_whole = validation.boolean("whole_runs", whole_runs)
         return in_duckdb(self._keyed(key, compare, moment, is_whole=is_whole).changes(), connection)
 
+    def count_changes(self, key: str | Sequence[str], run_id: str) -> dict[str, int] | None:
+        """Return how many keys a run has that the whole run before it has not, or that differ, or are gone.
+
+        For landings where each run collects everything. The rows of two runs are read.
+
+        :param key: a column, or several that together identify what a row is about.
+        :param run_id: of the run.
+        :return: the numbers of keys that are ``new``, ``changed`` and ``gone``; all are new in the first
+            whole run. None if the run is not whole, see :func:`~.landing.fold.whole_runs`, or is not among
+            the last thirty that have landed rows.
+        :raises InvalidArgument: if ``key`` names no column, or one that the landing does not have.
+        :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; other errors as in
+            :meth:`iter_rows`.
+        """
+        runs = whole_runs_of(self.commits(self.manifest.commit), self.manifest.set_apart)
+        index = next((index for index, run in enumerate(runs) if run.run_id == run_id), None)
+        if index is None:
+            return None
+        parts = [
+            DatedPart(
+                part,
+                datetime.datetime.fromisoformat(commit.finished_at),
+                run is not runs[index],
+                run is runs[index],
+            )
+            for run in runs[max(0, index - 1) : index + 1]
+            for commit in run.commits
+            for part in commit.added
+        ]
+        return self._keyed_parts(parts, key).counts()
+
     def history(
         self,
         key: str | Sequence[str],
@@ -405,6 +444,7 @@ class LandedData:
         ``pipeline.run(read_landing("s3://bucket/prices").to_dlt())``. Up to which commit parts are
         loaded is kept in dlt's state of the resource. See
         :mod:`airflow_provider_webcollect.landing.loading` for what each write disposition does and needs.
+        There is no ``on_gone``: a resource changes no rows but those of the keys that it yields.
 
         :param primary_key: the columns of the key, for ``merge``.
         :param write_disposition: ``append``, ``merge``, ``replace`` or ``scd2``; None for ``merge`` with a
@@ -490,11 +530,12 @@ class LandedData:
     ) -> KeyedRows:
         for package in ("duckdb", "pyarrow"):
             require(package, "duckdb", "a relation of DuckDB")
-        columns = self.manifest.columns
-        chosen_columns(key, compare, columns)  # before anything is read
-        parts = list(self._dated_parts(moment, is_whole))
-        known = columns or self.manifest.profile.columns
-        return KeyedRows(self.tables_of, self._reader, parts, key, compare, known)
+        chosen_columns(key, compare, self.manifest.columns)  # before anything is read
+        return self._keyed_parts(list(self._dated_parts(moment, is_whole)), key, compare)
+
+    def _keyed_parts(self, parts: Sequence[DatedPart], key: object, compare: object = None) -> KeyedRows:
+        columns = self.manifest.columns or self.manifest.profile.columns
+        return KeyedRows(self.tables_of, self._reader, parts, key, compare, columns)
 
     def _dated_parts(self, moment: datetime.datetime | str | None, is_whole: bool) -> Iterator[DatedPart]:
         """Yield the parts with what tells what there was at a moment from what there is now.

@@ -61,6 +61,7 @@ _CHANGES = """
     select place, change, if(change = 'gone', compared.gone_at, landed_at) as landed_at
     from compared join parts using (part) where change is not null order by place
 """
+_COUNTS = "select change, count(*) as keys from ({changes}) group by change"
 _HISTORY = """
     with compared as (
         select *, lag(digest) over (partition by {key} order by place) as former from keyed
@@ -190,17 +191,19 @@ class KeyedRows:
         """
         return self._rows(_CHANGES)
 
+    def counts(self) -> dict[str, int]:
+        """Return how many keys are ``new``, ``changed`` and ``gone``."""
+        answer = self._answer(_COUNTS.format(changes=_CHANGES))
+        counts = zip(answer["change"].to_pylist(), answer["keys"].to_pylist(), strict=True)
+        return {"new": 0, "changed": 0, "gone": 0, **dict(counts)}
+
     def history(self) -> pa.Table:
         """Return the first of consecutive rows of a key with the same values, with their period."""
         return self._rows(_HISTORY)
 
     def _rows(self, query: str) -> pa.Table:
         """Return the rows whose places a query gives, with its other columns."""
-        answer = self.answer(query)
-        self._add_columns(self._columns)
-        if not len(self._schema):
-            self._add_columns((*self._key, *(self._compared or ())))
-        chosen_columns(*self._asked, self._schema.names)
+        answer = self._answer(query)
         chosen = self._chosen(answer["place"])
         table = self._reader.joined(itertools.chain([self._schema.empty_table()], chosen))
         for name in answer.column_names[1:]:
@@ -229,7 +232,7 @@ class KeyedRows:
                 yield table.filter(pc.is_in(numbers, places[begin:end]))
                 begin, place = end, place + table.num_rows
 
-    def answer(self, query: str) -> pa.Table:
+    def _answer(self, query: str) -> pa.Table:
         """Return what a query of DuckDB gives.
 
         :param query: of the tables ``keyed`` and ``parts``, with ``{key}`` for the columns of the key.
@@ -245,7 +248,12 @@ class KeyedRows:
             ) as connection,
         ):
             self._fill(connection)
-            return connection.sql(query.format(key=key)).to_arrow_table()
+            answer = connection.sql(query.format(key=key)).to_arrow_table()
+        self._add_columns(self._columns)
+        if not len(self._schema):
+            self._add_columns((*self._key, *(self._compared or ())))
+        chosen_columns(*self._asked, self._schema.names)
+        return answer
 
     def _fill(self, connection: DuckDBPyConnection) -> None:
         """Make the tables ``parts``, and ``keyed`` with what decides of each row."""

@@ -75,6 +75,8 @@ class LandingReport(Observer):
     :ivar landed: the result of the landing, also if the mark after its commit fails; None if it has failed
         before.
     :ivar is_complete: whether the landing has ended well.
+    :ivar changes: how many keys are ``new``, ``changed`` and ``gone``; None if that is not known, unset if it
+        was not asked for.
     :ivar checks: what became of the checks in this attempt, also if one of them fails the landing.
     :ivar redshift_manifest: the URI of the manifest for Redshift's COPY, if one was written.
     :ivar duration: seconds.
@@ -96,6 +98,7 @@ class LandingReport(Observer):
     is_complete: bool = False
     redshift_manifest: str | None = None
     duration: float = 0.0
+    changes: dict[str, int] | UnsetType | None = UNSET
     checks: Sequence[CheckOutcome] = ()
     task: tuple[str, str] = ("", "")
     _first: tuple[float, int] | None = None
@@ -126,6 +129,23 @@ class LandingReport(Observer):
     def on_commit(self, landed: Landed) -> None:
         """Store a commit, which counts even if the mark after it fails."""
         self.landed = landed
+
+    def count_changes(self, folder: Folder, key: str | Sequence[str]) -> None:
+        """Count what has changed since the whole run before; the rows have landed, whatever fails here.
+
+        :param folder: of the landing.
+        :param key: the columns that tell rows apart.
+        """
+        from airflow_provider_webcollect.landing.reader import read_landing
+
+        self.changes, source = None, self.place.described_source()
+        try:
+            self.changes = read_landing(folder).count_changes(key, self.run.run_id)
+        except Exception as error:
+            self.log.warning("%s: what is new, changed or gone is not counted: %s", source, error)
+        if self.changes:
+            counts = ", ".join(f"{number} {change}" for change, number in self.changes.items())
+            self.log.info("%s: since the whole run before, by %s: %s", source, key, counts)
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
@@ -222,6 +242,8 @@ class LandingReport(Observer):
             "redshift_manifest": self.redshift_manifest,
             "duration": round(self.duration, 3),
         }
+        if self.changes is not UNSET:
+            facts["changes"] = self.changes
         return facts if self.mode == "full" else {**facts, "total_rows": manifest.rows}
 
 
@@ -248,11 +270,16 @@ def totals_of(destination: object, reports: Sequence[LandingReport], began: floa
         }
         for report in reports
     ]
-    sums = {
+    sums: dict[str, Any] = {
         name: sum(facts[name] for facts in summaries)
         for name in ("rows", "bytes", "parts", "quarantined_rows", "total_rows")
         if all(name in facts for facts in summaries)
     }
+    if any("changes" in facts for facts in summaries):
+        changes = [facts["changes"] for facts in summaries if facts["changes"]]
+        sums["changes"] = (
+            {name: sum(each[name] for each in changes) for name in changes[0]} if changes else None
+        )
     lists = {
         name: [entry for facts in summaries for entry in facts[name]] if listed else None
         for name in ("uris", "objects")

@@ -30,7 +30,7 @@ from airflow_provider_webcollect.destinations import (
 )
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.checks import OnFailedChecks
-from airflow_provider_webcollect.landing.formats import OnCastError, make_format
+from airflow_provider_webcollect.landing.formats import OnCastError, make_format, require
 from airflow_provider_webcollect.landing.options import (
     INCREMENTAL_ALONE,
     LATE_ROWS_DELAY,
@@ -165,6 +165,11 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         read stays staged, until a person decides on it. ``warn`` commits, with a warning.
         ``quarantine``, for ``incremental``, sets the run's rows apart, marks nothing, and the next run goes
         on behind them. (templated)
+    :param whole_runs_key: for ``incremental``, if each run collects everything: the column, or columns, that
+        tell its rows apart. After the commit it is counted how many of these keys are ``new``, ``changed`` or
+        ``gone`` since the whole run before; result and events have that as ``changes``. It is None for a run
+        of which rows failed their checks, or which has found nothing new, and also if counting fails: then
+        the log has a warning, and the landing succeeds. Needs the extra ``duckdb``. (templated)
     :param asset_partition: the partition key of the outlets' events, such as a day, for consumers with a
         ``PartitionedAssetTimetable``: they run once all their assets have an event with one key. At most 250
         characters; from Airflow 3.3 on, with an outlet, without ``skip_if_nothing_new``. None (default) gives
@@ -196,6 +201,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         "partition",
         "checks",
         "on_failed_checks",
+        "whole_runs_key",
         "asset_partition",
         "webcollect_conn_id",
     )
@@ -204,6 +210,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         "columns": "json",
         "column_types": "json",
         "checks": "json",
+        "whole_runs_key": "json",
     }
     ui_color = "#d7ecdf"
     operator_extra_links = (WebCollectTaskLink(), WebCollectExportLink())
@@ -237,6 +244,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         late_rows_delay: float = LATE_ROWS_DELAY,
         checks: Mapping[str, Any] | None = None,
         on_failed_checks: OnFailedChecks = "fail",
+        whole_runs_key: str | Sequence[str] | None = None,
         asset_partition: str | None = None,
         webcollect_conn_id: str = WebCollectHook.default_conn_name,
         **kwargs: Any,
@@ -268,6 +276,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         self.late_rows_delay = late_rows_delay
         self.checks = checks
         self.on_failed_checks = on_failed_checks
+        self.whole_runs_key = whole_runs_key
         self.asset_partition = asset_partition
         self.webcollect_conn_id = webcollect_conn_id
         self._reported: list[LandingReport] = []
@@ -291,6 +300,12 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         validation.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
         if validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and "full" in modes:
             raise InvalidArgument("skip_if_nothing_new", True, INCREMENTAL_ALONE)
+        if self.whole_runs_key:
+            from airflow_provider_webcollect.landing.keyed import chosen_columns
+
+            if "full" in modes:
+                raise InvalidArgument("whole_runs_key", self.whole_runs_key, INCREMENTAL_ALONE)
+            chosen_columns(self.whole_runs_key, None, self.columns or None, argument="whole_runs_key")
 
     def _check_asset_partition(self) -> None:
         """Refuse a partition key where the task's events can have none, whatever it will be."""
@@ -375,6 +390,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         # whatever ends this task also stops its threads
         with airflow_errors(), Stop() as stop:
             self._check()
+            if self.whole_runs_key:
+                require("duckdb", "duckdb", "whole_runs_key")
             partition_key = self._partition_key()
             hook = WebCollectHook(self.webcollect_conn_id)
             store_task_link(context, hook, self.collection_task_id)
@@ -466,6 +483,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
         with report.ending():
             report.landed = run_job(job)
+            if self.whole_runs_key:
+                report.count_changes(job.folder, self.whole_runs_key)
             if self.redshift_manifest and report.landed.own:
                 report.redshift_manifest = write_redshift_manifest(
                     job.folder, report.path, job.run, report.landed.new, job.stop

@@ -1,0 +1,136 @@
+"""`whole_runs_key` of the transfer: how many keys of a run are new, changed and gone, and who is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_webcollect.landing.keyed import KeyedRows
+from airflow_provider_webcollect.landing.review import accept
+from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
+    WebCollectToObjectStorageOperator,
+)
+from tests.airflow.dag_runs import make_dag, run_dag
+from tests.airflow.executions import Said, on_sandbox
+from tests.airflow.landings import TABLE, Landing, make_transfer, reported, transfer
+
+pytestmark = on_sandbox()
+
+COUNTED: dict[str, Any] = {"mode": "incremental", "whole_runs_key": "url"}
+#: What three runs collect: `b` costs more in the second, `a` is gone; `b` is gone in the third.
+RUNS = [{"a": "1", "b": "2", "c": "3"}, {"b": "4", "c": "3", "d": "5"}, {"c": "3", "d": "5"}]
+COUNTS = [
+    {"new": 3, "changed": 0, "gone": 0},
+    {"new": 1, "changed": 1, "gone": 1},
+    {"new": 0, "changed": 0, "gone": 1},
+]
+
+
+@pytest.fixture
+def shop(sandbox: Sandbox, destination: str) -> Landing:
+    """A collection task that has its first run; :meth:`~Landing.grow` gives it others."""
+    rows = [{"url": url, "price": price} for run in RUNS for url, price in run.items()]
+    return Landing(sandbox, sandbox.control.add_task(rows=rows, lots=[len(RUNS[0])]), destination)
+
+
+@pytest.mark.parametrize("form", [{}, TABLE], ids=["folder", "table"])
+def test_each_run_is_compared_with_the_one_before(shop: Landing, form: dict[str, Any]) -> None:
+    results = [shop.transfer(**COUNTED, **form)["changes"]]
+    for run in RUNS[1:]:
+        shop.grow(len(run))
+        results.append(shop.transfer(**COUNTED, **form)["changes"])
+    assert results == COUNTS
+    # a run that finds nothing new lands no rows to compare
+    assert shop.transfer(**COUNTED, **form)["changes"] is None
+
+
+def test_a_run_counts_the_same_when_it_is_repeated_later(shop: Landing) -> None:
+    shop.transfer(**COUNTED, run_id="r0")
+    for number in (1, 2):
+        shop.grow(len(RUNS[number]))
+        shop.transfer(**COUNTED, run_id=f"r{number}")
+    repeated = [shop.transfer(**COUNTED, run_id=f"r{number}")["changes"] for number in range(len(RUNS))]
+    assert repeated == COUNTS
+
+
+def test_a_run_that_is_quarantined_counts_once_it_is_accepted(shop: Landing) -> None:
+    shop.transfer(**COUNTED)
+    shop.grow(3)
+    options = {**COUNTED, "checks": {"rows": {"min": 9}}, "on_failed_checks": "quarantine", "run_id": "r2"}
+    assert shop.transfer(**options)["changes"] is None
+    shop.grow(2)
+    # compared with the first run
+    assert shop.transfer(**COUNTED)["changes"] == {"new": 1, "changed": 0, "gone": 2}
+    accept(shop.destination)
+    assert shop.transfer(**options)["changes"] == COUNTS[1]
+
+
+def test_the_event_and_the_log_have_the_counts(shop: Landing, said: Said) -> None:
+    told = reported(shop.destination, shop.task, **COUNTED)
+    assert told["changes"] == COUNTS[0]
+    assert "since the whole run before, by url: 3 new, 0 changed, 0 gone" in said()
+    assert "changes" not in reported(shop.destination, shop.task, mode="incremental")
+
+
+def test_several_sources_have_each_their_own_and_the_sums(shop: Landing, sandbox: Sandbox) -> None:
+    rows = [{"url": url, "price": "1"} for url in "xyx"]
+    other = sandbox.control.add_task(rows=rows, lots=[3])["task_id"]
+    options = {"sources": [shop.task_id, other], **COUNTED, "whole_runs_key": ["url", "price"]}
+    first = transfer(shop.destination, **options)
+    assert [each["changes"] for each in first["sources"]] == [COUNTS[0], {"new": 2, "changed": 0, "gone": 0}]
+    assert first["changes"] == {"new": 5, "changed": 0, "gone": 0}
+    shop.grow(3)
+    told = reported(shop.destination, **options)
+    assert told["changes"] == {"new": 2, "changed": 0, "gone": 2}
+
+
+def test_mapped_tasks_count_as_others_do(shop: Landing) -> None:
+    with make_dag() as dag:
+        WebCollectToObjectStorageOperator.partial(
+            task_id="land", late_rows_delay=0, destination=shop.destination, **COUNTED
+        ).expand(collection_task_id=[shop.task_id])
+    result = run_dag(dag).xcoms["land[0]"]
+    assert result["changes"] == COUNTS[0]
+
+
+@pytest.mark.parametrize("error", [OSError("the storage is down"), MemoryError()])
+def test_the_rows_have_landed_also_if_they_cannot_be_counted(
+    shop: Landing, monkeypatch: pytest.MonkeyPatch, said: Said, error: Exception
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(KeyedRows, "counts", fail)
+    result = shop.transfer(**COUNTED)
+    assert (result["rows"], result["changes"]) == (3, None)
+    assert "what is new, changed or gone is not counted" in said()
+
+
+def test_a_column_that_no_row_has_is_a_warning_since_only_the_rows_show_it(shop: Landing, said: Said) -> None:
+    result = shop.transfer(mode="incremental", whole_runs_key="sku")
+    assert (result["rows"], result["changes"]) == (3, None)
+    assert "`key` is 'sku'; it must be one of url, price, the columns of the landing" in said()
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"whole_runs_key": "sku", "columns": ["url"]}, "it must be one of url"),
+        ({"whole_runs_key": ["url", "url"]}, "every column can be named once"),
+        ({"whole_runs_key": {"url": 1}}, "it must be a list"),
+        ({"mode": "full"}, "mode='incremental' alone"),
+        ({"mode": None, "lotno": "1"}, "mode='incremental' alone"),
+    ],
+)
+def test_a_wrong_key_is_refused_while_the_dag_is_parsed(options: dict[str, Any], rule: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"`whole_runs_key.*{rule}"):
+        make_transfer("/data/prices", {"task_id": "t"}, **{**COUNTED, **options})
+
+
+def test_a_wrong_key_of_a_template_fails_before_anything_is_sent(shop: Landing, sandbox: Sandbox) -> None:
+    options = {**COUNTED, "columns": ["url"], "whole_runs_key": "{{ 'sku' }}"}
+    assert shop.run(**options, retries=2).states == {"land": "failed"}
+    assert not sandbox.control.requests("/data/all")
