@@ -189,6 +189,7 @@ def _event(history: History, name: str, index: int, rows: int) -> dict[str, Any]
         "parts": 1 if landed else 0,
         "duration": round(1 + rows / 2000, 1),
         "quarantined_rows": apart,
+        "changes": {"new": landed // 40, "changed": landed // 5, "gone": index} if landed else None,
     }
     filled = _filled(index, is_bad) if landed else {}
     checks = [_check(is_bad, rows)] if history.empty else []

@@ -555,6 +555,8 @@ def _run(run: PastRun, newest: LandingEvent) -> dict[str, Any]:
     }
     if event and event.quarantined_rows:
         facts["quarantined_rows"] = event.quarantined_rows
+    if event and event.changes:
+        facts["changes"] = event.changes
     if event and event.all_manifests() != newest.all_manifests():
         facts["manifests"] = event.all_manifests()
     return facts

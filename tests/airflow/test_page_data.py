@@ -289,6 +289,12 @@ class TestLandings:
         assert events.marks() == ["failed"]
         assert events.one()["landed_at"] == events.runs()[-2]["ended_at"]
 
+    def test_runs_that_are_counted_tell_what_is_new_changed_and_gone(self, events: Events) -> None:
+        counts = {"new": 3, "changed": 2, "gone": 1}
+        for told in ({}, {"changes": None}, {"changes": counts}):
+            events.add_event(landed_a(**told))
+        assert [run.get("changes") for run in events.runs()] == [None, None, counts]
+
     def test_each_run_has_its_logical_date_its_commit_and_manifests_that_differ(self, events: Events) -> None:
         first = landed(manifest="s3://bucket/1/_manifest.json", commit=7)
         events.add_event(first, NOW - DAY, source_run_id="first")

@@ -516,6 +516,10 @@ class TestDetails:
             assert copied(page, shown.get_by_role("button", name=f"Copy {name}", exact=True)) == line
         commits = shown.locator("[data-run] [data-head=Commit]").all_inner_texts()
         assert commits == [str(number) for number in range(30, 0, -1)]
+        newest = shown.locator("[data-run]").first
+        rows = int(newest.get_attribute("data-rows") or 0)
+        told = [newest.locator(f"[data-head={head}]").inner_text() for head in ("New", "Changed", "Gone")]
+        assert told == [str(rows // 40), f"{rows // 5:,}", "29"]
 
     def test_waits_tell_how_far_their_collection_tasks_are(self, page: Page, url: str) -> None:
         near = {"since": ago(seconds=191), "timeout_at": ago(hours=-1), "is_near_timeout": True}

@@ -61,6 +61,12 @@ const LISTED = 5;
 const [LONGEST, LONGEST_OF_CHECKS] = [300, 2_000];
 /** How many columns of a landing are shown at once. */
 const COLUMNS = 8;
+/** How many keys have changed since the whole run before, and how the columns of that are called. */
+const CHANGES = [
+  ["new", "#New"],
+  ["changed", "#Changed"],
+  ["gone", "#Gone"],
+];
 
 // ---- Landings
 
@@ -284,7 +290,8 @@ function sourcesTable(series, known) {
 
 function runsTable(series) {
   const hasManifests = series.runs.some((run) => run.manifests);
-  const counts = ["#Rows", "#Rows in all", "#Commit", "#Bytes", "#Duration"];
+  const changes = series.runs.some((run) => run.changes) ? CHANGES : [];
+  const counts = ["#Rows", ...changes.map(([, head]) => head), "#Rows in all", "#Commit", "#Bytes", "#Duration"];
   const heads = ["State", "*DAG run", "Logical date", "Ended", ...counts, ...(hasManifests ? ["Manifest"] : [])];
   const table = new Table("Runs, the newest first", heads);
   const draw = (run) => {
@@ -297,6 +304,7 @@ function runsTable(series) {
       exactTime(run.logical_date),
       exactTime(run.ended_at),
       cell({ title: usual }, number(run.rows)),
+      ...changes.map(([change]) => numeric(run.changes?.[change])),
       numeric(run.total_rows),
       numeric(run.commit),
       bytes(run.bytes),
