@@ -7,7 +7,12 @@ tells it from others.
 
 - ``append`` replaces the rows of a part that is loaded again, so the table has each row of the landing once.
 - ``merge`` keeps the latest row of each key: of a load that with the highest position, of several loads that
-  of the last one.
+  of the last one. If each run collects everything, ``on_gone`` says what becomes of a key that the last whole
+  run (:func:`~.landing.fold.whole_runs`) and what was read after it do not have: ``delete`` deletes its row,
+  ``mark`` sets ``_webcollect_gone_at`` to the time of the commit without it, which is null for other rows.
+  Rows of other landings in the table stay as they are. Both happen after the merge, in statements of their
+  own: a load that was killed between leaves that to the next one, also if that has nothing to load. Rows that
+  a person accepts after a whole run that has read the source later are not loaded.
 - ``replace`` replaces the table with all rows of the landing.
 - ``scd2`` takes the landing for a snapshot of the whole table: rows that it does not have are ended
   (``_dlt_valid_to``), those that it has and the table has not begin. The parts must be of one run, since the
@@ -39,6 +44,7 @@ from airflow_provider_webcollect.landing.errors import (
 )
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.formats.reading import ROWS
+from airflow_provider_webcollect.landing.gone import Gone
 from airflow_provider_webcollect.landing.keyed import chosen_columns, lack_key
 from airflow_provider_webcollect.landing.options import LoadOptions, check_table
 from airflow_provider_webcollect.landing.storage import causes_of
@@ -55,14 +61,16 @@ if TYPE_CHECKING:
     from dlt.common.destination import DestinationCapabilitiesContext
     from dlt.extract import DltResource
 
-    from airflow_provider_webcollect.landing.commits import Manifest, Part
+    from airflow_provider_webcollect.landing.commits import Commit, Manifest, Part
 
 log = logging.getLogger(__name__)
 
 LANDING, PART, ROW = "_webcollect_landing", "_webcollect_part", "_webcollect_row"
 #: For ``scd2``: the digest of what a row holds.
 VERSION = "_webcollect_version"
-_ADDED = (LANDING, PART, ROW, VERSION)
+#: For ``on_gone="mark"``: when the key of a row was found to be gone.
+GONE = "_webcollect_gone_at"
+_ADDED = (LANDING, PART, ROW, VERSION, GONE)
 #: What dlt adds for it.
 _PERIOD = ("_dlt_valid_from", "_dlt_valid_to")
 #: Warehouses, as sqlglot calls them, whose texts and names hold no NUL, and whose names are limited in bytes.
@@ -100,6 +108,9 @@ class LandingSource(Protocol):
     def profiles(self) -> Sequence[Any]:
         """Return what the rows of each run hold."""
 
+    def commits(self, since: int) -> Iterator[Commit]:
+        """Yield those that have landed the parts: of the last runs, and all after a number."""
+
     def tables_of(self, part: Part) -> Iterator[pa.Table]:
         """Yield the rows of a part."""
 
@@ -128,6 +139,7 @@ class NewParts:
     :param since: the number of a commit: only parts of later ones are loaded; 0 for all.
     :ivar parts: those of the last load.
     :ivar skipped: how many of their rows have no key and were left out, by part.
+    :ivar gone: which keys are gone by now, unless they are kept.
     :raises InvalidArgument: if the landing has no such column as one of the key.
     """
 
@@ -137,6 +149,7 @@ class NewParts:
         self._since = since
         self.parts: Sequence[Part] = ()
         self.skipped: dict[str, int] = {}
+        self.gone: Gone | None = None
         self._has_nul = True
         self._name = landed.identity
         if key := options.primary_key:
@@ -164,7 +177,8 @@ class NewParts:
             states = dlt.current.resource_state().setdefault("landings", {})
             manifest = self._landed.manifest
             state = states.get(manifest.log_id)
-            self.parts, self.skipped = self._missing(self.loaded(state)), {}
+            missing = self._missing(self._loaded_and_judged(state))
+            self.parts, self.skipped = [part for part in missing if self._is_loaded(part)], {}
             place = self._landed.identity
             self._name = state["name"] if state else place
             destination = dlt.current.pipeline().destination.capabilities()
@@ -174,16 +188,18 @@ class NewParts:
             # those of parts that were loaded before, too
             columns.add(self._names())
             # the parts of the last commits are the last ones
-            first_row = manifest.rows - sum(part.rows for part in self.parts)
-            for part in self.parts:
-                yield from self._rows(part, first_row, columns)
+            first_row = manifest.rows - sum(part.rows for part in missing)
+            for part in missing:
+                if self._is_loaded(part):
+                    yield from self._rows(part, first_row, columns)
                 first_row += part.rows
             states[manifest.log_id] = {
                 "options": self._written,
                 "commit": manifest.commit,
                 "name": self._name,
                 "place": place,
-                "last_part": self.parts[-1].name if self.parts else state and state["last_part"],
+                "last_part": missing[-1].name if missing else state and state["last_part"],
+                "first": self.gone.first if self.gone else None,
             }
 
         hints = _hints(self._options, by_row, is_whole)
@@ -208,7 +224,7 @@ class NewParts:
     @property
     def _written(self) -> str:
         """What makes other rows of a table, if it changes."""
-        return str((self._options.write_disposition, self._options.primary_key))
+        return str((self._options.write_disposition, self._options.primary_key, self._options.on_gone))
 
     def loaded(self, state: dict[str, Any] | None) -> int:
         """Return the number of the commit up to which the parts are loaded; 0 for none.
@@ -223,6 +239,37 @@ class NewParts:
         # the landing may have begun again, or an older version of a table put back
         is_known = state["options"] == self._written and manifest.first_commit <= number <= manifest.commit
         return number if is_known else 0
+
+    def _loaded_and_judged(self, state: dict[str, Any] | None) -> int:
+        """Return the number of the commit whose later parts are loaded, and judge which keys are gone.
+
+        What has become the last whole run, or is none any more, is loaded again: rows that were landed later,
+        and are older, may stand in the place of its rows.
+        """
+        loaded = self.loaded(state)
+        if self._options.on_gone == "keep":
+            return loaded
+        earlier = state["first"] if state and loaded else 0
+        self.gone = self._judged(min(loaded, max(0, earlier - 1)))
+        begin = max(0, self.gone.first - 1)
+        if self.gone.first != earlier and begin < loaded:
+            loaded, self.gone = begin, self._judged(begin)
+        return loaded
+
+    def _judged(self, since: int) -> Gone:
+        return Gone(self._landed.commits(since), self._landed.manifest.set_apart)
+
+    def _is_loaded(self, part: Part) -> bool:
+        if self.gone is None:
+            return True
+        is_kept = self._options.on_gone == "mark" or self.gone.at(part.name) is None
+        return is_kept and not self.gone.is_outdated(part.name)
+
+    def settle(self, client: Any, table: str) -> None:
+        """Delete or mark the rows of keys that are gone in a table that has rows of the landing."""
+        if self.gone is not None:
+            mark = GONE if self._options.on_gone == "mark" else None
+            self.gone.settle(client, table, self._name, (LANDING, PART), mark)
 
     def _refuse_copy(self, state: Mapping[str, Any]) -> None:
         place, has_begun_again = self._landed.identity, self._landed.manifest.first_commit > state["commit"]
@@ -302,7 +349,10 @@ class NewParts:
         columns[LANDING] = pa.repeat(pa.scalar(self._name), count)
         columns[PART] = pa.repeat(pa.scalar(part.name), count)
         columns[ROW] = pa.array(range(first_row, first_row + count), pa.int64())
-        needed = {*_ADDED, *self._options.primary_key}
+        if self.gone and self._options.on_gone == "mark":
+            gone_at = pa.scalar(self.gone.at(part.name), pa.timestamp("us", "UTC"))
+            columns[GONE] = pa.repeat(gone_at, count)
+        needed = {*_ADDED, *self._options.primary_key} - {GONE}
         fields = [pa.field(name, column.type, name not in needed) for name, column in columns.items()]
         return pa.table(list(columns.values()), schema=pa.schema(fields))
 
@@ -498,13 +548,15 @@ def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table
         resource.add_map(lambda rows: _held_by(columns, rows, client, f"{pipeline.dataset_name}.{table}"))
     # nothing is changed before all that is new has been read
     pipeline.extract(resource, refresh=_refresh(pipeline, table, columns))
-    if not (new.parts or disposition == "replace"):
-        return new
-    pipeline.normalize()
-    # of a load that has failed, perhaps of values of other types
-    _drop_staging(pipeline)
-    pipeline.load().raise_on_failed_jobs()
-    _drop_staging(pipeline)
+    if new.parts or disposition == "replace":
+        pipeline.normalize()
+        # of a load that has failed, perhaps of values of other types
+        _drop_staging(pipeline)
+        pipeline.load().raise_on_failed_jobs()
+        _drop_staging(pipeline)
+    if new.parts or columns:
+        with client:
+            new.settle(client, table)
     return new
 
 

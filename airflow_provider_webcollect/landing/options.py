@@ -26,6 +26,7 @@ IfExists = Literal["fail", "overwrite", "skip"]
 OnReset = Literal["fail", "full", "append"]
 WriteDisposition = Literal["append", "merge", "replace", "scd2"]
 OnMissingKey = Literal["fail", "skip"]
+OnGone = Literal["keep", "delete", "mark"]
 MAX_PART_BYTES = 128 * 1024 * 1024
 LATE_ROWS_DELAY = 15.0
 #: The rule of options that a full landing has no use for.
@@ -63,10 +64,14 @@ class LoadOptions(NamedTuple):
     write_disposition: WriteDisposition
     primary_key: tuple[str, ...] = ()
     on_missing_key: OnMissingKey = "fail"
+    on_gone: OnGone = "keep"
 
 
 def make_load_options(
-    write_disposition: str, primary_key: str | Sequence[str] | None, on_missing_key: OnMissingKey = "fail"
+    write_disposition: str,
+    primary_key: str | Sequence[str] | None,
+    on_missing_key: OnMissingKey = "fail",
+    on_gone: OnGone = "keep",
 ) -> LoadOptions:
     """Check how a load is to write rows.
 
@@ -75,6 +80,8 @@ def make_load_options(
     :param primary_key: the columns of the key, by their names in the landing; for ``merge`` alone.
     :param on_missing_key: what becomes of rows that have null or a blank text in a column of the key:
         ``fail``, and nothing is loaded; or ``skip`` to load the others; for ``merge`` alone.
+    :param on_gone: what becomes of the row of a key that the last whole run does not have: ``keep``,
+        ``delete`` or ``mark``; for ``merge`` alone.
     :raises InvalidArgument: if one is wrong, or they do not go together.
     """
     validation.one_of("write_disposition", write_disposition, get_args(WriteDisposition))
@@ -84,11 +91,11 @@ def make_load_options(
         rule = "it goes with write_disposition='merge', which needs it"
         raise InvalidArgument("primary_key", primary_key, rule)
     validation.one_of("on_missing_key", on_missing_key, get_args(OnMissingKey))
-    if on_missing_key != "fail" and not key:
-        raise InvalidArgument(
-            "on_missing_key", on_missing_key, "it goes with write_disposition='merge' alone"
-        )
-    return LoadOptions(cast("WriteDisposition", write_disposition), tuple(key), on_missing_key)
+    validation.one_of("on_gone", on_gone, get_args(OnGone))
+    for name, value, usual in (("on_missing_key", on_missing_key, "fail"), ("on_gone", on_gone, "keep")):
+        if value != usual and not key:
+            raise InvalidArgument(name, value, "it goes with write_disposition='merge' alone")
+    return LoadOptions(cast("WriteDisposition", write_disposition), tuple(key), on_missing_key, on_gone)
 
 
 def check_table(table: object) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from airflow_provider_webcollect.common import airflow_errors, check_at_parse
 from airflow_provider_webcollect.destinations import check_landing, landing_path
 from airflow_provider_webcollect.landing.options import (
     LoadOptions,
+    OnGone,
     OnMissingKey,
     WriteDisposition,
     check_table,
@@ -66,6 +67,10 @@ class WebCollectLoadOperator(BaseOperator):
     :param on_missing_key: for ``merge``: what becomes of rows that have null or a blank text in a column of
         the key: ``fail`` (default), and nothing is loaded; or ``skip`` to load the others: the log and the
         result say how many were left out, and of which parts. (templated)
+    :param on_gone: for ``merge``, if each run collects everything: what becomes of the row of a key that the
+        last whole run does not have. ``keep`` (default); ``delete``; or ``mark``, which sets the column
+        ``_webcollect_gone_at`` to the time when it was found to be gone, until the key is back. A run of
+        which rows failed their checks, and were not accepted, makes nothing gone. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for rows without a key.
     :raises LandingError: for any other error, such as no manifest yet, or a warehouse that cannot be reached;
         the task is retried.
@@ -79,6 +84,7 @@ class WebCollectLoadOperator(BaseOperator):
         "write_disposition",
         "primary_key",
         "on_missing_key",
+        "on_gone",
     )
     template_fields_renderers = {"primary_key": "json"}  # noqa: RUF012  # as Airflow declares it
     ui_color = "#d7ecdf"
@@ -93,6 +99,7 @@ class WebCollectLoadOperator(BaseOperator):
         write_disposition: WriteDisposition = "append",
         primary_key: str | Sequence[str] | None = None,
         on_missing_key: OnMissingKey = "fail",
+        on_gone: OnGone = "keep",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -103,6 +110,7 @@ class WebCollectLoadOperator(BaseOperator):
         self.write_disposition = write_disposition
         self.primary_key = primary_key
         self.on_missing_key = on_missing_key
+        self.on_gone = on_gone
         self._landed: LandedData | None = None
         check_at_parse(self, self._check)
 
@@ -110,7 +118,7 @@ class WebCollectLoadOperator(BaseOperator):
         check_landing("landing", self.landing)
         validation.text("warehouse_conn_id", self.warehouse_conn_id)
         check_table(self.table)
-        return make_load_options(self.write_disposition, self.primary_key, self.on_missing_key)
+        return make_load_options(self.write_disposition, self.primary_key, self.on_missing_key, self.on_gone)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Load what is new and return a summary of it."""

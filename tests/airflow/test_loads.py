@@ -64,7 +64,12 @@ def test_each_load_adds_what_the_table_does_not_have(landing: Landing, database:
     ("argument", "value"),
     [
         *(("landing", "my-bucket/prices"), ("warehouse_conn_id", ""), ("table", "prices")),
-        *(("write_disposition", "upsert"), ("primary_key", ["id"]), ("on_missing_key", "skip")),
+        *(
+            ("write_disposition", "upsert"),
+            ("primary_key", ["id"]),
+            ("on_missing_key", "skip"),
+            ("on_gone", "delete"),
+        ),
     ],
 )
 def test_wrong_arguments_are_import_errors(argument: str, value: Any) -> None:

@@ -36,7 +36,7 @@ def load(order: dict[str, Any], *_: object) -> None:
     disturbed = disturbed_at(order["at"], die if order["kill"] else fail)
     for name in ("execute_query", "commit_transaction"):
         disturbed(CLIENTS[database.kind], name)
-    options = make_load_options(order["write_disposition"], order["key"])
+    options = make_load_options(order["write_disposition"], order["key"], on_gone=order["on_gone"])
     try:
         loading.load(read_landing(order["root"]), options, database.table, database.destination)
     except LoadFailed:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_webcollect.landing.loading import GONE
 from tests.landing.forks import Forks, running
 from tests.landing.loading.databases import Database, Landing, products
 from tests.landing.loading.loader import FAILED
@@ -36,6 +37,8 @@ def loader() -> Iterator[Forks]:
 class History:
     """What happens to a landing and the table that it is loaded into.
 
+    :param disposition: that of the load; or, for ``merge``, its ``on_gone``: ``delete`` or ``mark``.
+    :ivar newest: the rows of the newest run.
     :ivar ended: how often loads have ended as they did.
     """
 
@@ -45,6 +48,7 @@ class History:
         self.chance, self.landing, self.database, self.loader = chance, landing, database, loader
         self.disposition = disposition
         self.ever: list[dict[str, Any]] = []
+        self.newest: list[dict[str, Any]] = []
         self.ended: Counter[int] = Counter()
 
     def happen(self) -> None:
@@ -69,12 +73,14 @@ class History:
         if self.chance.random() < 0.3:
             rows[-1][f"column_{len(self.ever)}"] = "x"
         self.ever += rows
+        self.newest = rows
         self.landing.land(*rows)
 
     def reset(self) -> None:
         """Land other rows in place of those that were there."""
         rows = products(len(self.ever), self.chance.randint(1, 7), KEYS)
         self.ever += rows
+        self.newest = rows
         self.landing.refill(*rows)
 
     def disturbed_load(self) -> None:
@@ -82,13 +88,16 @@ class History:
 
     def load(self, at: int) -> int:
         """Load, and return how that ended."""
+        on_gone = self.disposition if self.disposition in ("delete", "mark") else "keep"
+        is_keyed = self.disposition == "merge" or on_gone != "keep"
         order = {
             "kind": self.database.kind,
             "address": self.database.address,
             "table": self.database.table,
             "root": self.landing.folder.root,
-            "write_disposition": self.disposition,
-            "key": "url" if self.disposition == "merge" else None,
+            "write_disposition": "merge" if is_keyed else self.disposition,
+            "key": "url" if is_keyed else None,
+            "on_gone": on_gone,
             "at": at,
             "kill": self.chance.random() < 0.7,
         }
@@ -99,14 +108,28 @@ class History:
 
     def check(self) -> None:
         rows = [(row["url"], row["n"]) for row in self.landing.source]
-        if self.disposition == "merge":
-            rows = sorted({url: (url, n) for url, n in rows}.values())
-            assert sorted(self.database.rows("url", "n")) == rows
-        else:
-            assert self.database.rows("url", "n") == rows
+        newest = latest((row["url"], row["n"]) for row in self.newest)
+        match self.disposition:
+            case "merge":
+                assert sorted(self.database.rows("url", "n")) == latest(rows)
+            case "delete":
+                assert sorted(self.database.rows("url", "n")) == newest
+            case "mark":
+                held = self.database.rows("url", "n", GONE)
+                assert sorted((url, n) for url, n, gone_at in held if gone_at is None) == newest
+                # what is not in the source any more, only a load before may have left
+                assert {url for url, _ in rows} <= {url for url, *_ in held}
+                assert len(held) == len({url for url, *_ in held})
+            case _:
+                assert self.database.rows("url", "n") == rows
 
 
-@pytest.mark.parametrize("disposition", ["append", "merge"])
+def latest(rows: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the last row of each product."""
+    return sorted({url: (url, n) for url, n in rows}.values())
+
+
+@pytest.mark.parametrize("disposition", ["append", "merge", "delete", "mark"])
 def test_the_table_has_what_plain_python_makes_of_the_rows(
     database: Database, tmp_path: Path, loader: Forks, disposition: str
 ) -> None:
@@ -121,8 +144,8 @@ def test_the_table_has_what_plain_python_makes_of_the_rows(
 
 @pytest.mark.parametrize(
     ("disposition", "is_reset"),
-    [("append", False), ("append", True), ("merge", False)],
-    ids=["append", "append-after-a-reset", "merge"],
+    [("append", False), ("append", True), ("merge", False), ("delete", False), ("mark", False)],
+    ids=["append", "append-after-a-reset", "merge", "delete", "mark"],
 )
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "failed"])
 def test_a_load_that_ends_at_any_statement_is_repeated(

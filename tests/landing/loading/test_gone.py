@@ -1,0 +1,193 @@
+"""Loads with `on_gone`: each run collects everything, and the table says which keys are gone."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_webcollect.landing.commits import Run
+from airflow_provider_webcollect.landing.loading import GONE, LANDING
+from airflow_provider_webcollect.landing.review import accept, discard
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.landing.loading.databases import Database, Landing
+
+#: Quarantines a run of fewer rows.
+CHECKS: dict[str, Any] = {"checks": {"rows": {"min": 2}}, "on_failed_checks": "quarantine"}
+
+
+def run(landing: Landing, keys: str, **options: Any) -> None:
+    """Land a run of products, whose rows have the number of the run."""
+    number = len(landing.source)
+    landing.land(*({"url": key, "n": str(number + place)} for place, key in enumerate(keys)), **options)
+
+
+def load(landing: Landing, database: Database, on_gone: str) -> None:
+    landing.load(database, "merge", "url", on_gone=on_gone)
+
+
+def there(database: Database) -> str:
+    """Return the keys of the table that are not marked."""
+    marked = f"{GONE} is null" if GONE in database.columns() else "true"
+    rows = database.query(f"select url from {database.table} where {marked} order by url")
+    return "".join(url for (url,) in rows)
+
+
+def gone(database: Database) -> dict[str, datetime.datetime]:
+    """Return when keys were found to be gone."""
+    rows = database.query(f"select url, {GONE} from {database.table} where {GONE} is not null")
+    return {url: time.astimezone(datetime.UTC) for url, time in rows}
+
+
+def times(landing: Landing) -> list[datetime.datetime]:
+    """Return when each run was committed."""
+    return [datetime.datetime.fromisoformat(each.finished_at) for each in landing.read().profiles()]
+
+
+def test_keys_that_the_last_run_does_not_have_are_deleted(landing: Landing, database: Database) -> None:
+    for keys in ("abc", "bcd", "ad"):
+        run(landing, keys)
+        load(landing, database, "delete")
+        assert there(database) == keys
+    load(landing, database, "delete")
+    assert database.rows("url", "n") == [("a", "6"), ("d", "7")]
+
+
+def test_keys_that_are_gone_are_marked_with_the_time_until_they_are_back(
+    landing: Landing, database: Database
+) -> None:
+    run(landing, "abc")
+    load(landing, database, "mark")
+    assert gone(database) == {}
+    run(landing, "bc")
+    load(landing, database, "mark")
+    _, second = times(landing)
+    assert gone(database) == {"a": second}
+    run(landing, "bd")
+    load(landing, database, "mark")
+    assert gone(database) == {"a": second, "c": times(landing)[2]}
+    run(landing, "ab")
+    for _ in range(2):
+        load(landing, database, "mark")
+        assert gone(database) == {"c": times(landing)[2], "d": times(landing)[3]}
+    assert database.rows("url", "n") == [("c", "4"), ("d", "6"), ("a", "7"), ("b", "8")]
+
+
+@pytest.mark.parametrize("on_gone", ["delete", "mark"])
+def test_runs_that_are_loaded_at_once_leave_the_same_as_one_by_one(
+    landing: Landing, in_duckdb: Database, tmp_path: Path, on_gone: str
+) -> None:
+    at_once = Database("duckdb", str(tmp_path / "at once.duckdb"))
+    for keys in ("abc", "bc", "cd", "de"):
+        run(landing, keys)
+        load(landing, in_duckdb, on_gone)
+    load(landing, at_once, on_gone)
+    columns = ("url", "n", *([GONE] if on_gone == "mark" else []))
+    assert at_once.rows(*columns) == in_duckdb.rows(*columns)
+    assert there(at_once) == "de"
+
+
+@pytest.mark.parametrize("on_gone", ["delete", "mark"])
+def test_rows_of_other_landings_stay(
+    landing: Landing, in_duckdb: Database, tmp_path: Path, on_gone: str
+) -> None:
+    other = Landing(tmp_path)
+    for first, second in (("abc", "cd"), ("b", "xd")):
+        run(landing, first)
+        load(landing, in_duckdb, on_gone)
+        run(other, second)
+        load(other, in_duckdb, on_gone)
+    name = other.read().identity
+    of_other = in_duckdb.query(f"select url from {in_duckdb.table} where {LANDING} = '{name}' order by url")
+    assert there(in_duckdb) == "bdx"
+    # `c` was last of the other one, which has none now
+    assert of_other == [(url,) for url in ("dx" if on_gone == "delete" else "cdx")]
+
+
+@pytest.mark.parametrize("on_gone", ["delete", "mark"])
+def test_a_quarantined_run_makes_nothing_gone_until_it_is_accepted(
+    landing: Landing, in_duckdb: Database, on_gone: str
+) -> None:
+    run(landing, "abc")
+    run(landing, "b", **CHECKS)
+    for _ in range(2):
+        load(landing, in_duckdb, on_gone)
+        assert there(in_duckdb) == "abc"
+    accept(landing.folder.root)
+    load(landing, in_duckdb, on_gone)
+    assert there(in_duckdb) == "b"
+    run(landing, "x", **CHECKS)
+    discard(landing.folder.root, "run 3")
+    load(landing, in_duckdb, on_gone)
+    assert there(in_duckdb) == "b"
+
+
+@pytest.mark.parametrize("on_gone", ["delete", "mark"])
+def test_rows_that_are_accepted_after_a_newer_run_change_nothing(
+    landing: Landing, in_duckdb: Database, on_gone: str
+) -> None:
+    run(landing, "abc")
+    run(landing, "a", **CHECKS)
+    run(landing, "ab")
+    load(landing, in_duckdb, on_gone)
+    accept(landing.folder.root)
+    load(landing, in_duckdb, on_gone)
+    assert there(in_duckdb) == "ab"
+    assert in_duckdb.rows("n")[-2:] == [("4",), ("5",)]
+
+
+@pytest.mark.parametrize("on_gone", ["delete", "mark"])
+def test_a_run_that_is_whole_no_more_brings_back_what_it_lacked(
+    landing: Landing, in_duckdb: Database, on_gone: str
+) -> None:
+    run(landing, "abc")
+    run(landing, "bc")
+    load(landing, in_duckdb, on_gone)
+    assert there(in_duckdb) == "bc"
+    # another task of its DAG run finds a row that fails the checks
+    run(landing, "a", run=Run(dag_id="d", task_id="t2", run_id="run 2"), **CHECKS)
+    load(landing, in_duckdb, on_gone)
+    assert there(in_duckdb) == "abc"
+    accept(landing.folder.root)
+    load(landing, in_duckdb, on_gone)
+    assert in_duckdb.rows("url", "n") == [("b", "3"), ("c", "4"), ("a", "5")]
+    assert there(in_duckdb) == "abc"
+
+
+@pytest.mark.parametrize("on_gone", ["delete", "mark"])
+def test_a_landing_that_begins_again_makes_keys_gone(
+    landing: Landing, in_duckdb: Database, on_gone: str
+) -> None:
+    run(landing, "abc")
+    load(landing, in_duckdb, on_gone)
+    landing.refill({"url": "c", "n": "0"}, {"url": "d", "n": "1"})
+    load(landing, in_duckdb, on_gone)
+    assert there(in_duckdb) == "cd"
+
+
+def test_another_choice_applies_to_all_rows(landing: Landing, in_duckdb: Database) -> None:
+    run(landing, "ab")
+    run(landing, "b")
+    for on_gone, rows in (("keep", "ab"), ("mark", "b"), ("delete", "b")):
+        load(landing, in_duckdb, on_gone)
+        assert there(in_duckdb) == rows
+    assert len(in_duckdb.rows("url")) == 1
+
+
+@pytest.mark.parametrize("on_gone", ["delete", "mark"])
+def test_tables_are_loaded_as_folders_are(tmp_path: Path, in_duckdb: Database, on_gone: str) -> None:
+    landing = Landing(tmp_path, table_format="delta")
+    for keys in ("abc", "bcd", "ad"):
+        run(landing, keys)
+        load(landing, in_duckdb, on_gone)
+        assert there(in_duckdb) == keys
+
+
+def test_it_goes_with_a_key_alone(landing: Landing, in_duckdb: Database) -> None:
+    run(landing, "ab")
+    with pytest.raises(InvalidArgument, match="`on_gone` is 'mark'; it goes with"):
+        landing.load(in_duckdb, on_gone="mark")
+    with pytest.raises(InvalidArgument, match="`on_gone` is 'drop'; it must be one of keep, delete, mark"):
+        landing.load(in_duckdb, "merge", "url", on_gone="drop")
