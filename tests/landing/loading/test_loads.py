@@ -240,7 +240,7 @@ class TestEveryDatabase:
         """A zombie's load beside that of its retry, as seen while it reads rows, and before it writes any."""
         landing.land(*products(0, 7))
         order = {"kind": database.kind, "address": database.address, "table": database.table}
-        order |= {"root": landing.folder.root, "write_disposition": "append", "key": None}
+        order |= {"root": landing.folder.root, "write_disposition": "append", "key": None, "on_gone": "keep"}
         landed, ended = landing.read(), []
         tables_of = landed.tables_of
 
@@ -810,7 +810,7 @@ def test_what_a_killed_load_leaves_on_this_machine_is_removed_by_the_next(
     monkeypatch.setenv("TMPDIR", str(place))
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     order = {"kind": in_duckdb.kind, "address": in_duckdb.address, "table": in_duckdb.table}
-    order |= {"root": landing.folder.root, "write_disposition": "append", "key": None}
+    order |= {"root": landing.folder.root, "write_disposition": "append", "key": None, "on_gone": "keep"}
     with running("tests.landing.loading.loader") as loader:
         assert loader.run({**order, "at": 9, "kill": True}) == -signal.SIGKILL
     (left,) = place.iterdir()
