@@ -99,7 +99,7 @@ def run_dag(
 def run_tasks(*make: Callable[[], Any], when_idle: Callable[[], object] = int, **options: Any) -> FinishedRun:
     """Run operators, one after the other, as a DAG run; each is made inside the DAG."""
     with make_dag(**options) as dag:
-        tasks = [each() for each in make]
+        tasks = [make_task() for make_task in make]
         for first, second in itertools.pairwise(tasks):
             first >> second
     return run_dag(dag, when_idle=when_idle)

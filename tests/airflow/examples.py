@@ -27,7 +27,7 @@ NEEDS = {
     "webcollect_ask_about_start": from_3_1,
     "webcollect_incremental_to_warehouse": needs_warehouses,
 }
-NAMES = [pytest.param(each.stem, marks=NEEDS.get(each.stem, ())) for each in sorted(FOLDER.glob("*.py"))]
+NAMES = [pytest.param(path.stem, marks=NEEDS.get(path.stem, ())) for path in sorted(FOLDER.glob("*.py"))]
 
 
 def load(name: str) -> Any:

@@ -122,10 +122,10 @@ def test_what_is_empty_or_the_mask_of_a_secret_counts_as_not_set(
     field = value and value.strip()
     extra = dict.fromkeys(("token_store", *(field.name for field in FIELDS)), value)
     with caplog.at_level(logging.WARNING):
-        found = read(extra=extra, login=field, password=field)
+        connection = read(extra=extra, login=field, password=field)
 
-    assert found == read(extra={}) == read(extra="null")
-    assert not found.credentials.can_get_tokens
+    assert connection == read(extra={}) == read(extra="null")
+    assert not connection.credentials.can_get_tokens
     assert [name in caplog.text for name in ("refresh_token", "password")] == [bool(field)] * 2
 
 
@@ -241,9 +241,9 @@ def test_no_repr_shows_a_secret(read: Any) -> None:
     token = StoredToken(access_token="very-secret-a", refresh_token="very-secret-r", lineage="f")
 
     client = hook.client
-    shown = [connection, hook, client, hook.async_client(), client.context, client.context.tokens, token]
+    objects = [connection, hook, client, hook.async_client(), client.context, client.context.tokens, token]
 
-    assert "very-secret" not in repr(shown)
+    assert "very-secret" not in repr(objects)
     assert "very-secret" not in repr(vars(hook))
 
 
@@ -374,7 +374,7 @@ def test_each_connection_is_told_what_it_is_and_nothing_is_changed(
     assert expected in said
     assert "mistyped" not in said
     asked = sandbox.control.requests()
-    assert {each["path"] for each in asked if each["method"] != "GET"} <= {"/token"}
+    assert {request["path"] for request in asked if request["method"] != "GET"} <= {"/token"}
 
 
 @pytest.mark.beyond_the_contract

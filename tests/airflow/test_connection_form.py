@@ -44,8 +44,8 @@ only_3 = pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="conn-fields came wit
 
 
 def connection_type() -> dict[str, Any]:
-    (found,) = get_provider_info()["connection-types"]
-    return found
+    (info,) = get_provider_info()["connection-types"]
+    return info
 
 
 def test_the_form_has_every_extra_says_what_it_is_for_and_hides_secrets() -> None:
@@ -70,13 +70,13 @@ def test_airflow_3_takes_the_metadata_of_the_form() -> None:
 def test_airflow_3_shows_the_form() -> None:
     from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
 
-    (shown,) = [m for m in HookMetaService.hook_meta_data() if m.connection_type == "webcollect"]
+    (form,) = [m for m in HookMetaService.hook_meta_data() if m.connection_type == "webcollect"]
 
-    assert set(shown.extra_fields) == EXTRAS
+    assert set(form.extra_fields) == EXTRAS
     # it masks the default of a field whose name looks secret, and the form saves what it shows
-    assert "***" not in {field["value"] for field in shown.extra_fields.values()}
-    assert shown.standard_fields.port.hidden
-    assert shown.standard_fields.host.title == "Base URL"
+    assert "***" not in {field["value"] for field in form.extra_fields.values()}
+    assert form.standard_fields.port.hidden
+    assert form.standard_fields.host.title == "Base URL"
 
 
 @only_2
@@ -133,14 +133,14 @@ def test_airflow_3_0_and_3_1_can_read_the_widgets(monkeypatch: pytest.MonkeyPatc
         vars(module).update(content)
         monkeypatch.setitem(sys.modules, name, module)
 
-    shown = {name: w.param.dump() for name, w in WebCollectHook.get_connection_form_widgets().items()}
+    fields = {name: w.param.dump() for name, w in WebCollectHook.get_connection_form_widgets().items()}
 
-    assert set(shown) == EXTRAS
-    formats = {name: field["schema"].get("format") for name, field in shown.items()}
+    assert set(fields) == EXTRAS
+    formats = {name: field["schema"].get("format") for name, field in fields.items()}
     assert {name for name, kind in formats.items() if kind == "password"} == SECRETS.keys()
-    assert shown["token_refresh"]["schema"]["enum"] == ["auto", "keeper"]
-    assert shown["read_timeout"]["value"] == "60"
-    assert {shown[name]["value"] for name in ("api_key_everywhere", "token_refresh")} == {None}
+    assert fields["token_refresh"]["schema"]["enum"] == ["auto", "keeper"]
+    assert fields["read_timeout"]["value"] == "60"
+    assert {fields[name]["value"] for name in ("api_key_everywhere", "token_refresh")} == {None}
 
 
 @pytest.fixture(scope="module")

@@ -159,14 +159,14 @@ class TestConnections:
     def test_a_landing_is_read_and_cleaned_as_the_log_names_it_or_with_a_connection(
         self, s3: Storage, landed: list[dict[str, Any]]
     ) -> None:
-        for found in (
+        for reader in (
             *map(read_landing, (self.URL, f"{self.URL}/_manifest.json")),
             read_landing("s3://my-bucket/prices", storage_conn_id="prices_storage"),
             read_landing(self.URL, storage_conn_id="prices_storage"),
         ):
-            assert list(found.iter_rows()) == landed
-            assert [uri.startswith("s3://my-bucket/prices/part-") for uri in found.uris()] == [True]
-            assert found.fs.exists(found.uris()[0])
+            assert list(reader.iter_rows()) == landed
+            assert [uri.startswith("s3://my-bucket/prices/part-") for uri in reader.uris()] == [True]
+            assert reader.fs.exists(reader.uris()[0])
         s3.fs.pipe_file(f"my-bucket/prices/{LEFTOVER}", b"x")
         assert [file.name for file in clean(ObjectStoragePath(self.URL), older_than=0)] == [LEFTOVER]
         # landings themselves open no connection

@@ -85,13 +85,13 @@ def table() -> dict[str, dict[str, End]]:
     guide = (Path(__file__).parents[2] / "docs/reference/waiting.md").read_text()
     _, _, section = guide.partition("\n## What ends a wait\n")
     _, _, *rows = re.findall(r"^\|(.*)\|$", section.partition("\n## ")[0], re.MULTILINE)
-    found = {}
+    ends_by_row = {}
     for row in rows:
         what, plain, *lenient = (cell.strip() for cell in row.split("|"))
         cells = (plain, *(plain if cell in ("", "the same") else cell for cell in lenient))
         ends = [next(end for begin, end in ENDS.items() if cell.startswith(begin)) for cell in cells]
-        found[what] = dict(zip(LENIENCE, ends, strict=True))
-    return found
+        ends_by_row[what] = dict(zip(LENIENCE, ends, strict=True))
+    return ends_by_row
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ CASES = [
 
 def is_by_day(way: str, kind: str, case: Case) -> bool:
     """Return whether it is tried by day: each row's first case, poking and deferred, each by another kind."""
-    is_first = next(each for each in CASES if each.row == case.row) is case
+    is_first = next(other for other in CASES if other.row == case.row) is case
     if way == "reschedule":
         # on Airflow 2 the sensor itself looks for the time of its first poke
         return kind == "task" and case.name == "missing"
@@ -250,13 +250,13 @@ def make(kind: str, way: str, arguments: dict[str, Any], task_id: str = "wait") 
     return KINDS[kind](task_id=task_id, **{**usual, **arguments})
 
 
-def in_dag_test(kind: str, way: str, each: dict[str, dict[str, Any]]) -> dict[str, End]:
+def in_dag_test(kind: str, way: str, arguments_by_name: dict[str, dict[str, Any]]) -> dict[str, End]:
     """Run what waits with some arguments in a DAG run, and return the ends by the same names."""
     with make_dag() as dag:
-        for name, arguments in each.items():
+        for name, arguments in arguments_by_name.items():
             make(kind, way, arguments, task_id=name)
     run = run_dag(dag)
-    return {name: (run.states[name], run.tries[name]) for name in each}
+    return {name: (run.states[name], run.tries[name]) for name in arguments_by_name}
 
 
 def by_itself(kind: str, way: str, arguments: dict[str, Any]) -> End:
@@ -349,15 +349,15 @@ def test_what_ends_a_wait_does_so_in_each_way_as_the_guide_says(
     for some in [[name] for name in expected] if passes else [list(expected)]:
         sandbox.control.clear_requests()
         arguments = arrange(case, kind, way)
-        each = {name: {**arguments, **LENIENCE[name]} for name in some}
+        arguments_by_name = {name: {**arguments, **LENIENCE[name]} for name in some}
         if needs_airflow:
-            ends |= in_dag_test(kind, way, each)
+            ends |= in_dag_test(kind, way, arguments_by_name)
         else:
             with ThreadPoolExecutor() as pool:
                 # Airflow 2 executes operators in the main thread alone
                 apply = pool.map if AIRFLOW_V_3_0_PLUS else map
-                ended = apply(functools.partial(by_itself, kind, way), each.values())
-                ends |= dict(zip(each, ended, strict=True))
+                ended = apply(functools.partial(by_itself, kind, way), arguments_by_name.values())
+                ends |= dict(zip(arguments_by_name, ended, strict=True))
         if passes and ends == expected:
             # all faults have struck
             assert len(sandbox.control.requests(PATHS[kind])) > FAULTS[way]

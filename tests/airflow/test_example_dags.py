@@ -130,7 +130,7 @@ def test_housekeeping_leaves_the_copy_in_place_of_what_it_replaces(sandbox: Sand
     copy = sandbox.control.task(run.xcoms["copy"]["task_id"])
     assert (copy["group_id"], copy["actions"][0]["loop_items"]) == (group, ["new", "newer"])
     assert run.xcoms["delete"] == [old["task_id"]]
-    assert old["task_id"] not in {each["task_id"] for each in sandbox.control.tasks()}
+    assert old["task_id"] not in {task["task_id"] for task in sandbox.control.tasks()}
 
 
 @SLOW_RUNS
@@ -143,7 +143,7 @@ def test_many_tasks_land_in_a_folder_each(sandbox: Sandbox, tmp_path: Path) -> N
 
     assert run.state == "success"
     assert [run.xcoms[f"collect.wait[{index}]"]["executed_times"] for index in range(3)] == [2, 2, 2]
-    manifests = [json.loads((tmp_path / each / "_manifest.json").read_text()) for each in ids]
+    manifests = [json.loads((tmp_path / id_ / "_manifest.json").read_text()) for id_ in ids]
     assert [manifest["rows"] for manifest in manifests] == [15, 25, 35]
 
 
@@ -412,8 +412,8 @@ def test_nobody_is_asked_about_good_rows_another_failure_or_a_start_that_succeed
         ("start", task["task_id"], {**succeeded("start", "land"), **skipped}),
     ):
         dag = load(f"webcollect_ask_about_{about}")
-        for each in dag.tasks:
-            each.poll_interval = 0.05
+        for operator in dag.tasks:
+            operator.poll_interval = 0.05
         conf = {"collection_task_id": task_id, "destination": f"file://{tmp_path}/prices"}
         run = run_dag(dag, conf, when_idle=person)
         assert run.states == {name: expected[name] for name in dag.task_ids}

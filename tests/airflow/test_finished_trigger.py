@@ -143,7 +143,7 @@ class TestTheWatch:
             reported = {event["collection_task_id"] for event in await running.reported(50)}
 
         assert reported == set(ids)
-        sizes = [len(json.loads(each["body"])["taskIds"]) for each in sandbox.control.requests(STATUS)]
+        sizes = [len(json.loads(request["body"])["taskIds"]) for request in sandbox.control.requests(STATUS)]
         assert sizes[-1] == 50
         assert min(sizes) > 1
 

@@ -99,7 +99,9 @@ def test_each_method_hands_on_what_it_is_given_and_returns_what_the_service_says
 def test_all_subtasks_of_a_task_are_read(hook: WebCollectHook, sandbox: Sandbox) -> None:
     many = sandbox.control.add_task(subtasks=45, state="Extracting")
     everything = hook.get_all_subtasks(many["task_id"])
-    assert [each.sub_task_id for each in everything] == [each["subtask_id"] for each in many["subtasks"]]
+    assert [subtask.sub_task_id for subtask in everything] == [
+        subtask["subtask_id"] for subtask in many["subtasks"]
+    ]
 
 
 def test_replace_urls_takes_a_file_or_a_list_and_returns_their_count(

@@ -54,9 +54,9 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     connection = {"conn_type": "iceberg", "extra": properties}
     monkeypatch.setenv("AIRFLOW_CONN_ICEBERG_DEFAULT", json.dumps(connection))
     # a catalog in a database has a name there, which is that of the connection
-    found = load_catalog("iceberg_default", **properties)
-    found.create_namespace("shop")
-    return found
+    catalog = load_catalog("iceberg_default", **properties)
+    catalog.create_namespace("shop")
+    return catalog
 
 
 def to_table(source: Task, **arguments: Any) -> dict[str, Any]:

@@ -53,12 +53,12 @@ def serialized(dag: Any) -> Any:
 @pytest.mark.usefixtures("airflow_database", "connected")
 @pytest.mark.webcollect_sandbox(speed=1000, enforce_limits=False)
 class TestLinks:
-    @pytest.mark.parametrize("known", [True, False])
+    @pytest.mark.parametrize("has_urls", [True, False])
     def test_they_lead_to_the_pages_of_task_and_folder_if_the_connection_knows_them(
-        self, sandbox: Sandbox, task: Any, set_connection: Any, known: bool, destination: str, said: Any
+        self, sandbox: Sandbox, task: Any, set_connection: Any, has_urls: bool, destination: str, said: Any
     ) -> None:
         templates = {"task_url_template": TEMPLATE, "export_url_template": FOLDERS}
-        set_connection(extra={"refresh_token": sandbox.refresh_token, **(templates if known else {})})
+        set_connection(extra={"refresh_token": sandbox.refresh_token, **(templates if has_urls else {})})
         id_ = task["task_id"]
         with make_dag(params={"id": id_}) as dag:
             WebCollectMarkExportedOperator(task_id="confirm", collection_task_id="{{ params.id }}")
@@ -79,7 +79,7 @@ class TestLinks:
         assert run.states == dict.fromkeys(("confirm", "wait", "one", "many"), "success") | {"fail": "failed"}
         tasks = {name: shown(dag, run, name) for name in run.states}
         folders = {name: shown(dag, run, name, "Landed rows") for name in ("one", "many")}
-        if not known:
+        if not has_urls:
             assert {*tasks.values(), *folders.values()} == {None}
             assert "XCom not found" not in said()
             return
@@ -109,9 +109,9 @@ def test_what_is_no_web_address_is_never_a_link(url: str) -> None:
 
 
 def test_airflow_knows_the_links() -> None:
-    known = ProvidersManager().extra_links_class_names
+    class_names = ProvidersManager().extra_links_class_names
     for link in (WebCollectTaskLink, WebCollectExportLink):
-        assert f"{link.__module__}.{link.__name__}" in known
+        assert f"{link.__module__}.{link.__name__}" in class_names
 
 
 class TestAssets:

@@ -138,12 +138,12 @@ class TestOperatorsAndSensors:
 
     def test_mapped_tasks_are_shown_by_the_names_that_the_dag_has(self, task: Task, other: Task) -> None:
         names = [NAME, OTHER, task["task_id"]]
-        shown = {"map_index_template": "{{ task.collection_task_id }}"}
+        template = {"map_index_template": "{{ task.collection_task_id }}"}
         run = run_tasks(
-            lambda: WebCollectMarkExportedOperator.partial(task_id="mark", **shown).expand(
+            lambda: WebCollectMarkExportedOperator.partial(task_id="mark", **template).expand(
                 collection_task_id=names
             ),
-            lambda: WebCollectTaskStatusSensor.partial(task_id="wait", **shown).expand(
+            lambda: WebCollectTaskStatusSensor.partial(task_id="wait", **template).expand(
                 collection_task_id=names
             ),
         )
@@ -151,7 +151,7 @@ class TestOperatorsAndSensors:
         assert run.state == "success"
         ids = [task["task_id"], other["task_id"], task["task_id"]]
         assert [run.xcoms[f"mark[{number}]"]["collection_task_id"] for number in range(3)] == ids
-        assert [run.names[f"{each}[{number}]"] for each in ("mark", "wait") for number in range(3)] == [
+        assert [run.names[f"{task_id}[{number}]"] for task_id in ("mark", "wait") for number in range(3)] == [
             *names,
             *names,
         ]
@@ -253,7 +253,7 @@ class TestLandings:
     ) -> None:
         result = transfer(destination, sources=["shop SEARCH", other["task_id"]])
 
-        assert {each["collection_task_id"]: each["destination"] for each in result["sources"]} == {
+        assert {source["collection_task_id"]: source["destination"] for source in result["sources"]} == {
             task["task_id"]: f"{destination}/Shop~20search",
             other["task_id"]: f"{destination}/{other['task_id']}",
         }

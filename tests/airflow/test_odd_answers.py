@@ -153,18 +153,18 @@ class TestTexts:
     ) -> None:
         def edit(target: str, status: int, body: Any) -> tuple[int, Any]:
             if isinstance(actions := body["data"], list):
-                body["data"] = [{**each, "name": self.BAD} for each in actions]
+                body["data"] = [{**action, "name": self.BAD} for action in actions]
             elif "data" in actions:
                 body["data"] = {**actions, "data": [{self.BAD: "x", **row} for row in actions["data"]]}
             return status, body
 
         with proxy(sandbox.url, edit) as url:
             set_connection(host=url)
-            (found,) = execute(
+            (task_actions,) = execute(
                 WebCollectGetActionsOperator(task_id="get", collection_task_ids=[source["task_id"]])
             )
             landed = execute(make_transfer(str(tmp_path / "prices"), source))
-        assert found["unknown_fields"]["name"] == self.GOOD
+        assert task_actions["unknown_fields"]["name"] == self.GOOD
         assert landed["filled"][self.GOOD] == 1
         # the rows themselves are as they were sent
         assert {row[self.BAD] for row in read_landing(landed["destination"]).iter_rows()} == {"x"}

@@ -97,7 +97,7 @@ class TestQuery:
         assert str(table.schema.field("day_key").type) == "string"
         counts = {"rows": len(expected), "bytes": file.stat().st_size}
         assert written == {"destination": f"file://{file}", **counts}
-        assert sorted(each.name for each in tmp_path.iterdir()) == ["new", "there.jsonl", "there.parquet"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "there.jsonl", "there.parquet"]
 
     @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
     def test_a_query_that_fails_leaves_the_file_of_an_earlier_run(
@@ -194,7 +194,7 @@ class TestCheck:
         assert another_task in tasks["tasks"]
         assert len(tasks["tasks"]) > 1
         assert all(violation.startswith("task ") for violation in tasks["violations"])
-        assert sum(each["volume"] for each in tasks["tasks"].values()) == sums["volume"]
+        assert sum(row["volume"] for row in tasks["tasks"].values()) == sums["volume"]
 
     def test_tasks_that_did_not_run_are_held_to_it_too(self, sandbox: Sandbox, client: Client) -> None:
         ran = next(row.task_id for row in truth(client) if row.execution_metrics.run_count)
@@ -236,8 +236,8 @@ class TestMetricsThatTheServiceLeavesOut:
 
         def respond(request: bytes) -> bytes:
             query = json.loads(request.partition(b"\r\n\r\n")[2])
-            found = served[query["end"] == WEEK["end"]]
-            return answer({"total": len(found), "data": [{**ROW, **row} for row in found]})
+            rows = served[query["end"] == WEEK["end"]]
+            return answer({"total": len(rows), "data": [{**ROW, **row} for row in rows]})
 
         def serve(*rows: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> None:
             served.update({True: rows, False: before})
@@ -313,20 +313,20 @@ class TestDiscovery:
         text = f"- id: gone\n  name: Gone\n- id: {shop}\n  name: Before\n"
         file.write_text(text)
 
-        found = execute(WebCollectDiscoverOperator(task_id="discover"))
-        assert found["gone"] == [{"id": "gone", "name": "Gone"}]
-        assert found["renamed"] == [{"id": shop, "name": "Before", "service_name": "Shop"}]
+        discovered = execute(WebCollectDiscoverOperator(task_id="discover"))
+        assert discovered["gone"] == [{"id": "gone", "name": "Gone"}]
+        assert discovered["renamed"] == [{"id": shop, "name": "Before", "service_name": "Shop"}]
         ran = [task for task in sandbox.control.tasks() if task["runs"] and task["owner"] == demo.USERNAME]
         new = [{"id": task["task_id"], "name": task["name"]} for task in ran if task["task_id"] != shop]
-        assert found["new"] == sorted(new, key=lambda task: str(task["name"]).casefold())
+        assert discovered["new"] == sorted(new, key=lambda task: str(task["name"]).casefold())
         assert f"renamed: Before ({shop}), which the service calls 'Shop'" in said()
         assert file.read_text() == text
 
         run = run_tasks(lambda: WebCollectDiscoverOperator(task_id="discover", merge=True))
-        assert run.xcoms["discover"] == found
+        assert run.xcoms["discover"] == discovered
         assert {task.name for task in read_collection_tasks(file).tasks} >= {"Gone", "Before"}
         merged = execute(WebCollectDiscoverOperator(task_id="discover", collection_tasks=str(file)))
-        assert merged == {**found, "new": []}
+        assert merged == {**discovered, "new": []}
 
     @pytest.mark.parametrize("path", [None, "collection_tasks.yaml"])
     def test_a_file_that_processes_would_look_for_in_different_places_is_refused(

@@ -39,8 +39,8 @@ OPERATORS = {name.lower(): name for name in dir(airflow_provider_webcollect)}
 
 def operator_of(name: str) -> type[Any]:
     """Return the operator of an endpoint."""
-    found = OPERATORS[f"webcollect{name.replace('_', '')}operator"]
-    return getattr(airflow_provider_webcollect, found)
+    class_name = OPERATORS[f"webcollect{name.replace('_', '')}operator"]
+    return getattr(airflow_provider_webcollect, class_name)
 
 
 def right_arguments(task: Task) -> dict[str, dict[str, Any]]:
@@ -119,8 +119,8 @@ class TestErrors:
             for status, code, advice in causes:
                 # a rejected credential is tried twice
                 sandbox.control.fail(PATHS[name], status=status, code=code, message="so it is", times=2)
-                shown = "permission-denied" if is_app and status == 403 else code
-                said = f"{name}: HTTP {status} {shown}: so it is{advice}"
+                expected_code = "permission-denied" if is_app and status == 403 else code
+                said = f"{name}: HTTP {status} {expected_code}: so it is{advice}"
                 with pytest.raises(AirflowFailException, match=said):
                     execute(make(name, task))
                 sandbox.control.clear_faults()
@@ -168,11 +168,11 @@ class TestErrors:
         assert {name: sent(sandbox, name) for name in names} == dict.fromkeys(names, 1)
         assert in_group(sandbox) - count == 2
         assert sandbox.control.task(task["task_id"])["actions"][0]["loop_items"] == ["one", "two", "x"]
-        assert all("interrupted before it answered (AirflowTaskTimeout)" in each for each in said.values())
+        assert all("interrupted before it answered (AirflowTaskTimeout)" in error for error in said.values())
         advice = f"A copy of task {task['task_id']} may be in its own group by now. Clear the task"
         assert advice in said["copy_task"]
-        shown = f"The status of task {task['task_id']} shows whether its sub-tasks run."
-        assert shown in said["start_subtasks"]
+        start_advice = f"The status of task {task['task_id']} shows whether its sub-tasks run."
+        assert start_advice in said["start_subtasks"]
 
     @pytest.mark.parametrize("name", ["copy_task", "get_actions"])
     def test_a_timeout_leaves_to_retries_what_may_be_repeated(
@@ -279,12 +279,12 @@ class TestArguments:
         for operator, arguments, name in WRONG:
             with make_dag():
                 mapped = operator.partial(task_id="mapped").expand_kwargs([arguments])
-            each = [mapped.unmap(arguments)]
+            tasks = [mapped.unmap(arguments)]
             # one template suffices to put all checks off, but those of an argument by itself
             if name not in {"collection_task_id", "renew_after"}:
                 connection = "{{ 'webcollect_default' }}"
-                each.append(operator(task_id="rendered", **arguments, webcollect_conn_id=connection))
-            for task in each:
+                tasks.append(operator(task_id="rendered", **arguments, webcollect_conn_id=connection))
+            for task in tasks:
                 with pytest.raises(AirflowFailException, match=f"`{name}"):
                     execute(task)
         assert sandbox.control.requests() == []

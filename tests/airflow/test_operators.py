@@ -148,8 +148,8 @@ class TestReplaceUrls:
     ) -> None:
         sandbox.control.fail("/task/urls:file", status=400, code="TaskExecuting", times=2)
         with make_dag() as dag:
-            found = PythonOperator(task_id="find", python_callable=lambda: list(self.URLS))
-            self.replace(task, urls=found.output, **RETRIES)
+            urls = PythonOperator(task_id="find", python_callable=lambda: list(self.URLS))
+            self.replace(task, urls=urls.output, **RETRIES)
         run = run_dag(dag)
         assert (run.state, run.tries) == ("success", {"find": 1, "replace": 3})
         assert self.urls(sandbox, task) == self.URLS
@@ -205,7 +205,7 @@ def test_an_export_is_confirmed_also_of_a_template_through_one(sandbox: Sandbox,
 class TestTasksAndGroups:
     def test_tasks_are_copied_and_moved(self, sandbox: Sandbox, task: Task, groups: list[int]) -> None:
         other = sandbox.control.add_task()["task_id"]
-        before = {each["task_id"] for each in sandbox.control.tasks()}
+        before = {task["task_id"] for task in sandbox.control.tasks()}
         copied, ids = "{{ ti.xcom_pull('copy')['task_id'] }}", [task["task_id"], other]
         run = run_tasks(
             lambda: WebCollectCopyTaskOperator(
@@ -240,7 +240,7 @@ class TestTasksAndGroups:
 
         assert execute(WebCollectDeleteTasksOperator(task_id="tasks", collection_task_ids=[id_])) == [id_]
         assert execute(WebCollectDeleteTaskGroupsOperator(task_id="groups", task_group_ids=groups)) == groups
-        assert id_ not in {each["task_id"] for each in sandbox.control.tasks()}
+        assert id_ not in {task["task_id"] for task in sandbox.control.tasks()}
         assert not set(groups) & set(sandbox.control.groups())
         log = said()
         assert f"Deleting 1 tasks: {id_}" in log
@@ -277,14 +277,14 @@ class TestTasksAndGroups:
 
     def test_steps_counts_and_apps_are_read(self, task: Task) -> None:
         ids = [task["task_id"]]
-        (found,) = execute(WebCollectGetActionsOperator(task_id="steps", collection_task_ids=ids))
+        (result,) = execute(WebCollectGetActionsOperator(task_id="steps", collection_task_ids=ids))
         counts = execute(WebCollectGetRunningCountsOperator(task_id="counts"))
         app = execute(WebCollectDeprecateDataAppOperator(task_id="app", app_id=demo.APP_ID))
 
-        assert found["task_id"] == task["task_id"]
-        of_task, of_steps = ([each["action_id"] for each in of["actions"]] for of in (task, found))
+        assert result["task_id"] == task["task_id"]
+        of_task, of_steps = ([action["action_id"] for action in of["actions"]] for of in (task, result))
         assert of_steps == of_task
-        assert found["actions"][0]["loop_items"] == task["actions"][0]["loop_items"]
+        assert result["actions"][0]["loop_items"] == task["actions"][0]["loop_items"]
         assert set(counts) >= {"extracting_count", "waiting_sub_task_count"}
         assert all(isinstance(count, int) for count in counts.values())
         assert {"app_name", "status"} <= set(app)
@@ -299,12 +299,12 @@ class TestTasksAndGroups:
             copied = copies.output.map(lambda copy: copy["task_id"])
             gathered = WebCollectDeleteTasksOperator(task_id="delete", collection_task_ids=copied)
             moves = move.expand(collection_task_id=ids)
-            moves >> read.expand(collection_task_ids=[[each] for each in ids]) >> gathered
+            moves >> read.expand(collection_task_ids=[[id_] for id_ in ids]) >> gathered
         run = run_dag(dag)
 
         assert run.state == "success"
         assert sorted(run.xcoms["delete"]) == sorted(run.xcoms[f"copy[{i}]"]["task_id"] for i in range(2))
-        assert {sandbox.control.task(each)["group_id"] for each in ids} == {groups[0]}
+        assert {sandbox.control.task(id_)["group_id"] for id_ in ids} == {groups[0]}
         assert len(json.dumps(run.xcoms["move[0]"])) < 200
 
 

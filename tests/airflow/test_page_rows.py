@@ -63,8 +63,8 @@ class Visitor:
 
     def series(self) -> dict[str, Any]:
         """Return what the page shows of the landing."""
-        found = self._client.get("/landings").json()["series"]
-        (series,) = (each for each in found if each["dag_id"] == self._events.dag_id)
+        all_series = self._client.get("/landings").json()["series"]
+        (series,) = (one for one in all_series if one["dag_id"] == self._events.dag_id)
         return series
 
     def decide(self, headers: dict[str, str] = OWN, **body: Any) -> Any:
@@ -183,8 +183,8 @@ class TestDecisions:
         assert person.get("waiting", **other) == (200, {"rows": 30, "commit": 2})
         assert person.decide(decision="accept", commit=2, **quarantined)[0] == 409
         assert person.decide(decision="accept", commit=2, **other) == (200, {"rows": 30})
-        assert [each.commit for each in in_review(landing.destination)] == [1]
-        assert [each["run_id"] for each in person.series()["quarantines"]] == [quarantined["run_id"]]
+        assert [entry.commit for entry in in_review(landing.destination)] == [1]
+        assert [entry["run_id"] for entry in person.series()["quarantines"]] == [quarantined["run_id"]]
 
     def test_who_may_only_read_has_no_buttons_and_decides_nothing(
         self, landing: Landing, events: Events, quarantined: dict[str, Any]
@@ -246,12 +246,12 @@ class TestRows:
         reported(landing.destination, landing.task, **GROWING, **form)
         landing.grow(8)
         events.add_event(reported(landing.destination, landing.task, **GROWING, **form), now())
-        status, found = Visitor(events, "viewer").get("rows")
+        status, table = Visitor(events, "viewer").get("rows")
         assert status == 200
         truth = landing.truth()[-8:][:5]
-        assert found["columns"] == list(truth[0])
+        assert table["columns"] == list(truth[0])
         texts = [[_as_text(value) for value in row.values()] for row in truth]
-        assert [[value or "" for value in row] for row in found["rows"]] == texts
+        assert [[value or "" for value in row] for row in table["rows"]] == texts
 
     def test_the_storage_is_reached_by_the_connection_that_has_landed(
         self, task: Task, events: Events, s3_storage: Storage, monkeypatch: pytest.MonkeyPatch
@@ -260,8 +260,8 @@ class TestRows:
         extra = reported(f"s3://{s3_storage.new_folder()}", task, object_storage_conn_id="storage")
         assert extra["storage_conn_id"] == "storage"
         events.add_event(extra, now())
-        status, found = Visitor(events, "viewer").get("rows")
-        assert (status, len(found["rows"])) == (200, 5)
+        status, table = Visitor(events, "viewer").get("rows")
+        assert (status, len(table["rows"])) == (200, 5)
 
     def test_long_values_and_wide_rows_are_cut(
         self, landing: Landing, events: Events, monkeypatch: pytest.MonkeyPatch
@@ -269,10 +269,10 @@ class TestRows:
         events.add_event(reported(landing.destination, landing.task), now())
         monkeypatch.setattr(rows, "MOST_COLUMNS", 2)
         monkeypatch.setattr(rows, "MOST_CHARACTERS", 4)
-        _, found = Visitor(events, "viewer").get("rows")
-        assert found["left_out"] == len(landing.truth()[0]) - 2
-        assert [len(row) for row in found["rows"]] == [2] * 5
-        assert found["rows"][0][0] == str(landing.truth()[0][found["columns"][0]])[:3] + "…"
+        _, table = Visitor(events, "viewer").get("rows")
+        assert table["left_out"] == len(landing.truth()[0]) - 2
+        assert [len(row) for row in table["rows"]] == [2] * 5
+        assert table["rows"][0][0] == str(landing.truth()[0][table["columns"][0]])[:3] + "…"
 
     def test_who_may_not_read_the_dag_gets_none(self, landing: Landing, events: Events) -> None:
         events.add_event(reported(landing.destination, landing.task), now())
@@ -318,9 +318,9 @@ class TestLoads:
         # the second run loads nothing, and says nothing of the rows that the first has left out
         run, _ = (run_dag(dag) for _ in range(2))
         person = Visitor(SimpleNamespace(dag_id=dag.dag_id, asset=Asset(landing.destination)), "viewer")
-        status, found = person.get("loads")
+        status, body = person.get("loads")
         assert status == 200
-        (load,) = found["loads"]
+        (load,) = body["loads"]
         assert load.pop("ended_at") > "2026"
         (part,) = read_landing(landing.destination).parts()
         assert load == {

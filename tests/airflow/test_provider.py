@@ -77,8 +77,8 @@ def test_the_modules_that_the_provider_info_names_hold_all_that_dags_may_use() -
     there = set()
     for kind in kinds:
         package = importlib.import_module(f"{PACKAGE}.{kind}")
-        for found in pkgutil.iter_modules(package.__path__):
-            module = importlib.import_module(f"{package.__name__}.{found.name}")
+        for module_info in pkgutil.iter_modules(package.__path__):
+            module = importlib.import_module(f"{package.__name__}.{module_info.name}")
             there |= {name for name, _ in inspect.getmembers(module, inspect.isclass)}
     ours = {name for name in there if name.startswith("WebCollect")}
     assert ours - offered <= {"WebCollectError", "WebCollectConnection", "WebCollectOperator"}
@@ -98,10 +98,10 @@ def test_airflow_knows_the_connection_type_and_its_hook() -> None:
         ProvidersManager().providers["airflow-provider-webcollect"].version
         == airflow_provider_webcollect.__version__
     )
-    known = ProvidersManager().hooks["webcollect"]
-    assert known is not None
-    assert (known.hook_class_name, known.hook_name) == (HOOK, "Web Data Collection")
-    assert known.connection_testable
+    hook_info = ProvidersManager().hooks["webcollect"]
+    assert hook_info is not None
+    assert (hook_info.hook_class_name, hook_info.hook_name) == (HOOK, "Web Data Collection")
+    assert hook_info.connection_testable
     hook = Connection(conn_id="another", conn_type="webcollect", host="api.example.com").get_hook()
     assert isinstance(hook, WebCollectHook)
     assert hook.webcollect_conn_id == "another"
@@ -109,17 +109,17 @@ def test_airflow_knows_the_connection_type_and_its_hook() -> None:
 
 def arguments(cls: type[Any]) -> Iterator[str]:
     """Yield the names of the arguments that this package adds to those of Airflow."""
-    for each in cls.__mro__:
-        if each.__module__.startswith(f"{PACKAGE}.") and "__init__" in vars(each):
-            parameters = inspect.signature(each.__init__).parameters.values()
-            yield from (each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
+    for base in cls.__mro__:
+        if base.__module__.startswith(f"{PACKAGE}.") and "__init__" in vars(base):
+            parameters = inspect.signature(base.__init__).parameters.values()
+            yield from (argument.name for argument in parameters if argument.kind is argument.KEYWORD_ONLY)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_docstring_is_complete(name: str) -> None:
     cls = getattr(airflow_provider_webcollect, name)
     text = " ".join((inspect.getdoc(cls) or "").split())
-    described = {found[1]: found[2] for found in re.finditer(r":param (\w+): (.*?)(?= :\w+ \w+:|$)", text)}
+    described = {match[1]: match[2] for match in re.finditer(r":param (\w+): (.*?)(?= :\w+ \w+:|$)", text)}
 
     assert described.keys() | IN_BASES == set(arguments(cls)) | IN_BASES
     templated = {argument for argument, meaning in described.items() if "(templated)" in meaning}
@@ -135,7 +135,7 @@ def test_lists_and_objects_are_rendered_as_json_and_who_works_on_one_collection_
     name: str,
 ) -> None:
     cls = getattr(airflow_provider_webcollect, name)
-    many = {each for each in cls.template_fields if each in MANY or each.endswith(("_ids", "_names"))}
+    many = {field for field in cls.template_fields if field in MANY or field.endswith(("_ids", "_names"))}
     assert many <= set(cls.template_fields_renderers)
 
     linked = any(isinstance(link, WebCollectTaskLink) for link in cls.operator_extra_links)

@@ -83,9 +83,9 @@ class TestInDagRuns:
         assert xcoms["one"]["status"] == "Finished"
         assert (xcoms["one"]["executed_times"], xcoms["one"]["sub_task_count"]) == (1, 2)
         assert datetime.datetime.fromisoformat(xcoms["one"]["end_execute_time"])
-        shown = {name: [(each["task_id"], each["status"]) for each in xcoms[name]] for name in ids}
-        assert shown["all"] == [(ids["all"][0], "Finished"), (ids["all"][1], "Finished")]
-        assert shown["any"] == [(ids["any"][0], "Finished"), (ids["any"][1], "Unexecuted")]
+        statuses = {name: [(task["task_id"], task["status"]) for task in xcoms[name]] for name in ids}
+        assert statuses["all"] == [(ids["all"][0], "Finished"), (ids["all"][1], "Finished")]
+        assert statuses["any"] == [(ids["any"][0], "Finished"), (ids["any"][1], "Unexecuted")]
         assert xcoms["subtasks"] == [
             {"sub_task_id": subtask["subtask_id"], "status": "Finished"} for subtask in two["subtasks"]
         ]

@@ -112,7 +112,7 @@ class TestTogether:
 
         steps = ("set_loop_items", "start", "wait", "land", "load")
         assert edges(dag) == chain(*steps, prefix="prices.")
-        assert [each["collection_task_id"] for each in mapped(group.get_child_by_label("start"))] == [
+        assert [kwargs["collection_task_id"] for kwargs in mapped(group.get_child_by_label("start"))] == [
             "a-1",
             "b-2",
             "c3",
@@ -131,12 +131,12 @@ class TestTogether:
             )
         ]
         assert group.get_child_by_label("land").checks == {"rows": {"min": 1}}
-        assert [each["table"] for each in mapped(group.get_child_by_label("load"))] == [
+        assert [kwargs["table"] for kwargs in mapped(group.get_child_by_label("load"))] == [
             "shops.shop_search",
             "shops.bucher_a74462df",
             "shops.c3",
         ]
-        assert [each["landing"] for each in mapped(group.get_child_by_label("load"))] == FOLDERS
+        assert [kwargs["landing"] for kwargs in mapped(group.get_child_by_label("load"))] == FOLDERS
 
     @pytest.mark.parametrize(
         ("options", "destination"),
@@ -171,9 +171,9 @@ def test_the_number_of_collection_tasks_decides_and_the_tooltip_says_it(number: 
     ids=["folders", "one-of-its-own", "templates", "none-given"],
 )
 def test_both_arrangements_have_the_same_outlets(options: dict[str, Any], number: int) -> None:
-    each, together = (make_group(make_dag(), **how, **options) for how in (EACH, TOGETHER))
+    separate, together = (make_group(make_dag(), **how, **options) for how in (EACH, TOGETHER))
     outlets = [
-        outlet for shop in each.children.values() for outlet in shop.get_child_by_label("land").outlets
+        outlet for shop in separate.children.values() for outlet in shop.get_child_by_label("land").outlets
     ]
     assert [outlet.uri for outlet in together.get_child_by_label("land").outlets] == [
         outlet.uri for outlet in outlets
@@ -190,8 +190,8 @@ def test_airflow_stores_and_reads_it(how: dict[str, Any], options: dict[str, Any
 
     assert edges(stored) == edges(dag)
     groups = stored.task_group.get_task_group_dict()
-    assert {name: each.tooltip for name, each in groups.items() if name} == {
-        name: each.tooltip for name, each in dag.task_group.get_task_group_dict().items() if name
+    assert {name: subgroup.tooltip for name, subgroup in groups.items() if name} == {
+        name: subgroup.tooltip for name, subgroup in dag.task_group.get_task_group_dict().items() if name
     }
     assert {*groups["prices"].children} == {*group.children}
 
@@ -258,10 +258,10 @@ def test_the_load_has_the_connection_of_the_landing_also_from_default_args(
     shops = {"collection_tasks": SHOPS[:2]}
     group = make_group(make_dag(), default_args=defaults, **shops, **how, **{"load": LOAD, **options})
     loads = [task for task in group if task.task_id.endswith("load")]
-    found = {
+    conn_ids = {
         (getattr(load, "partial_kwargs", None) or vars(load))["object_storage_conn_id"] for load in loads
     }
-    assert found == {conn_id}
+    assert conn_ids == {conn_id}
 
 
 class TestAsATaskGroup:

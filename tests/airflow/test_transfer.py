@@ -125,8 +125,8 @@ class TestManySources:
         elsewhere = {"collection_task_id": others[1], "destination": own}
         summary = transfer(landing.destination, sources=[batch, others[0], elsewhere])
 
-        folders = [f"{landing.destination}/{each}" for each in (f"{landing.task_id}/000002", others[0])]
-        assert [each["destination"] for each in summary["sources"]] == [*folders, own]
+        folders = [f"{landing.destination}/{name}" for name in (f"{landing.task_id}/000002", others[0])]
+        assert [source["destination"] for source in summary["sources"]] == [*folders, own]
         assert (summary["rows"], summary["parts"]) == (162, 3)
         truth = [landing.truth("000002"), *map(sandbox.control.true_rows, others)]
         assert [landed(folder) for folder in (*folders, own)] == truth
@@ -175,7 +175,7 @@ class TestWhichMode:
         with pytest.raises(AirflowFailException, match=r"1 of 2 sources did not land.*batch 000002"):
             transfer(landing.destination, sources=[batch, other], **GROWING)
 
-        assert [each.get("total_rows") for each in first["sources"]] == [None, 10]
+        assert [source.get("total_rows") for source in first["sources"]] == [None, 10]
         assert "total_rows" not in first
         assert landed(f"{landing.destination}/{other}") == sandbox.control.true_rows(other)
         assert landed(f"{landing.destination}/{landing.task_id}/000002") == landing.truth("000002")
@@ -214,7 +214,7 @@ def test_a_later_run_adds_what_is_new_and_names_its_parts_alone(landing: Landing
     assert (rows_at(first["uris"]), rows_at(second["uris"])) == (rows[:400], rows[400:])
     assert (third["uris"], third["objects"]) == ([], [])
     # a run that has found nothing new has made no commit
-    facts = [(each["rows"], each["total_rows"], each["commit"]) for each in (first, second, third)]
+    facts = [(run["rows"], run["total_rows"], run["commit"]) for run in (first, second, third)]
     assert facts == [(400, 400, 1), (30, 430, 2), (0, 430, 2)]
 
 

@@ -123,8 +123,8 @@ class TestRedshift:
         entries = json.loads(s3.fs.cat_file(summary["redshift_manifest"]))["entries"]
         assert all(entry["mandatory"] for entry in entries)
         contents = [s3.fs.cat_file(entry["url"]) for entry in entries]
-        assert [entry["meta"]["content_length"] for entry in entries] == [len(each) for each in contents]
-        return [each.count(b"\n") for each in contents]
+        assert [entry["meta"]["content_length"] for entry in entries] == [len(data) for data in contents]
+        return [data.count(b"\n") for data in contents]
 
     def written(self, s3: Storage, folder: str) -> list[str]:
         """List the manifests in a folder."""

@@ -84,7 +84,7 @@ class TestRows:
     def test_each_of_many_sources_has_a_table(self, sandbox: Sandbox, destination: str) -> None:
         tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30)]
         summary = transfer(destination, sources=tasks, **TABLE)
-        tables = [each["manifest"] for each in summary["sources"]]
+        tables = [source["manifest"] for source in summary["sources"]]
         assert tables == [f"{destination}/{task}" for task in tasks]
         assert [table_rows(table) for table in tables] == [*map(sandbox.control.true_rows, tasks)]
 
