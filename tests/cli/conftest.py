@@ -49,8 +49,8 @@ class Ended(NamedTuple):
     def refused(self, code: int, *said: str) -> None:
         """Check that it has failed with this code and shown nothing, and that its error says all this."""
         assert (self.code, self.out) == (code, "")
-        for each in said:
-            assert each in self.err
+        for text in said:
+            assert text in self.err
 
 
 Run = Callable[..., Ended]
@@ -64,7 +64,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "output" in metafunc.fixturenames:
         drawn = random.Random(f"{SEED} {metafunc.definition.nodeid}").choice(OUTPUTS)
         at_night = pytest.mark.at_night
-        values = [pytest.param(each, marks=() if each == drawn else at_night) for each in OUTPUTS]
+        values = [pytest.param(output, marks=() if output == drawn else at_night) for output in OUTPUTS]
         metafunc.parametrize("output", values)
 
 
@@ -91,7 +91,9 @@ def _replace(handlers: list[logging.Handler], others: list[logging.Handler]) -> 
 
 def _output_handlers() -> list[logging.Handler]:
     """Return those that write the log to an output, and not pytest's."""
-    return [each for each in logging.root.handlers if not type(each).__module__.startswith("_pytest")]
+    return [
+        handler for handler in logging.root.handlers if not type(handler).__module__.startswith("_pytest")
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -187,15 +189,15 @@ def shown(ended: Ended, output: str) -> list[dict[str, str]]:
     What is unknown is left out.
     """
     if output == "json":
-        found = [{name: as_text(value) for name, value in row.items()} for row in ended.json]
+        rows = [{name: as_text(value) for name, value in row.items()} for row in ended.json]
     elif output == "csv":
-        found = ended.csv
+        rows = ended.csv
     else:
         header, *lines = [cells(line) for line in ended.out.splitlines()]
         names = [name.replace(" ", "_") for name in header]
-        found = [dict(zip(names, line, strict=True)) for line in lines]
-        found = [{name: cell.replace(",", "") for name, cell in row.items()} for row in found]
-    return [{name: value for name, value in row.items() if value not in {"", "–"}} for row in found]
+        rows = [dict(zip(names, line, strict=True)) for line in lines]
+        rows = [{name: cell.replace(",", "") for name, cell in row.items()} for row in rows]
+    return [{name: value for name, value in row.items() if value not in {"", "–"}} for row in rows]
 
 
 def json_lines(text: str) -> list[Any]:

@@ -114,7 +114,7 @@ def test_no_token_is_ever_said(
     tokens = {token[name] for token in (before, after) for name in ("access_token", "refresh_token")}
     secrets = {sandbox.refresh_token} | tokens
     assert len(secrets) == 5
-    said = "".join([caplog.text, *(each.out + each.err for each in commands)])
+    said = "".join([caplog.text, *(ended.out + ended.err for ended in commands)])
     assert "no other process renews the token" in said
     assert not [secret for secret in secrets if secret in said]
 

@@ -175,8 +175,8 @@ def test_a_merge_keeps_every_byte_but_of_what_it_brings_up_to_date(
     indent = "  " if "\n  -\n" in before else ""
     line_end = "\r\n" if "\r\n" in before else "\n"
     after += "".join(f"{indent}{line}{line_end}" for line in entry(other).splitlines())
-    known = {"ID": shop.id, "DAY": shop.last_run, "ROWS": str(shop.rows), "COST": f"{shop.cost:g}"}
-    for name, value in known.items():
+    values = {"ID": shop.id, "DAY": shop.last_run, "ROWS": str(shop.rows), "COST": f"{shop.cost:g}"}
+    for name, value in values.items():
         before, after = before.replace(name, str(value)), after.replace(name, str(value))
     file.write_bytes(before.encode())
 
@@ -256,7 +256,7 @@ def test_names_that_the_file_cannot_have_are_made_acceptable_and_said(
 def test_tasks_with_one_name_get_a_part_of_their_ids(
     sandbox: Sandbox, add: Add, file: Path, merge: Merge
 ) -> None:
-    first, second = sorted((add("Shop"), add("shop")), key=lambda each: truth(sandbox, each).name + each)
+    first, second = sorted((add("Shop"), add("shop")), key=lambda id_: truth(sandbox, id_).name + id_)
     file.write_text("- id: elsewhere\n  name: SHOP\n")
     merge()
     names = {task.id: task.name for task in read_collection_tasks(file).tasks}

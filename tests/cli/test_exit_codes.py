@@ -27,12 +27,12 @@ def paths(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[
     """Yield how a command and those in it are called."""
     yield path
     if isinstance(command, click.Group):
-        for name, each in command.commands.items():
-            yield from paths(each, (*path, name))
+        for name, subcommand in command.commands.items():
+            yield from paths(subcommand, (*path, name))
 
 
 @pytest.mark.parametrize(
-    "command", [each for each in paths(webcollect) if each != ("sandbox",)], ids=" ".join
+    "command", [path for path in paths(webcollect) if path != ("sandbox",)], ids=" ".join
 )
 def test_every_command_explains_itself_in_80_columns(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
@@ -249,7 +249,7 @@ def test_a_service_that_cannot_be_reached_is_named_within_seconds(
         monkeypatch.setenv(f"WEBCOLLECT_{name}", value)
     if command[0] == "token" and not credentials:
         monkeypatch.setenv("WEBCOLLECT_REFRESH_TOKEN", "r")
-    ended = run(*(address if each == "ADDRESS" else each for each in command))
+    ended = run(*(address if word == "ADDRESS" else word for word in command))
     # the service may be there later
     assert (ended.code, ended.out) == (4, "")
     assert ended.err.startswith("Error: ")
@@ -273,7 +273,7 @@ def test_a_long_command_goes_on_and_says_by_one_counter_what_it_waits_for(
     monkeypatch.setenv("WEBCOLLECT_USERNAME", "demo")
     monkeypatch.setenv("WEBCOLLECT_PASSWORD", "sandbox-password")
     folder = str(tmp_path / "landed")
-    run(*(folder if each == "FOLDER" else each for each in command), "--url", address).refused(
+    run(*(folder if word == "FOLDER" else word for word in command), "--url", address).refused(
         4, f"no connection to {address} (--url): "
     )
     [message] = caplog.messages

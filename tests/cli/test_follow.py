@@ -44,8 +44,8 @@ def test_runs_are_followed_to_their_end_with_one_status_query_for_all(
     ids = [sandbox.control.add_task(rows=120, state="Extracting")["task_id"] for _ in range(3)]
     ended = run("follow", *ids, "--every", 7, "-o", output)
     assert ended.code == 0
-    found = {row["task"]: row["status"] for row in shown(ended, output)}
-    assert found == dict.fromkeys(ids, "Finished")
+    statuses = {row["task"]: row["status"] for row in shown(ended, output)}
+    assert statuses == dict.fromkeys(ids, "Finished")
     assert advancing == [7.0] * len(advancing)
     assert queried(sandbox, STATUSES) == len(advancing) + 1
     assert f"{ids[0]} Extracting, 0/4 sub-tasks" in ended.err
@@ -107,7 +107,7 @@ def test_a_service_that_cannot_be_reached_is_said_within_seconds_and_does_not_en
 
 
 @pytest.mark.parametrize(
-    ("known", "waiting"),
+    ("is_known", "waiting"),
     [
         (False, "The service does not show task {} yet; waiting 60 s for that."),
         (True, "Task {} has never run yet; waiting 60 s for that."),
@@ -118,10 +118,10 @@ def test_a_task_that_is_not_known_or_not_started_is_said_and_ends_it_after_a_min
     sandbox: Sandbox,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    known: bool,
+    is_known: bool,
     waiting: str,
 ) -> None:
-    task = sandbox.control.add_task()["task_id"] if known else "00000000-0000-4000-8000-000000000000"
+    task = sandbox.control.add_task()["task_id"] if is_known else "00000000-0000-4000-8000-000000000000"
     now = time.time()
     pauses: list[float] = []
     said_at_once = []
@@ -136,7 +136,7 @@ def test_a_task_that_is_not_known_or_not_started_is_said_and_ends_it_after_a_min
 
     ended = run("follow", task, "--every", 5)
 
-    assert (ended.code, ended.out == "") == (1, not known)
+    assert (ended.code, ended.out == "") == (1, not is_known)
     assert 60 <= sum(pauses) <= 70
     assert waiting.format(task) in said_at_once[0].splitlines()
     assert ended.err.splitlines()[-1] == f"Task {task}: no run within 60 s; is its id right?"

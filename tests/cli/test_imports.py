@@ -24,11 +24,11 @@ pathlib.Path(sys.argv[1]).write_text(json.dumps([codes, sorted(sys.modules)]))
 
 def imported_by(tmp_path: Path, *commands: list[str]) -> set[str]:
     """Return the packages that commands import, all of them successful."""
-    found = tmp_path / "imported"
-    command = [sys.executable, "-c", SCRIPT, str(found), json.dumps(commands)]
+    output = tmp_path / "imported"
+    command = [sys.executable, "-c", SCRIPT, str(output), json.dumps(commands)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    codes, modules = json.loads(found.read_text())
+    codes, modules = json.loads(output.read_text())
     assert codes == [0] * len(commands), ended.stderr
     return {name.partition(".")[0] for name in modules}
 

@@ -105,8 +105,8 @@ def test_a_read_that_is_interrupted_while_nobody_takes_its_rows_says_where_to_go
 
     def is_full() -> bool:
         """Return whether the pipe has had no room for a while: rows come much faster."""
-        found = fcntl.ioctl(reading.stdout, termios.FIONREAD, b"\0" * 4)
-        waiting.append(struct.unpack("i", found)[0])
+        size = fcntl.ioctl(reading.stdout, termios.FIONREAD, b"\0" * 4)
+        waiting.append(struct.unpack("i", size)[0])
         return waiting[-1] > 0 and len(set(waiting[-100:])) == 1
 
     until(is_full)

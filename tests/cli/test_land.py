@@ -27,8 +27,8 @@ def task(sandbox: Sandbox) -> str:
 
 def manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest."""
-    found: dict[str, Any] = json.loads((folder / "_manifest.json").read_text())
-    return found
+    content: dict[str, Any] = json.loads((folder / "_manifest.json").read_text())
+    return content
 
 
 def parts(folder: Path) -> list[str]:
@@ -38,17 +38,17 @@ def parts(folder: Path) -> list[str]:
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of the JSON lines that the manifest lists, read without the provider."""
-    found = [row for name in parts(folder) for row in json_lines((folder / name).read_text())]
-    assert len(found) == manifest(folder)["rows"]
-    return found
+    landed = [row for name in parts(folder) for row in json_lines((folder / name).read_text())]
+    assert len(landed) == manifest(folder)["rows"]
+    return landed
 
 
 def test_all_rows_land_and_the_summary_says_what_the_manifest_says(
     show: Show, sandbox: Sandbox, task: str, folder: Path
 ) -> None:
-    found = show("land", task, folder, "--page-size", 100, "--max-part-bytes", 1)
+    summary = show("land", task, folder, "--page-size", 100, "--max-part-bytes", 1)
     assert rows(folder) == sandbox.control.true_rows(task)
-    assert found == [
+    assert summary == [
         {
             "folder": str(folder),
             "new_rows": "400",
@@ -164,7 +164,7 @@ class TestInterrupted:
     def finished(self, folder: Path) -> list[str]:
         """Return the names of the parts that a landing has finished so far."""
         staged = [json.loads(file.read_text()) for file in folder.glob("_staged/*.json")]
-        return [part["name"] for each in staged for part in each["parts"]]
+        return [part["name"] for record in staged for part in record["parts"]]
 
     @pytest.mark.parametrize("terminal", [False, True])
     def test_the_same_command_goes_on_at_once_after_the_last_finished_part(

@@ -72,16 +72,16 @@ class TestTaken:
         self, run: Run, task: str, command: str
     ) -> None:
         by_id, by_name = (
-            run("task", *(each if word == "TASK" else word for word in command.split()), "-o", "json")
-            for each in (task, NAME)
+            run("task", *(name if word == "TASK" else word for word in command.split()), "-o", "json")
+            for name in (task, NAME)
         )
         assert by_id.code == 0
         assert task in by_id.out
         assert by_name == by_id
 
     def test_an_option_takes_it_too(self, run: Run, task: str) -> None:
-        found = run("analytics", "--task", NAME, "-o", "json").json
-        assert [(row["task"], row["name"]) for row in found] == [(task, NAME)]
+        rows = run("analytics", "--task", NAME, "-o", "json").json
+        assert [(row["task"], row["name"]) for row in rows] == [(task, NAME)]
 
     def test_a_task_that_is_given_twice_is_one(
         self, run: Run, monkeypatch: pytest.MonkeyPatch, task: str, other: str
@@ -218,13 +218,13 @@ class TestShown:
     def test_a_table_that_is_too_narrow_keeps_the_names_and_leaves_out_the_ids(
         self, sandbox: Sandbox, task: str, other: str
     ) -> None:
-        code, shown = on_terminal("status", task, "news", columns=60)
-        head, first, second, left_out = shown.splitlines()
+        code, printed = on_terminal("status", task, "news", columns=60)
+        head, first, second, left_out = printed.splitlines()
         assert code == 0
         assert "collected" in head
         assert first.startswith(f"{NAME}  ")
         assert second.startswith("News  ")
-        assert task not in shown
+        assert task not in printed
         assert left_out.startswith("Left out in 60 columns: task, ")
         wide = on_terminal("status", task, "news", columns=100)[1]
         assert task in wide
@@ -232,9 +232,9 @@ class TestShown:
 
     def test_it_keeps_the_ids_where_the_file_does_not_name_all(self, sandbox: Sandbox, task: str) -> None:
         unnamed = sandbox.control.add_task(lots=[5])["task_id"]
-        shown = on_terminal("status", task, unnamed, columns=60)[1]
-        assert task in shown
-        assert unnamed in shown
+        printed = on_terminal("status", task, unnamed, columns=60)[1]
+        assert task in printed
+        assert unnamed in printed
 
     def test_a_question_has_name_and_id(self, run: Run, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
         asked: list[str] = []

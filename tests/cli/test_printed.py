@@ -84,9 +84,9 @@ class TestRows:
             (["landing", "sql", folder, "from landing"], 120),
             (["subtasks", task], 22),
         ):
-            _, *shown, last = on_terminal(*command)[1].splitlines()
+            _, *printed, last = on_terminal(*command)[1].splitlines()
             assert last == f"{count - 20:,} more rows; --output json has all"
-            assert len([line for line in shown if not line.startswith("Left out")]) == 20
+            assert len([line for line in printed if not line.startswith("Left out")]) == 20
             assert len(run(*command).out.splitlines()) == 1 + count
             assert len(run(*command, "-o", "json").json) == count
 
@@ -101,25 +101,25 @@ class TestRows:
             ["task", "delete", "--yes", *ids],
             ["landing", "clean", folder, "--older-than", "0s", "--yes"],
         ):
-            _, shown = on_terminal(*command)
-            assert len(re.findall(r"^[\w.-]{25,36} *", shown, re.MULTILINE)) == 21, shown
+            _, printed = on_terminal(*command)
+            assert len(re.findall(r"^[\w.-]{25,36} *", printed, re.MULTILINE)) == 21, printed
 
 
 def texts(module: Path) -> Iterator[str]:
     """Yield the texts of a module that are no docstrings."""
     tree = ast.parse(module.read_text())
-    docstrings = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
-    for each in ast.walk(tree):
-        if isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in docstrings:
-            yield each.value
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
 
 
 @pytest.mark.parametrize("package", ["cli", "landing", "service", "waiting"])
 def test_what_only_airflow_has_is_named_as_such_where_a_command_may_say_it(package: str) -> None:
     modules = (Path(airflow_provider_webcollect.__file__).parent / package).rglob("*.py")
     means = re.compile(r"clear the task|let the task|XCom|max_active_runs|{{ |object_storage_conn_id", re.I)
-    found = [f"{each.name}: {text}" for each in modules for text in texts(each) if means.search(text)]
-    assert [each for each in found if "in a DAG, " not in each] == []
+    messages = [f"{file.name}: {text}" for file in modules for text in texts(file) if means.search(text)]
+    assert [message for message in messages if "in a DAG, " not in message] == []
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_an_argument_controls_no_terminal(
     run: Run, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        said = "".join(run(*(each.replace("CLEAR", "\x1b[2J\x9bJ") for each in arguments))[1:])
+        said = "".join(run(*(argument.replace("CLEAR", "\x1b[2J\x9bJ") for argument in arguments))[1:])
     except SystemExit:
         said = capsys.readouterr().err
     assert said

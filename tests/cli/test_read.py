@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.
 
 def cursor(said: str) -> str:
     """Return the cursor that a read has said at its end."""
-    [found] = re.findall(r"--offset (\d+)", said)
-    return str(found)
+    [offset] = re.findall(r"--offset (\d+)", said)
+    return str(offset)
 
 
 def test_all_rows_come_as_json_lines_and_nothing_else_and_none_is_marked_as_exported(
@@ -30,7 +30,7 @@ def test_all_rows_come_as_json_lines_and_nothing_else_and_none_is_marked_as_expo
     assert ended.code == 0
     assert ended.lines == sandbox.control.true_rows(task)
     assert "1,800 rows" in ended.err
-    assert not any(each["exported"] for each in sandbox.control.task(task)["runs"])
+    assert not any(batch["exported"] for batch in sandbox.control.task(task)["runs"])
     assert {request["method"] for request in sandbox.control.requests()} == {"GET"}
 
 
@@ -73,7 +73,7 @@ def test_a_task_without_rows_gives_none(run: Run, sandbox: Sandbox) -> None:
 
 def test_no_more_rows_are_requested_than_wanted(run: Run, sandbox: Sandbox, task: str) -> None:
     run("read", task, "-n", 1200)
-    assert [int(each["query"]["size"]) for each in sandbox.control.requests("/data/all")] == [1000, 200]
+    assert [int(request["query"]["size"]) for request in sandbox.control.requests("/data/all")] == [1000, 200]
 
 
 @pytest.mark.parametrize("options", [[], ["-n", 10]])

@@ -57,17 +57,17 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def step(sandbox: Sandbox, task: str, kind: str) -> dict[str, Any]:
     """Return the step of this type."""
     steps: list[dict[str, Any]] = sandbox.control.task(task)["actions"]
-    return next(each for each in steps if each["action_type"] == kind)
+    return next(action for action in steps if action["action_type"] == kind)
 
 
 def ids(sandbox: Sandbox) -> set[str]:
     """Return the ids of all tasks."""
-    return {each["task_id"] for each in sandbox.control.tasks()}
+    return {task["task_id"] for task in sandbox.control.tasks()}
 
 
 def sent(sandbox: Sandbox) -> list[str]:
     """Return the paths of the requests that can change something."""
-    return [each["endpoint"] for each in sandbox.control.requests() if each["method"] == "POST"]
+    return [request["endpoint"] for request in sandbox.control.requests() if request["method"] == "POST"]
 
 
 @pytest.fixture
@@ -315,14 +315,14 @@ class TestSteps:
 
 class TestStart:
     def test_what_was_started_is_shown(self, run: Run, sandbox: Sandbox, idle: str, output: str) -> None:
-        ids = [each["subtask_id"] for each in sandbox.control.task(idle)["subtasks"]]
+        ids = [subtask["subtask_id"] for subtask in sandbox.control.task(idle)["subtasks"]]
         ended = run("task", "start", idle, "-o", output)
         assert (ended.code, ended.err) == (0, "Started: 3; 0 ran already\n")
-        assert shown(ended, output) == [{"task": idle, "sub_task": each} for each in ids]
+        assert shown(ended, output) == [{"task": idle, "sub_task": id_} for id_ in ids]
         assert len(sandbox.control.task(idle)["runs"]) == 1
 
     def test_what_runs_is_not_started_again(self, run: Run, sandbox: Sandbox, idle: str) -> None:
-        first, second, _ = [each["subtask_id"] for each in sandbox.control.task(idle)["subtasks"]]
+        first, second, _ = [subtask["subtask_id"] for subtask in sandbox.control.task(idle)["subtasks"]]
         assert run("task", "start", idle, "--subtask", first).code == 0
         sandbox.control.clear_requests()
         again = run("task", "start", idle, "--subtask", first, "--subtask", second, "-o", "json")
@@ -358,10 +358,10 @@ def test_subtasks_are_shown_with_their_states(
     ids = [str(sandbox.control.add_task(subtasks=count)["task_id"]) for count in (2, 21)]
     assert run("task", "start", ids[0]).code == 0
     truth = [
-        {"task": task, "sub_task": each["subTaskId"], "status": each["status"]}
+        {"task": task, "sub_task": subtask["subTaskId"], "status": subtask["status"]}
         for task in ids
         for page in (1, 2)
-        for each in Client(sandbox).subtasks(task, page)
+        for subtask in Client(sandbox).subtasks(task, page)
     ]
     pipe(f"{ids[0]}\r\n\n  {ids[1]}\n")
     assert show("subtasks", "-") == truth
@@ -433,7 +433,7 @@ def test_a_dry_run_has_the_path_and_the_body_of_the_request(
     assert urls["body"] == {"taskId": fill("IDLE"), "file": "urls.txt, 2 URLs"}
 
 
-@pytest.mark.parametrize(("command", "question"), [(each, said) for each, (_, said) in FOR_EVER.items()])
+@pytest.mark.parametrize(("command", "question"), [(words, said) for words, (_, said) in FOR_EVER.items()])
 def test_what_cannot_be_undone_needs_a_terminal_or_the_option_yes(
     run: Run,
     sandbox: Sandbox,

@@ -54,7 +54,7 @@ def test_rows_land_in_a_table_and_the_commands_find_them_there(
     assert run("landing", "cat", table).lines == rows
     assert shown(run("landing", "sql", table, COUNT, "-o", output), output) == [{"n": "300"}]
     columns = shown(run("landing", "profile", table, "-o", output), output)
-    assert {each["column"]: each["rows"] for each in columns} == dict.fromkeys(rows[0], "300")
+    assert {column["column"]: column["rows"] for column in columns} == dict.fromkeys(rows[0], "300")
     assert DeltaTable(table).to_pyarrow_table().num_rows == 300
 
 
@@ -115,9 +115,9 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     connection = {"conn_type": "iceberg", "extra": extra}
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow"))
-    found = load_catalog("lake", **extra)
-    found.create_namespace("shop")
-    return found
+    catalog = load_catalog("lake", **extra)
+    catalog.create_namespace("shop")
+    return catalog
 
 
 def test_a_table_of_iceberg_is_landed_in_read_and_verified_by_its_name(

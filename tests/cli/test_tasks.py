@@ -33,14 +33,14 @@ def test_status_shows_what_the_service_says_of_each_task(show: Show, sandbox: Sa
     new = sandbox.control.add_task(subtasks=1)["task_id"]
     client = Client(sandbox)
 
-    found = show("status", new, ran, running)
+    rows = show("status", new, ran, running)
 
-    assert [(row["task"], row["status"], row["sub_tasks"], row["runs"]) for row in found] == [
+    assert [(row["task"], row["status"], row["sub_tasks"], row["runs"]) for row in rows] == [
         (new, "Unexecuted", "1", "0"),
         (ran, "Finished", "3", "2"),
         (running, "Extracting", "2", "1"),
     ]
-    for row in found:
+    for row in rows:
         truth = client.status(row["task"])
         assert "name" not in row
         assert row["collected"] == str(truth["currentTotalExtractCount"])
@@ -61,13 +61,13 @@ def test_status_without_ids_shows_the_tasks_of_the_account_that_ran_with_their_n
 def test_a_task_that_the_service_does_not_know_is_shown_with_its_id_alone_and_the_code_is_1(
     run: Run, sandbox: Sandbox
 ) -> None:
-    known = sandbox.control.add_task(lots=[30])["task_id"]
-    ended = run("status", "unknown", known, "-o", "json")
+    task_id = sandbox.control.add_task(lots=[30])["task_id"]
+    ended = run("status", "unknown", task_id, "-o", "json")
     assert ended.code == 1
     assert ended.err.startswith("The service does not know unknown.\n")
     unknown, other = ended.json
     assert {name: value for name, value in unknown.items() if value is not None} == {"task": "unknown"}
-    assert (other["task"], other["status"]) == (known, "Finished")
+    assert (other["task"], other["status"]) == (task_id, "Finished")
 
 
 @pytest.mark.parametrize("command", ["status", "task actions"])
@@ -83,8 +83,8 @@ def test_more_tasks_than_a_query_may_name_are_asked_for_in_several(
 ) -> None:
     ids = [sandbox.control.add_task(lots=[number + 1])["task_id"] for number in range(5)]
     monkeypatch.setenv("WEBCOLLECT_STATUS_BATCH_SIZE", "2")
-    found = run("status", *ids, "-o", "json").json
-    assert [(row["task"], row["status"]) for row in found] == [(task_id, "Finished") for task_id in ids]
+    rows = run("status", *ids, "-o", "json").json
+    assert [(row["task"], row["status"]) for row in rows] == [(task_id, "Finished") for task_id in ids]
     assert len(sandbox.control.requests("/cloudextraction/statuses/v2")) == 3
 
 
@@ -142,18 +142,18 @@ def sums(rows: list[dict[str, Any]]) -> dict[str, str]:
 def test_analytics_shows_a_row_for_each_task(show: Show, sandbox: Sandbox, output: str) -> None:
     for name in ("Prices", "Offers", "Reviews"):
         sandbox.control.add_task(lots=[30], name=name)
-    found = show("analytics")
+    printed = show("analytics")
     by_task = defaultdict(list)
     for row in analytics(sandbox):
         by_task[row["taskId"]].append(row)
     truth = [sums(rows) for rows in by_task.values()]
     assert len(truth) == 4
-    for row in (*found, *truth):
+    for row in (*printed, *truth):
         row["cost"] = as_text(float(row["cost"]))
     if output == "table":
         for row in truth:
             row["succeeded"] = f"{float(row['succeeded']) * 100:.4g} %"
-    assert found == truth
+    assert printed == truth
 
 
 @pytest.mark.parametrize("unit", ["day", "week", "month"])
@@ -162,8 +162,8 @@ def test_analytics_by_day_week_or_month_has_a_row_for_each(run: Run, sandbox: Sa
         {unit: row["dayKey"]} | sums([row]) for row in analytics(sandbox, timeGranularity=unit.capitalize())
     ]
     for output in ("table", "json", "csv"):
-        found = shown(run("analytics", "--by", unit, "-o", output), output)
-        assert [(row[unit], row["task"], row["collected"], row["runs"]) for row in found] == [
+        rows = shown(run("analytics", "--by", unit, "-o", output), output)
+        assert [(row[unit], row["task"], row["collected"], row["runs"]) for row in rows] == [
             (row[unit], row["task"], row["collected"], row["runs"]) for row in truth
         ]
 
@@ -173,16 +173,16 @@ def test_analytics_of_chosen_days_and_tasks(run: Run, sandbox: Sandbox) -> None:
     start, end = str(today - datetime.timedelta(days=12)), str(today - datetime.timedelta(days=3))
     sandbox.control.add_task(lots=[30])
     chosen = [sandbox.control.add_task(lots=[30])["task_id"], demo.FINISHED_TASK_ID]
-    found = run(
+    rows = run(
         *("analytics", "--from", start, "--to", end, "--by", "day", "-o", "json"),
         *("--task", chosen[0], "--task", chosen[1]),
     ).json
     truth = analytics(sandbox, start=start, end=end, taskIds=chosen)
-    assert [(row["day"], row["task"], row["collected"]) for row in found] == [
+    assert [(row["day"], row["task"], row["collected"]) for row in rows] == [
         (row["dayKey"], row["taskId"], row["dataVolumeMetrics"]["totalCollected"]) for row in truth
     ]
-    assert {row["task"] for row in found} == set(chosen)
-    assert start <= min(row["day"] for row in found) <= max(row["day"] for row in found) <= end
+    assert {row["task"] for row in rows} == set(chosen)
+    assert start <= min(row["day"] for row in rows) <= max(row["day"] for row in rows) <= end
 
 
 @pytest.mark.webcollect_sandbox(null_metrics=True)
@@ -199,7 +199,7 @@ def test_numbers_that_the_service_does_not_give_are_left_open(run: Run) -> None:
 
 
 def test_what_is_unknown_of_some_tasks_is_a_dash_in_a_table(run: Run, sandbox: Sandbox) -> None:
-    known = sandbox.control.add_task(lots=[30])["task_id"]
-    _, unknown, other = run("status", "unknown", known).out.splitlines()
+    task_id = sandbox.control.add_task(lots=[30])["task_id"]
+    _, unknown, other = run("status", "unknown", task_id).out.splitlines()
     assert set(unknown.split()) == {"unknown", "–"}
     assert "–" not in other
