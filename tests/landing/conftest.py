@@ -57,8 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             for kind in ONE_OF & callspec.params.keys():
                 own_id = rf"(?<=[\[-]){callspec.params[kind]}(?=[\]-])"
                 kinds[re.sub(own_id, "", item.nodeid, count=1)].append(item)
-    for case, each in kinds.items():
-        leave_to_the_night(case, each, 1)
+    for case, variants in kinds.items():
+        leave_to_the_night(case, variants, 1)
 
 
 @pytest.fixture
@@ -83,11 +83,11 @@ def crashing_at(number: int) -> Callable[[Iterator[DataPage]], Iterator[DataPage
 
     def crashing(pages: Iterator[DataPage]) -> Iterator[DataPage]:
         nonlocal left
-        for each in pages:
+        for page in pages:
             left -= 1
             if left == 0:
                 raise Crash
-            yield each
+            yield page
 
     return crashing
 
@@ -226,18 +226,18 @@ class Folder:
             manifest = self.manifest()
         except FileNotFoundError:
             return []
-        found: list[dict[str, Any]] = []
+        landed: list[dict[str, Any]] = []
         for part in manifest["parts"]:
             rows = self.rows_of(part)
             if manifest["format"] != "jsonl":
                 columns = manifest["columns"][: part["columns"]]
                 assert all([*row] == columns for row in rows)
                 rows = [dict.fromkeys(manifest["columns"]) | row for row in rows]
-            found += rows
-        apart = sum(each["rows"] for each in manifest["set_apart"] if not each.get("is_earlier"))
-        assert manifest["rows"] == manifest["earlier_rows"] + manifest["total"] - apart == len(found)
+            landed += rows
+        apart = sum(entry["rows"] for entry in manifest["set_apart"] if not entry.get("is_earlier"))
+        assert manifest["rows"] == manifest["earlier_rows"] + manifest["total"] - apart == len(landed)
         assert manifest["bytes"] == sum(part["bytes"] for part in manifest["parts"])
-        return found
+        return landed
 
     def rows_of(self, part: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the rows of a part, once what is said of it is checked."""
@@ -269,11 +269,11 @@ class Folder:
         for commit in commits:
             parts.pop(commit.get("about"), None)
             if commit.get("replaces"):
-                kept = [each for each in commit.get("set_apart", ()) if each["kind"] == "quarantined"]
-                parts = {each["commit"]: commits[each["commit"] - 1]["parts"] for each in kept}
+                kept = [entry for entry in commit.get("set_apart", ()) if entry["kind"] == "quarantined"]
+                parts = {entry["commit"]: commits[entry["commit"] - 1]["parts"] for entry in kept}
             if commit["kind"] == "quarantined":
                 parts[commit["number"]] = commit["parts"]
-        return [part for each in parts.values() for part in each]
+        return [part for of_commit in parts.values() for part in of_commit]
 
     def rows_apart(self) -> list[dict[str, Any]]:
         """Return the rows that are quarantined."""

@@ -79,7 +79,7 @@ class Bill:
     @property
     def requests(self) -> list[str]:
         """Methods and names of files, in order."""
-        return [f"{each.method} {each.path.rpartition('/')[2]}" for each in self.relay.requests]
+        return [f"{request.method} {request.path.rpartition('/')[2]}" for request in self.relay.requests]
 
     @property
     def parts(self) -> list[str]:
@@ -89,8 +89,8 @@ class Bill:
     @property
     def bytes(self) -> int:
         """Those that were uploaded besides the part and the manifest."""
-        others = [each for each in self.relay.requests if "/part-" not in each.path]
-        return sum(each.bytes for each in others if not each.path.endswith(MANIFEST))
+        others = [request for request in self.relay.requests if "/part-" not in request.path]
+        return sum(request.bytes for request in others if not request.path.endswith(MANIFEST))
 
 
 class Runs:

@@ -110,7 +110,7 @@ def widening(count: int = 6) -> list[DataPage]:
 
 def rows_of(pages: list[DataPage]) -> list[dict[str, Any]]:
     """Return the rows of pages, in order."""
-    return [row for each in pages for row in each.records()]
+    return [row for page in pages for row in page.records()]
 
 
 def serving(rows: list[dict[str, Any]], size: int = 100) -> Callable[[int], DataPage]:

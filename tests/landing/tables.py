@@ -217,9 +217,9 @@ class IcebergTable(Table):
         return rows
 
     def append(self, rows: Rows) -> None:
-        found = pa.Table.from_pylist(rows)
-        self.widen(found.schema)
-        self.table().append(found)
+        data = pa.Table.from_pylist(rows)
+        self.widen(data.schema)
+        self.table().append(data)
 
     def widen(self, schema: pa.Schema) -> None:
         """Let others add columns."""
@@ -296,7 +296,7 @@ def _of_library(fs: Any, root: str) -> tuple[str, dict[str, str]]:
         access = {"aws_access_key_id": fs.key, "aws_secret_access_key": fs.secret, "aws_region": "us-east-1"}
         return f"s3://{root}", {**access, "aws_endpoint_url": fs.endpoint_url, "aws_allow_http": "true"}
     if "abfs" in fs.protocol:
-        parts = dict(each.split("=", 1) for each in fs.connection_string.split(";") if each)
+        parts = dict(setting.split("=", 1) for setting in fs.connection_string.split(";") if setting)
         access = {
             "azure_storage_account_name": parts["AccountName"],
             "azure_storage_account_key": parts["AccountKey"],

@@ -118,7 +118,7 @@ class CheckedHistory(History):
     def check_mark_is_due(self) -> None:
         """Nothing is marked while rows of the source are quarantined."""
         apart = self.folder.manifest()["set_apart"]
-        assert all(each.get("is_earlier") for each in apart if each["kind"] == "quarantined")
+        assert all(entry.get("is_earlier") for entry in apart if entry["kind"] == "quarantined")
 
     def check_mark(self, written: dict[int, int]) -> None:
         if not self.discarded():
@@ -134,8 +134,8 @@ class CheckedHistory(History):
     def discarded(self) -> list[int]:
         """Return the numbers of the rows of the source that are discarded."""
         apart = self.folder.manifest()["set_apart"]
-        gone = [each for each in apart if each["kind"] == "discarded" and not each.get("is_earlier")]
-        return [number for each in gone for number in range(each["start_offset"], each["next_offset"])]
+        gone = [entry for entry in apart if entry["kind"] == "discarded" and not entry.get("is_earlier")]
+        return [number for entry in gone for number in range(entry["start_offset"], entry["next_offset"])]
 
     def quarantined(self) -> list[tuple[int, int]]:
         """Return the rows that are quarantined."""

@@ -192,8 +192,8 @@ class TestOutcomes:
 
         def landed(rows: list[msgspec.Raw]) -> dict[str, str]:
             fetch = listed([DataPage(offset=len(rows), total=len(rows), rest_total=0, rows=rows)])
-            found = runs.outcomes([], checks, fetch=fetch, mode="full", if_exists="overwrite")
-            return {f"{name} {outcome.state}": outcome.found for name, outcome in found.items()}
+            outcomes = runs.outcomes([], checks, fetch=fetch, mode="full", if_exists="overwrite")
+            return {f"{name} {outcome.state}": outcome.found for name, outcome in outcomes.items()}
 
         assert landed([good, nested])["columns.url.filled passed"] == (
             "filled in 100 % of 1 rows, without 1 that cannot be decoded"
@@ -303,7 +303,7 @@ class TestFailures:
         with pytest.raises(Crash):
             runs.land([], checks, read=crashing_at(2), **options)
         resumed = runs.again(checks, on_failed_checks="warn", **options).checks
-        assert {each.check: (each.found, each.examples[0].offset) for each in resumed} == {
+        assert {outcome.check: (outcome.found, outcome.examples[0].offset) for outcome in resumed} == {
             check: (outcome.found, outcome.examples[0].offset) for check, outcome in fresh.items()
         }
 

@@ -82,8 +82,8 @@ def cleaned(folder: Folder, older_than: Any = DAY, in_days: float = 2, **options
     """Clean in some days and return the names of what was removed."""
     then = datetime.datetime.now(datetime.UTC) + in_days * DAY
     with time_machine.travel(then):
-        found = clean(folder.location, older_than=older_than, **options)
-    return {file.name for file in found}
+        removed = clean(folder.location, older_than=older_than, **options)
+    return {file.name for file in removed}
 
 
 def test_what_no_landing_needs_is_removed_and_nothing_else(landing: Landed, folder: Folder) -> None:
@@ -114,10 +114,10 @@ def test_a_dry_run_only_says_what_would_go(landing: Landed, folder: Folder) -> N
     before = folder.names()
     then = datetime.datetime.now(datetime.UTC) + 2 * DAY
     with time_machine.travel(then):
-        found = clean(folder.location, older_than=DAY, dry_run=True)
+        removed = clean(folder.location, older_than=DAY, dry_run=True)
     assert folder.names() == before
-    assert [file.name for file in found] == sorted(LEFTOVERS)
-    assert all(file.bytes == 1 and then - file.modified > DAY for file in found)
+    assert [file.name for file in removed] == sorted(LEFTOVERS)
+    assert all(file.bytes == 1 and then - file.modified > DAY for file in removed)
 
 
 @pytest.mark.parametrize("older_than", [DAY, DAY.total_seconds(), 1e300, datetime.timedelta.max])

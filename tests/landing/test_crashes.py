@@ -76,11 +76,11 @@ class Victim:
 
     def check(self, *, whole: bool = False) -> None:
         """What a reader sees is all or nothing; if it is all, no more and no less."""
-        expected, found = self.sandbox.control.true_rows(self.task), self.folder.rows()
+        expected, rows = self.sandbox.control.true_rows(self.task), self.folder.rows()
         if self.is_table:
-            assert same(found, [as_texts(row) for row in expected]) or (found == [] and not whole)
+            assert same(rows, [as_texts(row) for row in expected]) or (rows == [] and not whole)
         else:
-            assert found == expected or (found == [] and not whole)
+            assert rows == expected or (rows == [] and not whole)
         if whole:
             assert self.folder.manifest()["exported_at"]
             assert self.sandbox.control.task(self.task)["exported"]

@@ -82,7 +82,7 @@ class TestNamesInAnotherLetterCase:
     @pytest.mark.parametrize(
         ("options", "argument"),
         [
-            *(({"file_format": each, "columns": ["price", "URL"]}, "columns") for each in FILE_FORMATS),
+            *(({"file_format": name, "columns": ["price", "URL"]}, "columns") for name in FILE_FORMATS),
             ({"file_format": "parquet", "column_types": {"URL": "int64"}}, "column_types"),
         ],
     )

@@ -38,8 +38,8 @@ def test_rows_that_change_while_they_are_read_are_not_committed(
     other = [{"n": f"other {number}"} for number in range(300)]
 
     def changing(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-        for number, each in enumerate(pages):
-            yield each
+        for number, page in enumerate(pages):
+            yield page
             if number == (1 if why == "wait" else 0):
                 rows[:] = other if change == "reset" else [{"n": "new"}, *rows[:-1]]
 
@@ -118,10 +118,10 @@ class TestLanding:
 
     def test_rows_that_are_added_while_reading_are_landed_too(self, task: Task, folder: Folder) -> None:
         def growing(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for number, each in enumerate(pages):
+            for number, page in enumerate(pages):
                 if number == 2:
                     task.grow(130)
-                yield each
+                yield page
 
         assert task.land(read=growing).rows == 1130
         assert folder.rows() == task.rows()
@@ -132,11 +132,11 @@ class TestLanding:
         task = sandbox.control.add_task(rows=30, state="Finished")["task_id"]
 
         def told_early(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for each in pages:
-                if each.total == 30:
+            for page in pages:
+                if page.total == 30:
                     sandbox.control.grow(task, 20)
-                    each = msgspec.structs.replace(each, total=50)
-                yield each
+                    page = msgspec.structs.replace(page, total=50)
+                yield page
 
         assert landing(task, read=told_early).rows == 50
         assert folder.rows() == sandbox.control.true_rows(task)

@@ -80,15 +80,15 @@ class TestGrowth:
     @pytest.mark.parametrize("file_format", ["csv", "parquet"])
     def test_new_columns_change_no_old_part(self, landing: Landed, folder: Folder, file_format: str) -> None:
         pages = widening()
-        seen = [msgspec.structs.replace(each, total=6, rest_total=6 - each.offset) for each in pages[:3]]
+        seen = [msgspec.structs.replace(page, total=6, rest_total=6 - page.offset) for page in pages[:3]]
         options: dict[str, Any] = {"file_format": make_format(file_format), "mode": "incremental"}
         first = landing("t", fetch=listed(seen), **options)
         old = folder.rows()
 
         def observed(given: Iterator[DataPage]) -> Iterator[DataPage]:
-            for each in given:
+            for page in given:
                 assert folder.rows() == old
-                yield each
+                yield page
 
         second = landing("t", fetch=listed(pages), read=observed, run=OTHER_RUN, **options)
         assert folder.rows() == [{**dict.fromkeys(second.columns or ()), **row} for row in rows_of(pages)]
@@ -150,12 +150,12 @@ class TestReset:
     @pytest.mark.parametrize("size", [100, 1000, 30])
     def test_the_same_rows_laid_out_in_another_way_are_the_same(self, task: Task, size: int) -> None:
         def laid_out_anew(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for each in pages:
+            for page in pages:
                 rows = [
                     json.dumps(dict(reversed(row.items())), separators=(" , ", " : "))
-                    for row in each.records()
+                    for row in page.records()
                 ]
-                yield msgspec.structs.replace(each, rows=[msgspec.Raw(row.encode()) for row in rows])
+                yield msgspec.structs.replace(page, rows=[msgspec.Raw(row.encode()) for row in rows])
 
         task.land()
         task.grow(50)
@@ -195,9 +195,9 @@ class TestReset:
         skewed = iter([True] * (copy.COUNT_READS - 1))
 
         def counted_twice(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for each in pages:
-                counts = {"total": each.total + total, "rest_total": each.rest_total + rest}
-                yield msgspec.structs.replace(each, **counts) if next(skewed, False) else each
+            for page in pages:
+                counts = {"total": page.total + total, "rest_total": page.rest_total + rest}
+                yield msgspec.structs.replace(page, **counts) if next(skewed, False) else page
 
         manifest = task.land(run=OTHER_RUN, on_reset=on_reset, read=counted_twice)
         assert rows_of_last_run(manifest) == 30
@@ -209,28 +209,28 @@ class TestReset:
 
         def more(pages: Iterator[DataPage]) -> Iterator[DataPage]:
             # rows have come in before those that were landed last
-            for each in pages:
-                yield msgspec.structs.replace(each, total=each.total + 5)
+            for page in pages:
+                yield msgspec.structs.replace(page, total=page.total + 5)
 
         with pytest.raises(SourceReset, match="305 rows now, 300 were landed"):
             task.land(run=OTHER_RUN, read=more)
         assert len(task.offsets()) == copy.COUNT_READS
 
     @pytest.mark.parametrize("on_reset", ["fail", "append"])
-    @pytest.mark.parametrize("shown", [0, 60, 299])
+    @pytest.mark.parametrize("count", [0, 60, 299])
     def test_fewer_rows_than_were_landed_are_waited_for(
-        self, task: Task, folder: Folder, shown: int, on_reset: str
+        self, task: Task, folder: Folder, count: int, on_reset: str
     ) -> None:
         task.land(max_part_bytes=1)
         slept: list[float] = []
 
         def partly(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for each in pages:
+            for page in pages:
                 if len(slept) < 3:
-                    first = max(0, each.offset - len(each.rows))
-                    rows = each.rows[: max(0, shown - first)]
-                    each = DataPage(offset=shown, total=shown, rest_total=0, rows=rows)
-                yield each
+                    first = max(0, page.offset - len(page.rows))
+                    rows = page.rows[: max(0, count - first)]
+                    page = DataPage(offset=count, total=count, rest_total=0, rows=rows)
+                yield page
 
         task.grow(30)
         manifest = task.land(
@@ -246,10 +246,10 @@ class TestReset:
         rows: list[dict[str, Any]] = [{"old": number} for number in range(12)]
 
         def reset(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for number, each in enumerate(pages, 1):
+            for number, page in enumerate(pages, 1):
                 if number == 4:
                     raise Crash
-                yield each
+                yield page
                 if number == 2:
                     rows[:] = [{"new": number} for number in range(12)]
 
@@ -280,10 +280,10 @@ class TestMark:
         marked: list[int] = []
 
         def late(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for each in pages:
-                if each.rest_total == 0 and each.total == 300:
+            for page in pages:
+                if page.rest_total == 0 and page.total == 300:
                     task.grow(30)
-                yield each
+                yield page
 
         manifest = task.land(mode="full", read=late, mark=lambda: marked.append(folder.manifest()["rows"]))
         assert marked == [330]

@@ -39,9 +39,9 @@ def test_rows_are_readable_while_they_are_overwritten_are_read_back_and_leftover
     assert len(old) == 6
 
     def observed(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-        for each in pages:
+        for page in pages:
             assert folder.rows() == old
-            yield each
+            yield page
 
     rows = rows_of(widening())
     fetch = listed(widening())

@@ -58,9 +58,9 @@ class TestWhatIsThereAlready:
         task.grow(100)
 
         def observed(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for each in pages:
+            for data_page in pages:
                 assert task.folder.rows() == old
-                yield each
+                yield data_page
 
         second = task.land(max_part_bytes=1, run=OTHER_RUN, if_exists="overwrite", read=observed)
         assert task.folder.rows() == task.rows()

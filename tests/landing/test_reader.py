@@ -162,11 +162,11 @@ def test_the_first_rows_need_little_of_a_part(
     landed = folder.landed()
     tracemalloc.start()
     try:
-        found = landed.first_rows(5)
+        first = landed.first_rows(5)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert [row["id"] for row in found] == ["0", "1", "2", "3", "4"]
+    assert [row["id"] for row in first] == ["0", "1", "2", "3", "4"]
     # of 3 MB
     assert peak < 1_000_000
 
@@ -213,9 +213,9 @@ def test_of_values_too_deep_for_python_part_and_row_are_named(landing: Landed, f
     part = landing("t", fetch=listed(pages), max_part_bytes=1).parts[1].name
     landed = folder.landed()
     landed.verify()
-    found = landed.iter_rows()
-    assert [next(found) for _ in range(3)] == [{"n": 0}, {"n": 1}, {"n": 2}]
-    for read in (lambda: next(found), landed.to_arrow):
+    iterator = landed.iter_rows()
+    assert [next(iterator) for _ in range(3)] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    for read in (lambda: next(iterator), landed.to_arrow):
         with pytest.raises(UnreadableRow, match=f"row 3 of .*{part}: it is nested deeper than Python"):
             read()
 
@@ -266,10 +266,10 @@ class TestSomeParts:
     def test_of_all_rows_and_of_each_run_there_is_a_profile(self, grown: LandedData) -> None:
         assert (grown.profile().columns["n"].filled, grown.profile().columns["a"].filled) == (4, 1)
         profiles = grown.profiles()
-        assert [(each.run_id, each.rows) for each in profiles] == [("run 1", 1), ("run 2", 2), ("run 4", 1)]
-        assert [each.profile for each in profiles] == [grown.profile(each.run_id) for each in profiles]
+        assert [(run.run_id, run.rows) for run in profiles] == [("run 1", 1), ("run 2", 2), ("run 4", 1)]
+        assert [run.profile for run in profiles] == [grown.profile(run.run_id) for run in profiles]
         times = [record.finished_at for record in grown.manifest.history]
-        assert [each.finished_at for each in profiles] == times
+        assert [run.finished_at for run in profiles] == times
 
     def test_parts_that_were_put_back_are_those_of_their_own_commits(self, runs: Runs) -> None:
         for number in range(2):
@@ -280,7 +280,7 @@ class TestSomeParts:
         for chosen in ({"since": 0}, {"new_only": "run 1"}, {"new_only": True}):
             assert list(landed.iter_rows(**chosen)) == [{"n": 0}]
         assert landed.uris(since=1) == landed.uris("run 2") == []
-        assert [each.run_id for each in landed.profiles()] == ["run 1"]
+        assert [run.run_id for run in landed.profiles()] == ["run 1"]
         assert landed.latest("n").count("*").fetchall() == [(1,)]
 
     def test_a_run_is_found_by_its_id_in_whichever_of_its_tasks_it_has_landed(self, runs: Runs) -> None:
@@ -289,7 +289,7 @@ class TestSomeParts:
             run = Run(dag_id="d", task_id="t", run_id=f"run {number}", map_index=number)
             runs.land([{"n": number}], run=run)
         landed = runs.folder.landed()
-        assert [list(landed.iter_rows(each.run_id)) for each in landed.profiles()] == [[{"n": 0}], [{"n": 1}]]
+        assert [list(landed.iter_rows(run.run_id)) for run in landed.profiles()] == [[{"n": 0}], [{"n": 1}]]
 
     def test_an_id_of_no_run_is_named_in_the_log_with_those_of_the_last_ones(
         self, runs: Runs, caplog: pytest.LogCaptureFixture
@@ -346,7 +346,7 @@ class TestQuarantined:
         assert list(landed.iter_rows()) == [*goods(2), *goods(1)]
         assert (apart.manifest.commit, apart.manifest.rows, apart.manifest.run.run_id) == (2, 2, "run 2")
         assert apart.profile().columns["price"].filled == apart.profile("run 2").columns["price"].filled == 0
-        assert [each.run_id for each in apart.profiles()] == ["run 2"]
+        assert [run.run_id for run in apart.profiles()] == ["run 2"]
         assert apart.latest("url").count("*").fetchall() == [(2,)]
 
     def test_only_rows_that_wait_are_read_so(self, landed: LandedData, folder: Folder) -> None:

@@ -353,9 +353,9 @@ class TestHosts:
     def test_letter_case_makes_no_difference_nor_a_host_that_is_not_known(
         self, source: Refilled, same: Source
     ) -> None:
-        for run, each in enumerate([at("openapi.example.com"), same, at("openapi.example.com")]):
+        for run, origin in enumerate([at("openapi.example.com"), same, at("openapi.example.com")]):
             source.grow("n", PAGE)
-            assert rows_of_last_run(source.land(f"r{run}", source=each)) == PAGE
+            assert rows_of_last_run(source.land(f"r{run}", source=origin)) == PAGE
         assert source.folder.rows() == true_rows(3 * PAGE)
 
     def test_a_host_that_was_not_known_is_known_afterwards(self, source: Refilled) -> None:

@@ -160,8 +160,8 @@ class TestMarks:
         marks: list[str] = []
         landed = runs.again(self.CHECKS, mark=lambda: marks.append("marked"))
         assert (marks, sum(part.rows for part in landed.new)) == (["marked"], 5 + more)
-        found = {outcome.check: outcome.found for outcome in landed.checks}
-        assert found["rows.min"] == f"{5 + more} rows"
+        values = {outcome.check: outcome.found for outcome in landed.checks}
+        assert values["rows.min"] == f"{5 + more} rows"
         assert runs.folder.rows() == runs.rows
 
     def test_a_cleared_task_marks_what_was_accepted(self, runs: Runs) -> None:
@@ -198,7 +198,7 @@ class TestDecisions:
         assert staged.land([]).new == ()
         assert folder.rows() == [*landed, *staged.rows[5:]]
         left = {accept: [], quarantine: [("quarantined", 3)], discard: [("discarded", 3)]}
-        assert [(each.kind, each.rows) for each in state_of(folder).set_apart] == left[decide]
+        assert [(entry.kind, entry.rows) for entry in state_of(folder).set_apart] == left[decide]
         assert len(in_review(folder.location)) == (decide is quarantine)
         assert folder.names() == folder.needed()
 
@@ -206,7 +206,7 @@ class TestDecisions:
         with pytest.raises(ChecksFailed):
             quarantined.land(goods(4, price=""), CHECKS)
         there = in_review(quarantined.folder.location)
-        assert [str(each) for each in there] == ["4 rows of run 3 (staged)", "3 rows of run 2 (quarantined)"]
+        assert [*map(str, there)] == ["4 rows of run 3 (staged)", "3 rows of run 2 (quarantined)"]
         with pytest.raises(NothingToReview, match=r"name one of the runs .*: 4 rows of run 3 \(sta"):
             accept(quarantined.folder.location)
         with pytest.raises(NothingToReview, match=r"3 rows of run 2 \(quarantined\) at .* cannot be"):
@@ -263,7 +263,7 @@ class TestDecisions:
         with pytest.raises(PartsMissing, match=rf"{re.escape(name)} is not at"):
             accept(folder.location)
         assert (folder.manifest(), len(folder.commits())) == (before, before["commit"])
-        assert [each.state for each in in_review(folder.location)] == [state]
+        assert [entry.state for entry in in_review(folder.location)] == [state]
 
     def test_a_run_that_is_not_there_is_said(self, staged: Runs) -> None:
         with pytest.raises(NothingToReview, match=r"no rows of run 9 wait .*; there are 3 rows of run 2"):
@@ -318,12 +318,12 @@ class TestKilled:
         # the next run lands what nobody has decided on
         runs.land(goods(5))
         discarded = sum(
-            each["rows"] for each in folder.manifest()["set_apart"] if each["kind"] == "discarded"
+            entry["rows"] for entry in folder.manifest()["set_apart"] if entry["kind"] == "discarded"
         )
         assert len(folder.rows()) + len(folder.rows_apart()) + discarded == len(runs.rows)
-        for each in in_review(folder.location):
-            assert each.state == "quarantined"
-            accept(folder.location, each.run.run_id)
+        for entry in in_review(folder.location):
+            assert entry.state == "quarantined"
+            accept(folder.location, entry.run.run_id)
         expected = [*runs.rows[:250], *runs.rows[460:]] if discarded else runs.rows
         assert sorted(map(str, folder.rows())) == sorted(map(str, expected))
         clean(folder.location, older_than=0)

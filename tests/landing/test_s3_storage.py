@@ -106,7 +106,7 @@ class TestS3:
                 with pytest.raises(Exists):
                     again.create(commit_name(number), b"two")
             assert folder.read(commit_name(number)) == b"one"
-        (warning,) = [each for each in caplog.messages if "only if it is absent" in each]
+        (warning,) = [message for message in caplog.messages if "only if it is absent" in message]
         assert warning.startswith("S3FileSystem cannot create a file only if it is absent")
 
     @pytest.mark.parametrize("so", ["removed", "refused"])

@@ -78,7 +78,7 @@ def test_a_landing_that_is_stopped_commits_and_marks_nothing_and_the_next_attemp
             run_job(changed(job(folder.destination), run=OTHER_RUN, mark=None))
         if killed_at := BEFORE[before]:
             kill(lambda place: run_job(job(place)), folder.destination, killed_at)
-            staged = [part for each in folder.staged() for part in each["parts"]]
+            staged = [part for record in folder.staged() for part in record["parts"]]
             assert len(staged) == (3 if killed_at[0] == "create" else 0)
         stop = Stop()
         held = Held(lambda place, stop=stop: run_job(job(place, stop)), folder.destination, operation)

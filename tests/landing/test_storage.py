@@ -91,7 +91,7 @@ class TestSmallFiles:
             return None
 
         with ThreadPoolExecutor(8) as threads:
-            (winner,) = [each for each in threads.map(create, range(8)) if each]
+            (winner,) = [content for content in threads.map(create, range(8)) if content]
         assert folder.read(COMMIT) == winner
         assert folder.files() == {COMMIT: len(winner), MANIFEST: 0}
 
@@ -118,7 +118,7 @@ class TestSmallFiles:
         assert folder.files() == {MANIFEST: 3, PART: 3}
 
     @pytest.mark.parametrize(
-        ("storage", "known", "work", "content"),
+        ("storage", "cached", "work", "content"),
         [
             *((kind, False, "create", [b"one"]) for kind in ("s3", "azure", "gcs")),
             ("s3", True, "create", [b"one"]),
@@ -128,10 +128,10 @@ class TestSmallFiles:
         indirect=["storage"],
     )
     def test_an_absent_bucket_is_named_and_is_no_absent_file(
-        self, storage: Storage, known: bool, work: str, content: list[bytes], monkeypatch: pytest.MonkeyPatch
+        self, storage: Storage, cached: bool, work: str, content: list[bytes], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         fs = storage.fs
-        monkeypatch.setattr(S3, "respects", {(fs, "elsewhere"): True} if known else {})
+        monkeypatch.setattr(S3, "respects", {(fs, "elsewhere"): True} if cached else {})
         with pytest.raises(StorageError, match="no bucket or container 'elsewhere'") as caught:
             getattr(Folder(fs, "elsewhere/prices"), work)(COMMIT, *content)
         assert caught.value.permanent

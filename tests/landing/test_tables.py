@@ -80,14 +80,14 @@ def test_each_reader_finds_every_row_once(table: Table) -> None:
 
 def test_types_are_those_of_the_columns(table: Table) -> None:
     Runs(table, file_format=PARQUET).land([TYPED_ROW], file_format=make_format("parquet", column_types=TYPES))
-    (found,) = table.found()
-    assert (found["a"], found["f"], found["g"], found["h"], found["j"]) == (1, True, 0.5, 7, 0.25)
-    assert found["i"] == "text"
-    assert str(found["b"]) == "1.50"
-    assert found["c"] == datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-    assert found["d"] == datetime.datetime(2026, 1, 1)
-    assert found["e"] == datetime.date(2026, 1, 1)
-    assert table.landed().to_arrow().to_pylist() == [found]
+    (row,) = table.found()
+    assert (row["a"], row["f"], row["g"], row["h"], row["j"]) == (1, True, 0.5, 7, 0.25)
+    assert row["i"] == "text"
+    assert str(row["b"]) == "1.50"
+    assert row["c"] == datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    assert row["d"] == datetime.datetime(2026, 1, 1)
+    assert row["e"] == datetime.date(2026, 1, 1)
+    assert table.landed().to_arrow().to_pylist() == [row]
 
 
 def test_a_column_that_comes_later_is_added_to_the_table(table: Table) -> None:
@@ -275,7 +275,9 @@ class TestIceberg:
     def test_the_cursor_stays_when_snapshots_expire(self, table: IcebergTable) -> None:
         land_runs(table, 3)
         current = table.table().current_snapshot().snapshot_id
-        old = [each.snapshot_id for each in table.table().snapshots() if each.snapshot_id != current]
+        old = [
+            snapshot.snapshot_id for snapshot in table.table().snapshots() if snapshot.snapshot_id != current
+        ]
         table.table().maintenance.expire_snapshots().by_ids(old).commit()
         assert len(table.table().snapshots()) == 1
         assert land(table, 17, "r3").manifest.rows == 17
@@ -334,8 +336,8 @@ class TestColumnTwins:
         named = make_format("parquet", columns=[*ast.literal_eval(columns[1]), "stock"])
         runs.again(file_format=named)
         runs.land(goods(1, stock="5", Price="3.00"), file_format=named)
-        found = [row.get("stock") for row in table.rows() if row["price"] == "1.50"]
-        assert sorted(found, key=str) == ["5", *[None] * 6]
+        stocks = [row.get("stock") for row in table.rows() if row["price"] == "1.50"]
+        assert sorted(stocks, key=str) == ["5", *[None] * 6]
         landed = table.landed()
         landed.verify()
         assert landed.manifest.columns == ("url", "price", "seller", "stock")

@@ -47,9 +47,9 @@ def page(*rows: Any) -> list[msgspec.Raw]:
     return read_response(endpoints.read_data("t").result, Response(200, {}, body.encode())).rows
 
 
-def land(file_format: FileFormat, *pages: Sequence[msgspec.Raw], known: Sequence[str] = ()) -> list[bytes]:
+def land(file_format: FileFormat, *pages: Sequence[msgspec.Raw], earlier: Sequence[str] = ()) -> list[bytes]:
     """Write all pages: the parts of the landing."""
-    columns = file_format.columns_after(known)
+    columns = file_format.columns_after(earlier)
     parts = []
     waiting = list(pages)
     while waiting:

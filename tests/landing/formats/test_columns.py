@@ -71,7 +71,7 @@ def test_a_refused_page_leaves_no_trace_in_the_part(file_format: str, compressio
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
 def test_a_retry_goes_on_with_the_columns_known_before_it(file_format: str) -> None:
-    (part,) = land(make_format(file_format), page({"c": "1", "a": "2"}), known=["a", "b"])
+    (part,) = land(make_format(file_format), page({"c": "1", "a": "2"}), earlier=["a", "b"])
     assert read(file_format, part, None) == [{"a": "2", "b": None, "c": "1"}]
 
 

@@ -53,16 +53,16 @@ values = st.none() | texts | blanks | numbers | st.booleans() | lists | objects
 rows = st.lists(st.dictionaries(names, values, max_size=5), min_size=1, max_size=12)
 
 
-def profile_of(file_format: FileFormat, *pages: list[msgspec.Raw], known: Sequence[str] = ()) -> Profile:
+def profile_of(file_format: FileFormat, *pages: list[msgspec.Raw], earlier: Sequence[str] = ()) -> Profile:
     """Write pages as one part, and return its profile.
 
-    :param known: columns of earlier parts.
+    :param earlier: columns of earlier parts.
     """
     profiler = Profiler()
-    columns = file_format.columns_after(known)
+    columns = file_format.columns_after(earlier)
     with file_format.writer(io.BytesIO(), columns, profiler) as writer:
-        for each in pages:
-            assert writer.write(each)
+        for page_rows in pages:
+            assert writer.write(page_rows)
     return profiler.profile(sum(map(len, pages)))
 
 
@@ -78,18 +78,18 @@ def with_duckdb(written: list[dict[str, Any]]) -> dict[str, ColumnProfile]:
 def test_it_counts_what_duckdb_counts(written: list[dict[str, Any]]) -> None:
     expected = Profile(with_duckdb(written))
     for name, file_format in FORMATS.items():
-        assert profile_of(file_format, page(*written), known=["price"]) == expected, name
+        assert profile_of(file_format, page(*written), earlier=["price"]) == expected, name
 
 
 @quickly
 @given(pages=st.lists(rows, min_size=1, max_size=4))
 def test_pages_and_parts_add_up(pages: list[list[dict[str, Any]]]) -> None:
     # the columns of a part are those of its first page
-    pages[0] = [*pages[0], dict.fromkeys(key for each in pages for row in each for key in row)]
-    expected = Profile(with_duckdb([row for each in pages for row in each]))
+    pages[0] = [*pages[0], dict.fromkeys(key for page_rows in pages for row in page_rows for key in row)]
+    expected = Profile(with_duckdb([row for page_rows in pages for row in page_rows]))
     for name, file_format in FORMATS.items():
-        whole = profile_of(file_format, *(page(*each) for each in pages), known=["price"])
-        parts = sum_of(profile_of(file_format, page(*each), known=["price"]) for each in pages)
+        whole = profile_of(file_format, *(page(*page_rows) for page_rows in pages), earlier=["price"])
+        parts = sum_of(profile_of(file_format, page(*page_rows), earlier=["price"]) for page_rows in pages)
         assert whole == parts == expected, name
 
 

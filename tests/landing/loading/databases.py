@@ -64,17 +64,17 @@ class Database:
     def columns(self) -> list[str]:
         """Return the columns of the table but ours."""
         dataset, _, table = self.table.partition(".")
-        found = self.query(
+        rows = self.query(
             f"select column_name from information_schema.columns where table_schema = '{dataset}'"
             f" and table_name = '{table}' order by ordinal_position"
         )
-        return [name for (name,) in found if name not in OWN]
+        return [name for (name,) in rows if name not in OWN]
 
     def schemas(self) -> set[str]:
         """Return the schemas that are of the table's dataset."""
         dataset = self.table.partition(".")[0]
-        found = self.query("select schema_name from information_schema.schemata")
-        return {name for (name,) in found if name == dataset or name.startswith(f"{dataset}_")}
+        rows = self.query("select schema_name from information_schema.schemata")
+        return {name for (name,) in rows if name == dataset or name.startswith(f"{dataset}_")}
 
 
 class Landing(Runs):

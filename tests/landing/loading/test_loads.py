@@ -519,9 +519,9 @@ class TestTypes:
     def test_columns_keep_their_types_and_landings_with_the_same_ones_share_a_table(
         self, landing: Landing, database: Database, tmp_path: Path
     ) -> None:
-        for each in (landing, Landing(tmp_path)):
-            each.land(TYPED_ROW, file_format=make_format("parquet", column_types=TYPES))
-            each.load(database)
+        for one in (landing, Landing(tmp_path)):
+            one.land(TYPED_ROW, file_format=make_format("parquet", column_types=TYPES))
+            one.load(database)
         first, second = database.rows()
         assert first == second
         assert len(first) == len(TYPED_ROW)
@@ -617,9 +617,9 @@ class TestTypes:
             landing.load(database)
             (before,) = database.rows("price_0")
             self.land_again(landing, [wrong], [kind])
-            shown = "null" if wrong is None else repr(wrong[:100])
+            as_text = "null" if wrong is None else repr(wrong[:100])
             with pytest.raises(
-                LoadRefused, match=f"`price_0` of {database.table} is of .* hold {shown}; "
+                LoadRefused, match=f"`price_0` of {database.table} is of .* hold {as_text}; "
             ) as refused:
                 landing.load(database)
             assert refused.value.permanent

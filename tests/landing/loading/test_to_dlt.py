@@ -42,8 +42,8 @@ def rows_of(tmp_path: Path, *columns: str) -> list[tuple[Any, ...]]:
     """Return the rows of the Delta table, in the order of the landing."""
     names = ", ".join(columns)
     table = QueryBuilder().register("prices", DeltaTable(f"{tmp_path}/lake/shop/prices"))
-    found = pa.table(table.execute(f"select {names} from prices order by {ROW}").read_all())
-    return [tuple(row.values()) for row in found.to_pylist()]
+    result = pa.table(table.execute(f"select {names} from prices order by {ROW}").read_all())
+    return [tuple(row.values()) for row in result.to_pylist()]
 
 
 def test_ones_own_pipeline_loads_what_is_new(landing: Landing, in_duckdb: Database, tmp_path: Path) -> None:
