@@ -21,8 +21,8 @@ DEAREST = 10
 
 def cpu_seconds() -> float:
     """Return what this process has taken, and those that it has started and seen end."""
-    each = (resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in each)
+    usages = (resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def fixed_work() -> float:

@@ -25,18 +25,18 @@ def missing(root: Path, tag: str) -> list[str]:
     )
     is_candidate = not re.fullmatch(r"[\d.]+", version)
     status = "4 - Beta" if is_candidate else "5 - Production/Stable"
-    found = []
+    problems = []
     if tag != f"v{version}":
-        found.append(f"the tag is {tag}, the version {version}: the tag must be v{version}")
+        problems.append(f"the tag is {tag}, the version {version}: the tag must be v{version}")
     if not heading or not re.fullmatch(r"\d{4}-\d{2}-\d{2}", heading[0]):
-        found.append(f"CHANGELOG.md must have the heading `## {version} (YYYY-MM-DD)`")
+        problems.append(f"CHANGELOG.md must have the heading `## {version} (YYYY-MM-DD)`")
     if f"Development Status :: {status}" not in project["classifiers"]:
-        found.append(f"pyproject.toml must have the classifier `Development Status :: {status}`")
+        problems.append(f"pyproject.toml must have the classifier `Development Status :: {status}`")
     if "Repository" not in project.get("urls", {}):
-        found.append(
+        problems.append(
             "pyproject.toml must have `[project.urls]` with `Repository`: the long description links to it"
         )
-    return found
+    return problems
 
 
 if __name__ == "__main__":

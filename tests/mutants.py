@@ -217,7 +217,7 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     only = {int(number) for number in arguments.only.split(",")} if arguments.only else None
-    chosen = [each for each in enumerate(MUTANTS, 1) if only is None or each[0] in only]
+    chosen = [pair for pair in enumerate(MUTANTS, 1) if only is None or pair[0] in only]
 
     killers: list[tuple[bool, str]] = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
@@ -233,10 +233,10 @@ def main() -> int:
                 seconds = time.monotonic() - began
                 killers.append((night, killer))
                 label = f"{number} at night" if night else str(number)
-                shown = killer.removeprefix("tests/").replace("|", "\\|")
-                _say(f"| {label} | `{mutant.file}` | {mutant.breaks} | {shown} | {seconds:.0f} |")
+                killed_by = killer.removeprefix("tests/").replace("|", "\\|")
+                _say(f"| {label} | `{mutant.file}` | {mutant.breaks} | {killed_by} | {seconds:.0f} |")
         for night in (False, True):
-            tests = list({each: None for by_night, each in killers if by_night is night and "::" in each})
+            tests = list({test: None for by_night, test in killers if by_night is night and "::" in test})
             if tests and (failing := first_failing(folder, tests, night=night)) != SURVIVED:
                 _say(f"\nWithout any defect, this test fails too, so the table proves nothing: {failing}")
                 return 1
@@ -272,10 +272,10 @@ def tried(folder: Path, number: int, mutant: Mutant, night: bool) -> str:
         # of its own, so that nobody takes the code that was compiled of another text for this one's
         os.utime(path, (number, number))
         command = [sys.executable, "-P", "-c", f"import {mutant.module} as module; print(module.__file__)"]
-        found = subprocess.run(command, cwd=folder, env=_environment(folder), capture_output=True, text=True)
-        if found.returncode or found.stdout.split()[-1] != str(path):
-            return f"INVALID: {(found.stderr or found.stdout).strip().splitlines()[-1]}"
-        tests = [f"tests/{each}" if each.endswith(".py") else each for each in mutant.tests.split()]
+        result = subprocess.run(command, cwd=folder, env=_environment(folder), capture_output=True, text=True)
+        if result.returncode or result.stdout.split()[-1] != str(path):
+            return f"INVALID: {(result.stderr or result.stdout).strip().splitlines()[-1]}"
+        tests = [f"tests/{name}" if name.endswith(".py") else name for name in mutant.tests.split()]
         return first_failing(folder, tests, night=night)
     except (OSError, ValueError) as error:
         return f"INVALID: {error}"

@@ -230,12 +230,12 @@ def _with_generations(handler: Callable[..., None], lock: threading.Lock) -> Cal
         name = request.params.get("object_id") or request.query.get("name", [named])[0]
         bucket = request.params["bucket_name"]
         with lock:
-            found = storage.objects.get(bucket, {}).get(name, {"generation": "0"})["generation"]
-            if bucket in storage.buckets and request.query.get("ifGenerationMatch", [found]) != [found]:
+            current = storage.objects.get(bucket, {}).get(name, {"generation": "0"})["generation"]
+            if bucket in storage.buckets and request.query.get("ifGenerationMatch", [current]) != [current]:
                 response.status = HTTPStatus.PRECONDITION_FAILED
                 return
             handler(request, response, storage, *args, **kwargs)
-            response["X-Goog-Generation"] = found
+            response["X-Goog-Generation"] = current
 
     return handle
 

@@ -138,19 +138,19 @@ def test_the_interface_that_is_kept_up_begins_with_thirty_days_of_landings_and_e
         assert demo.stdout is not None
         for line in demo.stdout:
             said.append(line.partition("] ")[2].strip())
-            if found := re.search(r"interface: (\S+) \(Ctrl-C", line):
+            if match := re.search(r"interface: (\S+) \(Ctrl-C", line):
                 break
         else:
             pytest.fail("\n".join(said))
-        token = requests.get(f"{found[1]}/auth/token", timeout=PATIENCE).json()["access_token"]
-        shown = requests.get(
-            f"{found[1]}/webcollect/landings", headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE
+        token = requests.get(f"{match[1]}/auth/token", timeout=PATIENCE).json()["access_token"]
+        landings = requests.get(
+            f"{match[1]}/webcollect/landings", headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE
         ).json()["series"]
         demo.send_signal(signal.SIGINT)
         demo.stdout.read()
 
     assert demo.returncode == 0
-    runs = {series["dag_id"]: len(series["runs"]) for series in shown}
+    runs = {series["dag_id"]: len(series["runs"]) for series in landings}
     assert runs["webcollect_collect_and_land"] == 1
     assert runs["books_daily"] == runs["shops_daily"] == 30
     history = said.index("Thirty days of landings are put into its database, as if they had run")

@@ -65,13 +65,13 @@ def sections(page: Path) -> dict[str, str]:
 def citations(code: str) -> Iterator[tuple[str, str]]:
     """Yield each page and heading that a comment or docstring cites, also over line ends."""
     text = re.sub(r"\s*\n\s*(?:#:? )?", " ", code)
-    for found in CITATION.finditer(text):
-        cited = CITED.match(text, found.end())
-        label = cited[0] if cited else text[found.end() : found.end() + 30]
+    for match in CITATION.finditer(text):
+        cited = CITED.match(text, match.end())
+        label = cited[0] if cited else text[match.end() : match.end() + 30]
         if cited and label.startswith("endpoint"):
-            yield from ((found[1], f"Endpoint {number}") for number in re.findall(r"\d+", label))
+            yield from ((match[1], f"Endpoint {number}") for number in re.findall(r"\d+", label))
         else:
-            yield found[1], label
+            yield match[1], label
 
 
 def anchors(page: Path) -> set[str]:
@@ -87,7 +87,7 @@ def templates() -> Iterator[str]:
             match node:
                 case ast.JoinedStr(values=values):
                     yield "".join(
-                        str(each.value) if isinstance(each, ast.Constant) else "…" for each in values
+                        str(part.value) if isinstance(part, ast.Constant) else "…" for part in values
                     )
                 case ast.Constant(value=str() as text):
                     yield " ".join(re.sub(r"%[\d.]*[sdf]", "…", text).split())
@@ -125,7 +125,7 @@ def test_every_endpoint_but_the_first_status_query_and_many_copies_at_once_has_a
             if isinstance(command, click.Group):
                 command = command.commands[word]
             else:
-                assert word in {option for each in command.params for option in each.opts}
+                assert word in {option for parameter in command.params for option in parameter.opts}
 
 
 def test_every_class_that_the_reference_names_exists() -> None:
@@ -136,15 +136,15 @@ def test_every_class_that_the_reference_names_exists() -> None:
 
 def test_every_citation_in_the_code_names_a_heading_of_the_reference() -> None:
     headings = {page.stem: set(sections(page)) for page in (CONTRACT, ASSUMPTIONS)}
-    found = [
+    cited = [
         (file, page, heading)
         for folder in ("airflow_provider_webcollect", "tests")
         for file in (ROOT / folder).rglob("*.py")
         for page, heading in citations(file.read_text())
     ]
-    assert {page for _, page, _ in found} == {"contract", "assumptions"}
+    assert {page for _, page, _ in cited} == {"contract", "assumptions"}
     assert not [
-        f"{file.name}: {page}.md, {heading}" for file, page, heading in found if heading not in headings[page]
+        f"{file.name}: {page}.md, {heading}" for file, page, heading in cited if heading not in headings[page]
     ]
 
 
@@ -212,34 +212,34 @@ def kept_by_day(file: str) -> list[str]:
 
 def names_by_day(node: ast.AST) -> Iterator[str]:
     """Yield the name of each test of a module or class that is not left to the night."""
-    assigned = [each for each in getattr(node, "body", []) if isinstance(each, ast.Assign)]
-    marks = [each.value for each in assigned if ast.unparse(each.targets[0]) == "pytestmark"]
-    marks = [each for mark in marks for each in getattr(mark, "elts", [mark])]
+    assigned = [child for child in getattr(node, "body", []) if isinstance(child, ast.Assign)]
+    marks = [statement.value for statement in assigned if ast.unparse(statement.targets[0]) == "pytestmark"]
+    marks = [element for mark in marks for element in getattr(mark, "elts", [mark])]
     if any(
-        ast.unparse(each) == "pytest.mark.at_night" for each in marks + getattr(node, "decorator_list", [])
+        ast.unparse(mark) == "pytest.mark.at_night" for mark in marks + getattr(node, "decorator_list", [])
     ):
         return
     if isinstance(node, ast.Module | ast.ClassDef):
-        for each in node.body:
-            yield from names_by_day(each)
+        for child in node.body:
+            yield from names_by_day(child)
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         yield node.name
 
 
 def test_every_promise_has_a_test_that_make_test_runs_or_says_that_it_is_run_at_night() -> None:
     for row in re.findall(r"^\| .*`tests/.*$", RELIABILITY.read_text(), re.MULTILINE):
-        is_by_day = any(run_by_day(each) for each in re.findall(r"`(tests/[^`]+)`", row))
+        is_by_day = any(run_by_day(test) for test in re.findall(r"`(tests/[^`]+)`", row))
         assert is_by_day is not ("at night" in row), row
 
 
 def test_the_page_on_reliability_names_tests_and_targets_that_exist() -> None:
     page = RELIABILITY.read_text()
-    shown = re.findall(r"`(tests/[^`]+)`", page)
-    assert len(shown) > 100
-    for each in shown:
-        file, _, word = each.partition(" -k ")
-        assert (ROOT / file).exists(), each
-        assert not word or re.search(rf"def test_\w*{word}", (ROOT / file).read_text()), each
+    tests = re.findall(r"`(tests/[^`]+)`", page)
+    assert len(tests) > 100
+    for test in tests:
+        file, _, word = test.partition(" -k ")
+        assert (ROOT / file).exists(), test
+        assert not word or re.search(rf"def test_\w*{word}", (ROOT / file).read_text()), test
     commands = set(re.findall(r"`make ([^`]*)`", page))
     assert "-C benchmarks waiting" in commands
     assert commands <= targets("Makefile") | {

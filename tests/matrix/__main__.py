@@ -73,7 +73,7 @@ def combination(wheel: Path, airflow: str, python: str) -> Result:
     if problem := install(python, interpreter, requirements):
         return Result(airflow, dotted(number), f"not installed: {problem}", bad=True)
     release = "import importlib.metadata as m; print(m.version('apache-airflow'), end='')"
-    found = run(interpreter, "-c", release).stdout
+    version = run(interpreter, "-c", release).stdout
 
     begin = time.monotonic()
     # a folder of its own, since pytest would take the settings and the package of the checkout
@@ -87,7 +87,7 @@ def combination(wheel: Path, airflow: str, python: str) -> Result:
         print(tested.stdout + tested.stderr)
     outcome = f"failed: {', '.join(failed) or 'see the output'}" if tested.returncode else "ok"
     seconds = time.monotonic() - begin
-    return Result(found, dotted(number), outcome, seconds, bad=bool(tested.returncode))
+    return Result(version, dotted(number), outcome, seconds, bad=bool(tested.returncode))
 
 
 def version_of(python: str) -> tuple[int, ...] | None:

@@ -105,8 +105,8 @@ def test_every_module_is_imported_without_a_warning(home: Path) -> None:
 def test_airflow_lists_the_provider(home: Path) -> None:
     providers = json.loads(airflow("providers", "list", "--output", "json"))
 
-    found = [p["version"] for p in providers if p["package_name"] == "airflow-provider-webcollect"]
-    assert found == [airflow_provider_webcollect.__version__]
+    versions = [p["version"] for p in providers if p["package_name"] == "airflow-provider-webcollect"]
+    assert versions == [airflow_provider_webcollect.__version__]
 
 
 def test_the_connection_is_tested_against_the_service(connection: str) -> None:

@@ -61,14 +61,14 @@ class Run:
         run_id = airflow.trigger(dag_id, conf)
         self.body = self._answer(airflow, dag_id, run_id, option) if option else ""
         self.state = airflow.wait(dag_id, run_id)
-        self.states = {each.task_id: each.state for each in airflow.task_instances(dag_id, run_id)}
+        self.states = {ti.task_id: ti.state for ti in airflow.task_instances(dag_id, run_id)}
 
     def _answer(self, airflow: RealAirflow, dag_id: str, run_id: str, option: str) -> str:
         """Answer as soon as it is asked, and return what the person was shown."""
 
         def is_asked() -> bool:
-            found = airflow.task_instances(dag_id, run_id)
-            return any(each.task_id == "ask" and each.state in WAITING for each in found)
+            task_instances = airflow.task_instances(dag_id, run_id)
+            return any(ti.task_id == "ask" and ti.state in WAITING for ti in task_instances)
 
         airflow.wait_for(is_asked, PATIENCE_SECONDS, f"{run_id} of {dag_id} to ask")
         # Airflow's scheduler takes a task that is answered at once for one that was lost, and retries it
@@ -104,7 +104,7 @@ def test_rows_that_have_failed_their_checks_become_what_is_decided(
     assert airflow.wait("webcollect_ask_about_rows", run_id) == "success"
     reader = read_landing(tmp_path / "landed")
     assert list(reader.iter_rows()) == sandbox.control.true_rows(task)[-landed:]
-    assert [each.kind for each in reader.manifest.set_apart] == kinds
+    assert [entry.kind for entry in reader.manifest.set_apart] == kinds
     reader.verify()
 
 

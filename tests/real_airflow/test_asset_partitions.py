@@ -51,8 +51,8 @@ def test_it_runs_once_for_each_day_though_a_shop_is_retried_or_cleared_or_late(
         assert airflow.wait(shop, run_id) == "success"
 
     def runs(consumer: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = airflow.get(f"dags/{consumer}/dagRuns", order_by="id")["dag_runs"]
-        return found
+        dag_runs: list[dict[str, Any]] = airflow.get(f"dags/{consumer}/dagRuns", order_by="id")["dag_runs"]
+        return dag_runs
 
     def wait_for_runs(consumer: str, count: int) -> None:
         airflow.wait_for(lambda: len(runs(consumer)) >= count, PATIENCE, f"{count} runs of {consumer}")

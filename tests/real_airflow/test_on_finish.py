@@ -47,7 +47,7 @@ def wait_until_remembered(airflow: RealAirflow, run: int) -> None:
 
     def is_remembered() -> bool:
         assets = airflow.get("assets", name_pattern=ASSET)["assets"]
-        stored = [airflow.get(f"assets/{each['id']}/state-store")["asset_state_store"] for each in assets]
+        stored = [airflow.get(f"assets/{asset['id']}/state-store")["asset_state_store"] for asset in assets]
         return any(entry["value"]["run"] == run for entries in stored for entry in entries)
 
     airflow.wait_for(is_remembered, PATIENCE, f"run {run} to be remembered")

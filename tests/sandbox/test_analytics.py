@@ -50,8 +50,8 @@ def test_pages_cover_all_rows(client: Client) -> None:
 
 
 def test_tasks_and_methods_can_be_chosen(client: Client) -> None:
-    found = rows(client, taskIds=[demo.FINISHED_TASK_ID], collectionMethod="Local")
-    assert {(row["taskId"], row["collectionMethod"]) for row in found} == {(demo.FINISHED_TASK_ID, "Local")}
+    local = rows(client, taskIds=[demo.FINISHED_TASK_ID], collectionMethod="Local")
+    assert {(row["taskId"], row["collectionMethod"]) for row in local} == {(demo.FINISHED_TASK_ID, "Local")}
     assert {row["collectionMethod"] for row in rows(client, collectionMethod="All")} == {"Cloud", "Local"}
 
 

@@ -25,8 +25,8 @@ def test_importing_the_package_does_not_import_the_server() -> None:
         "import sys; from airflow_provider_webcollect.sandbox import Control, Settings, pytest_plugin;"
         "print([m for m in ('starlette', 'uvicorn', 'uvloop', 'airflow') if m in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
 def test_the_package_has_no_other_names() -> None:
@@ -94,8 +94,8 @@ def test_a_task_is_described_in_full(client: Client) -> None:
     assert added["group_id"] == 7
     assert client.control.groups()[7] == "Group 7"
     assert [run["rows"] for run in added["runs"]] == [9, 9]
-    shown = [added[name] for name in ("name", "state", "executed_times", "rows")]
-    assert shown == ["Name", "Finished", 2, 18]
+    values = [added[name] for name in ("name", "state", "executed_times", "rows")]
+    assert values == ["Name", "Finished", 2, 18]
     assert len(added["subtasks"]) == 2
     types = {action["action_type"] for action in added["actions"]}
     assert types == {"LoopAction", "NavigateAction", "EnterTextAction"}

@@ -33,8 +33,8 @@ def test_an_app_exists_for_its_author_only(client: Client) -> None:
 
 @pytest.mark.parametrize("key", [None, "wrong", demo.ACCESS_TOKEN, demo.API_KEY])
 def test_the_main_services_credentials_are_no_good_here(client: Client, key: str | None) -> None:
-    found = error(deprecate(client, demo.APP_ID, key))
-    assert (found["status"], found["code"], found["category"]) == (401, "unauthorized", "forbidden")
+    refusal = error(deprecate(client, demo.APP_ID, key))
+    assert (refusal["status"], refusal["code"], refusal["category"]) == (401, "unauthorized", "forbidden")
 
 
 def test_wrong_paths_and_methods_answer_in_this_services_form(client: Client) -> None:
@@ -59,8 +59,8 @@ def test_a_planned_failure_comes_in_this_services_form(client: Client) -> None:
 def test_a_namespace_and_a_name_are_one_segment_or_two(client: Client, slash: str) -> None:
     path = f"/v1/data-apps/{demo.APP_ID.replace('/', slash)}/deprecate"
     headers = {"Authorization": f"Bearer {demo.DATAHUB_API_KEY}"}
-    found = client.session.post(client.sandbox.datahub_url + path, headers=headers, timeout=PATIENCE)
-    assert found.json()["data"]["app_name"] == "Price watch"
+    response = client.session.post(client.sandbox.datahub_url + path, headers=headers, timeout=PATIENCE)
+    assert response.json()["data"]["app_name"] == "Price watch"
 
 
 def test_codes_are_in_kebab_case(client: Client) -> None:

@@ -188,9 +188,9 @@ class TestProducts:
 
     def test_tasks_and_seeds_have_others(self, client: Client, start_sandbox: Callable[..., Client]) -> None:
         same, other = (start_sandbox(data="products", seed=seed, general_rate=100) for seed in (1, 2))
-        found = [self.runs(each, 2) for each in (client, client, same, other)]
-        assert found[0] == found[2]
-        urls = [{row["url"] for rows in runs for row in rows} for runs in (found[0], found[1], found[3])]
+        all_runs = [self.runs(service, 2) for service in (client, client, same, other)]
+        assert all_runs[0] == all_runs[2]
+        urls = [{row["url"] for rows in runs for row in rows} for runs in all_runs[1:]]
         assert len(set.union(*urls)) == 3 * 41
 
     def test_their_fields_number_and_size_are_those_asked_for(self, client: Client) -> None:

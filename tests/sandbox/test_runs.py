@@ -107,13 +107,13 @@ def test_rows_appear_while_extracting_and_stay(client: Client) -> None:
     assert len(seen) == 200
 
 
-@pytest.mark.parametrize(("stale_seconds", "shown"), [(20, "Unexecuted"), (0, "Waiting")])
+@pytest.mark.parametrize(("stale_seconds", "status"), [(20, "Unexecuted"), (0, "Waiting")])
 def test_after_its_first_start_a_task_shows_as_unexecuted_if_statuses_are_stale(
-    client: Client, stale_seconds: int, shown: str
+    client: Client, stale_seconds: int, status: str
 ) -> None:
     client.control.configure(stale_seconds=stale_seconds)
     client.start(TASK)
-    assert client.status(TASK)["status"] == shown
+    assert client.status(TASK)["status"] == status
 
 
 @pytest.mark.parametrize(
@@ -186,9 +186,9 @@ def test_ids_can_come_back_in_another_letter_case(client: Client) -> None:
     for version in ("", "/v2"):
         [record] = data(client.post(f"/cloudextraction/statuses{version}", {"taskIds": query}))
         assert record["taskId"] == task_id.upper()
-    shown = [subtask["subTaskId"] for subtask in client.subtasks(task_id.upper())]
-    assert shown == [subtask_id.upper() for subtask_id in shown]
-    client.start(task_id.lower(), *(subtask_id.swapcase() for subtask_id in shown))
+    ids = [subtask["subTaskId"] for subtask in client.subtasks(task_id.upper())]
+    assert ids == [subtask_id.upper() for subtask_id in ids]
+    client.start(task_id.lower(), *(subtask_id.swapcase() for subtask_id in ids))
     assert client.control.task(task_id)["runs"][0]["started_subtasks"] == 4
     data(client.post("/task/deleteTasks", {"taskIds": [task_id.swapcase()]}))
     assert task_id not in [task["task_id"] for task in client.control.tasks()]
@@ -286,8 +286,8 @@ def test_starting_what_already_runs_changes_nothing(client: Client) -> None:
 
 
 def test_unknown_subtasks_are_refused_and_none_is_started(client: Client) -> None:
-    [known, *_] = client.subtasks(TASK)
-    request = {"taskId": TASK, "subTaskIds": [known["subTaskId"], "unknown"]}
+    [first, *_] = client.subtasks(TASK)
+    request = {"taskId": TASK, "subTaskIds": [first["subTaskId"], "unknown"]}
     assert refusal(client.post("/cloudextraction/subtasks:start", request)) == (400, "InvalidParameter")
     assert client.control.task(TASK)["state"] == "Unexecuted"
 

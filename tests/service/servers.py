@@ -153,9 +153,9 @@ def make_authority(folder: Path, name: str = "127.0.0.1") -> tuple[Path, ssl.SSL
 
 def query_number(request: bytes, name: bytes = b"offset") -> int:
     """Return the number that a request asks with."""
-    found = re.search(rb"[?&]%s=(\d+)" % name, request)
-    assert found
-    return int(found[1])
+    match = re.search(rb"[?&]%s=(\d+)" % name, request)
+    assert match
+    return int(match[1])
 
 
 def client_of(server: Server, timing: ClientTiming = TIMING, **more: Any) -> Client:

@@ -44,17 +44,17 @@ class TestCredentials:
         calls = one_call_of_each(sandbox)
         for call in calls:
             client.send(call)
-        shown = {
+        kinds = {
             call.endpoint.number: request["credential"]
             for call, request in zip(calls, sandbox.control.requests(), strict=True)
         }
-        assert {number for number, kind in shown.items() if kind == "api_key"} == {3, 7, 15, 18, 19}
-        assert {number for number, kind in shown.items() if kind == "none"} == {1}
-        assert set(shown.values()) == {"api_key", "bearer", "none"}
+        assert {number for number, kind in kinds.items() if kind == "api_key"} == {3, 7, 15, 18, 19}
+        assert {number for number, kind in kinds.items() if kind == "none"} == {1}
+        assert set(kinds.values()) == {"api_key", "bearer", "none"}
 
     @pytest.mark.beyond_the_contract
     @pytest.mark.parametrize(
-        ("credentials", "call", "shown"),
+        ("credentials", "call", "kind"),
         [
             (Credentials(access_token=demo.ACCESS_TOKEN), MARK, "bearer"),
             (Credentials(api_key=demo.API_KEY), MARK, "api_key"),
@@ -63,11 +63,11 @@ class TestCredentials:
         ids=["token alone", "key alone", "key everywhere"],
     )
     def test_one_credential_serves_where_it_is_taken(
-        self, on_clock: Connect, sandbox: Sandbox, credentials: Credentials, call: Call[Any], shown: str
+        self, on_clock: Connect, sandbox: Sandbox, credentials: Credentials, call: Call[Any], kind: str
     ) -> None:
         sandbox.control.configure(api_key_everywhere=credentials.api_key_everywhere)
         on_clock(credentials=credentials).send(call)
-        assert [request["credential"] for request in sandbox.control.requests()] == [shown]
+        assert [request["credential"] for request in sandbox.control.requests()] == [kind]
 
     def test_a_key_alone_is_refused_where_only_a_token_serves(
         self, on_clock: Connect, sandbox: Sandbox
@@ -265,8 +265,8 @@ class TestProxies:
                 monkeypatch.setenv("all_proxy", f"{scheme}me:p%40ss@127.0.0.1:{proxy.port}")
                 on_clock(base_url="http://service.example").send(CALL)
         request = b"GET http://service.example/cloudextraction/task/stats HTTP/1.1"
-        assert [each.startswith(request) for each in proxy.received] == [True] * 2
-        assert all(b"roxy-authorization: basic " + login.lower() in each.lower() for each in proxy.received)
+        assert [raw.startswith(request) for raw in proxy.received] == [True] * 2
+        assert all(b"roxy-authorization: basic " + login.lower() in raw.lower() for raw in proxy.received)
 
     def test_a_proxy_may_speak_tls_under_the_given_authority(
         self, on_clock: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -207,12 +207,12 @@ TAKE_TIME = {what for what in CAUSES if "_timeout`" in what}
 
 
 def cause_of(what: str) -> Cause:
-    if found := re.fullmatch(r"(\d+) without an error", what):
-        return CAUSES.get(what) or says(answer(HTML, int(found[1])))
-    if found := re.fullmatch(r"an unknown code with (\d+)", what):
-        return says(refusal("NobodyKnows", int(found[1])))
-    if found := re.fullmatch(r"`(\w+)`", what):
-        return says(refusal(found[1]))
+    if match := re.fullmatch(r"(\d+) without an error", what):
+        return CAUSES.get(what) or says(answer(HTML, int(match[1])))
+    if match := re.fullmatch(r"an unknown code with (\d+)", what):
+        return says(refusal("NobodyKnows", int(match[1])))
+    if match := re.fullmatch(r"`(\w+)`", what):
+        return says(refusal(match[1]))
     return CAUSES[what]
 
 

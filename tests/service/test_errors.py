@@ -37,8 +37,8 @@ def facts(error: errors.WebCollectError) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_an_error_keeps_all_it_knows_when_pickled(kind: type[errors.WebCollectError]) -> None:
-    known = {"endpoint": "copy_task", "status": 400, "code": "Odd", "request_id": "r", "retry_after": 1.5}
-    error = kind("it broke", category="c", **known)  # type: ignore[arg-type]
+    details = {"endpoint": "copy_task", "status": 400, "code": "Odd", "request_id": "r", "retry_after": 1.5}
+    error = kind("it broke", category="c", **details)  # type: ignore[arg-type]
     assert facts(pickle.loads(pickle.dumps(error))) == facts(error)
     assert str(error).startswith("copy_task: HTTP 400 Odd: it broke (requestId r)")
     assert str(error).endswith(kind.advice)
@@ -158,13 +158,13 @@ def test_an_error_that_the_caller_handles_meanwhile_keeps_its_traceback(
 
 def shown_by(failure: BaseException) -> str:
     """Return what an error and its causes show, and the variables of the frames below the test's."""
-    shown: list[object] = []
+    objects: list[object] = []
     error: BaseException | None = failure
     while error is not None:
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][error is failure :]
-        shown += [error, repr(error), error.args, *(dict(frame.f_locals) for frame in frames)]
+        objects += [error, repr(error), error.args, *(dict(frame.f_locals) for frame in frames)]
         error = error.__cause__ or error.__context__
-    return " ".join(map(str, shown))
+    return " ".join(map(str, objects))
 
 
 @pytest.mark.parametrize("bad", ["SECRET\n", "SEC RET", "SECRET\x00", "SECRÉT", " SECRET"])

@@ -25,7 +25,7 @@ ROWS = 300
 
 
 def sizes(server: Server) -> list[int]:
-    return [query_number(each, b"size") for each in server.received]
+    return [query_number(request, b"size") for request in server.received]
 
 
 def limited(most: int, refusal: bytes | None, recovers_at: int = ROWS) -> Callable[[bytes], bytes | None]:

@@ -148,8 +148,8 @@ class TestLists:
     @pytest.mark.parametrize("count", [1, 20, 40, 47])
     def test_all_subtasks_come(self, client: Client, sandbox: Sandbox, count: int) -> None:
         task = sandbox.control.add_task(subtasks=count)
-        found = all_subtasks(client, task["task_id"])
-        assert [subtask.sub_task_id for subtask in found] == [
+        subtasks = all_subtasks(client, task["task_id"])
+        assert [subtask.sub_task_id for subtask in subtasks] == [
             subtask["subtask_id"] for subtask in task["subtasks"]
         ]
 
@@ -180,8 +180,8 @@ class TestLists:
         ]
         rows = [{"taskId": task, "dayKey": day, "taskName": name} for task, day, name in named]
         with serving(lambda _: answer({"total": 4, "data": rows})) as server:
-            found = all_analytics(on_clock(base_url=server.url), start=today, end=today)
-        assert AnalyticsRow.names(found) == {"a": "Prices", "b": None}
+            records = all_analytics(on_clock(base_url=server.url), start=today, end=today)
+        assert AnalyticsRow.names(records) == {"a": "Prices", "b": None}
 
     def test_analytics_that_are_fewer_than_announced_are_an_error(self, on_clock: Connect) -> None:
         today = datetime.datetime.now(datetime.UTC).date()

@@ -159,12 +159,12 @@ class TestEnvelope:
         assert read(STATUSES, statuses)[0].task_id == "t"
 
     @pytest.mark.parametrize(
-        ("said", "shown"), [("broken", "broken"), (["a", 1], "['a', 1]"), (7, "7"), ({}, "no message")]
+        ("said", "message"), [("broken", "broken"), (["a", 1], "['a', 1]"), (7, "7"), ({}, "no message")]
     )
-    def test_an_error_of_another_shape_is_readable(self, said: Any, shown: str) -> None:
+    def test_an_error_of_another_shape_is_readable(self, said: Any, message: str) -> None:
         error = refusal(STATS, {"error": said}, 400)
         assert type(error) is errors.RequestRejected
-        assert error.message == shown
+        assert error.message == message
 
     @pytest.mark.parametrize("nothing", [False, {}, ""])
     def test_an_error_that_says_nothing_is_none_beside_a_result(self, nothing: Any) -> None:
@@ -355,7 +355,7 @@ class TestValues:
 
     @pytest.mark.parametrize(
         ("spelling", "state"),
-        [*((each, "Finished") for each in ("finished", "FINISHED", "Finished ")), ("Paused", "Paused")],
+        [*((word, "Finished") for word in ("finished", "FINISHED", "Finished ")), ("Paused", "Paused")],
     )
     def test_a_state_is_spelled_as_in_the_contract_or_kept(self, spelling: str, state: str) -> None:
         assert data(STATUSES, [{"taskId": "t", "status": spelling}])[0].status == state
@@ -363,14 +363,14 @@ class TestValues:
         assert subtasks[0].status == state
 
     @pytest.mark.parametrize(
-        ("spelling", "known"),
-        [*((each, "UrlList") for each in ("UrlList", "URLList", "urllist")), ("TableList", "TableList")],
+        ("spelling", "loop_type"),
+        [*((word, "UrlList") for word in ("UrlList", "URLList", "urllist")), ("TableList", "TableList")],
     )
-    def test_a_loop_type_is_spelled_as_requests_spell_it_or_kept(self, spelling: str, known: str) -> None:
+    def test_a_loop_type_is_spelled_as_requests_spell_it_or_kept(self, spelling: str, loop_type: str) -> None:
         action = {"actionId": "a", "loopType": spelling, "loopItems": ["x"]}
-        assert data(ACTIONS, [{"taskId": "t", "actions": [action]}])[0].actions[0].loop_type == known
+        assert data(ACTIONS, [{"taskId": "t", "actions": [action]}])[0].actions[0].loop_type == loop_type
         echo = data(UPDATE, {"taskId": "t", "updatedParameters": {"loopItems": [action]}})
-        assert echo.updated_parameters.loop_items[0].loop_type == known
+        assert echo.updated_parameters.loop_items[0].loop_type == loop_type
 
     def test_nulls_in_a_list_are_left_out_and_numbers_are_texts(self) -> None:
         actions = data(ACTIONS, [{"taskId": 5, "actions": [None, {"loopItems": ["x", None, 7]}]}])
@@ -391,7 +391,7 @@ class TestValues:
     ) -> None:
         answer = {"requestCount": 1, "successCount": "1", **failed}
         copies = data(endpoints.copy_tasks(["t"], [1]), answer)
-        assert [(each.task_id, each.reason) for each in copies.failed_tasks] == reasons
+        assert [(task.task_id, task.reason) for task in copies.failed_tasks] == reasons
 
     def test_moved_may_be_a_text(self) -> None:
         assert data(endpoints.move_task("t", 1), {"moved": "true"}).moved is True
@@ -448,10 +448,10 @@ class TestSecrets:
         )
         assert isinstance(record, TokenRecord)
         assert record.expires_in == 86399
-        shown = f"{record} {record!r} {record.__rich_repr__()}"
-        assert "ACCESS" not in shown
-        assert "REFRESH" not in shown
-        assert "OTHER" not in shown
+        text = f"{record} {record!r} {record.__rich_repr__()}"
+        assert "ACCESS" not in text
+        assert "REFRESH" not in text
+        assert "OTHER" not in text
 
     @pytest.mark.parametrize(
         ("given", "life"),
@@ -656,8 +656,8 @@ class TestErrorsOfDataApps:
     def test_details_are_shown(self) -> None:
         details = [{"path": "app", "message": "is unknown"}, {"path": ["runs", 0], "message": "is late"}, 5]
         error = {"code": "version-yanked", "message": "No.", "retryable": False, "details": details}
-        shown = str(refusal(DEPRECATE, {"error": error}, 422))
-        assert "version-yanked: No. (app: is unknown; ['runs', 0]: is late)" in shown
+        text = str(refusal(DEPRECATE, {"error": error}, 422))
+        assert "version-yanked: No. (app: is unknown; ['runs', 0]: is late)" in text
         for other in (None, {}, "text", [], [5]):
             assert refusal(DEPRECATE, {"error": {**error, "details": other}}, 422).message == "No."
 

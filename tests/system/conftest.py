@@ -115,7 +115,7 @@ def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
     folder.chmod(0o711)
     yield folder
     processes = psutil.process_iter(["cwd"])
-    assert [each for each in processes if Path(each.info["cwd"] or "/").is_relative_to(folder)] == []
+    assert [process for process in processes if Path(process.info["cwd"] or "/").is_relative_to(folder)] == []
     if request.session.testsfailed:
         request.config.stash[KEPT] = folder
     else:

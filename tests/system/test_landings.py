@@ -101,8 +101,8 @@ class SourcesRun:
 
     def tasks(self) -> dict[str, TaskInstance]:
         """Return Airflow's task instances by source."""
-        found = self._cluster.task_instances(self.dag_id, self._run_id)
-        return {self._landings.ids[int(task.task_id.removeprefix("land_"))]: task for task in found}
+        task_instances = self._cluster.task_instances(self.dag_id, self._run_id)
+        return {self._landings.ids[int(task.task_id.removeprefix("land_"))]: task for task in task_instances}
 
     def copied(self, worker: str, since: float) -> Counter[str]:
         """Return how many pages have been read of each source that a worker is in the middle of copying.
@@ -172,8 +172,10 @@ def test_200_tasks_are_started_waited_for_landed_and_marked(
     starts, marks = done(service, "/cloudextraction/subtasks:start"), done(service, "/data/markexported")
     assert {task_id: len(times) for task_id, times in starts.items()} == once
     assert {task_id: len(times) for task_id, times in marks.items()} == once
-    written = [each for each in reversed(s3.requests) if (each.method, each.status) == ("PUT", 200)]
-    committed = {each.path: each.time for each in written}
+    written = [
+        request for request in reversed(s3.requests) if (request.method, request.status) == ("PUT", 200)
+    ]
+    committed = {request.path: request.time for request in written}
     for task_id in ids:
         manifest = landings.folder(task_id).manifest()
         assert committed[f"{landings.root}/{task_id}/{MANIFEST}"] < marks[task_id][0]
@@ -240,7 +242,7 @@ def test_a_worker_that_stood_still_changes_nothing_once_its_landings_were_taken_
 
         def committed() -> set[str]:
             """Return the commits that were to be created once more, or were found first."""
-            return commits.intersection(each.path for each in s3.requests[before:])
+            return commits.intersection(request.path for request in s3.requests[before:])
 
         # before Airflow learns that they run: it would end them
         cluster.resume_tasks(worker)
@@ -264,7 +266,7 @@ def make_sources(service: Service, s3: S3, rows: int) -> Landings:
 
 
 def other_than(worker: str) -> str:
-    return next(each for each in WORKERS if each != worker)
+    return next(other for other in WORKERS if other != worker)
 
 
 def done(service: Service, path: str) -> dict[str, list[float]]:

@@ -93,10 +93,10 @@ def test_600_waits_while_a_triggerer_is_killed(
     cluster.wait_for(lambda: count(cluster, early, "success") == waits, 400, "the rest to end")
     seen(f"all ended right {time.time() - second_end:.0f} s after the last task, none early")
     for run_id, is_early in early.items():
-        for each in cluster.get(f"dags/{DAG_ID}/dagRuns/{run_id}/taskInstances")["task_instances"]:
-            end = datetime.datetime.fromisoformat(each["end_date"]).timestamp()
+        for ti in cluster.get(f"dags/{DAG_ID}/dagRuns/{run_id}/taskInstances")["task_instances"]:
+            end = datetime.datetime.fromisoformat(ti["end_date"]).timestamp()
             assert end >= (first_end if is_early else second_end)
-            assert each["try_number"] <= 1
+            assert ti["try_number"] <= 1
     # on a machine with other load, spaced queries may arrive late, and then together
     assert service.refused_for_rate() <= sum(service.answers(STATUS).values()) * MOST_REFUSED
     seen(f"answers 429: {service.refused_for_rate()}")

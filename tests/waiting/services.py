@@ -34,8 +34,8 @@ class Service:
         await asyncio.sleep(self.takes(keys))
         if error:
             raise error.with_traceback(None)
-        found = {key: self.states.get(key, self.others) for key in keys}
-        return {key: state for key, state in found.items() if state is not None}
+        states = {key: self.states.get(key, self.others) for key in keys}
+        return {key: state for key, state in states.items() if state is not None}
 
     def fail(self, error: BaseException, times: float = float("inf"), about: Iterable[str] = ()) -> None:
         """Fail some of the coming questions, those about certain keys or all."""

@@ -27,12 +27,12 @@ def reported(
 ) -> list[EndedRun]:
     """Return what is reported over some polls; the first finds where the task stands."""
     last_run: LastRun | None = None
-    found = []
+    ended_runs = []
     for status in statuses:
         last_run, ended = follow(last_run, TASK, status, states, unchanged_for)
-        found += [ended] if ended else []
+        ended_runs += [ended] if ended else []
         last_run = msgspec.convert(msgspec.to_builtins(last_run), LastRun)
-    return found
+    return ended_runs
 
 
 def runs(*statuses: TaskStatus | None, **options: Any) -> list[tuple[int | None, int | None, str | None]]:

@@ -169,16 +169,16 @@ def test_a_watch_reports_every_run_once_and_not_before_its_end(counts: str | Non
         now = service.add_run(now, seconds, chance.choice(FINAL_STATES)).ended
         now += chance.choice([1, 61, 700]) if counts else 700
     last_run: LastRun | None = None
-    shown, since = None, 0.0
+    previous, since = None, 0.0
     events, named = 0, Counter[int]()
     interval, restarts = chance.choice([10, 30, 60]), chance.choice([0, 0.05])
     # before the first run: of one that goes on, nobody knows what its number counts
     at, end = 900.0, now + 4000
     while at < end:
         status = service.answer(at)
-        if LastRun.of(status) != shown or chance.random() < restarts:
+        if LastRun.of(status) != previous or chance.random() < restarts:
             last_run = msgspec.convert(msgspec.to_builtins(last_run), LastRun | None)
-            shown, since = LastRun.of(status), at
+            previous, since = LastRun.of(status), at
         last_run, ended = follow(last_run, "a", status, FINAL_STATES, at - since)
         if ended:
             events += 1

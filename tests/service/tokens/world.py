@@ -74,7 +74,7 @@ class Service:
         if lineage is None:
             if self.revokes and (lineage := self.spent.get(refresh_token)):
                 self.living = {token: of for token, of in self.living.items() if of != lineage}
-                self.access = {token: each for token, each in self.access.items() if each[0] != lineage}
+                self.access = {token: grant for token, grant in self.access.items() if grant[0] != lineage}
             raise errors.RequestRejected("spent", status=400, code="Invalid.Grant")
         self.spent[refresh_token] = lineage
         number = next(self.numbers)
@@ -92,7 +92,7 @@ class Texts:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.history: dict[Register, list[tuple[float, str]]] = {each: [] for each in Register}
+        self.history: dict[Register, list[tuple[float, str]]] = {register: [] for register in Register}
         self.empty_until = 0.0
         self.fails_until = 0.0
 
@@ -259,18 +259,18 @@ class World:
 
     def is_alive(self) -> bool:
         """Whether a refresh token that still works has survived, where the fleet could find it."""
-        known = [self.credential]
+        candidates = [self.credential]
         lineage = Credentials(refresh_token=self.credential).lineage_at("")
         held = [process.tokens._held for process in self.processes]
         for token in (self.texts.newest(), *held):
             if token is not None and token.lineage == lineage:
-                known.append(str(token.refresh_token))
+                candidates.append(str(token.refresh_token))
         newest = self.texts.newest()
         if newest is not None and newest.lineage != lineage and lineage in newest.spent:
             return False  # a spent credential was entered again after it was replaced: a person has to act
         if newest is not None and newest.lineage == lineage:
-            known.remove(self.credential)
-        return any(token in self.service.living for token in known)
+            candidates.remove(self.credential)
+        return any(token in self.service.living for token in candidates)
 
     def at(self, delay: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._events, (self.now + delay, next(self._order), action))
@@ -371,8 +371,8 @@ class World:
 
     def stall(self, process: Process) -> float:
         """How long a process stands still; not while it alone has a new token, see claim.py."""
-        sent = [each for sendings in self.sent.values() for each in sendings if each.by is process]
-        if any(each.state == "answered" and each.life == process.life for each in sent):
+        sent = [sending for sendings in self.sent.values() for sending in sendings if sending.by is process]
+        if any(sending.state == "answered" and sending.life == process.life for sending in sent):
             return 0.0
         if not self.goes_wrong():
             return 0.0
@@ -407,11 +407,11 @@ class World:
     def exchange(self, process: Process, token: str) -> TokenRecord:
         sent = Sent(process, process.life)
         before = self.sent.setdefault(token, [])
-        earlier = [(each.by.name, each.state) for each in before]
+        earlier = [(sending.by.name, sending.state) for sending in before]
         self.log.append(f"{self.now:.2f} {process.name} sends {token}; before: {earlier}")
-        if any(each.may_be_answered() for each in before):
+        if any(sending.may_be_answered() for sending in before):
             self.fail(f"{token} is sent twice")
-        if any(each.state != "unsent" for each in before) and self.has_use_for(process):
+        if any(sending.state != "unsent" for sending in before) and self.has_use_for(process):
             self.fail(f"{token} is sent again without need")
         before.append(sent)
         if self.goes_wrong():
