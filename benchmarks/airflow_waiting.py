@@ -180,9 +180,9 @@ def _asked(control: Control) -> int:
 
 def _count(airflow: RealAirflow, state: str) -> int:
     time.sleep(2)
-    found = airflow.get(f"dags/{DAG_ID}/dagRuns/~/taskInstances", state=state, limit=1)
+    body = airflow.get(f"dags/{DAG_ID}/dagRuns/~/taskInstances", state=state, limit=1)
     assert not airflow.get(f"dags/{DAG_ID}/dagRuns/~/taskInstances", state="failed", limit=1)["total_entries"]
-    return int(found["total_entries"])
+    return int(body["total_entries"])
 
 
 def _ends(url: str, ids: list[str]) -> dict[str, float]:
@@ -207,12 +207,12 @@ def _successes(airflow: RealAirflow) -> dict[str, float]:
     """Return when each collection task's sensor was a success."""
     runs = airflow.get(f"dags/{DAG_ID}/dagRuns", limit=1000)["dag_runs"]
     ids = {run["dag_run_id"]: run["conf"]["ids"] for run in runs}
-    found = airflow.get(f"dags/{DAG_ID}/dagRuns/~/taskInstances", limit=1000)["task_instances"]
+    task_instances = airflow.get(f"dags/{DAG_ID}/dagRuns/~/taskInstances", limit=1000)["task_instances"]
     return {
-        ids[each["dag_run_id"]][int(each["task_id"].rpartition("_")[2])]: datetime.datetime.fromisoformat(
-            each["end_date"]
+        ids[ti["dag_run_id"]][int(ti["task_id"].rpartition("_")[2])]: datetime.datetime.fromisoformat(
+            ti["end_date"]
         ).timestamp()
-        for each in found
+        for ti in task_instances
     }
 
 

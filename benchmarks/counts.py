@@ -119,7 +119,7 @@ class Counting:
         run = run_dag(dag)
         assert run.state == "success", run
         after, sizes_after = _stored()
-        service = {path: sum(each.values()) for path, each in self._control.counters().items()}
+        service = {path: sum(counter.values()) for path, counter in self._control.counters().items()}
         return Counts(
             Counter(service),
             Counter(self._storage),
@@ -276,11 +276,11 @@ def count() -> Costs:
 
 def _print(counted: dict[str, Counts]) -> None:
     rows = []
-    for name, each in counted.items():
-        requests = each.service.total(), each.storage.total()
-        airflow = each.airflow.total() - each.writes, each.writes
+    for name, cost in counted.items():
+        requests = cost.service.total(), cost.storage.total()
+        airflow = cost.airflow.total() - cost.writes, cost.writes
         rows.append(
-            [name, *requests, *airflow, each.rows["xcom"], each.sizes["xcom"], each.sizes["asset_event"]]
+            [name, *requests, *airflow, cost.rows["xcom"], cost.sizes["xcom"], cost.sizes["asset_event"]]
         )
     table(
         "  | requests to the service | S3 | reads from Airflow | writes | XComs | their bytes | asset event",
@@ -288,7 +288,7 @@ def _print(counted: dict[str, Counts]) -> None:
     )
     for name in (START, WAIT, MARKED):
         print(f"\n{name}:")
-        found = counted[name]
-        for numbers in (found.service, found.storage, found.airflow, +found.rows):
+        cost = counted[name]
+        for numbers in (cost.service, cost.storage, cost.airflow, +cost.rows):
             if numbers:
                 print(" ", ", ".join(f"{what} {number}" for what, number in sorted(numbers.items())))

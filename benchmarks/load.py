@@ -50,7 +50,7 @@ def taken(file_format: str, rows: int) -> list[str]:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["rows"] == len(bodies) * PAGE_ROWS, result
-    return [f"{result[each]:.0f}" for each in ("seconds", "peak", "over")]
+    return [f"{result[figure]:.0f}" for figure in ("seconds", "peak", "over")]
 
 
 def measure(folder: Path) -> None:

@@ -129,8 +129,8 @@ def load() -> tuple[object, ...]:
     """Measure what the import of the plugin costs."""
     command = [sys.executable, "-c", IMPORT]
     printed = [subprocess.run(command, check=True, capture_output=True).stdout for _ in range(TIMES)]
-    found = [json.loads(output.splitlines()[-1]) for output in printed]
-    seconds, modules = zip(*found, strict=True)
+    measured = [json.loads(output.splitlines()[-1]) for output in printed]
+    seconds, modules = zip(*measured, strict=True)
     return "plugin", *in_milliseconds(seconds), max(modules)
 
 

@@ -218,22 +218,22 @@ def capacity(costs: Costs) -> None:
     rows: list[list[object]] = []
     for row_bytes in (250, 1000, 8000):
         pages, terabyte = pages_of(10e6, row_bytes), pages_of(1e12, row_bytes)
-        landings = (day / (costs.start + each + pages) for each in (costs.marked, costs.unmarked))
+        landings = (day / (costs.start + requests + pages) for requests in (costs.marked, costs.unmarked))
         rows.append([row_bytes, f"{terabyte:,}", f"{day / terabyte:.2f}", pages])
-        rows[-1] += [f"{each:,.0f}" for each in landings]
+        rows[-1] += [f"{number:,.0f}" for number in landings]
     print(f"\nOne address, {ADDRESS_RATE} requests per second, a day:")
     table(
         "bytes of a row | pages of 1 TB | TB, pages alone | pages of 10 MB | tasks of it with mark | without",
         rows,
     )
     layout, pages, rows = LAYOUTS["alone"], pages_of(10e6, 1000), []
-    for mark, each, late_rows_delay in (
+    for mark, requests, late_rows_delay in (
         ("with", costs.marked, LATE_ROWS_DELAY),
         ("without", costs.unmarked, 0.0),
     ):
-        seconds = layout.process + (pages + each) / layout.rate + 10e6 / SPEED + late_rows_delay
+        seconds = layout.process + (pages + requests) / layout.rate + 10e6 / SPEED + late_rows_delay
         rows.append(
-            [mark, pages + each, f"{seconds:.1f}", f"{HOUR / seconds:.0f}", f"{DAY / seconds / 100:.0f}"]
+            [mark, pages + requests, f"{seconds:.1f}", f"{HOUR / seconds:.0f}", f"{DAY / seconds / 100:.0f}"]
         )
     print("\nOne slot, landings alone of 10 MB in rows of 1000 bytes:")
     table("mark | requests | seconds | landings an hour | GB a day", rows)
@@ -283,8 +283,8 @@ def in_airflow(tasks: int, costs: Costs) -> None:
     }
     print(f"\n{tasks:,} collection tasks a day in Airflow:")
     rows = [
-        [kind, f"{number * tasks:,.0f}", f"{number * PROCESS * tasks / DAY:.1f}", f"{each * tasks / DAY:.1f}"]
-        for kind, (number, each) in kinds.items()
+        [kind, f"{count * tasks:,.0f}", f"{count * PROCESS * tasks / DAY:.1f}", f"{writes * tasks / DAY:.1f}"]
+        for kind, (count, writes) in kinds.items()
     ]
     table("  | processes a day | slots for starting them, mean | writes by tasks per second, mean", rows)
 

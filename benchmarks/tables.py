@@ -99,13 +99,13 @@ def ways(rows: int, turns: int) -> None:
         [
             (
                 WAYS[way],
-                f"{each.cpu / ours.cpu:.2f}",
-                f"{each.seconds / ours.seconds:.2f}",
-                f"{each.rows / each.seconds:,.0f}",
-                f"{each.peak:.0f}",
-                f"{each.over:.0f}",
+                f"{result.cpu / ours.cpu:.2f}",
+                f"{result.seconds / ours.seconds:.2f}",
+                f"{result.rows / result.seconds:,.0f}",
+                f"{result.peak:.0f}",
+                f"{result.over:.0f}",
             )
-            for way, each in results.items()
+            for way, result in results.items()
         ],
     )
 
@@ -174,11 +174,11 @@ def with_pyiceberg(bodies: Sequence[bytes], folder: Path) -> int:
     """Append the rows with Iceberg's library."""
     import pyarrow as pa
 
-    found = iceberg_table(folder)
-    with found.update_schema() as update:
+    prices = iceberg_table(folder)
+    with prices.update_schema() as update:
         update.union_by_name(schema())
-    found.append(pa.RecordBatchReader.from_batches(schema(), batches(bodies)))
-    return int(found.scan().count())
+    prices.append(pa.RecordBatchReader.from_batches(schema(), batches(bodies)))
+    return int(prices.scan().count())
 
 
 def landing(bodies: Sequence[bytes], folder: Folder, file_format: str = "parquet") -> int:
@@ -252,9 +252,9 @@ def commits() -> None:
     ):
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
-            found = dict(written(folder, make(folder), pattern, max(RUNS_BEFORE) + CYCLE))
+            bytes_by_run = dict(written(folder, make(folder), pattern, max(RUNS_BEFORE) + CYCLE))
         for before in RUNS_BEFORE:
-            of_table, own = zip(*(found[before + more] for more in range(CYCLE)), strict=True)
+            of_table, own = zip(*(bytes_by_run[before + more] for more in range(CYCLE)), strict=True)
             sizes = (round(statistics.median(of_table)), max(of_table), round(statistics.median(own)))
             rows.append((f"{name}, {before:,}", *sizes))
     table(

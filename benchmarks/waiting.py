@@ -173,8 +173,8 @@ class Longest:
     def and_also(self, turn: Block) -> Longest:
         """Take a turn into account."""
         return Longest(
-            max(self.block, turn, key=lambda each: each.seconds),
-            max(self.work, turn, key=lambda each: each.work),
+            max(self.block, turn, key=lambda block: block.seconds),
+            max(self.work, turn, key=lambda block: block.work),
         )
 
 
@@ -239,10 +239,10 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-async def arrive(each: Iterable[Coroutine[Any, Any, None]]) -> list[asyncio.Task[None]]:
+async def arrive(coroutines: Iterable[Coroutine[Any, Any, None]]) -> list[asyncio.Task[None]]:
     """Start one after the other, as the triggerer does: it gives way twice before each."""
     tasks = []
-    for one in each:
+    for one in coroutines:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         tasks.append(asyncio.create_task(one))
@@ -296,9 +296,9 @@ def bare(count: int) -> Bare:
         turns.forget()
         tasks = await arrive(run() for _ in range(count))
         longest = turns.longest
-        each = (resident() - before) / count
+        size = (resident() - before) / count
         await leave(tasks)
-        return Bare(each, longest)
+        return Bare(size, longest)
 
     return in_loop(measure)
 
@@ -527,7 +527,7 @@ async def common(plan: Plan, control: Control, url: str, ids: list[str]) -> None
 
     used, since = cpu(), time.monotonic()
     async with httpx.AsyncClient(timeout=60) as client:
-        await asyncio.gather(*(poll(client, *each) for each in enumerate(ids)))
+        await asyncio.gather(*(poll(client, *pair) for pair in enumerate(ids)))
     seconds = time.monotonic() - since
     rows = [
         ("requests", f"{sum(control.counters().get(STATUS, {}).values())}"),
