@@ -136,8 +136,8 @@ class AirflowApi:
 
     def providers(self) -> dict[str, str]:
         """Return the version of each provider that Airflow found, by distribution name."""
-        found = self.get("providers", limit=1000)["providers"]
-        return {provider["package_name"]: provider["version"] for provider in found}
+        providers = self.get("providers", limit=1000)["providers"]
+        return {provider["package_name"]: provider["version"] for provider in providers}
 
     def unpause(self, dag_id: str) -> None:
         """Unpause a DAG as soon as it is known.
@@ -149,8 +149,8 @@ class AirflowApi:
 
     def runs(self, dag_id: str) -> dict[str, str]:
         """Return the state of each run of a DAG, by its id, oldest first."""
-        found = self.get(f"dags/{dag_id}/dagRuns", limit=1000, order_by="id")["dag_runs"]
-        return {run["dag_run_id"]: run["state"] for run in found}
+        dag_runs = self.get(f"dags/{dag_id}/dagRuns", limit=1000, order_by="id")["dag_runs"]
+        return {run["dag_run_id"]: run["state"] for run in dag_runs}
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
         """Start a run as soon as the DAG is known and return its id.
@@ -219,12 +219,12 @@ class AirflowApi:
 
     def task_instances(self, dag_id: str, run_id: str) -> list[TaskInstance]:
         """Return the task instances of a run."""
-        found = self.get(f"dags/{dag_id}/dagRuns/{run_id}/taskInstances", limit=1000)["task_instances"]
+        instances = self.get(f"dags/{dag_id}/dagRuns/{run_id}/taskInstances", limit=1000)["task_instances"]
         return [
             TaskInstance(
                 task["task_id"], task["map_index"], task["try_number"], task["state"], task["hostname"] or ""
             )
-            for task in found
+            for task in instances
         ]
 
     def task_log(self, dag_id: str, run_id: str, task: TaskInstance) -> str:
@@ -243,8 +243,8 @@ class AirflowApi:
     def _is_known(self, dag_id: str) -> bool:
         if errors := self.import_errors():
             raise AirflowProblem("\n".join(f"{file} cannot be imported:\n{errors[file]}" for file in errors))
-        found = self.get("dags", dag_id_pattern=dag_id, exclude_stale=True)["dags"]
-        return dag_id in {dag["dag_id"] for dag in found}
+        dags = self.get("dags", dag_id_pattern=dag_id, exclude_stale=True)["dags"]
+        return dag_id in {dag["dag_id"] for dag in dags}
 
     def _api(self, method: str, path: str, **arguments: Any) -> Any:
         for _ in range(DATABASE_TRIES):

@@ -59,8 +59,8 @@ def query(destination: Path) -> str:
 
 def _read_part(path: Path, entry: dict[str, Any]) -> bytes:
     data = path.read_bytes()
-    found = {"bytes": len(data), "rows": data.count(b"\n"), "sha256": hashlib.sha256(data).hexdigest()}
-    for what, value in found.items():
+    facts = {"bytes": len(data), "rows": data.count(b"\n"), "sha256": hashlib.sha256(data).hexdigest()}
+    for what, value in facts.items():
         if entry[what] != value:
             raise LandingProblem(f"{path}: {what} is {value}, the manifest says {entry[what]}")
     return data

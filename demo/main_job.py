@@ -82,9 +82,9 @@ def start(airflow: RealAirflow, control: Control, destination: Path) -> str:
 
 def _check_page(airflow: RealAirflow, run_id: str) -> None:
     """Check that the web interface's page of the provider shows the landing."""
-    found = airflow.get("../../webcollect/landings")["series"]
-    shown = {run["run_id"] for series in found for run in series["runs"]}
-    if run_id not in shown or not airflow.answers(f"{airflow.url}/webcollect/static/page.js"):
+    all_series = airflow.get("../../webcollect/landings")["series"]
+    run_ids = {run["run_id"] for series in all_series for run in series["runs"]}
+    if run_id not in run_ids or not airflow.answers(f"{airflow.url}/webcollect/static/page.js"):
         raise AirflowProblem(f"The page of the web interface does not show run {run_id}")
 
 

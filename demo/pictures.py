@@ -69,18 +69,18 @@ class Pictures:
             page.screenshot(path=self.folder / f"{name}.png")
 
     def take_page(
-        self, airflow: RealAirflow, name: str, shown: str, theme: str = "light", width: int = 1400
+        self, airflow: RealAirflow, name: str, selector: str, theme: str = "light", width: int = 1400
     ) -> None:
         """Take a picture of the provider's page, ``page-<name>.png``.
 
-        :param shown: the selector of what is on the page once it can be taken
+        :param selector: the selector of what is on the page once it can be taken
         :param theme: light or dark
         :param width: of the browser, in pixels
         """
         with browser.open_page(self.chromium, width=width, height=800) as page:
             page.add_init_script(f"localStorage.setItem('theme', {theme!r})")
             page.goto(f"{airflow.url}/plugin/webcollect")
-            page.locator(shown).first.wait_for()
+            page.locator(selector).first.wait_for()
             _settle(page)
             height = page.locator("webcollect-page").evaluate("page => page.scrollHeight")
             page.set_viewport_size({"width": width, "height": min(max(400, height), _MOST_PIXELS)})

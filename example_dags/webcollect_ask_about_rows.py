@@ -22,7 +22,7 @@ from airflow_provider_webcollect.landing.review import in_review
 def list_failed_checks(params: dict[str, Any] | None = None, run_id: str | None = None) -> str:
     """Return what the checks have found in the rows that this run has staged, as Markdown."""
     assert params is not None
-    staged = [each for each in in_review(params["destination"]) if each.run.run_id == run_id]
+    staged = [entry for entry in in_review(params["destination"]) if entry.run.run_id == run_id]
     if not staged:
         raise AirflowFailException("The landing has failed for another reason: its log says which.")
     # indented by four, values of rows are no Markdown

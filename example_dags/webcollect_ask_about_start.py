@@ -28,7 +28,7 @@ def query_status(params: dict[str, Any] | None = None) -> str:
     """Return what the service shows of the task now, as Markdown."""
     assert params is not None
     statuses = WebCollectHook().get_task_statuses_v2([params["collection_task_id"]])
-    return "\n".join(f"    {name}: {value}" for each in statuses for name, value in each.as_dict().items())
+    return "\n".join(f"    {key}: {value}" for status in statuses for key, value in status.as_dict().items())
 
 
 @task

@@ -47,16 +47,16 @@ def _sign(
 ) -> tuple[str, None] | None:
     """Show all arguments of a class, not only those of its own ``__init__``."""
     if what == "class" and obj.__module__.startswith(PACKAGE):
-        shown = [
-            each.replace(
-                annotation=each.empty,
-                default=each.default
-                if each.default is each.empty
-                else _Literally(_shown(each.default)),
+        parameters = [
+            parameter.replace(
+                annotation=parameter.empty,
+                default=parameter.default
+                if parameter.default is parameter.empty
+                else _Literally(_shown(parameter.default)),
             )
-            for each in _parameters(obj)
+            for parameter in _parameters(obj)
         ]
-        return str(inspect.Signature(shown, __validate_parameters__=False)), None
+        return str(inspect.Signature(parameters, __validate_parameters__=False)), None
     return None
 
 
@@ -149,20 +149,26 @@ def _parameters(obj: Any) -> list[inspect.Parameter]:
     ):
         return []
     if not inspect.isclass(obj):
-        return [each for each in _signature(obj) if each.name not in NOT_GIVEN]
-    found: dict[str, inspect.Parameter] = {}
+        return [
+            parameter
+            for parameter in _signature(obj)
+            if parameter.name not in NOT_GIVEN
+        ]
+    by_name: dict[str, inspect.Parameter] = {}
     for cls in inspect.getmro(obj):
         if not cls.__module__.startswith(PACKAGE) or "__init__" not in vars(cls):
             continue
         parameters = [
-            each for each in _signature(cls.__init__) if each.name not in NOT_GIVEN
+            parameter
+            for parameter in _signature(cls.__init__)
+            if parameter.name not in NOT_GIVEN
         ]
         for parameter in parameters:
             if parameter.kind is not parameter.VAR_KEYWORD:
-                found.setdefault(parameter.name, parameter)
-        if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+                by_name.setdefault(parameter.name, parameter)
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
-    return list(found.values())
+    return list(by_name.values())
 
 
 def _signature(function: Any) -> Iterable[inspect.Parameter]:
@@ -224,6 +230,6 @@ def _split(lines: Iterable[str]) -> tuple[list[str], list[list[str]]]:
 
 
 def _argument(field: list[str]) -> str:
-    found = FIELD.match(field[0])
-    assert found
-    return found[2]
+    match = FIELD.match(field[0])
+    assert match
+    return match[2]

@@ -32,7 +32,7 @@ def _link(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
     text = SECTION.sub(
-        lambda found: _sections(app, found[1], found[2]), "\n".join(lines)
+        lambda match: _sections(app, match[1], match[2]), "\n".join(lines)
     )
     lines[:] = PAGE.sub(r":doc:`/\1`", text).splitlines()
 
@@ -44,8 +44,8 @@ def _sections(app: Sphinx, page: str, cited: str) -> str:
     if not cited.startswith("endpoint"):
         return f"`{page}, {cited} <{site}#{make_id(cited)}>`__"
     ids = {
-        found[1]: make_id(found[0])
-        for found in re.finditer(
+        match[1]: make_id(match[0])
+        for match in re.finditer(
             r"Endpoint (\d+): .*",
             Path(app.srcdir, "contributing", f"{page}.md").read_text(),
         )
@@ -53,7 +53,7 @@ def _sections(app: Sphinx, page: str, cited: str) -> str:
     if cited.startswith("endpoint "):
         return f"`{page}, {' '.join(cited.split())} <{site}#{ids[cited.split()[1]]}>`__"
     numbers = re.sub(
-        r"\d+", lambda found: f"`{found[0]} <{site}#{ids[found[0]]}>`__", cited
+        r"\d+", lambda match: f"`{match[0]} <{site}#{ids[match[0]]}>`__", cited
     )
     return f"{page}, {' '.join(numbers.split())}"
 

@@ -54,5 +54,5 @@ def _helps(
     )
     yield path, command.get_help(context)
     if isinstance(command, click.Group):
-        for name, each in sorted(command.commands.items()):
-            yield from _helps(each, f"{path} {name}", context)
+        for name, subcommand in sorted(command.commands.items()):
+            yield from _helps(subcommand, f"{path} {name}", context)

@@ -56,10 +56,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
 def _redirect(app: Sphinx, name: str, source: list[str]) -> None:
     folder = Path(app.srcdir, name).parent
 
-    def redirected(found: re.Match[str]) -> str:
-        if (folder / found[1]).resolve() != app.srcdir.parent:
-            return found[0]
-        return found[1].removeprefix("../") + INCLUDED[found[2]]
+    def redirected(match: re.Match[str]) -> str:
+        if (folder / match[1]).resolve() != app.srcdir.parent:
+            return match[0]
+        return match[1].removeprefix("../") + INCLUDED[match[2]]
 
     source[0] = OUTSIDE.sub(redirected, source[0])
 
@@ -75,9 +75,9 @@ def _check(app: Sphinx, error: Exception | None) -> None:
             if url.scheme or url.netloc:
                 continue
             target = (file.parent / unquote(url.path)).resolve() if url.path else file
-            known = pages.get(target)
+            linked = pages.get(target)
             if not target.exists() or (
-                known and unquote(url.fragment) not in known.anchors
+                linked and unquote(url.fragment) not in linked.anchors
             ):
                 log.warning(
                     "%s: the link %s leads nowhere", file.relative_to(root), link
