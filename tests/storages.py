@@ -1,4 +1,4 @@
-"""Storages that are really there: this machine's disk, and servers of object stores on loopback."""
+"""Real storages: this machine's disk, and servers of object stores on loopback."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def running(kind: str, folder: Path) -> Iterator[Storage]:
 
 
 def _one_at_a_time(method: Callable[..., Any], lock: threading.Lock) -> Callable[..., Any]:
-    """Return a method of moto that does what it lacks: nobody comes between its read and its write."""
+    """Return a method of moto made atomic: no other call comes between its read and its write."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with lock:

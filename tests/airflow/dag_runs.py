@@ -46,7 +46,7 @@ def make_database(home: str, copy: Path) -> None:
     """Make Airflow's tables, and the bundle that DAGs of :func:`run_dag` belong to.
 
     :param home: its ``AIRFLOW_HOME``, which may have a database already.
-    :param copy: that of an empty one, which the first of several processes makes for the others.
+    :param copy: an empty database, which the first of several processes makes for the others.
     """
     database = Path(home) / "airflow.db"
     if database.exists():
@@ -87,7 +87,7 @@ def run_dag(
     """Run a DAG to its end with ``dag.test()``.
 
     :param when_idle: called again and again while no task can run, as a person would act then.
-    :param when: what that takes beside, such as the logical date.
+    :param when: other arguments of that, such as the logical date.
     """
     if AIRFLOW_V_3_0_PLUS:
         _register(dag)
@@ -154,9 +154,9 @@ def _name(task_id: str, map_index: int) -> str:
 
 
 def _decoded(value: str | bytes | int) -> Any:
-    # SQLite makes a number of a text of digits
+    # SQLite turns a text of digits into a number
     decoded = value if isinstance(value, int) else json.loads(value)
-    # Airflow 3 puts a JSON text into a JSON column, but a text as it is
+    # Airflow 3 encodes values as JSON before it stores them in a JSON column, but not texts
     with contextlib.suppress(json.JSONDecodeError):
         return json.loads(decoded) if isinstance(decoded, str) and AIRFLOW_V_3_0_PLUS else decoded
     return decoded

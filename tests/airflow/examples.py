@@ -66,7 +66,7 @@ class Person:
         self.bodies: list[str] = []
 
     def __call__(self) -> None:
-        """Answer a question, if there is one, as Airflow's API does: to import that takes seconds."""
+        """Answer a question, if there is one, as Airflow's API does, which takes seconds to import."""
         from airflow.models.hitl import HITLDetail
         from airflow.models.trigger import handle_event_submit
         from airflow.triggers.base import TriggerEvent

@@ -115,7 +115,7 @@ def test_the_hooks_behaviour_is_the_metadatas() -> None:
 
 @only_3
 def test_airflow_3_0_and_3_1_can_read_the_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    # they put stand-ins of their own, which the newest Airflow still has, in the place of flask_appbuilder
+    # they replace flask_appbuilder by stand-ins of their own, which the newest Airflow still has
     from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService as Meta
 
     widgets = ("BS3TextFieldWidget", "BS3PasswordFieldWidget")

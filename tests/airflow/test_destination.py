@@ -1,4 +1,4 @@
-"""Destinations that cannot be: refused when the DAG is parsed, or by an error that says what to do."""
+"""Impossible destinations: refused when the DAG is parsed, or by an error that says what to do."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ print('_AIRFLOW_PROCESS_CONTEXT' in os.environ)
 
 
 class TestConnections:
-    """Landings that are read through a connection of Airflow, by whoever has no credentials otherwise."""
+    """Landings that are read through an Airflow connection, where nothing else has credentials."""
 
     URL = "s3://prices_storage@my-bucket/prices"
 
@@ -172,7 +172,7 @@ class TestConnections:
         # landings themselves open no connection
         with pytest.raises(InvalidArgument, match=r"`path` is .*: give an ObjectStoragePath of it"):
             clean(self.URL, older_than=0)
-        # and what has its filesystem needs none
+        # and a path that has its filesystem needs none
         with pytest.raises(InvalidArgument, match="storage_conn_id"):
             read_landing(ObjectStoragePath(self.URL), storage_conn_id="prices_storage")
 

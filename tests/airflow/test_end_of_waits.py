@@ -1,9 +1,9 @@
-"""What ends a wait does so in all three ways alike, as the table in ``docs/reference/waiting.md`` says.
+"""A wait ends in the same way in all three modes, as the table in ``docs/reference/waiting.md`` says.
 
-At night the task sensor runs in ``dag.test()``: poking, rescheduling and deferred. That has no triggerer:
-deferred waits that run into a timeout are ended here as Airflow's triggerer, scheduler and worker do it. So
-are the others that wait, since Airflow ends them by the same errors; and by day, when the first case of each
-row is tried in a worker and in the triggerer, all.
+At night the task sensor runs in ``dag.test()``: poking, rescheduling and deferred. That has no triggerer, so
+the tests end deferred waits at their timeout as Airflow's triggerer, scheduler and worker would. They
+end the other sensors and the operator so, too, since Airflow ends them by the same errors. By day that holds
+for all, and only the first case of each row is tried, poking and deferred.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ PASSING = "a passing error"
 MISSING = "missing from the answers"
 STALLED = "no new rows"
 REFUSED = "the service refuses for good"
-#: What can wait so.
+#: What waits for states, and all sensors.
 STATES = ("task", "subtask")
 SENSORS_ONLY = (*STATES, "capacity")
-#: Faults in a row that a single poll does not get over: the client of a worker tries a call 7 times, that of
-#: a triggerer twice.
+#: Faults in a row that fail a single poll: the client of a worker tries a call 7 times, that of a triggerer
+#: twice.
 FAULTS = {"poke": 8, "reschedule": 8, "deferrable": 2}
 
 
@@ -210,7 +210,7 @@ def cells() -> list[Any]:
 def arrange(
     sandbox: Sandbox, set_connection: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., dict[str, Any]]:
-    """Let happen what ends a wait, and return the arguments of what waits."""
+    """Cause what ends a wait, and return the arguments of the sensor or operator that waits."""
 
     def arrange(case: Case, kind: str, way: str) -> dict[str, Any]:
         sandbox.control.configure(**case.settings)
@@ -333,9 +333,9 @@ def test_what_ends_a_wait_does_so_in_each_way_as_the_guide_says(
     (expected,) = (ends for what, ends in table().items() if what.startswith(case.row))
     passes = case.row == PASSING
     if kind == "start" or (passes and (case.name, kind) != ("server error", "task")):
-        # the operator has no lenience, and to what passes none applies
+        # the operator has no lenience, and none applies to a fault that passes
         expected = {"plain": expected["plain"]}
-    # `dag.test()` ends no trigger at its timeout, and a task with its trigger if that breaks
+    # `dag.test()` does not end a trigger at its timeout, and fails the task if its trigger breaks
     needs_triggerer = case.name in ("timeout", "execution timeout", "no connection")
     in_dag_runs = kind == "task" and ALL_HISTORIES
     if way == "poke":

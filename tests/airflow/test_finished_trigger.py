@@ -98,7 +98,7 @@ class TestTheTrigger:
             WebCollectTaskFinishedTrigger(**{"collection_task_id": "a", **arguments})
 
 
-#: By day as the version does that is here.
+#: By day only what the installed version of Airflow does.
 forgetting = pytest.param(
     "forgetting", id="before 3.3", marks=pytest.mark.at_night if AIRFLOW_V_3_3_PLUS else ()
 )

@@ -87,7 +87,7 @@ class TestLinks:
         assert tasks == {
             **dict.fromkeys(("confirm", "wait", "one"), page),
             "fail": "https://service.example/tasks/not%20%2F%20there?tab=data",
-            # of many sources there is no one task to lead to
+            # many sources have no single task to link to
             "many": None,
         }
         place = f"https://storage.example/{destination.removeprefix('file://')}%20at%201"

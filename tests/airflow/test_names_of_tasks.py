@@ -86,7 +86,7 @@ TAKES_SEVERAL: dict[str, Callable[[list[str]], Any]] = {
 
 @pytest.fixture(autouse=True)
 def other(sandbox: Sandbox, task: Task, configure_tasks: Callable[..., Path]) -> Task:
-    """Another task than the usual, with a name as that has in the file of collection tasks."""
+    """A second task; the file of collection tasks has the names of both."""
     other = sandbox.control.add_task(lots=[20], subtasks=2, group_id=7)
     ids = {NAME: task["task_id"], OTHER: other["task_id"]}
     configure_tasks(json.dumps([{"id": id_, "name": name} for name, id_ in ids.items()]), ".json")
@@ -105,7 +105,7 @@ class TestOperatorsAndSensors:
         operator = TAKES_ONE[kind](NAME, task)
         result = execute(operator)
 
-        # the log of the sandbox has no files
+        # the sandbox's log leaves out uploads
         assert kind == "replace_urls" or asked_for(sandbox, task)
         assert result is None or NAME not in json.dumps(result)
         if kind not in ("copy", "wait_for_subtasks"):

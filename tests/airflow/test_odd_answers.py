@@ -94,7 +94,7 @@ class TestSeveralTasks:
         def unreadable_later(target: str, status: int, body: Any) -> tuple[int, Any]:
             if odd.answers == 2:
                 sandbox.control.mark_state(running["task_id"], "Finished")
-            lasts = 6 if mode == "reschedule" else 1000  # its pokes keep nothing
+            lasts = 6 if mode == "reschedule" else 1000  # nothing is kept between its pokes
             return unreadable(bad)(target, status, body) if 2 <= odd.answers < lasts else (status, body)
 
         odd.edit = unreadable_later
@@ -119,7 +119,7 @@ class TestMissing:
             return status, {**body, "data": []} if odd.answers in (1, 3) else body
 
         odd.edit = end_later
-        # the time for it is over since the first poll
+        # the time is over from the first poll on
         options = {"mode": "reschedule", "poke_interval": 0.1, "missing_timeout": 0}
         retries = {"retries": 1, "retry_delay": datetime.timedelta(0)}
         task_id = running["task_id"]

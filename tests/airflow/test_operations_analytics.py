@@ -219,7 +219,7 @@ ENDS: list[tuple[list[dict[str, Any]], float | None, str]] = [
     ([{"runCount": 4, "failureCount": 1}, {"runCount": 4, "successRate": 0.25}], 0.5, ""),
     ([{"successCount": 1, "failureCount": 3}, {"runCount": 6, "failureRate": 0.5}], 0.4, ""),
     ([{"runCount": 10, "successRate": 0.7}, {"runCount": 0}], 0.7, ""),
-    # of these it is not known, and they do not count
+    # rows whose success rate is unknown do not count
     ([{"runCount": 4, "successCount": 3}, {"runCount": 96}], 0.75, ""),
     ([{"runCount": 4, "successCount": 3}, {"successRate": 0.1}], 0.75, ""),
     ([{"runCount": 4}, {"runCount": 0}], None, UNKNOWN),
@@ -231,7 +231,7 @@ ENDS: list[tuple[list[dict[str, Any]], float | None, str]] = [
 class TestMetricsThatTheServiceLeavesOut:
     @pytest.fixture
     def serve(self, set_connection: Connect) -> Iterator[Callable[..., None]]:
-        """Has a service answer with rows of one task, each given by its metrics; and with others before."""
+        """Has a service answer with rows of one task, given by their metrics: of the week, and before it."""
         served: dict[bool, Sequence[dict[str, Any]]] = {}
 
         def respond(request: bytes) -> bytes:

@@ -74,9 +74,9 @@ def make(name: str, task: Task, **arguments: Any) -> Any:
     return operator_of(name)(**{"task_id": name, **right_arguments(task)[name], **arguments})
 
 
-#: A task that there need not be.
+#: A task that need not exist.
 TASK: Task = {"task_id": "t", "actions": [{"action_id": "a-step"}]}
-#: Those whose calls differ from the others': starts look first, and a renewal is none of an operation.
+#: Operators with other calls: a start queries first, and a renewal belongs to no operation.
 OTHERS = {"refresh_token", "metrics_check", "discover", "start_subtasks"}
 NAMES = [name for name in right_arguments(TASK) if name not in OTHERS]
 PATHS = {endpoint.name: endpoint.path for endpoint in ENDPOINTS}
@@ -280,7 +280,7 @@ class TestArguments:
             with make_dag():
                 mapped = operator.partial(task_id="mapped").expand_kwargs([arguments])
             tasks = [mapped.unmap(arguments)]
-            # one template suffices to put all checks off, but those of an argument by itself
+            # one template defers all checks but those of a single argument
             if name not in {"collection_task_id", "renew_after"}:
                 connection = "{{ 'webcollect_default' }}"
                 tasks.append(operator(task_id="rendered", **arguments, webcollect_conn_id=connection))

@@ -295,7 +295,7 @@ class TestTasksAndGroups:
             copies = WebCollectCopyTaskOperator.partial(task_id="copy").expand(collection_task_id=ids)
             move = WebCollectMoveTaskOperator.partial(task_id="move", task_group_id=groups[0])
             read = WebCollectGetActionsOperator.partial(task_id="read")
-            # what all copies gave, as one list
+            # the results of all copies, as one list
             copied = copies.output.map(lambda copy: copy["task_id"])
             gathered = WebCollectDeleteTasksOperator(task_id="delete", collection_task_ids=copied)
             moves = move.expand(collection_task_id=ids)

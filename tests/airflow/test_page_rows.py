@@ -1,5 +1,5 @@
-"""What the page in Airflow's web interface shows of rows, and decides on them: its routes, asked by people
-who have signed in, of landings that are there."""
+"""Rows on the page in Airflow's web interface, and decisions on them: its routes, asked by people who have
+signed in, on real landings."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class TestDecisions:
             30,
             True,
         )
-        # what is asked before is read from the storage
+        # the question before the decision has its numbers from the storage
         status, waiting = person.get("waiting", **quarantined)
         assert (status, waiting) == (200, {"rows": 30, "commit": 1})
         assert person.decide(decision=decision, commit=1, **quarantined) == (200, {"rows": 30})

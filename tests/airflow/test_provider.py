@@ -189,10 +189,10 @@ else:
 
 @pytest.fixture(scope="module")
 def imported() -> SimpleNamespace:
-    """What is imported in a process that has imported what DAG authors import anyway.
+    """Modules that a process imports besides those that DAG authors import anyway.
 
-    ``for_dags`` by DAG files; ``look`` by Airflow's own look at the provider, after them; ``plugin`` with the
-    plugin, by a task's process, after them.
+    ``for_dags``: by DAG files. After them, ``look``: when Airflow reads the provider's metadata; ``plugin``:
+    when the process of a task loads the plugin.
     """
     code = IMPORT.format(
         sdk="sdk" if AIRFLOW_V_3_0_PLUS else "models.dag",

@@ -151,7 +151,7 @@ class TestManySources:
         transfer(destination, run_id="second", late_rows_delay=0.3, **options)
 
         read = [request["query"]["taskId"] for request in sandbox.control.requests("/data/all")]
-        # who waits reads a second time; after the first has waited, the time is over for the others
+        # a source that waits is read twice; once the first has waited, the time is over for the others
         assert [read.count(task) for task in tasks[1:]] == [1, 1, 1]
 
     def test_if_all_failures_are_permanent_there_is_no_retry_and_all_are_named(

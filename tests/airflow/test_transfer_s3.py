@@ -140,7 +140,7 @@ class TestRedshift:
         sandbox.control.grow(source["task_id"], 30)
         summaries = [first, *(transfer(where, **options) for _ in range(2))]
 
-        # with nothing new, it is given nothing
+        # a run with nothing new gives it nothing
         assert [self.copied(s3, summary) for summary in summaries] == [[100] * 4, [30], []]
         names = [summary["redshift_manifest"] for summary in summaries]
         assert sorted(names) == self.written(s3, folder)

@@ -24,7 +24,7 @@ from tests.conftest import SEED
 
 
 class Ended(NamedTuple):
-    """What a command has left."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.
 PATH = "/taskanalytics/queries"
 GONE = ", which did not run in the last three months, or never"
 
-#: Files before a merge, and what is other in them afterwards. The file ends with the new entry of another
+#: Files before a merge, and what it changes in them. The file ends with the new entry of another
 #: task; where it is not said, that is indented as the first one.
 FORMS = {
     "comments, a person's own keys, and an order of them": (

@@ -1,4 +1,4 @@
-"""How commands end: the exit code, and what is said of it."""
+"""How commands end: exit codes and messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.
 
 
 def paths(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield how a command and those in it are called."""
+    """Yield the words by which a command and its subcommands are called."""
     yield path
     if isinstance(command, click.Group):
         for name, subcommand in command.commands.items():

@@ -1,4 +1,4 @@
-"""``land``: exactly once, as with the operator; interrupted and gone on with; and what is shown meanwhile."""
+"""``land``: exactly once, as with the operator; interrupted and resumed; and its progress."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def strictly(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-#: What has no place in JSON, and what stands there for it, as DuckDB has it in a query.
+#: Values that JSON does not have, written in DuckDB's SQL, and what is printed for them.
 VALUES = {
     "[1.0, 'nan'::double, 'inf'::double]": [1.0, None, None],
     "['-inf'::float]::float[1]": [None],
@@ -106,7 +106,7 @@ class TestRows:
 
 
 def texts(module: Path) -> Iterator[str]:
-    """Yield the texts of a module that are no docstrings."""
+    """Yield the strings of a module but its docstrings."""
     tree = ast.parse(module.read_text())
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):

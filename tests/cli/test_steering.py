@@ -88,7 +88,7 @@ def fill(sandbox: Sandbox, idle: str, urls: Path) -> Callable[[str], str]:
     return fill
 
 
-#: Commands, the rows that they show, and what tells that they have taken effect; the words in capitals are
+#: Commands, the rows that they print, and a test of whether they have taken effect; the words in capitals are
 #: those of the fixture ``fill``.
 EFFECTS: list[tuple[str, list[dict[str, str]], Callable[[Sandbox, str], bool]]] = [
     (

@@ -35,7 +35,7 @@ from tests.landing.formats.parts import read_part
 from tests.landing.pages import Fetch, Stream, make_job, through
 from tests.storages import Storage
 
-#: Fixtures with kinds of which by day each case is tried on one: a landing does not know the kind of its
+#: Fixtures of several kinds; by day, each case is tried on one: a landing does not know the kind of its
 #: filesystem, only its storage does (test_storage.py); nor do the queries on a shop's rows know their format.
 ONE_OF = {"folder", "shop"}
 #: The kinds of storages that have a server.
@@ -78,7 +78,7 @@ class Crash(BaseException):
 
 
 def crashing_at(number: int) -> Callable[[Iterator[DataPage]], Iterator[DataPage]]:
-    """Return what crashes once, in the place of the page of that number."""
+    """Return a stream of pages that crashes once, instead of giving the page of that number."""
     left = number
 
     def crashing(pages: Iterator[DataPage]) -> Iterator[DataPage]:
@@ -218,7 +218,7 @@ class Folder:
         return content
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return what a reader gets who trusts the manifest, once he has checked all it says.
+        """Return the rows that the manifest leads to, after checking all it says.
 
         Rows of tables have null for columns that their part lacks. Without a manifest, there are none.
         """
@@ -280,7 +280,7 @@ class Folder:
         return [row for part in self.apart() for row in self.rows_of(part)]
 
     def needed(self) -> set[str]:
-        """Return the names of the files that a landing has once nothing needless is left."""
+        """Return the names of the files that the landing needs."""
         commits = {name for name in self.names() if name.startswith("_commits/")}
         parts = (*self.manifest()["parts"], *self.apart())
         return {MANIFEST, *commits, *(part["name"] for part in parts)}
@@ -307,7 +307,7 @@ Landed = Callable[..., Manifest]
 
 
 def listed(pages: list[DataPage]) -> Fetch:
-    """Return what gives the listed pages, and after them an empty one."""
+    """Return a function that gives the listed pages, and after them an empty one."""
     starts = [0, *(page.offset for page in pages[:-1])]
 
     def fetch(offset: int) -> DataPage:
@@ -319,7 +319,7 @@ def listed(pages: list[DataPage]) -> Fetch:
 
 
 def in_order(pages: Iterator[DataPage]) -> Fetch:
-    """Return what gives the pages one after another, whatever is requested."""
+    """Return a function that gives the pages one after another, whatever is requested."""
     return lambda offset: next(pages)
 
 
@@ -355,7 +355,7 @@ def landing(land_job: Landing) -> Landed:
 
 
 def rows_of_last_run(manifest: Manifest) -> int:
-    """Return how many rows the run has landed that has landed last."""
+    """Return how many rows the last run has landed."""
     record = manifest.record_of(manifest.run)
     return sum(part.rows for part in manifest.parts if record and part.commit in record.commits)
 

@@ -30,7 +30,7 @@ Rows = list[dict[str, str]]
 #: Rows that each run has landed, as one part.
 EACH = 100
 AT = "2026-01-01T00:00:00.000+00:00"
-#: Of how many runs the files are there.
+#: The number of runs whose files exist.
 NEWEST = 100
 SOURCE = Source(collection_task_id="0f6a1f7e-1f3c-4f0e-9d53-0f1a2b3c4d5e", host="openapi.example.com")
 
@@ -94,9 +94,9 @@ class Bill:
 
 
 class Runs:
-    """What runs have landed, each of them a part, by a commit of its own.
+    """What runs have landed: each one part, by one commit.
 
-    :param count: how many there were.
+    :param count: the number of runs.
     """
 
     def __init__(self, count: int, file_format: str) -> None:

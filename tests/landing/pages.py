@@ -28,7 +28,7 @@ def nothing(*_: object) -> None:
 
 
 def unreachable(*_: object) -> None:
-    """Fail as while the service is down."""
+    """Fail as a call does while the service is down."""
     raise ConnectionError("the service is down")
 
 
@@ -41,7 +41,7 @@ class Pages:
 
 
 class Hears(Observer):
-    """Passes on what it hears."""
+    """Calls functions with what it observes."""
 
     def __init__(
         self,

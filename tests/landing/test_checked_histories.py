@@ -37,7 +37,7 @@ from tests.storages import local
 pytestmark = pytest.mark.usefixtures("long_reads", "each_part_is_staged")
 EVERY = range(3000)
 HISTORIES = EVERY if ALL_HISTORIES else random.Random(SEED).sample(EVERY, 40)
-#: The number of histories in which a harm must be found once a safeguard is left out.
+#: The number of histories that must show the harm if a safeguard is left out.
 HARMED = 300
 CHECKS = make_checks({"columns": {"ok": {"filled": 1}}}, make_format())
 

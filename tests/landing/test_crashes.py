@@ -38,7 +38,7 @@ MODULES = (
 
 @pytest.fixture(scope="module")
 def lander() -> Iterator[Forks]:
-    """What lands in forks of itself."""
+    """A process that lands in forks of itself."""
     installed = [module for module in MODULES if find_spec(module.partition(".")[0])]
     with running("tests.landing.lander", *installed) as forks:
         yield forks

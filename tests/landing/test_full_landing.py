@@ -151,12 +151,12 @@ class TestLanding:
 
 
 def endless(total: Callable[[int], int]) -> Fetch:
-    """Return what gives two rows again and again, of which there are always eight more."""
+    """Return a source that always gives two rows and says that eight are left."""
     return in_order(counted_page(TWO_ROWS, offset, total(offset), 8) for offset in itertools.count(2, 2))
 
 
 def changing() -> Fetch:
-    """Return what gives four rows, and others once it is asked again."""
+    """Return a source that gives four rows, and other ones when it is read again."""
     pages = [counted_page(TWO_ROWS, 2, 6, 4), counted_page(TWO_ROWS, 4, 4, 0)]
     return in_order(itertools.chain(pages, itertools.repeat(counted_page([{"b": 1}], 2, 4, 2))))
 

@@ -185,7 +185,7 @@ def test_memory_does_not_grow_with_the_rows_neither_landing_nor_reading(
             yield DataPage(offset=end, total=count * 1000, rest_total=count * 1000 - end, rows=list(rows))
 
     def peaks(megabytes: int) -> tuple[int, int]:
-        """Return those of landing that much and of reading it."""
+        """Return the peaks of landing that many megabytes and of reading them."""
         run = msgspec.structs.replace(OTHER_RUN, run_id=str(megabytes))
         fetch = in_order(big_pages(megabytes))
         tracemalloc.start()
@@ -220,7 +220,7 @@ def test_of_values_too_deep_for_python_part_and_row_are_named(landing: Landed, f
             read()
 
 
-#: What may be asked for, and the numbers of the rows that there are then.
+#: Selections, and the numbers of the rows that they give.
 CHOICES: list[tuple[dict[str, Any], list[int]]] = [
     ({"new_only": "run 1"}, [0]),
     ({"new_only": "run 2"}, [1, 2]),

@@ -115,7 +115,7 @@ class TestQuarantine:
 
 
 class TestReplacedLandings:
-    """What was quarantined belongs to what a landing replaces, which has its rows again."""
+    """Quarantined rows belong to the landing that was replaced; if it is restored, they are too."""
 
     @pytest.mark.parametrize(
         "options",
@@ -148,7 +148,7 @@ class TestReplacedLandings:
 
 
 class TestMarks:
-    """What is left to do after a commit is not checked as if it were a run's rows."""
+    """A retry after the commit is checked by all rows of the run, not by the new ones alone."""
 
     CHECKS: dict[str, Any] = {"rows": {"min": 3}, **CHECKS}  # noqa: RUF012
 

@@ -58,7 +58,7 @@ def job(connect: Callable[..., Client], sandbox: Sandbox) -> Callable[..., Job]:
     return make
 
 
-#: What there is before: nothing, what another run has landed, or an attempt that was killed at an operation.
+#: What exists before: nothing, rows of another run, or an attempt that was killed at an operation.
 BEFORE: dict[str, tuple[str, str] | None] = {
     "nothing": None,
     "a commit": None,

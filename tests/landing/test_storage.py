@@ -79,7 +79,7 @@ class TestSmallFiles:
 
     def test_of_many_that_create_a_file_one_succeeds(self, storage: Storage, folder: Folder) -> None:
         start = threading.Barrier(8)
-        # one may have been found out before, and then all begin at once
+        # whether the storage respects conditions is found out before, so that all begin at once
         folder.create(MANIFEST, b"")
 
         def create(number: int) -> bytes | None:

@@ -63,8 +63,8 @@ class Landings:
     def check(self) -> dict[str, set[str]]:
         """Each landing must have each of the task's rows once and in order.
 
-        :return: the files that its manifest does not list and that are no commits, by task; without
-            tasks that have none.
+        :return: the files besides commits that the manifest does not list, by task; only of tasks that
+            have any.
         """
         unlisted = {}
         for task_id in self.ids:

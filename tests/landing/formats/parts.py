@@ -41,7 +41,7 @@ def named(options: dict[str, Any]) -> str:
 
 
 def page(*rows: Any) -> list[msgspec.Raw]:
-    """A page of rows as the client gives it: what is no text of JSON yet becomes it."""
+    """A page of rows as the client gives it: values that are not JSON texts are encoded."""
     texts = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     body = f'{{"data":{{"offset":1,"total":1,"restTotal":0,"data":[{",".join(texts)}]}}}}'
     return read_response(endpoints.read_data("t").result, Response(200, {}, body.encode())).rows

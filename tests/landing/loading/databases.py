@@ -28,7 +28,7 @@ OWN = (loading.LANDING, loading.PART, loading.ROW)
 
 @dataclass
 class Database:
-    """A database that is really there.
+    """A real database.
 
     :param kind: ``duckdb`` or ``postgres``.
     :param address: a path, or a URL.
@@ -113,7 +113,7 @@ class Landing(Runs):
 
 
 def product(number: int, key: int | None = None, **more: Any) -> dict[str, Any]:
-    """Return a row: one of a product at a time."""
+    """Return the numbered row, of the product of that key."""
     return {"url": f"/{number if key is None else key}", "n": str(number), **more}
 
 

@@ -108,7 +108,7 @@ class TestPlaces:
             landing.land(*products(len(landing.source), count))
             assert self.load_by(address, landing, in_duckdb) == 1
         assert in_duckdb.rows("url", "n") == as_rows(landing.source)
-        # what begins again takes the place of the rows that came by the first one
+        # a full landing replaces the rows that came by the first address
         landing.refill(product(9))
         self.load_by("s3://access-point/prices", landing, in_duckdb)
         assert in_duckdb.rows("n", loading.LANDING) == [("9", "s3://data/prices")]
@@ -584,7 +584,7 @@ class TestTypes:
             assert refused.value.permanent
             assert database.columns() == ["price_0"]
 
-    #: A column of one's own, the type of the values, one that it takes and one that it does not.
+    #: The type of the user's column, the type of the values, one that fits it and one that does not.
     TOO_SMALL: ClassVar = {
         "postgres": [
             ("varchar(3)", "string", "äöü", "abcd" * 50),

@@ -392,7 +392,7 @@ class World:
         if is_slow:
             duration = self.chance.uniform(1, SLOWEST_WRITE)
         if fails and is_write and duration > 1:
-            fails = False  # a write that is refused and yet takes effect much later is none that can be told
+            fails = False  # nobody can notice that a refused write takes effect much later
         is_out_of_order = self.now < self.texts.fails_until
         outcome: list[T] = []
         # what fails may have taken effect
