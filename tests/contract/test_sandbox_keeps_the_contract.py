@@ -162,7 +162,7 @@ def test_any_valid_request_about_real_things_is_answered_as_the_contract_says(
     case.call_and_validate(sandbox.url, headers=headers, excluded_checks=EXCLUDED_CHECKS)
 
 
-OPERATIONS = [found.ok() for found in SCHEMA.get_all_operations()]
+OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations()]
 every_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.path)
 
 

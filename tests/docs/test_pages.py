@@ -54,15 +54,15 @@ def test_a_block_uses_no_name_that_readers_do_not_see_made(name: str) -> None:
     document = Document((ROOT / name).read_text(), name)
     seen: set[str] = set()
     hidden: set[str] = set()
-    for block in sorted(PythonCodeBlockParser()(document), key=lambda each: each.start):
+    for block in sorted(PythonCodeBlockParser()(document), key=lambda region: region.start):
         nodes = [*ast.walk(ast.parse(block.parsed))]
-        names = [each for each in nodes if isinstance(each, ast.Name)]
-        used = {each.id for each in names if isinstance(each.ctx, ast.Load)}
-        made = {each.id for each in names if isinstance(each.ctx, ast.Store)}
-        made |= {each.arg for each in nodes if isinstance(each, ast.arg)}
-        made |= {each.name for each in nodes if isinstance(each, (ast.FunctionDef, ast.ClassDef))}
-        imported = [each for each in nodes if isinstance(each, ast.alias)]
-        made |= {(each.asname or each.name).partition(".")[0] for each in imported}
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        used = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+        made = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        made |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        made |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+        imported = [node for node in nodes if isinstance(node, ast.alias)]
+        made |= {(alias.asname or alias.name).partition(".")[0] for alias in imported}
         if document.text[block.start] == "<":
             hidden |= made
         else:

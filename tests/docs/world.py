@@ -155,10 +155,10 @@ class World:
     def _run_dag(self, directive: Example) -> None:
         dag_id = directive.parsed
         of_files = (runpy.run_path(str(file)) for file in sorted(self._dags.rglob("*.py")))
-        found = (
+        dags = (
             dag for names in (directive.namespace, *of_files) for dag in _dags(names) if dag.dag_id == dag_id
         )
-        dag = next(found, None)
+        dag = next(dags, None)
         assert dag, (
             f"no name of a block above, or of a file in {self._dags}, is the DAG {dag_id} or a task of it"
         )
@@ -181,8 +181,8 @@ def _directive(name: str, evaluate: Callable[[Example], None]) -> Callable[[Docu
     lex = DirectiveInHTMLCommentLexer(name, arguments=r"\S+")
 
     def parse(document: Document) -> Iterator[Region]:
-        for found in lex(document):
-            yield Region(found.start, found.end, found.lexemes["arguments"], evaluate)
+        for region in lex(document):
+            yield Region(region.start, region.end, region.lexemes["arguments"], evaluate)
 
     return parse
 

@@ -33,7 +33,7 @@ import airflow.models, airflow.providers_manager, airflow.triggers.base
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS as PAGE
 if PAGE:
     import airflow.api_fastapi.app
-names = [found.name for found in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+names = [module.name for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
 with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
     for name in names:
