@@ -66,9 +66,9 @@ def floor(url: str, task: str) -> int:
     session, offset, left, total = session_(), 0, 1, 0
     while left:
         body = session.get(f"{url}/data/all", params=window(task, offset)).content
-        found = HEAD.search(body, 0, 200)
-        assert found, body[:200]
-        offset, total, left = map(int, found.groups())
+        head = HEAD.search(body, 0, 200)
+        assert head, body[:200]
+        offset, total, left = map(int, head.groups())
     return total
 
 

@@ -216,7 +216,7 @@ def memory(plan: Plan, bench: Bench, task: str) -> dict[str, tuple[Result, Resul
     row("", f"{plan.rows:,} rows", f"{plan.many_rows:,} rows", "over the imports", "seconds for many")
     row(*["---"] * 5)
     for way, result in many.items():
-        peaks = (f"{each.peak:.1f} MB" for each in (few[way], result))
+        peaks = (f"{measured.peak:.1f} MB" for measured in (few[way], result))
         row(memory_name(way), *peaks, f"{result.over:.1f} MB", f"{result.seconds:.1f}")
     print(flush=True)
     return {way: (few[way], many[way]) for way in MEMORY}
