@@ -159,12 +159,12 @@ def test_the_long_description_has_plain_text_for_links_and_no_pictures_while_no_
 def test_links_of_the_long_description_lead_to_the_pages_of_this_version(
     describe: Callable[..., str],
 ) -> None:
-    found = links(describe(README, REPOSITORY))
+    urls = links(describe(README, REPOSITORY))
     pages = f"{REPOSITORY}/blob/v{airflow_provider_webcollect.__version__}/"
-    ours = [link.removeprefix(pages) for link in found if link.startswith(pages)]
+    ours = [link.removeprefix(pages) for link in urls if link.startswith(pages)]
     assert ours
     assert [name for name in ours if not (ROOT / name.partition("#")[0]).exists()] == []
-    assert [link for link in found if not re.match(r"https?://|#", link)] == []
+    assert [link for link in urls if not re.match(r"https?://|#", link)] == []
 
 
 def test_the_long_description_keeps_other_links_and_code_and_finds_pictures(

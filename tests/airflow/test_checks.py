@@ -67,7 +67,9 @@ class TestFail:
         assert not sandbox.control.requests("/data/markexported")
         assert not sandbox.control.task(changed.task_id)["exported"]
         # one try: a retry would begin with the first page once more
-        first = [each for each in sandbox.control.requests("/data/all") if each["query"]["offset"] == "0"]
+        first = [
+            request for request in sandbox.control.requests("/data/all") if request["query"]["offset"] == "0"
+        ]
         assert len(first) == 2
 
     def test_what_a_person_accepts_in_a_dag_is_of_the_run_that_has_read_it(self, failed: Landing) -> None:
@@ -81,7 +83,7 @@ class TestFail:
         }
         assert failed.rows() == failed.truth()
         summaries = [failed.transfer(**GROWING, run_id=run) for run in ("r2", "r1")]
-        facts = [(each["rows"], each["total_rows"], each["commit"]) for each in summaries]
+        facts = [(summary["rows"], summary["total_rows"], summary["commit"]) for summary in summaries]
         assert facts == [(0, 30, 1), (30, 30, 1)]
         assert rows_at(summaries[1]["uris"]) == failed.rows()
 
@@ -89,7 +91,7 @@ class TestFail:
         operator = decide(failed, decision="quarantine")
         decided = execute(operator)
         assert (decided["rows"], decided["state"]) == (30, "staged")
-        assert [each.state for each in in_review(failed.destination)] == ["quarantined"]
+        assert [entry.state for entry in in_review(failed.destination)] == ["quarantined"]
         assert failed.transfer(**GROWING)["total_rows"] == 0
         read_landing(failed.destination).verify()
         with pytest.raises(AirflowFailException, match="cannot be quarantined"):
@@ -110,7 +112,7 @@ class TestFail:
         few, many = (sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 50))
         sources = [{"collection_task_id": few, "checks": {"rows": {"min": 5}}}, many]
         summary = transfer(destination, sources=sources, checks={"rows": {"min": 50}})
-        assert [each["rows"] for each in summary["sources"]] == [5, 50]
+        assert [source["rows"] for source in summary["sources"]] == [5, 50]
 
 
 class TestWarnAndQuarantine:
@@ -155,7 +157,7 @@ class TestWarnAndQuarantine:
         first, second = (changed.transfer(**options) for _ in range(2))
         assert without_duration(first) == without_duration(second)
         assert (second["rows"], second["quarantined_rows"], second["commit"]) == (rows, apart, 1)
-        assert [each["state"] for each in second["checks"]] == ["passed", "failed"]
+        assert [check["state"] for check in second["checks"]] == ["passed", "failed"]
 
     def test_metrics_count_failed_checks(self, counted: Counted, failed: Landing) -> None:
         assert counted()["webcollect.landing.failed_checks"] == 1
@@ -179,4 +181,4 @@ def test_a_wrong_check_is_an_import_error(wrong: dict[str, Any], message: str) -
 def test_checks_may_come_from_templates(changed: Landing) -> None:
     checks = {"columns": {"{{ 'price' }}": {"filled": "{{ 0.95 }}"}}, "rows": {"min": "{{ 5 }}"}}
     run = changed.run(checks=checks, on_failed_checks="{{ 'warn' }}")
-    assert [each["state"] for each in run.xcoms["land"]["checks"]] == ["passed", "failed"]
+    assert [check["state"] for check in run.xcoms["land"]["checks"]] == ["passed", "failed"]

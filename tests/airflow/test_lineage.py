@@ -53,17 +53,17 @@ class Extracted:
 
     def __init__(self, landing: Landing, state: str = "success", **arguments: Any) -> None:
         source = None if "sources" in arguments else landing.task
-        found = executed(make_transfer(landing.destination, source, **arguments), state)
+        lineage = executed(make_transfer(landing.destination, source, **arguments), state)
         from openlineage.client.serde import Serde
 
-        self.inputs = [(each.namespace, each.name) for each in found.inputs]
-        self.outputs = [(each.namespace, each.name) for each in found.outputs]
+        self.inputs = [(dataset.namespace, dataset.name) for dataset in lineage.inputs]
+        self.outputs = [(dataset.namespace, dataset.name) for dataset in lineage.outputs]
         #: Both as OpenLineage sends them.
-        self.sent: list[dict[str, Any]] = [json.loads(Serde.to_json(each)) for each in found.outputs]
-        self.read: list[dict[str, Any]] = [json.loads(Serde.to_json(each)) for each in found.inputs]
+        self.sent: list[dict[str, Any]] = [json.loads(Serde.to_json(dataset)) for dataset in lineage.outputs]
+        self.read: list[dict[str, Any]] = [json.loads(Serde.to_json(dataset)) for dataset in lineage.inputs]
 
     def rows_written(self) -> list[int]:
-        return [each["outputFacets"]["outputStatistics"]["rowCount"] for each in self.sent]
+        return [dataset["outputFacets"]["outputStatistics"]["rowCount"] for dataset in self.sent]
 
 
 class TestOpenLineage:
@@ -72,15 +72,15 @@ class TestOpenLineage:
         self, landing: Landing, folder: tuple[str, str], form: dict[str, str]
     ) -> None:
         types = {"columns": ["title", "price"], "column_types": {"price": "float64"}}
-        found = Extracted(landing, on_cast_error="null", **types, **form)
+        extracted = Extracted(landing, on_cast_error="null", **types, **form)
 
         netloc = urlsplit(landing.sandbox.url).netloc
-        assert found.inputs == [(f"webcollect://{netloc}", landing.task_id)]
-        assert found.outputs == [folder]
-        (sent,) = found.sent
+        assert extracted.inputs == [(f"webcollect://{netloc}", landing.task_id)]
+        assert extracted.outputs == [folder]
+        (sent,) = extracted.sent
         fields = [(field["name"], field["type"]) for field in sent["facets"]["schema"]["fields"]]
         assert fields == [("title", "string"), ("price", "float64")]
-        assert found.rows_written() == [400]
+        assert extracted.rows_written() == [400]
         if "file_format" in form:
             assert sent["outputFacets"]["outputStatistics"]["size"] == landing.manifest()["bytes"]
 
@@ -92,31 +92,31 @@ class TestOpenLineage:
     def test_each_of_many_sources_has_a_folder(self, landing: Landing, folder: tuple[str, str]) -> None:
         other = landing.sandbox.control.add_task(lots=[7])["task_id"]
         batch = {"collection_task_id": landing.task_id, "lotno": "000002"}
-        found = Extracted(landing, sources=[batch, other])
+        extracted = Extracted(landing, sources=[batch, other])
 
         names = [f"{landing.task_id}/000002", other]
-        assert [name for _, name in found.inputs] == names
-        assert [name for _, name in found.outputs] == [f"{folder[1]}/{name}" for name in names]
-        assert found.rows_written() == [150, 7]
-        assert all(each["facets"].keys() == {"version"} for each in found.sent)
+        assert [name for _, name in extracted.inputs] == names
+        assert [name for _, name in extracted.outputs] == [f"{folder[1]}/{name}" for name in names]
+        assert extracted.rows_written() == [150, 7]
+        assert all(dataset["facets"].keys() == {"version"} for dataset in extracted.sent)
 
     def test_what_did_not_land_is_not_claimed(self, landing: Landing, folder: tuple[str, str]) -> None:
-        found = Extracted(landing, "failed", collection_task_id="no-such-task")
+        extracted = Extracted(landing, "failed", collection_task_id="no-such-task")
 
         # the listener names the outlets of a task that says nothing else
-        assert (found.inputs, found.outputs) == ([], [folder])
-        assert not any(each.get("outputFacets") or each["facets"] for each in found.sent)
+        assert (extracted.inputs, extracted.outputs) == ([], [folder])
+        assert not any(dataset.get("outputFacets") or dataset["facets"] for dataset in extracted.sent)
         # of many sources those that landed are claimed
-        found = Extracted(landing, "failed", sources=[landing.task_id, "no-such-task"])
-        assert [name for _, name in found.inputs] == [landing.task_id]
-        assert found.rows_written() == [400]
+        extracted = Extracted(landing, "failed", sources=[landing.task_id, "no-such-task"])
+        assert [name for _, name in extracted.inputs] == [landing.task_id]
+        assert extracted.rows_written() == [400]
 
     def test_what_another_run_has_landed_is_not_claimed_as_written(
         self, landing: Landing, folder: tuple[str, str]
     ) -> None:
         landing.transfer()
-        found = Extracted(landing, if_exists="skip")
-        assert (found.outputs, found.rows_written()) == ([folder], [0])
+        extracted = Extracted(landing, if_exists="skip")
+        assert (extracted.outputs, extracted.rows_written()) == ([folder], [0])
 
     def test_an_incremental_landing_has_written_what_was_new(self, landing: Landing) -> None:
         landing.transfer(**GROWING)
@@ -160,15 +160,15 @@ class TestOpenLineage:
     ) -> None:
         landing.sandbox.control.change_rows(landing.task_id, "price", "empty", from_row=0)
         checks = {"rows": {"min": 10}, "columns": {"price": {"filled": 0.95}}}
-        found = Extracted(landing, state, checks=checks, on_failed_checks=way)
+        extracted = Extracted(landing, state, checks=checks, on_failed_checks=way)
 
-        facets = found.read[0]["inputFacets"]
+        facets = extracted.read[0]["inputFacets"]
         assertions = facets["dataQualityAssertions"]["assertions"]
-        assert [(each["assertion"], each["success"], each.get("column")) for each in assertions] == [
+        assert [(check["assertion"], check["success"], check.get("column")) for check in assertions] == [
             ("rows.min", True, None),
             ("columns.price.filled", False, "price"),
         ]
-        assert len(found.outputs) == (0 if state == "failed" else 1)
+        assert len(extracted.outputs) == (0 if state == "failed" else 1)
         assert ("dataQualityMetrics" in facets) is (state == "success")
         if state == "success":
             assert facets["dataQualityMetrics"]["rowCount"] == 400
@@ -178,9 +178,9 @@ class TestOpenLineage:
         utils = pytest.importorskip("airflow.providers.openlineage.utils.utils")
         batch = create_asset(collection_task_id="a/b", lotno="7")
         for asset, name in ((batch, "a/b/7"), (create_asset(collection_task_id="c"), "c")):
-            found = utils.translate_airflow_asset(Asset(asset.uri), None)
-            assert found.namespace == f"webcollect://{urlsplit(sandbox.url).netloc}"
-            assert found.name == name
+            dataset = utils.translate_airflow_asset(Asset(asset.uri), None)
+            assert dataset.namespace == f"webcollect://{urlsplit(sandbox.url).netloc}"
+            assert dataset.name == name
 
 
 class TestHookLineage:
@@ -190,8 +190,8 @@ class TestHookLineage:
         landing.transfer(lotno="000002")
         reported = collector.collected_assets
         task = f"webcollect://webcollect_default/{landing.task_id}/000002"
-        assert [each.asset.uri for each in reported.inputs] == [task]
-        assert [each.asset.uri for each in reported.outputs] == [landing.destination]
+        assert [info.asset.uri for info in reported.inputs] == [task]
+        assert [info.asset.uri for info in reported.outputs] == [landing.destination]
 
     @pytest.mark.parametrize("name", ["größe", "/".join(["a" * 200] * 16)], ids=["not of ASCII", "long"])
     def test_a_folder_that_can_be_no_asset_lands_all_the_same(

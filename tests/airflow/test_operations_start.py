@@ -102,7 +102,7 @@ def starter(sandbox: Sandbox, task: Task) -> Starter:
 
 
 def starter_of(sandbox: Sandbox, task: Task) -> Starter:
-    return Starter(sandbox, task["task_id"], [each["subtask_id"] for each in task["subtasks"]])
+    return Starter(sandbox, task["task_id"], [subtask["subtask_id"] for subtask in task["subtasks"]])
 
 
 def quick_clock(on_sleep: Callable[[], object] = lambda: None) -> Clock:
@@ -334,7 +334,7 @@ class TestCrashes:
         result = starter.start(**options)
 
         assert (result["already_active"], result["started"]) == (starter.ids[:1], starter.ids[1:])
-        states = {each["status"] for each in starter.task()["subtasks"]}
+        states = {subtask["status"] for subtask in starter.task()["subtasks"]}
         assert states <= {"Waiting", "Sent", "Extracting"}
         assert options["store"] == {}
 
@@ -343,8 +343,8 @@ class TestCrashes:
     ) -> None:
         sandbox.control.fail(START, kind="drop", done=True)
         store = Store()
-        shown = f"The status of task {starter.task_id} shows whether its sub-tasks run"
-        with pytest.raises(AirflowFailException, match=rf"Check .* before repeating it\. {shown}"):
+        advice = f"The status of task {starter.task_id} shows whether its sub-tasks run"
+        with pytest.raises(AirflowFailException, match=rf"Check .* before repeating it\. {advice}"):
             starter.start(store=store)
         assert (starter.sent(), store) == (1, {})
 

@@ -83,12 +83,12 @@ class TestSummary:
         tasks = [str(sandbox.control.add_task(lots=[rows])["task_id"]) for rows in (5, 7, 9)]
         sandbox.control.fail(READ, after=2, status=400, code="TaskExecuting")
         summary = transfer(destination, tries=2, sources=tasks, max_concurrency=1, **GROWING)
-        each, rows = summary["sources"], [*map(sandbox.control.true_rows, tasks)]
+        sources, rows = summary["sources"], [*map(sandbox.control.true_rows, tasks)]
 
-        assert [rows_at(facts["uris"]) for facts in each] == rows
-        assert [facts["commit"] for facts in each] == [1, 1, 1]
+        assert [rows_at(facts["uris"]) for facts in sources] == rows
+        assert [facts["commit"] for facts in sources] == [1, 1, 1]
         assert rows_at(summary["uris"]) == [row for some in rows for row in some]
-        assert summary["objects"] == [name for facts in each for name in facts["objects"]]
+        assert summary["objects"] == [name for facts in sources for name in facts["objects"]]
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_parts_are_listed_unless_those_of_all_sources_together_are_too_many(
 
     for listed in ("uris", "objects"):
         assert (one[listed] and len(one[listed])) == of_one
-        found = (several, *several["sources"])
-        assert [facts[listed] and len(facts[listed]) for facts in found] == of_several
+        summaries = (several, *several["sources"])
+        assert [facts[listed] and len(facts[listed]) for facts in summaries] == of_several
     assert (one["parts"], several["parts"]) == (4, 5)
     assert one["manifest"] == f"{landing.destination}/_manifest.json"
 
@@ -183,7 +183,7 @@ class TestAssetEvents:
         assert typed is not None
         assert (typed.tasks(), typed.all_manifests()) == (tasks, told["manifests"])
         assert isinstance(told.pop("duration"), float)
-        assert [each["price"] for each in told.pop("source_filled")] == [1, 1]
+        assert [filled["price"] for filled in told.pop("source_filled")] == [1, 1]
         assert told == {
             "quarantined_rows": 0,
             "source_checks": [[], []],
@@ -214,7 +214,7 @@ class TestAssetEvents:
 
         connections = {"webcollect_conn_id": "webcollect_default", "storage_conn_id": None}
         assert of_each == [{**connections, **landed} for landed in summary["sources"]]
-        assert [each["destination"] for each in of_each] == folders
+        assert [source["destination"] for source in of_each] == folders
         assert of_all["collection_task_ids"] == tasks
 
 
@@ -405,7 +405,7 @@ class TestRetriesOfWhatHasLanded:
 
         assert without_duration(again) == without_duration(first)
         assert (again["rows"], len(again["uris"])) == (400, 4)
-        assert [each["state"] for each in again["checks"]] == ["passed"]
+        assert [check["state"] for check in again["checks"]] == ["passed"]
         assert sandbox.control.requests() == []
         assert self.rows(landing, form) == landing.truth()
 
@@ -441,8 +441,8 @@ class TestRetriesOfWhatHasLanded:
         landing.grow()
         second, first = (landing.transfer(run_id=run, **options) for run in ("second", "first"))
 
-        facts = [(each["rows"], len(each["uris"]), each["total_rows"]) for each in (first, second)]
+        facts = [(run["rows"], len(run["uris"]), run["total_rows"]) for run in (first, second)]
         assert facts == [(400, 4, 430), (30, 1, 430)]
-        assert [each["commit"] for each in (first, second)] == [2, 2]
+        assert [run["commit"] for run in (first, second)] == [2, 2]
         assert not {*first["uris"]} & {*second["uris"]}
         assert self.rows(landing, form) == landing.truth()

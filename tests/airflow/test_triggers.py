@@ -59,8 +59,8 @@ async def nothing_is_left_behind(sandbox: Sandbox) -> AsyncIterator[None]:
 
 def connections_to(port: int) -> list[Any]:
     """Return this process's open connections to a port."""
-    found = psutil.Process().net_connections("tcp")
-    return [each for each in found if each.raddr and each.raddr.port == port and each.status == "ESTABLISHED"]
+    sockets = psutil.Process().net_connections("tcp")
+    return [tcp for tcp in sockets if tcp.raddr and tcp.raddr.port == port and tcp.status == "ESTABLISHED"]
 
 
 @pytest.mark.parametrize("make", [for_task, for_subtasks])

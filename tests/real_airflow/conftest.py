@@ -120,8 +120,8 @@ def connect_to(airflow: RealAirflow) -> Callable[..., None]:
             "password": sandbox.password,
             "extra": json.dumps(extra),
         }
-        known = {each["connection_id"] for each in airflow.get("connections")["connections"]}
-        change = airflow.update_connection if CONN_ID in known else airflow.add_connection
+        conn_ids = {connection["connection_id"] for connection in airflow.get("connections")["connections"]}
+        change = airflow.update_connection if CONN_ID in conn_ids else airflow.add_connection
         change(CONN_ID, "webcollect", **fields)
 
     return connect_to

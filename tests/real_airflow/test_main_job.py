@@ -188,15 +188,15 @@ class TestPage:
             assert {answer.status_code for answer in answers} == {200}
 
     def test_the_connections_of_the_service_are_for_those_who_may_read_connections(self, ask: Ask) -> None:
-        found = {person: ask("connections", person).json()["connections"] for person in PEOPLE}
-        assert found == {"viewer": [], "admin": ["webcollect_default"]}
+        connections = {person: ask("connections", person).json()["connections"] for person in PEOPLE}
+        assert connections == {"viewer": [], "admin": ["webcollect_default"]}
 
     def test_it_says_what_the_api_says(
         self, ask: Ask, airflow: RealAirflow, landed: tuple[Path, str]
     ) -> None:
         (event,) = airflow.get("assets/events", source_dag_id=DAG_ID)["asset_events"]
-        shown = ask("landings", "viewer").json()["series"]
-        (series,) = [each for each in shown if each["dag_id"] == DAG_ID]
+        all_series = ask("landings", "viewer").json()["series"]
+        (series,) = [one for one in all_series if one["dag_id"] == DAG_ID]
         (run,) = series["runs"]
 
         ended_at = datetime.datetime.fromisoformat(event["timestamp"]).isoformat()
@@ -248,13 +248,13 @@ def test_no_secret_is_in_any_log_database_or_xcom(airflow: RealAirflow, landed: 
     files = [path for path in airflow.home.rglob("*") if path.is_file()]
     assert {path.name for path in files} >= {"airflow.db"}
     assert any("task_id=wait" in str(path) for path in files)
-    found = [
+    leaks = [
         (str(path.relative_to(airflow.home)), secret)
         for path in files
         for secret in SECRETS
         if secret in path.read_bytes()
     ]
-    assert found == []
+    assert leaks == []
 
 
 def test_each_step_of_the_start_is_said(airflow: RealAirflow, steps: list[str]) -> None:
