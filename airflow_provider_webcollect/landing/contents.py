@@ -161,9 +161,9 @@ class LandedData:
 
         All commits of the landing are read, and no part.
         """
-        found: dict[Run, list[Commit]] = {}
+        commits_of: dict[Run, list[Commit]] = {}
         for commit in self._commits(self._numbers):
-            found.setdefault(commit.run, []).append(commit)
+            commits_of.setdefault(commit.run, []).append(commit)
         return [
             RunProfile(
                 run.run_id,
@@ -171,7 +171,7 @@ class LandedData:
                 sum(commit.rows for commit in commits),
                 sum_of(part.profile for commit in commits for part in commit.parts),
             )
-            for run, commits in found.items()
+            for run, commits in commits_of.items()
         ]
 
     def commits(self, since: int) -> Iterator[Commit]:
@@ -211,13 +211,13 @@ class LandedData:
         :param count: how many, at most.
         :raises LandingDamaged: if a part is missing; other errors are those of :meth:`iter_rows`.
         """
-        found: list[Row] = []
+        rows: list[Row] = []
         for part in self.parts(new_only=True):
-            if len(found) == count:
+            if len(rows) == count:
                 break
             with self._opened(part, FIRST_BYTES) as file:
-                found += itertools.islice(self._reader.rows(file), count - len(found))
-        return found
+                rows += itertools.islice(self._reader.rows(file), count - len(rows))
+        return rows
 
     def to_arrow(self, new_only: bool | str = False, *, since: int | None = None) -> pa.Table:
         """Return the rows as one Arrow table, which must fit into memory.
@@ -612,16 +612,16 @@ class LandedData:
     def _compare(self, part: Part, rows: int) -> None:
         """Raise the error for damage unless a part has had all of its rows."""
         if rows != part.rows:
-            found = self._problems([part], self._folder.files())
-            self._raise(found or [f"{part.name} has {rows} rows instead of {part.rows}"])
+            problems = self._problems([part], self._folder.files())
+            self._raise(problems or [f"{part.name} has {rows} rows instead of {part.rows}"])
 
     def _problems(self, parts: Iterable[Part], sizes: Mapping[str, int]) -> list[str]:
         """Return how parts differ from what the commits say.
 
         :param sizes: bytes of the files that are there, by name.
         """
-        found = ((part.name, self._problem(part, sizes.get(part.name))) for part in parts)
-        return [f"{name} {problem}" for name, problem in found if problem]
+        problems = ((part.name, self._problem(part, sizes.get(part.name))) for part in parts)
+        return [f"{name} {problem}" for name, problem in problems if problem]
 
     def _problem(self, part: Part, size: int | None) -> str | None:
         if size is None:
@@ -654,8 +654,10 @@ class LandedData:
         """
         if state is None:
             return False
-        waiting = {each.commit for each in state.quarantined}
-        return self._has_parts(state) and all(each.commit in waiting for each in self.manifest.quarantined)
+        waiting = {skipped.commit for skipped in state.quarantined}
+        return self._has_parts(state) and all(
+            skipped.commit in waiting for skipped in self.manifest.quarantined
+        )
 
     def _has_parts(self, state: Manifest) -> bool:
         names = {part.name for part in state.parts}

@@ -591,11 +591,11 @@ def _refresh(pipeline: Pipeline, table: str, columns: Collection[str]) -> Litera
     tables: Mapping[str, Any] = pipeline.default_schema.tables if pipeline.schema_names else {}
     if table not in tables:
         return None
-    known = tables[table]["columns"]
-    for name in [name for name in known if columns and name.lower() not in columns]:
+    table_columns = tables[table]["columns"]
+    for name in [name for name in table_columns if columns and name.lower() not in columns]:
         # of a table in the place of which there is another one
-        del known[name]
-    for column in known.values():
+        del table_columns[name]
+    for column in table_columns.values():
         for hint in _COLUMN_HINTS:
             column.pop(hint, None)
     return None if columns else "drop_resources"

@@ -207,7 +207,7 @@ class LandingReport(Observer):
     @property
     def quarantined_rows(self) -> int:
         """How many rows of the run are quarantined."""
-        return sum(each.rows for each in self.result.manifest.quarantined if each.run == self.run)
+        return sum(skipped.rows for skipped in self.result.manifest.quarantined if skipped.run == self.run)
 
     def summary(self, listed: bool) -> dict[str, Any]:
         """Return the summary of the landing, for XCom.
@@ -278,7 +278,7 @@ def totals_of(destination: object, reports: Sequence[LandingReport], began: floa
     if any("changes" in facts for facts in summaries):
         changes = [facts["changes"] for facts in summaries if facts["changes"]]
         sums["changes"] = (
-            {name: sum(each[name] for each in changes) for name in changes[0]} if changes else None
+            {name: sum(counts[name] for counts in changes) for name in changes[0]} if changes else None
         )
     lists = {
         name: [entry for facts in summaries for entry in facts[name]] if listed else None
@@ -392,23 +392,23 @@ def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     inputs, outputs = [], []
-    for each in reports:
-        inputs.append(facet.InputDataset(*each.task, inputFacets=_quality(each)))
-        if each.landed is None:
+    for landing in reports:
+        inputs.append(facet.InputDataset(*landing.task, inputFacets=_quality(landing)))
+        if landing.landed is None:
             continue
         fields = [
             facet.SchemaDatasetFacetFields(name=name, type=kind)
-            for name, kind in _columns(each.landed.manifest).items()
+            for name, kind in _columns(landing.landed.manifest).items()
         ]
         written = facet.OutputStatisticsOutputDatasetFacet(
-            rowCount=each.committed.rows, size=each.committed.bytes
+            rowCount=landing.committed.rows, size=landing.committed.bytes
         )
-        facets: dict[str, Any] = version_of(each.landed.manifest)
+        facets: dict[str, Any] = version_of(landing.landed.manifest)
         if fields:
             facets["schema"] = facet.SchemaDatasetFacet(fields=fields)
         outputs.append(
             facet.OutputDataset(
-                *Address.of(each.path).dataset, facets=facets, outputFacets={"outputStatistics": written}
+                *Address.of(landing.path).dataset, facets=facets, outputFacets={"outputStatistics": written}
             )
         )
     return OperatorLineage(inputs=inputs, outputs=outputs)
@@ -422,12 +422,12 @@ def version_of(manifest: Manifest) -> dict[str, Any]:
     return {"version": version}
 
 
-def _quality(each: LandingReport) -> dict[str, Any]:
+def _quality(landing: LandingReport) -> dict[str, Any]:
     """Return OpenLineage's facets on the rows of a task: what they hold, and the checks."""
     from openlineage.client.facet_v2 import data_quality_assertions_dataset as checked
     from openlineage.client.facet_v2 import data_quality_metrics_input_dataset as measured
 
-    committed = each.committed
+    committed = landing.committed
     columns = {
         name: measured.ColumnMetrics(count=counts.filled)
         for name, counts in committed.profile.columns.items()
@@ -439,7 +439,7 @@ def _quality(each: LandingReport) -> dict[str, Any]:
         )
     if assertions := [
         checked.Assertion(assertion=outcome.check, success=outcome.state == "passed", column=outcome.column)
-        for outcome in each.checks
+        for outcome in landing.checks
         if outcome.state != "skipped"
     ]:
         facets["dataQualityAssertions"] = checked.DataQualityAssertionsDatasetFacet(assertions=assertions)

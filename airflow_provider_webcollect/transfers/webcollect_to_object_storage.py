@@ -288,12 +288,12 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         check_at_parse(self, self._partition_key, ("asset_partition",))
 
     def _check(self) -> None:
-        found = self._places()
-        modes = {self._options(place).mode for place in found}
+        places = self._places()
+        modes = {self._options(place).mode for place in places}
         if self.table_format == "iceberg":
             self._check_iceberg()
         if validation.boolean("redshift_manifest", self.redshift_manifest):
-            for place in found:
+            for place in places:
                 if STORAGE_EXTRAS.get(str(place.folder).partition("://")[0]) != "s3":
                     rule = f"Redshift reads manifests from S3 alone, and {place.folder} is not there"
                     raise InvalidArgument("redshift_manifest", True, rule)
@@ -460,16 +460,16 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             run_id=ti.run_id,
             map_index=-1 if ti.map_index is None else ti.map_index,
         )
-        found = self._places()
+        places = self._places()
         shared: dict[str, Any] = {
             "log": self.log,
             "client": client.context,
             "tags": metric_tags(self.webcollect_conn_id, context.get("dag_run")),
-            "sources": len(found),
+            "sources": len(places),
             "ended": itertools.count(1),
         }
         landings = []
-        for place in found:
+        for place in places:
             folder, path = self._opened(place)
             options = self._options(place)
             report = LandingReport(place, path, run, options.mode, **shared)

@@ -163,7 +163,9 @@ def read_landings(
     :param search: a text that the DAG, the task or the asset must have in its name, or the asset in its URI.
     """
     places = {
-        key: found for key, found in _places(session, _matches(search)).items() if key.dag_id in dag_ids
+        key: places_of
+        for key, places_of in _places(session, _matches(search)).items()
+        if key.dag_id in dag_ids
     }
     failures = _failures(session, places)
     decisions = _decisions(session, now - datetime.timedelta(days=OPEN_DAYS))
@@ -180,26 +182,26 @@ def read_landings(
         is_late = key.dag_id not in unexpected and _Expectation.of(moments, newest).is_late(now)
         return has_failed or is_late, newest
 
-    shown = sorted(places, key=urgency, reverse=True)[:MOST_SERIES]
-    events = _events(session, [place for key in shown for place in places[key]])
-    assets = _assets(session, {key.asset_id for key in shown})
+    keys = sorted(places, key=urgency, reverse=True)[:MOST_SERIES]
+    events = _events(session, [place for key in keys for place in places[key]])
+    assets = _assets(session, {key.asset_id for key in keys})
     series = []
-    for key in shown:
+    for key in keys:
         landed = [events[place.event_id] for place in reversed(places[key]) if place.event_id in events]
         if landed and key.asset_id in assets:
             is_expected = key.dag_id not in unexpected
             facts = _described(landed, failures[key], now, is_expected, decisions.get(key[1:], {}))
             is_paused = key.dag_id in paused
             series.append({**key._asdict(), "asset": assets[key.asset_id], "is_paused": is_paused, **facts})
-    series.sort(key=lambda each: (each["dag_id"], each["task_id"], each["map_index"], each["asset"]["name"]))
-    counts = {mark: sum(mark in each["marks"] for each in series) for mark in MARKS}
+    series.sort(key=lambda one: (one["dag_id"], one["task_id"], one["map_index"], one["asset"]["name"]))
+    counts = {mark: sum(mark in one["marks"] for one in series) for mark in MARKS}
     return {
         "read_at": now.isoformat(),
-        "left_out": len(places) - len(shown),
+        "left_out": len(places) - len(keys),
         "counts": {"landings": len(series), **counts},
         "series": series,
         "names": file_of_names().names(
-            source["collection_task_id"] for each in series for source in each["sources"]
+            source["collection_task_id"] for one in series for source in one["sources"]
         ),
     }
 
@@ -221,12 +223,12 @@ def read_columns(session: Session, key: SeriesKey, now: datetime.datetime) -> di
     :param key: of the landing's series; of one that is not known, nothing is.
     """
     runs = runs_of(session, key)
-    found = sorted(_columns(runs), key=_weight, reverse=True)
+    columns = sorted(_columns(runs), key=_weight, reverse=True)
     return {
         "read_at": now.isoformat(),
-        "left_out": max(0, len(found) - MOST_COLUMNS),
+        "left_out": max(0, len(columns) - MOST_COLUMNS),
         "runs": [{"ended_at": run.ended_at.isoformat(), "state": run.state} for run in runs],
-        "columns": found[:MOST_COLUMNS],
+        "columns": columns[:MOST_COLUMNS],
     }
 
 
@@ -268,27 +270,27 @@ def _column(
     return {
         "collection_task_id": task_id,
         "name": name,
-        "rows": [found and found[0].rows for found in told],
-        "shares": [found and _share(found[0], name) for found in told],
+        "rows": [fact and fact[0].rows for fact in told],
+        "shares": [fact and _share(fact[0], name) for fact in told],
         "checks": {
-            index: shortened(found[1][name]) for index, found in enumerate(told) if found and name in found[1]
+            index: shortened(fact[1][name]) for index, fact in enumerate(told) if fact and name in fact[1]
         },
     }
 
 
 def _weight(column: dict[str, Any]) -> tuple[bool, float]:
     """Return how much a column is worth to be seen."""
-    known = [share for share in column["shares"] if share is not None]
-    return bool(column["checks"]), max(known) - min(known) if known else 0.0
+    shares = [share for share in column["shares"] if share is not None]
+    return bool(column["checks"]), max(shares) - min(shares) if shares else 0.0
 
 
 def _checks_by_column(source: LandedSource) -> dict[str, str]:
     """Return the checks that a source has not passed, by column."""
-    found: dict[str, list[str]] = {}
+    texts_of: dict[str, list[str]] = {}
     for outcome in _not_passed(source):
         if outcome.column:
-            found.setdefault(outcome.column, []).append(str(outcome))
-    return {name: "; ".join(texts) for name, texts in found.items()}
+            texts_of.setdefault(outcome.column, []).append(str(outcome))
+    return {name: "; ".join(texts) for name, texts in texts_of.items()}
 
 
 def _share(source: LandedSource, name: str) -> float | None:
@@ -302,10 +304,10 @@ def _share(source: LandedSource, name: str) -> float | None:
 def _not_passed(source: LandedSource) -> list[CheckOutcome]:
     """Return the checks that the rows of a source have not passed, the failed ones before the warnings."""
     outcomes = []
-    for each in source.checks:
+    for check in source.checks:
         # anyone may add events, with any checks
         with contextlib.suppress(ValidationError):
-            outcomes.append(convert(each, CheckOutcome))
+            outcomes.append(convert(check, CheckOutcome))
     return [outcome for state in ("failed", "warning") for outcome in outcomes if outcome.state == state]
 
 
@@ -328,12 +330,12 @@ def _places(session: Session, condition: ColumnElement[bool]) -> dict[SeriesKey,
     )
     columns = (*_SERIES, event.timestamp, event.id, number.label("number"))
     numbered = select(*columns).where(*_IS_LANDING, condition).subquery()
-    found: dict[SeriesKey, list[_Place]] = {}
+    places_of: dict[SeriesKey, list[_Place]] = {}
     rows = session.execute(select(numbered).where(numbered.c.number <= MOST_RUNS).order_by(numbered.c.number))
     for asset_id, dag_id, task_id, map_index, timestamp, event_id, _ in rows:
         key = SeriesKey(asset_id, dag_id, task_id, -1 if map_index is None else map_index)
-        found.setdefault(key, []).append(_Place(timestamp, event_id))
-    return found
+        places_of.setdefault(key, []).append(_Place(timestamp, event_id))
+    return places_of
 
 
 def _events(session: Session, places: Iterable[_Place]) -> dict[int, PastRun]:
@@ -358,7 +360,7 @@ def _failures(
     session: Session, places: Mapping[SeriesKey, Sequence[_Place]]
 ) -> dict[SeriesKey, list[PastRun]]:
     """Return the failed runs of each series since the oldest event that is shown of any."""
-    since = min((found[-1].timestamp for found in places.values() if found), default=None)
+    since = min((places_of[-1].timestamp for places_of in places.values() if places_of), default=None)
     if since is None:
         return {key: [] for key in places}
     ti, run = TaskInstance, DagRun
@@ -382,11 +384,11 @@ def _assets(session: Session, ids: Collection[int]) -> dict[int, dict[str, str]]
 
 def _one_per_run(runs: Iterable[PastRun]) -> list[PastRun]:
     """Return the last of what each run has left, the oldest first: one that was cleared has several."""
-    found: dict[str, PastRun] = {}
+    last_of: dict[str, PastRun] = {}
     for run in sorted(runs, key=lambda run: run.ended_at):
-        found.pop(run.run_id, None)
-        found[run.run_id] = run
-    return list(found.values())[-MOST_RUNS:]
+        last_of.pop(run.run_id, None)
+        last_of[run.run_id] = run
+    return list(last_of.values())[-MOST_RUNS:]
 
 
 def _described(
@@ -460,14 +462,14 @@ def _sources(runs: Sequence[PastRun], newest: LandingEvent) -> list[dict[str, An
                 earlier.setdefault(source.collection_task_id, []).append(source.rows)
     # a run that has failed says nothing of its sources
     has_ended_well = runs[-1].event is not None
-    found = []
+    described = []
     for source in newest.sources():
         counts = earlier.get(source.collection_task_id, [])
         mark = None
         if has_ended_well and source.rows is not None and not newest.quarantined_rows:
             mark = _mark(source.rows, counts)
         outcomes = _not_passed(source) if has_ended_well else []
-        found.append(
+        described.append(
             {
                 "collection_task_id": source.collection_task_id,
                 "rows": source.rows,
@@ -481,7 +483,7 @@ def _sources(runs: Sequence[PastRun], newest: LandingEvent) -> list[dict[str, An
                 "checks_left_out": max(0, len(outcomes) - MOST_OUTCOMES),
             }
         )
-    return found
+    return described
 
 
 def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
@@ -492,20 +494,20 @@ def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
 def quarantining(event: LandingEvent | None) -> list[LandedSource]:
     """Return the sources whose rows a run has quarantined."""
     sources = event.sources() if event and event.quarantined_rows else []
-    return [each for each in sources if any(o.state == "failed" for o in _not_passed(each))] or sources
+    return [source for source in sources if any(o.state == "failed" for o in _not_passed(source))] or sources
 
 
 def _decisions(session: Session, since: datetime.datetime) -> dict[tuple[Any, ...], _Decided]:
     """Return when somebody has decided on the page, by Airflow task, as in a key, then as in ``_Decided``."""
     columns = (Log.dag_id, Log.task_id, Log.map_index, Log.run_id, Log.extra, Log.dttm)
     is_decision = (Log.event.in_(DECISIONS.values()), Log.dttm >= since)
-    found: dict[tuple[Any, ...], _Decided] = {}
+    decided: dict[tuple[Any, ...], _Decided] = {}
     rows = session.execute(select(*columns).where(*is_decision).order_by(Log.dttm))
     for *task, run_id, extra, moment in rows:
         assert extra
         assert moment
-        found.setdefault(tuple(task), {})[run_id, json.loads(extra)["collection_task_id"]] = moment
-    return found
+        decided.setdefault(tuple(task), {})[run_id, json.loads(extra)["collection_task_id"]] = moment
+    return decided
 
 
 def _quarantines(runs: Sequence[PastRun], now: datetime.datetime, decided: _Decided) -> list[dict[str, Any]]:
@@ -514,19 +516,19 @@ def _quarantines(runs: Sequence[PastRun], now: datetime.datetime, decided: _Deci
     Who accepts or discards them elsewhere adds no event: that they wait is not known.
     """
     since = now - datetime.timedelta(days=OPEN_DAYS)
-    found = []
+    quarantines = []
     for run in reversed(runs):
         waiting = [
             {
-                "collection_task_id": each.collection_task_id,
-                "folder": each.manifest.removesuffix(f"/{MANIFEST}"),
+                "collection_task_id": source.collection_task_id,
+                "folder": source.manifest.removesuffix(f"/{MANIFEST}"),
             }
-            for each in quarantining(run.event)
+            for source in quarantining(run.event)
             # a run that was cleared may have quarantined others since
-            if decided.get((run.run_id, each.collection_task_id), run.ended_at) <= run.ended_at
+            if decided.get((run.run_id, source.collection_task_id), run.ended_at) <= run.ended_at
         ]
         if run.event and waiting and run.ended_at >= since:
-            found.append(
+            quarantines.append(
                 {
                     "run_id": run.run_id,
                     "ended_at": run.ended_at.isoformat(),
@@ -535,7 +537,7 @@ def _quarantines(runs: Sequence[PastRun], now: datetime.datetime, decided: _Deci
                     "waiting": waiting,
                 }
             )
-    return found
+    return quarantines
 
 
 def _run(run: PastRun, newest: LandingEvent) -> dict[str, Any]:

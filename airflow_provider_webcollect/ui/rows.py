@@ -62,13 +62,13 @@ def read_rows(key: SeriesKey) -> dict[str, Any]:
     with _opened(source.manifest, conn_id) as landing:
         rows = read_landing(landing).first_rows(MOST_ROWS)
     names = list(dict.fromkeys(name for row in rows for name in row))
-    shown = names[:MOST_COLUMNS]
+    columns = names[:MOST_COLUMNS]
     return storable(
         {
             "collection_task_id": source.collection_task_id,
-            "columns": [_text(name) for name in shown],
-            "rows": [[_text(row.get(name)) for name in shown] for row in rows],
-            "left_out": len(names) - len(shown),
+            "columns": [_text(name) for name in columns],
+            "rows": [[_text(row.get(name)) for name in columns] for row in rows],
+            "left_out": len(names) - len(columns),
         }
     )
 
@@ -94,25 +94,37 @@ def read_loads(key: SeriesKey, dag_ids: Collection[str]) -> list[dict[str, Any]]
         .where(ti.dag_id.in_(dag_ids))
         .order_by(ti.end_date)
     )
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    loads_of: dict[tuple[Any, ...], dict[str, Any]] = {}
     with create_session() as session:
         events = [run.event for run in runs_of(session, key) if run.event]
         places = {_address(manifest) for event in events for manifest in event.all_manifests()}
         for row in session.execute(loads):
-            each, given, result = row.TaskInstance, row.rendered_fields, XComModel.deserialize_value(row)
+            task_instance, given, result = (
+                row.TaskInstance,
+                row.rendered_fields,
+                XComModel.deserialize_value(row),
+            )
             # a backend of XComs may keep elsewhere what it is
             if isinstance(result, dict) and places & {_address(of.get("landing")) for of in (given, result)}:
-                task = {name: getattr(each, name) for name in ("dag_id", "task_id", "map_index", "run_id")}
+                task = {
+                    name: getattr(task_instance, name)
+                    for name in ("dag_id", "task_id", "map_index", "run_id")
+                }
                 facts = {name: result.get(name) for name in _LOADED}
                 where = {
                     "warehouse_conn_id": given.get("warehouse_conn_id"),
-                    "ended_at": each.end_date.isoformat(),
+                    "ended_at": task_instance.end_date.isoformat(),
                 }
-                table = (each.dag_id, each.task_id, each.map_index, str(facts["table"]))
+                table = (
+                    task_instance.dag_id,
+                    task_instance.task_id,
+                    task_instance.map_index,
+                    str(facts["table"]),
+                )
                 # one that had nothing to load tells no more than that the table has all
-                known = {} if facts["parts"] else found.get(table, {})
-                found[table] = {**task, **where, **facts, **known, "commit": facts["commit"]}
-    return sorted(found.values(), key=lambda load: load["ended_at"], reverse=True)
+                earlier = {} if facts["parts"] else loads_of.get(table, {})
+                loads_of[table] = {**task, **where, **facts, **earlier, "commit": facts["commit"]}
+    return sorted(loads_of.values(), key=lambda load: load["ended_at"], reverse=True)
 
 
 def read_waiting(key: SeriesKey, run_id: str, collection_task_id: str) -> dict[str, Any]:
@@ -123,9 +135,9 @@ def read_waiting(key: SeriesKey, run_id: str, collection_task_id: str) -> dict[s
     """
     with _opened(*_place(key, run_id, collection_task_id)) as landing:
         waiting = review.in_review(landing)
-    for each in waiting:
-        if each.run.run_id == run_id and each.commit is not None:
-            return {"rows": each.rows, "commit": each.commit}
+    for in_review in waiting:
+        if in_review.run.run_id == run_id and in_review.commit is not None:
+            return {"rows": in_review.rows, "commit": in_review.commit}
     raise NothingToReview(f"somebody has decided already: no quarantined rows of {run_id} wait any more")
 
 
