@@ -2,13 +2,14 @@
 
 - A simulation in virtual time, with the client's RateLimiter and the sandbox's counting: each process reads
   with four threads that repeat refused requests as the client does. Then half of the processes leave; and
-  one joins.
+  one joins. Then other numbers of processes, times on the way, and ways of counting.
 - Real processes, each a client with four threads that reads pages from one sandbox on loopback.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import heapq
 import itertools
 import logging
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
+from typing import TypeVar
 
 from airflow_provider_webcollect.sandbox import Control, demo
 from airflow_provider_webcollect.sandbox import Settings as SandboxSettings
@@ -28,11 +30,13 @@ from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import WebCollectError
-from airflow_provider_webcollect.service.pauses import GENERAL_RATE, GENERAL_SHARE, RateLimiter
+from airflow_provider_webcollect.service.pauses import GENERAL_RATE, RateLimiter
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from benchmarks.report import machine, table
 from benchmarks.server import sandbox
+
+T = TypeVar("T")
 
 PROCESSES = (1, 2, 10, 50)
 THREADS = 4
@@ -43,6 +47,8 @@ WINDOW, SETTLING, SETTLED = 600, 1800, 3600
 SEEDS = 5
 #: Seconds on the way, one way: at least this, and on average as much again.
 LATENCY = 0.01
+#: Processes, and latencies, of which there are fewer figures.
+MORE_PROCESSES, LATENCIES = (3, 5, 7, 13, 20, 30), (0.0025, LATENCY, 0.04)
 #: Seconds until a freed capacity is given up on, and how much of the throughput must be back.
 LONGEST_TAKEOVER, TAKEN_OVER = 7200, 0.9
 
@@ -78,62 +84,137 @@ class Answers:
         return [count / (sum(each) / len(each)) for count in each]
 
 
+def sliding_second() -> Callable[[float], bool]:
+    """Return what accepts requests as the sandbox does: 20 in the second before each."""
+    time_now = 0.0
+    service, settings = Limits(lambda: time_now), SandboxSettings()
+
+    def accept(now: float) -> bool:
+        nonlocal time_now
+        time_now = now
+        try:
+            service.check(settings, "one address", None)
+        except ServiceError:
+            return False
+        return True
+
+    return accept
+
+
+def fixed_seconds() -> Callable[[float], bool]:
+    """Return what accepts 20 requests from one full second to the next."""
+    counts = Counter[int]()
+
+    def accept(now: float) -> bool:
+        counts[int(now)] += 1
+        return counts[int(now)] <= GENERAL_RATE
+
+    return accept
+
+
+def bucket(seconds: int) -> Callable[[float], bool]:
+    """Return what accepts 20 requests per second, and those of some seconds at once after a pause."""
+    capacity = seconds * GENERAL_RATE
+    tokens, filled = capacity, 0.0
+
+    def accept(now: float) -> bool:
+        nonlocal tokens, filled
+        tokens, filled = min(capacity, tokens + GENERAL_RATE * (now - filled)), now
+        if tokens < 1:
+            return False
+        tokens -= 1
+        return True
+
+    return accept
+
+
+#: How the service may count; the contract does not say.
+COUNTINGS: dict[str, Callable[[], Callable[[float], bool]]] = {
+    "any second": sliding_second,
+    "full seconds": fixed_seconds,
+    "bucket of 1 s": functools.partial(bucket, 1),
+    "bucket of 5 s": functools.partial(bucket, 5),
+}
+
+
 class Simulation:
     """Processes that read in virtual time.
 
     :param lives: whether a process reads at a moment.
+    :param latency: see :data:`LATENCY`.
+    :param counting: one of :data:`COUNTINGS`.
     """
 
-    def __init__(self, processes: int, seed: int, lives: Callable[[int, float], bool]) -> None:
+    def __init__(
+        self,
+        processes: int,
+        seed: int,
+        lives: Callable[[int, float], bool] = lambda process, now: True,
+        latency: float = LATENCY,
+        counting: str = "any second",
+    ) -> None:
         random.seed(seed)
         self._lives = lives
+        self._latency = latency
+        self._accepts = COUNTINGS[counting]()
         self._time = 0.0
-        self._service, self._settings = Limits(self._now), SandboxSettings()
         self._limiters: dict[int, RateLimiter] = {}
         self._answers = Answers()
         self._numbers = itertools.count()
-        self._events: list[tuple[float, int, Callable[[int, int], None], int, int]] = []
+        self._events: list[tuple[float, int, Callable[[int, int, float], None], int, int, float]] = []
         for process in range(processes):
             for _ in range(THREADS):
-                self._follow(random.uniform(0, 0.3), self._reserve, process, 1)
+                self._follow(random.uniform(0, 0.3), self._reserve, process)
 
     def run(self, seconds: float) -> Answers:
         """Return what comes of the requests of this time."""
         while self._events[0][0] < seconds:
-            self._time, _, event, process, attempt = heapq.heappop(self._events)
+            self._time, _, event, process, attempt, moment = heapq.heappop(self._events)
             if self._lives(process, self._time):
-                event(process, attempt)
+                event(process, attempt, moment)
             else:
                 # asks again every second whether it is to begin
-                self._follow(1.0, self._reserve, process, 1)
+                self._follow(1.0, self._reserve, process)
         return self._answers
 
     def _now(self) -> float:
         return self._time
 
-    def _follow(self, after: float, event: Callable[[int, int], None], process: int, attempt: int) -> None:
-        heapq.heappush(self._events, (self._time + after, next(self._numbers), event, process, attempt))
+    def _follow(
+        self,
+        after: float,
+        event: Callable[[int, int, float], None],
+        process: int,
+        attempt: int = 1,
+        moment: float = 0.0,
+    ) -> None:
+        entry = self._time + after, next(self._numbers), event, process, attempt, moment
+        heapq.heappush(self._events, entry)
 
     def _way(self) -> float:
-        return LATENCY + random.expovariate(1 / LATENCY)
+        return self._latency + random.expovariate(1 / self._latency)
 
-    def _reserve(self, process: int, attempt: int) -> None:
+    def _reserve(self, process: int, attempt: int, _: float) -> None:
         if process not in self._limiters:
-            self._limiters[process] = RateLimiter(1 / (GENERAL_RATE * GENERAL_SHARE), self._now)
-        self._follow(self._limiters[process].reserve() + self._way(), self._arrive, process, attempt)
+            self._limiters[process] = RateLimiter(1 / GENERAL_RATE, self._now)
+        moment, wait = self._limiters[process].reserve()
+        self._follow(wait + self._way(), self._arrive, process, attempt, moment)
 
-    def _arrive(self, process: int, attempt: int) -> None:
-        try:
-            self._service.check(self._settings, "one address", None)
-        except ServiceError:
-            self._answers.refused.append(self._time)
-            self._follow(self._way(), self._refused, process, attempt)
-        else:
+    def _arrive(self, process: int, attempt: int, moment: float) -> None:
+        if self._accepts(self._time):
             self._answers.accepted.append((process, self._time))
-            self._follow(self._way(), self._reserve, process, 1)
+            self._follow(self._way(), self._accepted, process, 1, moment)
+        else:
+            self._answers.refused.append(self._time)
+            self._follow(self._way(), self._refused, process, attempt, moment)
 
-    def _refused(self, process: int, attempt: int) -> None:
-        self._limiters[process].slow_down()
+    def _accepted(self, process: int, attempt: int, moment: float) -> None:
+        self._limiters[process].answered(moment)
+        self._reserve(process, attempt, moment)
+
+    def _refused(self, process: int, attempt: int, moment: float) -> None:
+        self._limiters[process].answered(moment)
+        self._limiters[process].slow_down(moment=moment)
         longest = min(RETRIES.longest_wait, RETRIES.first_wait * 2 ** (attempt - 1))
         if attempt == RETRIES.attempts:
             self._answers.failed += 1
@@ -143,15 +224,13 @@ class Simulation:
         self._follow(pause, self._reserve, process, attempt + 1)
 
 
-def settled(case: tuple[int, int]) -> Answers:
+def settled(processes: int, seed: int, latency: float = LATENCY, counting: str = "any second") -> Answers:
     """Simulate processes that all begin at once."""
-    processes, seed = case
-    return Simulation(processes, seed, lambda *_: True).run(SETTLING + SETTLED)
+    return Simulation(processes, seed, latency=latency, counting=counting).run(SETTLING + SETTLED)
 
 
-def takeover(case: tuple[int, int]) -> float:
+def takeover(processes: int, seed: int) -> float:
     """Return the seconds from when half of the processes leave until the others use most of what was used."""
-    processes, seed = case
     left = float(SETTLING + WINDOW)
 
     def lives(process: int, now: float) -> bool:
@@ -166,9 +245,8 @@ def takeover(case: tuple[int, int]) -> float:
     return float(LONGEST_TAKEOVER)
 
 
-def joining(case: tuple[int, int]) -> tuple[float, float]:
+def joining(processes: int, seed: int) -> tuple[float, float]:
     """Let one more process begin; return its share, and the 429s of all, ten minutes later."""
-    processes, seed = case
     begins = float(SETTLING)
 
     def lives(process: int, now: float) -> bool:
@@ -183,10 +261,7 @@ def simulations() -> None:
     """Print what the simulations show."""
     print(f"\nSimulation, means of {SEEDS} runs. All begin at once.", flush=True)
     with ProcessPoolExecutor(2) as pool:
-        runs = {
-            processes: list(pool.map(settled, [(processes, seed) for seed in range(SEEDS)]))
-            for processes in PROCESSES
-        }
+        runs = {processes: simulated(pool, settled, processes) for processes in PROCESSES}
         table(
             "processes | accepted/s | 429s | least and largest share in 10 minutes | in the hour",
             (in_the_end(*each) for each in runs.items()),
@@ -199,6 +274,28 @@ def simulations() -> None:
             "processes | half leave: 90 % again after | one joins: its share | 429s of all",
             (after_changes(pool, processes) for processes in PROCESSES[1:]),
         )
+        table(
+            "processes | accepted/s | 429s | least and largest share in 10 minutes | in the hour",
+            (in_the_end(processes, simulated(pool, settled, processes)) for processes in MORE_PROCESSES),
+        )
+        table(
+            "counted in | on the way | processes | accepted/s | 429s | least and largest share in 10 minutes",
+            (
+                (counting, f"{2000 * latency:g} ms", *in_the_end(processes, answers)[:4])
+                for counting in COUNTINGS
+                for latency in LATENCIES
+                for processes in PROCESSES
+                if (answers := simulated(pool, settled, processes, latency, counting, seeds=1))
+            ),
+        )
+
+
+def simulated(
+    pool: Executor, simulate: Callable[..., T], processes: int, *given: object, seeds: int = SEEDS
+) -> list[T]:
+    """Return what runs of one simulation come to."""
+    runs = [pool.submit(simulate, processes, seed, *given) for seed in range(seeds)]
+    return [run.result() for run in runs]
 
 
 def in_the_end(processes: int, runs: Sequence[Answers]) -> tuple[object, ...]:
@@ -225,9 +322,9 @@ def at_the_beginning(processes: int, runs: Sequence[Answers]) -> tuple[object, .
 
 def after_changes(pool: Executor, processes: int) -> tuple[object, ...]:
     """Return a row about processes that end and one that begins."""
-    cases = [(processes, seed) for seed in range(SEEDS)]
-    minutes = statistics.mean(pool.map(takeover, cases)) / 60
-    share, refused = (statistics.mean(column) for column in zip(*pool.map(joining, cases), strict=True))
+    minutes = statistics.mean(simulated(pool, takeover, processes)) / 60
+    joined = simulated(pool, joining, processes)
+    share, refused = (statistics.mean(column) for column in zip(*joined, strict=True))
     return processes, f"{minutes:.0f} min", f"{share:.2f}", f"{refused:.1%}"
 
 

@@ -12,7 +12,7 @@ import logging
 import math
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urljoin, urlsplit
 
@@ -48,8 +48,9 @@ from airflow_provider_webcollect.service.spans import Span, span
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
+    from airflow_provider_webcollect.service.pauses import RateLimiter
     from airflow_provider_webcollect.service.settings import Credentials, Settings
     from airflow_provider_webcollect.service.tokens import TokenStore
     from airflow_provider_webcollect.service.url_file import UrlFile
@@ -169,6 +170,7 @@ class Request:
     """An HTTP request, ready to be sent. Its repr shows neither headers nor body.
 
     :ivar total_timeout: seconds for the whole response.
+    :ivar moments: when each of the rate limiters that apply has it sent.
     """
 
     method: str
@@ -178,6 +180,7 @@ class Request:
     content: bytes | None = None
     form: dict[str, str] | None = None
     file: UrlFile | None = None
+    moments: Mapping[RateLimiter, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Request({self.method} {self.url})"
@@ -361,9 +364,13 @@ def request_now(call: Call[Any], context: ClientContext) -> Request | None:
         return None
     limiters = context.rate_limiters[call.endpoint.rate_limit]
     # a moment that is assigned now, but used later, could exceed the rate limit
-    if not all(limiter.is_free() for limiter in limiters) or any(limiter.reserve() for limiter in limiters):
+    if not all(limiter.is_free() for limiter in limiters):
         return None
-    return _request(call, context, token)
+    reserved = {limiter: limiter.reserve() for limiter in limiters}
+    if any(reservation.wait for reservation in reserved.values()):
+        return None
+    moments = {limiter: reservation.moment for limiter, reservation in reserved.items()}
+    return dataclasses.replace(_request(call, context, token), moments=moments)
 
 
 def result_of(
@@ -393,7 +400,8 @@ def result_of(
         if isinstance(error, TooManyRequests):
             # all calls share the rate limit, so the pause that one response asks for is bounded here too
             pause = Policy(sender.context.settings).requested_pause(error)
-            sender.context.rate_limiters[call.endpoint.rate_limit][0].slow_down(pause)
+            limiter = sender.context.rate_limiters[call.endpoint.rate_limit][0]
+            limiter.slow_down(pause, request.moments.get(limiter))
         if call.retry is Retry.ONLY_IF_UNSENT and error.uncertain:
             raise OutcomeUnknown(
                 f"sent, but it is not known whether the service acted on it: {error.message}",
@@ -409,9 +417,10 @@ def _ready(call: Call[Any], sender: Sender, token: str | None, recorded: Span) -
     # token calls are rare, and the claim could expire while one waits
     is_limited = call.endpoint is not endpoints.REFRESH_TOKEN
     try:
-        request = _request(call, sender.context, token)
+        request, moments = _request(call, sender.context, token), {}
         for limiter in sender.context.rate_limiters[call.endpoint.rate_limit] if is_limited else ():
-            if wait := limiter.reserve():
+            moments[limiter], wait = limiter.reserve()
+            if wait:
                 limiter.notice.give(wait, "%s waits %.0f s for the rate limit.", call.endpoint.name, wait)
                 recorded.add_event("rate_limit_wait", {"webcollect.seconds": wait})
                 sender.sleep(wait)
@@ -419,7 +428,7 @@ def _ready(call: Call[Any], sender: Sender, token: str | None, recorded: Span) -
         _forget_frames(error, handled)
         error.endpoint = call.endpoint.name
         raise
-    return request
+    return dataclasses.replace(request, moments=moments)
 
 
 @contextlib.contextmanager

@@ -173,6 +173,8 @@ class Client:
                 ),
             )
             opened.callback(response.close)
+            for limiter, moment in request.moments.items():
+                limiter.answered(moment)
             body = _body(response.raw, settings.max_response_bytes, on_head)
         return Response(response.status_code, response.headers, body, time.monotonic() - began)
 

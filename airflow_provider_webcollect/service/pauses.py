@@ -9,9 +9,10 @@ import math
 import random
 import threading
 import time
+from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_provider_webcollect.service.errors import Stopped
@@ -178,39 +179,68 @@ class RateLimit(Enum):
 #: Seconds between two requests (contract.md, Limits: v1 1 per 5 s, v2 5 per s), with a margin for bunching:
 #: at this interval four queries are sent in any second, and a delayed one may arrive with them as the fifth.
 STATUS_INTERVALS = {RateLimit.STATUS_V1: 5.25, RateLimit.STATUS_V2: 0.25}
-#: Share of the general rate that is used.
-GENERAL_SHARE = 0.9
-#: By a 429 at the full rate, this part of the rate is lost; at a share s of it, sqrt(s) times this part.
-#: With more, the shares of processes differ more; with less, they take longer to settle.
-STEP = 1 / 6
-#: After this many full-rate intervals without a 429, divided by s^0.75, a rate has grown e-fold. With less,
-#: there are more 429s; with more, it takes longer until the share of a process that has ended is in use.
-GROWTH = 4000
+# What follows was chosen by the simulations of benchmarks/rate_limits.py, for 1 to 50 processes.
+#: In intervals: how late a request can have arrived at most. With less, late requests cause 429s; with more,
+#: a service whose own work takes now longer, now shorter costs more of the rate; so it costs up to a tenth.
+LATEST = 2.0
+#: Of 429s that follow each other, each lowers a share s by this part of s * s, and by a fifth of s at most.
+#: With less, processes that begin together have their shares later; with more, their shares differ more.
+STEP, LARGEST_STEP = 0.8, 0.2
+#: A 429 after more requests than these counts less: half as much after twice as many. With less, there are
+#: more 429s; with more, the rate swings more.
+QUIET = 5
+#: So many requests are taken to precede the first 429, and one where the rate is not used up.
+FIRST = 20
+#: After this many requests without a 429 a rate has grown e-fold, nearly all of it in the last third. With
+#: less, there are more 429s; with more, it takes longer until the share of a process that has ended is used.
+GROWTH = 1400
 #: The longest pause after a 429, in intervals. Each pause of a row is twice as long as the one before it.
 LONGEST_PAUSE = 16
 #: The least share of the full rate.
 LEAST_SHARE = 1 / 200
-#: Below the full rate, intervals are up to this part shorter or longer.
-JITTER = 0.1
+#: Below the full rate, intervals are up to this part shorter or longer, so that processes get out of step.
+JITTER = 0.01
+#: Processes whose requests are further apart than this many windows of the limit keep a timetable. In a
+#: window of a second each of the others has so few requests that even intervals suffice.
+FEW = 1.2
+#: The length of the timetable in windows. With more, it takes longer until all have moments without a 429;
+#: with less, shares are coarser: a fiftieth of the rate is twelve requests.
+ROUND = 30
+#: In intervals: up to this much later a request is sent in the next round after a 429.
+SHIFT = 4.0
+
+
+class Reservation(NamedTuple):
+    """A moment at which one request may be sent.
+
+    :ivar moment: by the limiter's clock, in seconds.
+    :ivar wait: seconds until then.
+    """
+
+    moment: float
+    wait: float
 
 
 class RateLimiter:
-    """Assigns the moments at which requests may be sent.
+    """Assigns the moments at which requests may be sent: as many as the service accepts, and hardly more.
 
     The service counts requests per client address, so all clients of a process that use one address share
-    its limiters, across threads and event loops. Requests are spread evenly, at a rate a little below the
-    limit: delays on the network can bunch requests together, and the margin allows for that.
+    its limiters, across threads and event loops. Requests are spread evenly. A response shows how late its
+    request may have been counted; the request that takes its place a second later is delayed as much. Bursts
+    that a service may allow are not used, since only 429s would show whether it does.
 
     Other processes behind the same address use up the same limit, and nothing but responses 429 shows them.
     So each process looks for its share of the limit on its own:
 
-    - A 429 lowers the rate, by an eighth at half of the full rate and by a fortieth at a fiftieth of it.
-      The more processes, the fewer 429s each of them sees, and the less one may mean; the faster of two
-      processes sees more of them and takes larger steps, so their rates approach each other.
-    - Without 429s the rate in use grows with the cube of the time since the last one: hardly at first, so
-      that shares that have settled stay, and quickly once it is unlikely that others still need theirs.
-    - Below the full rate, intervals are random. Otherwise processes could stay in step, and all 429s be
-      one's.
+    - A 429 lowers the share: 429s that follow each other like another process that shares the limit, one
+      after many accepted requests hardly. The faster of two processes takes larger steps, so their rates
+      approach each other.
+    - Without 429s the share grows with the fifth power of the number of requests since the last one: hardly
+      at first, so that shares that have settled stay, and quickly once it is unlikely that others still need
+      theirs.
+    - Many processes, each with less than about a request per second, would meet by chance, and could use two
+      thirds of the limit. So each repeats its moments every 30 seconds, but those with a 429 a little later:
+      together they find a timetable, with nine tenths of the limit.
 
     :param interval: seconds between two requests at the full rate; 0 for no limit.
     """
@@ -220,10 +250,19 @@ class RateLimiter:
         self._now = now
         self._lock = threading.Lock()
         self._next = 0.0
+        #: The window of the limit: a second, or an interval if that is longer; and its requests.
+        self._allowed = max(1, round(1 / interval)) if interval else 1
+        self._window = self._allowed * interval
+        #: When each of the last requests was counted at the latest, by its moment: as much after it as the
+        #: response took longer than the shortest one.
+        self._counted: dict[float, float] = {}
+        self._shortest = math.inf
+        #: The moments of the next round, in order.
+        self._timetable: deque[float] = deque()
         #: The share of the full rate.
         self._share = 1.0
-        #: Seconds since the last 429 in which the rate was used up.
-        self._undisturbed = 0.0
+        #: Requests since the last 429 with which the rate was used up.
+        self._quiet = FIRST
         #: The length of the last pause in intervals.
         self._pause = 1
         #: The first moment that was assigned after the last step.
@@ -236,47 +275,101 @@ class RateLimiter:
         """The share of the full rate that is used now, above 0 to 1."""
         return self._share
 
-    def reserve(self) -> float:
-        """Reserve the next moment and return the seconds until it."""
+    def reserve(self) -> Reservation:
+        """Reserve the next moment."""
         with self._lock:
             now = self._now()
-            gap = self._interval / self._share
-            if self._share < 1.0:
-                # a rate that is not used up shows nothing about the limit
-                if self._next > now:
-                    self._grow(gap)
+            # a rate that is not used up shows nothing about the limit
+            if self._next > now or self._quiet < FIRST:
+                self._quiet += 1
+                self._share = min(1.0, self._share * (1 + 5 * self._quiet**4 / GROWTH**5))
+            moment, gap = self._moment(now), self._gap()
+            if self._repeats():
+                if self._timetable and self._timetable[0] == moment:
+                    self._timetable.popleft()
+                self._timetable.append(moment + ROUND * self._window)
+            elif self._share < 1.0:
                 gap *= random.uniform(1 - JITTER, 1 + JITTER)
-            moment = max(now, self._next)
-            self._next = moment + gap
-            return moment - now
+            # a request that had to wait for the window does not delay those after it
+            self._next = max(max(now, self._next) + gap, moment + gap / 4)
+            self._counted[moment] = moment
+            if len(self._counted) > self._allowed + 4:
+                del self._counted[next(iter(self._counted))]
+            return Reservation(moment, moment - now)
 
     def is_free(self) -> bool:
         """Return whether a request may be sent now."""
         with self._lock:
-            return self._next <= self._now()
+            now = self._now()
+            return self._moment(now) <= now
 
-    def slow_down(self, seconds: float | None = None) -> None:
-        """React to a 429: pause for ``seconds`` (at least an interval), and be slower from then on."""
+    def answered(self, moment: float) -> None:
+        """Note that the response to the request of a moment begins to arrive."""
+        with self._lock:
+            seconds = self._now() - moment
+            self._shortest = min(self._shortest, seconds)
+            if moment in self._counted:
+                self._counted[moment] = moment + min(seconds - self._shortest, LATEST * self._interval)
+
+    def slow_down(self, seconds: float | None = None, moment: float | None = None) -> None:
+        """React to a 429: pause for ``seconds`` (at least an interval), and be slower from then on.
+
+        :param moment: that of the request.
+        """
         with self._lock:
             now = self._now()
-            gap = self._interval / self._share
+            gap = self._gap()
+            if moment is not None:
+                # refused requests are not counted
+                self._counted.pop(moment, None)
+                self._shift(moment + ROUND * self._window)
             # requests whose moments were assigned before the last step show nothing about the rate after it
             counts = bool(gap) and now >= self._stepped
             if counts:
                 in_a_row = now < self._stepped + 2 * gap
                 self._pause = min(LONGEST_PAUSE, 2 * self._pause) if in_a_row else 1
-                self._share = max(LEAST_SHARE, self._share * (1 - STEP * self._share**0.5))
+                weight = QUIET / max(QUIET, self._quiet)
+                step = min(STEP * self._share, LARGEST_STEP) * weight
+                self._share = max(LEAST_SHARE, self._share * (1 - step))
             self._next = max(self._next, now + max(seconds or 0.0, self._pause * gap))
             if counts:
                 self._stepped = self._next
-            self._undisturbed = 0.0
+            self._quiet = 0
 
-    def _grow(self, seconds: float) -> None:
-        """Grow for a time that the rate was used up."""
-        time_constant = GROWTH * self._interval / self._share**0.75
-        self._undisturbed += seconds
-        growth = 3 * self._undisturbed**2 * seconds / time_constant**3
-        self._share = min(1.0, self._share * (1 + growth))
+    def _gap(self) -> float:
+        """Return the seconds between two requests; a timetable has a whole number of them in a round."""
+        gap = self._interval / self._share
+        requests = round(ROUND * self._window / gap) if self._repeats() else 0
+        return ROUND * self._window / requests if requests else gap
+
+    def _repeats(self) -> bool:
+        return self._interval / self._share > FEW * self._window > 0
+
+    def _moment(self, now: float) -> float:
+        """Return the next moment, from ``now`` on."""
+        moment = self._next
+        if moment > now and self._repeats():
+            moment = self._repeated(moment, now)
+        if len(self._counted) >= self._allowed:
+            moment = max(moment, sorted(self._counted.values())[-self._allowed] + self._window)
+        return max(moment, now)
+
+    def _repeated(self, due: float, now: float) -> float:
+        """Return the moment of the timetable that is nearest to ``due``, or ``due`` if none is near."""
+        gap = self._gap()
+        while self._timetable and self._timetable[0] < max(now, due - gap / 2):
+            unused = self._timetable.popleft()
+            if (len(self._timetable) + 1) * gap <= ROUND * self._window:
+                self._timetable.append(unused + ROUND * self._window)
+        if self._timetable and self._timetable[0] <= due + gap / 2:
+            return self._timetable[0]
+        return due
+
+    def _shift(self, moment: float) -> None:
+        """Let a moment of the next round be a little later."""
+        if moment in self._timetable:
+            shift = random.uniform(0, SHIFT * self._interval)
+            self._timetable[self._timetable.index(moment)] = moment + shift
 
 
 #: The limiters of one address that apply, by the limit of an endpoint; that of a status endpoint comes first,
@@ -294,7 +387,7 @@ def shared_rate_limiters(base_url: str, requests_per_second: float = GENERAL_RAT
         apply, and clients with different general limits share them.
     """
     address = urlsplit(base_url).netloc.lower()
-    interval = 1 / (requests_per_second * GENERAL_SHARE) if requests_per_second else 0.0
+    interval = 1 / requests_per_second if requests_per_second else 0.0
     with _lock:
         general = _shared.setdefault((address, requests_per_second), RateLimiter(interval))
         limiters: dict[RateLimit, tuple[RateLimiter, ...]] = {RateLimit.GENERAL: (general,)}
