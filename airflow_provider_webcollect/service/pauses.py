@@ -188,7 +188,7 @@ LATEST = 2.0
 STEP, LARGEST_STEP = 0.8, 0.2
 #: A 429 after more requests than these counts less: half as much after twice as many. With less, there are
 #: more 429s; with more, the rate swings more.
-QUIET = 5
+QUIET = 8
 #: So many requests are taken to precede the first 429, and one where the rate is not used up.
 FIRST = 20
 #: After this many requests without a 429 a rate has grown e-fold, nearly all of it in the last third. With
@@ -199,7 +199,7 @@ LONGEST_PAUSE = 16
 #: The least share of the full rate.
 LEAST_SHARE = 1 / 200
 #: Below the full rate, intervals are up to this part shorter or longer, so that processes get out of step.
-JITTER = 0.01
+JITTER = 0.03
 #: Processes whose requests are further apart than this many windows of the limit keep a timetable. In a
 #: window of a second each of the others has so few requests that even intervals suffice.
 FEW = 1.2
