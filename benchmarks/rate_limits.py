@@ -80,8 +80,8 @@ class Answers:
     def shares(self, processes: Iterable[int], begin: float, end: float) -> list[float]:
         """Return what each of these processes had, as a multiple of a fair share."""
         counts = Counter(process for process, moment in self.accepted if begin <= moment < end)
-        each = [counts[process] for process in processes]
-        return [count / (sum(each) / len(each)) for count in each]
+        numbers = [counts[process] for process in processes]
+        return [count / (sum(numbers) / len(numbers)) for count in numbers]
 
 
 def sliding_second() -> Callable[[float], bool]:
@@ -264,11 +264,11 @@ def simulations() -> None:
         runs = {processes: simulated(pool, settled, processes) for processes in PROCESSES}
         table(
             "processes | accepted/s | 429s | least and largest share in 10 minutes | in the hour",
-            (in_the_end(*each) for each in runs.items()),
+            (in_the_end(*item) for item in runs.items()),
         )
         table(
             "processes | 429s in minute 1 | 2 to 5 | 6 to 15 | 16 to 30 | calls that failed | pauses",
-            (at_the_beginning(*each) for each in runs.items()),
+            (at_the_beginning(*item) for item in runs.items()),
         )
         table(
             "processes | half leave: 90 % again after | one joins: its share | 429s of all",
@@ -379,13 +379,13 @@ def real(processes: int, minutes: int) -> Iterator[tuple[object, ...]]:
             time.sleep(max(0.0, begin + 60 * minute - time.time()))
             counted.append(sum(map(Counter, control.counters().values()), Counter[int]()))
             moments.append(time.time())
-        results = [each.result() for each in readers]
+        results = [reader.result() for reader in readers]
     failed = sum(failures for _, failures in results)
     for minute in sorted({0, *range(4, minutes, 5), minutes - 1}):
         answered = counted[minute + 1] - counted[minute]
         rate = answered[200] / (moments[minute + 1] - moments[minute])
         refusals = answered[429] / answered.total()
-        counts = [each[minute] for each, _ in results]
+        counts = [by_minute[minute] for by_minute, _ in results]
         shares = extremes([[count * processes / sum(counts) for count in counts]])
         yield processes, minute + 1, f"{rate:.1f}", f"{refusals:.2%}", shares, failed
 

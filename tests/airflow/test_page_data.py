@@ -75,7 +75,7 @@ def landed_a(**facts: Any) -> dict[str, Any]:
 def several(**facts: Any) -> dict[str, Any]:
     """Return what a landing of two sources, `a` and `b`, leaves in an asset event."""
     return landed(
-        collection_task_ids=["a", "b"], manifests=[f"{each}/_manifest.json" for each in "ab"], **facts
+        collection_task_ids=["a", "b"], manifests=[f"{folder}/_manifest.json" for folder in "ab"], **facts
     )
 
 
@@ -228,19 +228,19 @@ class TestLandings:
         events.add(1, 1, 1, 1, 1, source_task_id="late", ended=NOW - DAY * 30)
         events.add(1, source_task_id="land", ended=NOW - DAY * 30)
         events.add_run("broken", end_date=NOW)
-        found = read({events.dag_id})
-        assert found["left_out"] == 4
+        data = read({events.dag_id})
+        assert data["left_out"] == 4
         counts = {"failed": 1, "checks": 0, "late": 1, "odd": 0, "empty": 0}
-        assert found["counts"] == {"landings": most, **counts}
-        assert [series["map_index"] for series in found["series"]] == [*range(-1, most - 2), -1]
+        assert data["counts"] == {"landings": most, **counts}
+        assert [series["map_index"] for series in data["series"]] == [*range(-1, most - 2), -1]
         # what is paused takes no place of what still lands
         monkeypatch.setattr(landings, "MOST_SERIES", 1)
         paused, lands = Events(), Events()
         paused.add(1, 1, 1, 1, 1, ended=NOW - DAY * 9)
         paused.add_dag(is_paused=True)
         lands.add(1)
-        found = read({lands.dag_id, paused.dag_id})
-        assert [series["dag_id"] for series in found["series"]] == [lands.dag_id]
+        data = read({lands.dag_id, paused.dag_id})
+        assert [series["dag_id"] for series in data["series"]] == [lands.dag_id]
 
     def test_a_search_finds_names_of_dag_task_and_asset(self, events: Events) -> None:
         events.add(1)
@@ -320,8 +320,8 @@ class TestLandings:
         for facts in ({"is_paused": True}, {"is_paused": False, "timetable_summary": "None"}):
             events.add_dag(**facts)
             series = events.one()
-            found = (series["expected_at"], series["marks"], series["is_paused"])
-            assert found == (None, [], facts["is_paused"])
+            values = (series["expected_at"], series["marks"], series["is_paused"])
+            assert values == (None, [], facts["is_paused"])
 
     @pytest.mark.parametrize("run_type", ["manual", "backfill"])
     def test_runs_that_somebody_has_started_do_not_tell_when_the_next_is_to_come(
@@ -344,16 +344,16 @@ class TestLandings:
         assert (events.one()["expected_at"], events.marks()) == (expected.isoformat(), marks)
 
     @pytest.mark.parametrize(
-        ("known", "facts"),
+        ("details", "facts"),
         [
             ({"source_rows": [10, 20], "source_commits": [7, 3]}, [("a", 10, 7), ("b", 20, 3)]),
             ({}, [("a", None, None), ("b", None, None)]),
         ],
     )
     def test_several_sources_are_shown_with_their_tasks_rows_and_commits(
-        self, events: Events, known: dict[str, Any], facts: list[tuple[Any, ...]]
+        self, events: Events, details: dict[str, Any], facts: list[tuple[Any, ...]]
     ) -> None:
-        events.add_event(several(**known))
+        events.add_event(several(**details))
         series = events.one()
         names = ("collection_task_id", "rows", "commit")
         assert [tuple(source[name] for name in names) for source in series["sources"]] == facts
@@ -401,7 +401,7 @@ class TestChecks:
         checks = [outcome("new_columns", "warning"), *map(outcome, names), {"check": "of another version"}]
         events.add_event(landed_a(checks=checks))
         (source,) = events.one()["sources"]
-        assert [each["state"] for each in source["checks"]] == ["failed"] * 5
+        assert [check["state"] for check in source["checks"]] == ["failed"] * 5
         assert source["checks_left_out"] == 2
         assert len(source["checks"][0]["text"]) == 300
 
@@ -411,10 +411,10 @@ class TestChecks:
             events.add_event(landed_a(**bad), NOW - DAY * days)
         events.add_event(landed_a(), NOW - DAY * 3)
         told = events.one()["quarantines"]
-        assert [datetime.datetime.fromisoformat(each["ended_at"]) for each in told] == [NOW, NOW - DAY * 6]
+        assert [datetime.datetime.fromisoformat(entry["ended_at"]) for entry in told] == [NOW, NOW - DAY * 6]
         waiting = [{"collection_task_id": "a", "folder": "s3://bucket/prices"}]
-        assert [(each["rows"], each["waiting"]) for each in told] == [(30, waiting)] * 2
-        assert {each["run_id"] for each in told} <= {run["run_id"] for run in events.runs()}
+        assert [(entry["rows"], entry["waiting"]) for entry in told] == [(30, waiting)] * 2
+        assert {entry["run_id"] for entry in told} <= {run["run_id"] for run in events.runs()}
 
     def test_each_of_several_sources_has_its_own_and_those_that_failed_are_quarantined(
         self, events: Events
@@ -424,7 +424,7 @@ class TestChecks:
         told = [[check["state"] for check in source["checks"]] for source in events.one()["sources"]]
         assert (told, events.marks()) == ([["warning"], ["failed"]], ["checks"])
         waiting = [{"collection_task_id": "b", "folder": "b"}]
-        assert [each["waiting"] for each in events.one()["quarantines"]] == [waiting]
+        assert [entry["waiting"] for entry in events.one()["quarantines"]] == [waiting]
 
     def test_a_run_whose_rows_are_quarantined_is_neither_empty_nor_odd_nor_usual(
         self, events: Events
@@ -446,8 +446,10 @@ class TestChecks:
         (series,) = read({dag.dag_id}, datetime.datetime.now(datetime.UTC))["series"]
         assert series["marks"] == ["checks"]
         assert "columns.no_such.present: no row has it" in series["sources"][0]["checks"][0]["text"]
-        assert {each["name"]: each["shares"] for each in columns_of(series)["columns"]} == {"no_such": [None]}
-        told = [(each["run_id"], each["rows"], each["waiting"]) for each in series["quarantines"]]
+        assert {column["name"]: column["shares"] for column in columns_of(series)["columns"]} == {
+            "no_such": [None]
+        }
+        told = [(entry["run_id"], entry["rows"], entry["waiting"]) for entry in series["quarantines"]]
         waiting = [{"collection_task_id": source["task_id"], "folder": destination}]
         assert told == [(run.run_id, 400, waiting)]
 
@@ -455,18 +457,18 @@ class TestChecks:
 class TestColumns:
     def add(self, events: Events, *filled: dict[str, float], **facts: Any) -> None:
         """Add a landing for each of the filled shares, the last one now."""
-        for index, each in enumerate(filled):
-            events.add_event(landed_a(filled=each, **facts), NOW - DAY * (len(filled) - 1 - index))
+        for index, shares in enumerate(filled):
+            events.add_event(landed_a(filled=shares, **facts), NOW - DAY * (len(filled) - 1 - index))
 
     def columns(self, events: Events) -> dict[str, list[float | None]]:
-        return {each["name"]: each["shares"] for each in columns_of(events.one())["columns"]}
+        return {column["name"]: column["shares"] for column in columns_of(events.one())["columns"]}
 
     def test_each_column_has_a_share_for_each_run_the_oldest_first(self, events: Events) -> None:
         # a column that no row has is not filled
         self.add(events, {"price": 0.98, "title": 1.0}, {"price": 0.5, "title": 1.0, "new": 1.0})
-        found = columns_of(events.one())
-        assert [run["ended_at"] for run in found["runs"]] == [run["ended_at"] for run in events.runs()]
-        new, price, title = sorted(found["columns"], key=lambda column: column["name"])
+        history = columns_of(events.one())
+        assert [run["ended_at"] for run in history["runs"]] == [run["ended_at"] for run in events.runs()]
+        new, price, title = sorted(history["columns"], key=lambda column: column["name"])
         assert (new["name"], new["shares"]) == ("new", [0.0, 1.0])
         assert (price["name"], price["shares"], price["rows"]) == ("price", [0.98, 0.5], [30, 30])
         assert (title["name"], title["shares"], title["checks"]) == ("title", [1.0, 1.0], {})
@@ -496,28 +498,28 @@ class TestColumns:
     def test_no_more_runs_and_columns_are_told_than_can_be_shown(self, events: Events) -> None:
         many = {f"column_{number}": 1.0 for number in range(MOST_COLUMNS + 7)}
         self.add(events, *[many] * (MOST_RUNS + 5))
-        found = columns_of(events.one())
-        assert (len(found["columns"]), found["left_out"]) == (MOST_COLUMNS, 7)
-        assert {len(each["shares"]) for each in found["columns"]} == {MOST_RUNS}
-        assert len(found["runs"]) == MOST_RUNS
+        history = columns_of(events.one())
+        assert (len(history["columns"]), history["left_out"]) == (MOST_COLUMNS, 7)
+        assert {len(column["shares"]) for column in history["columns"]} == {MOST_RUNS}
+        assert len(history["runs"]) == MOST_RUNS
 
     def test_columns_of_several_sources_are_told_apart(self, events: Events) -> None:
         filled = {"source_filled": [{"price": 1.0}, {"price": 0.4}]}
         events.add_event(several(source_rows=[10, 20], source_checks=[[], [outcome()]], **filled))
         names = ("collection_task_id", "shares", "rows")
-        found = [tuple(each[name] for name in names) for each in columns_of(events.one())["columns"]]
-        assert found == [("b", [0.4], [20]), ("a", [1.0], [10])]
+        columns = [tuple(column[name] for name in names) for column in columns_of(events.one())["columns"]]
+        assert columns == [("b", [0.4], [20]), ("a", [1.0], [10])]
 
     def test_each_series_of_an_asset_has_its_own(self, events: Events) -> None:
         events.add_event(landed_a(filled={"price": 1.0}))
         for other in ({"source_task_id": "other"}, {"source_map_index": 3}, {"source_dag_id": "other"}):
             events.add_event(landed_a(filled={"other": 1.0}), **other)
-        series = next(each for each in events.read() if (each["task_id"], each["map_index"]) == ("land", -1))
-        assert [each["name"] for each in columns_of(series)["columns"]] == ["price"]
+        series = next(one for one in events.read() if (one["task_id"], one["map_index"]) == ("land", -1))
+        assert [column["name"] for column in columns_of(series)["columns"]] == ["price"]
 
     def test_of_a_landing_that_is_not_known_nothing_is(self) -> None:
-        found = columns_of({"asset_id": -1, "dag_id": "no_such", "task_id": "land", "map_index": -1})
-        assert (found["runs"], found["columns"]) == ([], [])
+        history = columns_of({"asset_id": -1, "dag_id": "no_such", "task_id": "land", "map_index": -1})
+        assert (history["runs"], history["columns"]) == ([], [])
 
 
 class TestActivity:
@@ -538,33 +540,33 @@ class TestActivity:
         arguments = {"collection_task_id": "a-task", "webcollect_conn_id": "not_there"}
         columns = {"state": state, "start_date": NOW, "trigger_timeout": NOW + DAY}
         events.add_run("run", arguments=arguments, **columns)
-        found = self.read(events.dag_id)
-        (shown,) = found["running"]
-        assert (shown["task_id"], shown["state"], shown["way"]) == ("land", state, way)
-        assert (shown["webcollect_conn_id"], shown["collection_task_ids"]) == ("not_there", ["a-task"])
-        assert (shown["since"], shown["timeout_at"]) == (NOW.isoformat(), (NOW + DAY).isoformat())
-        assert found["failures"] == []
+        work = self.read(events.dag_id)
+        (running,) = work["running"]
+        assert (running["task_id"], running["state"], running["way"]) == ("land", state, way)
+        assert (running["webcollect_conn_id"], running["collection_task_ids"]) == ("not_there", ["a-task"])
+        assert (running["since"], running["timeout_at"]) == (NOW.isoformat(), (NOW + DAY).isoformat())
+        assert work["failures"] == []
         # of DAGs that the person may not read there is none
         assert self.read("another")["running"] == []
         # it is near its timeout in its last tenth
         for left, is_near in ((0.09, True), (0.11, False)):
-            (shown,) = self.read(events.dag_id, NOW + DAY * (1 - left))["running"]
-            assert shown["is_near_timeout"] is is_near
+            (running,) = self.read(events.dag_id, NOW + DAY * (1 - left))["running"]
+            assert running["is_near_timeout"] is is_near
 
     def test_a_deferred_sensor_ends_when_its_own_timeout_says(self, events: Events) -> None:
         columns = {"operator": "WebCollectTaskStatusSensor", "trigger_timeout": NOW + DAY + GRACE}
         events.add_run("run", state="deferred", start_date=NOW, **columns)
-        found = self.read(events.dag_id)
-        assert [each["timeout_at"] for each in found["running"]] == [(NOW + DAY).isoformat()]
+        work = self.read(events.dag_id)
+        assert [task["timeout_at"] for task in work["running"]] == [(NOW + DAY).isoformat()]
 
     @pytest.mark.parametrize(("state", "will_retry"), [("failed", False), ("up_for_retry", True)])
     def test_failures_are_shown_for_a_week(self, events: Events, state: str, will_retry: bool) -> None:
         events.add_run("run", state=state, end_date=NOW)
-        found = self.read(events.dag_id, NOW + DAY * 6.9)
-        (failure,) = found["failures"]
+        work = self.read(events.dag_id, NOW + DAY * 6.9)
+        (failure,) = work["failures"]
         assert (failure["task_id"], failure["state"], failure["will_retry"]) == ("land", state, will_retry)
         assert failure["recovered_at"] is None
-        assert found["running"] == []
+        assert work["running"] == []
         assert self.read(events.dag_id, NOW + DAY * 7.1)["failures"] == []
 
     def test_a_failure_that_a_later_run_has_made_good_is_shown_for_a_day(self, events: Events) -> None:
@@ -585,11 +587,11 @@ class TestActivity:
         events.add_run("good", state="success", end_date=NOW)
         for index in range(3):
             events.add_run(f"open {index}", end_date=NOW - DAY, task_id="other")
-        found = self.read(events.dag_id)
-        assert [each["recovered_at"] for each in found["failures"]] == [None, None]
-        assert found["failures_left_out"] == 1
+        work = self.read(events.dag_id)
+        assert [failure["recovered_at"] for failure in work["failures"]] == [None, None]
+        assert work["failures_left_out"] == 1
         # what has ended well is not shown
-        assert found["running"] == []
+        assert work["running"] == []
 
     @pytest.mark.webcollect_sandbox(enforce_limits=False)
     def test_a_sensor_that_reschedules_waits_since_its_first_poke(
@@ -608,10 +610,10 @@ class TestActivity:
             of_dag = update(TaskInstance).where(TaskInstance.dag_id == dag.dag_id)
             session.execute(of_dag.values(state="up_for_reschedule", start_date=NOW))
         assert others
-        (shown,) = self.read(dag.dag_id)["running"]
-        assert shown["since"] == began.isoformat()
-        assert shown["timeout_at"] == (began + datetime.timedelta(seconds=PATIENCE)).isoformat()
-        assert shown["collection_task_ids"] == [task]
+        (running,) = self.read(dag.dag_id)["running"]
+        assert running["since"] == began.isoformat()
+        assert running["timeout_at"] == (began + datetime.timedelta(seconds=PATIENCE)).isoformat()
+        assert running["collection_task_ids"] == [task]
 
 
 @pytest.fixture
@@ -623,9 +625,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return moves.append
 
 
-def shown(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def tasks_by_id(parts: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return what is told of the collection tasks, by their ids."""
-    return {each["task"]: each for each in found["tasks"]["value"]["tasks"]}
+    return {task["task"]: task for task in parts["tasks"]["value"]["tasks"]}
 
 
 class TestService:
@@ -640,19 +642,19 @@ class TestService:
     ) -> None:
         task = sandbox.control.add_task(lots=[30], subtasks=3)
         events.add_event(landed(collection_task_id=task["task_id"]))
-        found = view.read(EVERYTHING)
+        parts = view.read(EVERYTHING)
 
-        assert {found[name]["problem"] for name in PARTS} == {None}
-        assert found["capacity"]["value"] == hook.get_running_counts().as_dict()
-        row = shown(found)[task["task_id"]]
+        assert {parts[name]["problem"] for name in PARTS} == {None}
+        assert parts["capacity"]["value"] == hook.get_running_counts().as_dict()
+        row = tasks_by_id(parts)[task["task_id"]]
         (status,) = hook.get_task_statuses_v2([task["task_id"]])
         assert (row["status"], row["rows"]) == ("Finished", status.current_total_extract_count)
         assert (row["sub_tasks"], row["runs"]) == (3, 1)
         assert row["ended"] == status.end_execute_time.isoformat()
-        days = found["days"]["value"]["days"]
+        days = parts["days"]["value"]["days"]
         assert days
         assert all(day["rows"] >= 0 for day in days)
-        token = found["token"]["value"]
+        token = parts["token"]["value"]
         assert token.keys() == {"stored_at", "expires_at", "stored_by"}
         assert "sandbox-" not in str(token)
 
@@ -694,35 +696,35 @@ class TestService:
     def test_a_service_in_trouble_leaves_what_is_known(
         self, view: ServiceView, sandbox: Sandbox, clock: Any, fault: dict[str, Any], is_silent: bool
     ) -> None:
-        known = view.read(EVERYTHING)["capacity"]
+        before = view.read(EVERYTHING)["capacity"]
         sandbox.control.fail(COUNTS, **fault)
         since = []
         for _ in range(1 + is_silent):
             clock(31.0)
-            found = view.read(EVERYTHING)["capacity"]
-            assert (found["value"], found["read_at"]) == (known["value"], known["read_at"])
-            assert found["problem"]
-            since.append(found["unanswered_since"])
+            capacity = view.read(EVERYTHING)["capacity"]
+            assert (capacity["value"], capacity["read_at"]) == (before["value"], before["read_at"])
+            assert capacity["problem"]
+            since.append(capacity["unanswered_since"])
         if not is_silent:
             assert since == [None]
-            assert "403" in found["problem"]
+            assert "403" in capacity["problem"]
             return
-        assert since[0] == since[1] > known["read_at"]
+        assert since[0] == since[1] > before["read_at"]
         # a few attempts, after which the page asks again
         assert len(sandbox.control.requests(COUNTS)) == 5
         sandbox.control.clear_faults()
         clock(6.0)
-        found = view.read(EVERYTHING)["capacity"]
-        assert (found["problem"], found["unanswered_since"]) == (None, None)
+        capacity = view.read(EVERYTHING)["capacity"]
+        assert (capacity["problem"], capacity["unanswered_since"]) == (None, None)
 
     def test_a_response_that_does_not_come_is_given_up_before_the_connection_s_timeout(
         self, view: ServiceView, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(webcollect, "READING_TIMEOUT", 0.3)
         sandbox.control.fail(COUNTS, kind="slow", seconds=5, times=100)
-        found = view.read(EVERYTHING)["capacity"]
-        assert found["problem"]
-        assert found["unanswered_since"]
+        capacity = view.read(EVERYTHING)["capacity"]
+        assert capacity["problem"]
+        assert capacity["unanswered_since"]
 
     def test_a_service_that_does_not_answer_holds_nobody_up(
         self, connected: None, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
@@ -730,9 +732,9 @@ class TestService:
         answered = threading.Event()
         monkeypatch.setattr(ServiceView, "_capacity", lambda view: answered.wait(PATIENCE))
         view = ServiceView("webcollect_default", patience=0.1)
-        found = view.read(EVERYTHING)["capacity"]
-        assert (found["value"], found["read_at"], found["problem"]) == (None, None, None)
-        assert found["unanswered_since"]
+        capacity = view.read(EVERYTHING)["capacity"]
+        assert (capacity["value"], capacity["read_at"], capacity["problem"]) == (None, None, None)
+        assert capacity["unanswered_since"]
         answered.set()
 
     def test_what_is_waited_for_is_shown_with_its_progress(
@@ -742,7 +744,7 @@ class TestService:
         sandbox.control.add_task(task, subtasks=3, state="Extracting")
         arguments = {"collection_task_id": task, "webcollect_conn_id": "webcollect_default"}
         events.add_run("run", arguments=arguments, state="deferred", start_date=NOW)
-        row = shown(view.read(EVERYTHING))[task]
+        row = tasks_by_id(view.read(EVERYTHING))[task]
         assert (row["status"], row["sub_tasks"]) == ("Extracting", 3)
         assert row["sub_tasks_done"] in range(4)
 
@@ -752,22 +754,22 @@ class TestService:
         tasks = [sandbox.control.add_task(lots=[1])["task_id"] for _ in range(3)]
         for index, task in enumerate(tasks):
             events.add_event(landed(collection_task_id=task), source_map_index=index)
-        assert set(tasks) <= shown(view.read(EVERYTHING)).keys()
+        assert set(tasks) <= tasks_by_id(view.read(EVERYTHING)).keys()
 
     def test_who_may_read_some_dags_sees_the_tasks_of_these_alone(
         self, view: ServiceView, sandbox: Sandbox, events: Events
     ) -> None:
         own = sandbox.control.add_task(lots=[5])["task_id"]
         other = Events()
-        for each, task in ((events, own), (other, demo.FINISHED_TASK_ID)):
-            each.add_event(landed(collection_task_id=task))
-        found = view.read({events.dag_id})
-        assert not found["sees_all"]
-        assert [*shown(found)] == [own]
-        assert list(found["names"]) == [own]
+        for dag_events, task in ((events, own), (other, demo.FINISHED_TASK_ID)):
+            dag_events.add_event(landed(collection_task_id=task))
+        parts = view.read({events.dag_id})
+        assert not parts["sees_all"]
+        assert [*tasks_by_id(parts)] == [own]
+        assert list(parts["names"]) == [own]
         everything = view.read(EVERYTHING)
         assert {own, demo.FINISHED_TASK_ID} <= set(everything["names"])
-        rows = [each["days"]["value"]["days"][0]["rows"] for each in (found, everything)]
+        rows = [result["days"]["value"]["days"][0]["rows"] for result in (parts, everything)]
         assert rows[0] < rows[1]
 
     def test_tasks_that_the_service_is_not_asked_for_are_counted_for_whom_they_are_of(
@@ -775,15 +777,15 @@ class TestService:
     ) -> None:
         monkeypatch.setattr(service, "MOST_TASKS", 1)
         # the ids' order says for which one the service is asked
-        for each, task in ((Events(), "0" * 8), (events, "z" * 8)):
-            each.add_event(landed(collection_task_id=task))
-        found = view.read({events.dag_id})["tasks"]["value"]
-        assert found == {"left_out": 1, "tasks": []}
+        for dag_events, task in ((Events(), "0" * 8), (events, "z" * 8)):
+            dag_events.add_event(landed(collection_task_id=task))
+        tasks = view.read({events.dag_id})["tasks"]["value"]
+        assert tasks == {"left_out": 1, "tasks": []}
 
     def test_a_connection_that_cannot_be_used_is_said_to_be_so(self, set_connection: Connect) -> None:
         set_connection(extra={"read_timeout": "soon"})
-        found = ServiceView("webcollect_default", patience=PATIENCE).read(EVERYTHING)
-        assert all("read_timeout" in found[name]["problem"] for name in PARTS)
+        parts = ServiceView("webcollect_default", patience=PATIENCE).read(EVERYTHING)
+        assert all("read_timeout" in parts[name]["problem"] for name in PARTS)
 
     def test_the_connections_of_landings_are_known(self, events: Events) -> None:
         events.add_event(landed(webcollect_conn_id="from_a_secrets_backend"))
@@ -836,10 +838,10 @@ class TestNames:
         events.add_run("at work", arguments=given, state="running", start_date=NOW)
         events.add_run("failed", arguments=given, end_date=NOW)
         with create_session() as session:
-            found = read_activity(session, {events.dag_id}, NOW)
-        for shown_task in (*found["running"], *found["failures"]):
+            work = read_activity(session, {events.dag_id}, NOW)
+        for shown_task in (*work["running"], *work["failures"]):
             assert shown_task["collection_task_ids"] == [demo.TASK_ID]
-        assert found["names"] == {demo.TASK_ID: "Prices"}
+        assert work["names"] == {demo.TASK_ID: "Prices"}
 
     def test_the_service_is_asked_for_the_id_of_one_that_is_waited_for_by_name(
         self, view: ServiceView, sandbox: Sandbox, events: Events, name: Callable[[str, str], None]
@@ -849,9 +851,9 @@ class TestNames:
         name(task, "Prices")
         arguments = {"collection_task_id": "Prices", "webcollect_conn_id": "webcollect_default"}
         events.add_run("run", arguments=arguments, state="deferred", start_date=NOW)
-        found = view.read(EVERYTHING)
-        assert shown(found)[task]["status"] == "Extracting"
-        assert "Prices" not in shown(found)
+        parts = view.read(EVERYTHING)
+        assert tasks_by_id(parts)[task]["status"] == "Extracting"
+        assert "Prices" not in tasks_by_id(parts)
 
     def test_they_go_before_those_of_the_service_for_the_tasks_that_a_person_may_see(
         self, view: ServiceView, sandbox: Sandbox, events: Events, name: Callable[[str, str], None]
@@ -859,8 +861,8 @@ class TestNames:
         own = sandbox.control.add_task(lots=[5], name="of the service")["task_id"]
         name(own, "Prices")
         name(demo.TASK_ID, "of another DAG")
-        for each, task in ((events, own), (Events(), demo.TASK_ID)):
-            each.add_event(landed(collection_task_id=task))
+        for dag_events, task in ((events, own), (Events(), demo.TASK_ID)):
+            dag_events.add_event(landed(collection_task_id=task))
         assert view.read({events.dag_id})["names"] == {own: "Prices"}
         everything = view.read(EVERYTHING)["names"]
         assert (everything[own], everything[demo.TASK_ID]) == ("Prices", "of another DAG")
@@ -870,6 +872,6 @@ class TestNames:
     ) -> None:
         events.add_event(landed_a())
         for _ in range(2):
-            found = read({events.dag_id})
-            assert (len(found["series"]), found["names"]) == (1, {})
+            data = read({events.dag_id})
+            assert (len(data["series"]), data["names"]) == (1, {})
             name("a", "[not a name]")

@@ -93,26 +93,26 @@ def show(page: Page, url: str) -> Locator:
         )
     else:
         page.goto(f"{url}{PAGE}")
-    shown = page.locator("webcollect-page")
-    shown.locator("[data-filter=service]").wait_for()
+    view = page.locator("webcollect-page")
+    view.locator("[data-filter=service]").wait_for()
     # the service may answer before Airflow's database does
-    shown.get_by_text("reading …").first.wait_for(state="detached")
-    return shown
+    view.get_by_text("reading …").first.wait_for(state="detached")
+    return view
 
 
 @pytest.fixture
-def shown(page: Page, url: str) -> Locator:
+def view(page: Page, url: str) -> Locator:
     """The provider's page, once all has been read."""
     return show(page, url)
 
 
-def series_of(shown: Locator, dag_id: str) -> Locator:
-    return shown.locator(f'[data-series^="{dag_id}/"]').first
+def series_of(view: Locator, dag_id: str) -> Locator:
+    return view.locator(f'[data-series^="{dag_id}/"]').first
 
 
-def marks(shown: Locator) -> list[str | None]:
+def marks(view: Locator) -> list[str | None]:
     """Return the marks of the landings that are shown, in their order."""
-    return [each.get_attribute("data-marks") for each in shown.locator("[data-series]").all()]
+    return [series.get_attribute("data-marks") for series in view.locator("[data-series]").all()]
 
 
 def copied(page: Page, button: Locator) -> str:
@@ -157,38 +157,38 @@ def log(page: Page, error: str, dag_id: str = "*") -> None:
     page.route(f"**/dags/{dag_id}/**/logs/1?*", lambda route: route.fulfill(json=entries))
 
 
-def refresh(shown: Locator) -> None:
-    shown.get_by_role("button", name="Refresh").click()
+def refresh(view: Locator) -> None:
+    view.get_by_role("button", name="Refresh").click()
 
 
 def ago(**delta: float) -> str:
     return (datetime.datetime.now(datetime.UTC) - datetime.timedelta(**delta)).isoformat()
 
 
-def test_each_part_of_the_top_line_shows_its_own(shown: Locator) -> None:
-    late = shown.get_by_role("button", name="3 late")
+def test_each_part_of_the_top_line_shows_its_own(view: Locator) -> None:
+    late = view.get_by_role("button", name="3 late")
 
     late.click()
     assert late.get_attribute("aria-pressed") == "true"
-    assert marks(shown) == ["failed late", "late", "late"]
-    assert {each.get_attribute("data-attention") for each in shown.locator("[data-attention]").all()} == {
+    assert marks(view) == ["failed late", "late", "late"]
+    assert {item.get_attribute("data-attention") for item in view.locator("[data-attention]").all()} == {
         "late"
     }
-    assert shown.locator("[data-section=service]").is_hidden()
+    assert view.locator("[data-section=service]").is_hidden()
 
     late.click()
-    assert shown.locator("[data-series]").count() > 3
-    assert shown.locator("[data-section=service]").is_visible()
+    assert view.locator("[data-series]").count() > 3
+    assert view.locator("[data-section=service]").is_visible()
 
 
 def test_trouble_comes_first_and_leads_to_the_log_and_airflows_own_dialogs(page: Page, url: str) -> None:
-    shown = show(page, url)
-    sections = [each.get_attribute("data-section") for each in shown.locator("section").all()]
+    view = show(page, url)
+    sections = [section.get_attribute("data-section") for section in view.locator("section").all()]
     assert sections == ["attention", "landings", "running", "service"]
-    marked = [bool(each) for each in marks(shown)]
+    marked = [bool(text) for text in marks(view)]
     assert marked == sorted(marked, reverse=True)
 
-    failure = shown.locator("[data-failure]").filter(has_text="flights_daily")
+    failure = view.locator("[data-failure]").filter(has_text="flights_daily")
     # the equal reasons of two runs are one
     failure.get_by_text("2 tasks:").wait_for()
     failure.get_by_role("link", name="Open the log").first.click()
@@ -198,17 +198,17 @@ def test_trouble_comes_first_and_leads_to_the_log_and_airflows_own_dialogs(page:
     page.get_by_role("button", name="Clear").first.wait_for()
 
 
-def columns_of(shown: Locator, dag_id: str) -> Locator:
+def columns_of(view: Locator, dag_id: str) -> Locator:
     """Open a landing, and return what its details say of its columns."""
-    series_of(shown, dag_id).get_by_role("button").click()
-    found = shown.locator(".columns")
-    found.wait_for()
-    return found
+    series_of(view, dag_id).get_by_role("button").click()
+    columns = view.locator(".columns")
+    columns.wait_for()
+    return columns
 
 
-def quarantined(shown: Locator) -> tuple[Locator, str]:
+def quarantined(view: Locator) -> tuple[Locator, str]:
     """Return what is said of quarantined rows, and the newest of their runs."""
-    item = shown.locator("[data-attention=quarantined]")
+    item = view.locator("[data-attention=quarantined]")
     item.get_by_text(re.compile("rows of 2 runs were quarantined, .* in another way is not known")).wait_for()
     return item, item.get_by_role("listitem").first.get_by_role("link").inner_text()
 
@@ -233,9 +233,9 @@ def be_well(page: Page) -> None:
     change(page, "activity", lambda data: data.update(failures=[]))
 
 
-def fall_silent(page: Page, shown: Locator) -> None:
+def fall_silent(page: Page, view: Locator) -> None:
     """Have the service not answer any more, and read the page again."""
-    shown.locator("[data-sentence=capacity]").wait_for()
+    view.locator("[data-sentence=capacity]").wait_for()
     since = ago(seconds=0)  # after what is shown was read
 
     def silence(data: dict[str, Any]) -> None:
@@ -243,7 +243,7 @@ def fall_silent(page: Page, shown: Locator) -> None:
             data[name].update(unanswered_since=since, read_at=ago(seconds=60), value=None)
 
     change(page, "connections/webcollect_default", silence)
-    refresh(shown)
+    refresh(view)
 
 
 @pytest.mark.at_night
@@ -252,9 +252,9 @@ class TestDetails:
 
     def test_messages_of_the_service_are_texts(self, page: Page, url: str) -> None:
         log(page, reason := "<img src=x onerror=alert(1)>")
-        shown = show(page, url)
-        shown.get_by_text(reason).wait_for()
-        assert shown.locator("img").count() == 0
+        view = show(page, url)
+        view.get_by_text(reason).wait_for()
+        assert view.locator("img").count() == 0
 
     def test_a_failure_that_has_recovered_is_not_open(self, page: Page, url: str) -> None:
         def recover(data: dict[str, Any]) -> None:
@@ -262,30 +262,30 @@ class TestDetails:
                 failure["recovered_at"] = ago(minutes=1)
 
         change(page, "activity", recover)
-        shown = show(page, url)
-        shown.get_by_role("button", name="0 open failures").wait_for()
-        assert shown.locator("[data-failure]").count() == 0
-        shown.get_by_role("button", name="Recovered in the last day").click()
-        shown.get_by_text("recovered", exact=True).first.wait_for()
+        view = show(page, url)
+        view.get_by_role("button", name="0 open failures").wait_for()
+        assert view.locator("[data-failure]").count() == 0
+        view.get_by_role("button", name="Recovered in the last day").click()
+        view.get_by_text("recovered", exact=True).first.wait_for()
 
-    def test_twelve_sources_are_one_line_as_one_source_is(self, shown: Locator) -> None:
-        boxes = [series_of(shown, dag_id).bounding_box() for dag_id in ("shops_daily", "books_daily")]
+    def test_twelve_sources_are_one_line_as_one_source_is(self, view: Locator) -> None:
+        boxes = [series_of(view, dag_id).bounding_box() for dag_id in ("shops_daily", "books_daily")]
         assert boxes[0]["height"] == boxes[1]["height"]
 
-        series_of(shown, "shops_daily").get_by_role("button", name="12 collection tasks").click()
-        assert shown.locator("[data-source]").count() == 12
-        ids = [each.get_attribute("data-source") or "" for each in shown.locator("[data-source]").all()]
-        assert all(len(each) == 36 and each in shown.inner_text() for each in ids)
-        commits = shown.locator("[data-source] [data-head=Commit]").all_inner_texts()
+        series_of(view, "shops_daily").get_by_role("button", name="12 collection tasks").click()
+        assert view.locator("[data-source]").count() == 12
+        ids = [source.get_attribute("data-source") or "" for source in view.locator("[data-source]").all()]
+        assert all(len(id_) == 36 and id_ in view.inner_text() for id_ in ids)
+        commits = view.locator("[data-source] [data-head=Commit]").all_inner_texts()
         assert commits == ["30"] * 12
 
-    def test_the_strip_tells_failed_empty_odd_and_cut_runs_by_their_shapes(self, shown: Locator) -> None:
+    def test_the_strip_tells_failed_empty_odd_and_cut_runs_by_their_shapes(self, view: Locator) -> None:
         def runs(dag_id: str, state: str) -> Locator:
-            return series_of(shown, dag_id).locator(f'[data-run-state="{state}"]')
+            return series_of(view, dag_id).locator(f'[data-run-state="{state}"]')
 
         assert runs("flights_daily", "failed").count() == 3
         # all rows of the landing before are still there
-        assert re.search(r"\t—\s+[\d,]+\s+2 d ago", series_of(shown, "flights_daily").inner_text())
+        assert re.search(r"\t—\s+[\d,]+\s+2 d ago", series_of(view, "flights_daily").inner_text())
         assert runs("hotels_daily", "empty").count() == 1
         assert runs("jobs_daily", "odd").count() == 1
         shapes = {
@@ -303,14 +303,14 @@ class TestDetails:
         assert runs("books_daily", "landed").first.get_attribute("data-capped") is not None
         bar = runs("books_daily", "landed").nth(5).locator("rect").nth(1).bounding_box()
         assert bar["height"] > 5
-        rows = series_of(shown, "jobs_daily").locator("[data-rows]").inner_text()
+        rows = series_of(view, "jobs_daily").locator("[data-rows]").inner_text()
         assert re.search(r"^20 usually \d+$", rows)
         # it often has none
-        assert series_of(shown, "alerts_daily").get_attribute("data-marks") == ""
+        assert series_of(view, "alerts_daily").get_attribute("data-marks") == ""
 
-    def test_a_column_that_has_become_empty_is_seen_at_once(self, shown: Locator) -> None:
-        columns = columns_of(shown, "reviews_daily")
-        ended = series_of(shown, "reviews_daily").locator("time").first.get_attribute("datetime") or ""
+    def test_a_column_that_has_become_empty_is_seen_at_once(self, view: Locator) -> None:
+        columns = columns_of(view, "reviews_daily")
+        ended = series_of(view, "reviews_daily").locator("time").first.get_attribute("datetime") or ""
         newest = datetime.datetime.fromisoformat(ended)
         until = in_words(newest - datetime.timedelta(days=4))
         assert columns.locator("[data-sentence]").inner_text() == (
@@ -337,16 +337,16 @@ class TestDetails:
         heights = bars.locator("> rect:not(.area)").evaluate_all(height)
         assert heights[0] > 10 > 2 > heights[-1] > 0
 
-    def test_the_parts_of_a_chart_are_told_by_arrow_keys(self, page: Page, shown: Locator) -> None:
-        chart = shown.locator('[data-chart="rows"]')
+    def test_the_parts_of_a_chart_are_told_by_arrow_keys(self, page: Page, view: Locator) -> None:
+        chart = view.locator('[data-chart="rows"]')
         told_by_arrow_keys(page, chart, "Rows per day")
         assert "at most" in chart.locator("figcaption .limits").inner_text()
         # which covers no bar
         assert chart.locator("svg text").count() == 0
-        told = shown.locator('[data-chart="cost"]')
+        told = view.locator('[data-chart="cost"]')
         assert re.search(r": [\d.]+ of the balance", told.locator(".told").inner_text())
         assert re.search(r"at most [\d,.]+ of the balance", told.locator(".limits").inner_text())
-        columns = columns_of(shown, "reviews_daily")
+        columns = columns_of(view, "reviews_daily")
         price = columns.locator('[data-column="price"]')
         told_by_arrow_keys(page, price, "Filled rows of price")
         assert columns.locator("[data-column]").count() == 8
@@ -360,23 +360,23 @@ class TestDetails:
         asked: list[str] = []
         page.on("request", lambda request: "/columns?" in request.url and asked.append(request.url))
         fail(page, "**/columns?*", 500, "broken", times=1)
-        shown = show(page, url)
-        series_of(shown, "reviews_daily").get_by_role("button").click()
-        shown.get_by_text("Its columns cannot be read. Airflow does not answer: broken (500)").wait_for()
+        view = show(page, url)
+        series_of(view, "reviews_daily").get_by_role("button").click()
+        view.get_by_text("Its columns cannot be read. Airflow does not answer: broken (500)").wait_for()
         assert len(asked) == 1
-        refresh(shown)
-        shown.locator("[data-column]").first.wait_for()
+        refresh(view)
+        view.locator("[data-column]").first.wait_for()
         assert len(asked) == 2
         with page.expect_response("**/webcollect/landings"):
-            refresh(shown)
+            refresh(view)
         change(page, "landings", end_later)
         with page.expect_response("**/columns?*"):
-            refresh(shown)
+            refresh(view)
         assert len(asked) == 3
-        assert shown.locator("[data-column]").count() == 8
+        assert view.locator("[data-column]").count() == 8
 
-    def test_what_is_pressed_while_news_come_is_clicked(self, page: Page, shown: Locator) -> None:
-        button = series_of(shown, "reviews_daily").get_by_role("button")
+    def test_what_is_pressed_while_news_come_is_clicked(self, page: Page, view: Locator) -> None:
+        button = series_of(view, "reviews_daily").get_by_role("button")
         button.hover()
         page.mouse.down()
         change(page, "landings", end_later)
@@ -385,22 +385,22 @@ class TestDetails:
         # the page has got both, and has read them once the next tasks of the browser have run
         page.evaluate("() => new Promise((done) => setTimeout(done, 500))")
         page.mouse.up()
-        shown.locator("[data-run]").first.wait_for()
+        view.locator("[data-run]").first.wait_for()
         assert button.get_attribute("aria-expanded") == "true"
 
     def test_who_may_only_read_gets_the_lines_that_decide_on_quarantined_rows(
         self, page: Page, url: str
     ) -> None:
-        change(page, "landings", lambda data: [each.update(may_decide=False) for each in data["series"]])
-        shown = show(page, url)
-        item, run_id = quarantined(shown)
+        change(page, "landings", lambda data: [series.update(may_decide=False) for series in data["series"]])
+        view = show(page, url)
+        item, run_id = quarantined(view)
         for verb in ("accept", "discard"):
             button = item.get_by_role("button", name=f"{verb}s the rows of {run_id}")
             assert copied(page, button) == f"webcollect landing {verb} 's3://lake/offers' '{run_id}'"
-        runs = series_of(shown, "offers_daily").locator('[data-run-state="quarantined"]')
+        runs = series_of(view, "offers_daily").locator('[data-run-state="quarantined"]')
         assert runs.count() == 2
         assert re.search(r"0 rows, \d+ quarantined", runs.last.locator("title").text_content() or "")
-        columns = columns_of(shown, "offers_daily")
+        columns = columns_of(view, "offers_daily")
         columns.get_by_text("No column of what has landed is filled less than before.").wait_for()
 
     def test_quarantined_rows_are_decided_on_by_the_keyboard_after_a_question(
@@ -414,9 +414,9 @@ class TestDetails:
 
         page.route("**/waiting?*", lambda route: route.fulfill(json={"rows": 600, "commit": 7}))
         page.route("**/decision?*", decide)
-        shown = show(page, url)
-        item, run_id = quarantined(shown)
-        dialog = shown.get_by_role("dialog")
+        view = show(page, url)
+        item, run_id = quarantined(view)
+        dialog = view.get_by_role("dialog")
         for key, count in (("Escape", 0), ("Enter", 0)):
             item.get_by_role("button", name=f"Accept … the rows of {run_id}").press("Enter")
             dialog.get_by_text(f"The 600 rows of {run_id} that failed the checks: added to").wait_for()
@@ -436,11 +436,11 @@ class TestDetails:
             page.keyboard.press("Enter")
 
     def test_a_landing_that_the_server_cannot_reach_is_told_with_what_else_can_be_done(
-        self, shown: Locator
+        self, view: Locator
     ) -> None:
-        item, run_id = quarantined(shown)
+        item, run_id = quarantined(view)
         item.get_by_role("button", name=f"Accept … the rows of {run_id}").click()
-        dialog = shown.get_by_role("dialog")
+        dialog = view.get_by_role("dialog")
         dialog.get_by_role("heading", name="Nothing to decide on here").wait_for()
         assert "s3://lake/offers" in dialog.get_by_role("status").inner_text()
         assert dialog.get_by_text(f"webcollect landing accept 's3://lake/offers' '{run_id}'").is_visible()
@@ -476,14 +476,14 @@ class TestDetails:
         apart = {"skipped_rows": 2, "skipped": {"part-1.jsonl": 2}}
         page.route("**/rows?*", lambda route: route.fulfill(json={"collection_task_id": "x", **sample}))
         page.route("**/loads?*", lambda route: route.fulfill(json={"loads": [{**load, **done, **apart}]}))
-        shown = show(page, url)
-        series_of(shown, "books_daily").get_by_role("button").click()
-        shown.locator('[data-sample="5"]').wait_for()
-        assert shown.locator("[data-sample] th").all_inner_texts() == ["*title", markup]
-        assert shown.locator("[data-sample] td").all_inner_texts() == [markup, "—"] * 5
-        assert shown.locator("img").count() == 0
-        shown.get_by_text("3 columns more are left out").wait_for()
-        row = shown.locator('[data-load="shop.books"]').inner_text()
+        view = show(page, url)
+        series_of(view, "books_daily").get_by_role("button").click()
+        view.locator('[data-sample="5"]').wait_for()
+        assert view.locator("[data-sample] th").all_inner_texts() == ["*title", markup]
+        assert view.locator("[data-sample] td").all_inner_texts() == [markup, "—"] * 5
+        assert view.locator("img").count() == 0
+        view.get_by_text("3 columns more are left out").wait_for()
+        row = view.locator('[data-load="shop.books"]').inner_text()
         for text in ("shop.books", "warehouse", "books_daily · load", "105", "60 min ago", "29 of 30"):
             assert text in row
         assert "2 rows without a key: 2 in part-1.jsonl" in row
@@ -497,26 +497,26 @@ class TestDetails:
         reason = f"1 check failed at {folder}: columns.price.filled: {'x' * 400}. {ways}"
         # failures that say the same are one, and tests before this one may have left others
         log(page, reason, "flights_daily")
-        shown = show(page, url)
-        failure = shown.locator("[data-failure]").filter(has_text="flights_daily")
+        view = show(page, url)
+        failure = view.locator("[data-failure]").filter(has_text="flights_daily")
         failure.get_by_text(reason, exact=True).wait_for()
         run_id = (failure.get_attribute("data-failure") or "").split("/")[1]
         copied_line = copied(page, failure.get_by_role("button", name="accepts the rows"))
         assert copied_line == f"{line} accept {folder} '{run_id}'"
         assert failure.get_by_role("button", name="discards the rows").is_visible()
 
-    def test_the_lines_that_read_a_landing_are_copied(self, page: Page, shown: Locator) -> None:
-        series_of(shown, "jobs_daily").get_by_role("button").click()
+    def test_the_lines_that_read_a_landing_are_copied(self, page: Page, view: Locator) -> None:
+        series_of(view, "jobs_daily").get_by_role("button").click()
         lines = {
             "the line of Python": 'read_landing("s3://lake/jobs")',
             "the shell command": "webcollect landing sql 's3://lake/jobs' 'select count(*) from landing'",
             "the manifest": "s3://lake/jobs/_manifest.json",
         }
         for name, line in lines.items():
-            assert copied(page, shown.get_by_role("button", name=f"Copy {name}", exact=True)) == line
-        commits = shown.locator("[data-run] [data-head=Commit]").all_inner_texts()
+            assert copied(page, view.get_by_role("button", name=f"Copy {name}", exact=True)) == line
+        commits = view.locator("[data-run] [data-head=Commit]").all_inner_texts()
         assert commits == [str(number) for number in range(30, 0, -1)]
-        newest = shown.locator("[data-run]").first
+        newest = view.locator("[data-run]").first
         rows = int(newest.get_attribute("data-rows") or 0)
         told = [newest.locator(f"[data-head={head}]").inner_text() for head in ("New", "Changed", "Gone")]
         assert told == [str(rows // 40), f"{rows // 5:,}", "29"]
@@ -538,24 +538,24 @@ class TestDetails:
 
         change(page, "activity", lambda data: data.update(running=[wait, other]))
         change(page, "connections/webcollect_default", add_task)
-        shown = show(page, url)
-        row = shown.locator('[data-task="jobs_daily/some_run/wait/-1"]')
+        view = show(page, url)
+        row = view.locator('[data-task="jobs_daily/some_run/wait/-1"]')
         row.get_by_text("5 of 12").wait_for()
         for text in ("books", "Extracting", "1,450", "3 min"):
             assert text in row.inner_text()
-        assert shown.locator('[data-task="jobs_daily/some_run/tidy/-1"]').is_visible()
-        shown.locator('[data-attention="timeout"]').get_by_text("times out").wait_for()
+        assert view.locator('[data-task="jobs_daily/some_run/tidy/-1"]').is_visible()
+        view.locator('[data-attention="timeout"]').get_by_text("times out").wait_for()
         # of the times in the table, this one has no zone
-        shown.get_by_role("columnheader", name="Started (service's time)").wait_for()
-        shown.get_by_role("columnheader", name="Ended", exact=True).last.wait_for()
+        view.get_by_role("columnheader", name="Started (service's time)").wait_for()
+        view.get_by_role("columnheader", name="Ended", exact=True).last.wait_for()
 
     def test_a_service_that_does_not_answer_is_told_at_once_and_what_is_known_stays(
-        self, page: Page, shown: Locator
+        self, page: Page, view: Locator
     ) -> None:
-        fall_silent(page, shown)
-        service = shown.locator("[data-section=service]")
+        fall_silent(page, view)
+        service = view.locator("[data-section=service]")
         service.get_by_text("The service has not answered since").wait_for()
-        shown.get_by_role("button", name="service not answering since").wait_for()
+        view.get_by_role("button", name="service not answering since").wait_for()
         # what another process told before, is newer
         assert service.locator("[data-sentence=capacity]").is_visible()
         # it is asked again soon
@@ -565,15 +565,15 @@ class TestDetails:
     def test_what_is_not_shown_of_the_service_is_said(self, page: Page, url: str) -> None:
         route, charts = "connections/webcollect_default", "[data-chart]"
         change(page, route, lambda data: data.update(sees_all=False))
-        shown = show(page, url)
-        shown.get_by_text("Only collection tasks of the DAGs that you may read are shown.").wait_for()
-        assert shown.locator(charts).count() > 0
+        view = show(page, url)
+        view.get_by_text("Only collection tasks of the DAGs that you may read are shown.").wait_for()
+        assert view.locator(charts).count() > 0
 
         none = {"days": [], "thresholds": {}}
         change(page, route, lambda data: data["days"].update(value=none, read_at=ago()))
-        refresh(shown)
-        shown.get_by_text("The service tells of no run in the last 30 days.").wait_for()
-        assert shown.locator(charts).count() == 0
+        refresh(view)
+        view.get_by_text("The service tells of no run in the last 30 days.").wait_for()
+        assert view.locator(charts).count() == 0
 
     def test_a_day_that_is_not_over_is_not_short_of_rows(self, page: Page, url: str) -> None:
         def be_short(data: dict[str, Any]) -> None:
@@ -584,45 +584,45 @@ class TestDetails:
         change(page, "connections/webcollect_default", be_short)
         bars = show(page, url).locator('[data-chart="rows"] [data-day]')
         bars.first.wait_for()
-        assert [each.get_attribute("class") for each in bars.all()] == ["run odd", "run landed chosen"]
+        assert [bar.get_attribute("class") for bar in bars.all()] == ["run odd", "run landed chosen"]
 
     def test_an_ended_session_is_one_banner_with_a_link(self, page: Page, url: str) -> None:
-        shown = show(page, url)
+        view = show(page, url)
         fail(page, "**/webcollect/**", 401, "no")
-        refresh(shown)
-        banner = shown.locator("[data-banner]")
+        refresh(view)
+        banner = view.locator("[data-banner]")
         banner.get_by_text("Your session has ended").wait_for()
-        assert shown.get_by_text("session").count() == 1
+        assert view.get_by_text("session").count() == 1
         link = banner.get_by_role("link", name="Sign in again").get_attribute("href") or ""
         assert urlsplit(link).path == urlsplit(f"{url}/api/v2/auth/login").path
         assert parse_qs(urlsplit(link).query)["next"] == [urlsplit(f"{url}{PAGE}").path]
 
     def test_names_that_come_with_landings_are_shown(self, page: Page, url: str) -> None:
         def name_all(data: dict[str, Any]) -> None:
-            ids = {each["collection_task_id"] for series in data["series"] for each in series["sources"]}
+            ids = {source["collection_task_id"] for series in data["series"] for source in series["sources"]}
             data["names"] = {"webcollect_default": dict.fromkeys(ids, "Prices of shops")}
 
         change(page, "landings", name_all)
         change(page, "connections/webcollect_default", lambda data: data.update(names={}))
-        shown = show(page, url)
-        assert "Prices of shops" in series_of(shown, "jobs_daily").inner_text()
+        view = show(page, url)
+        assert "Prices of shops" in series_of(view, "jobs_daily").inner_text()
 
     def test_a_search_finds_names_and_asks_for_what_is_left_out(self, page: Page, url: str) -> None:
         change(page, "landings", lambda data: data.update(left_out=5))
-        shown = show(page, url)
-        shown.get_by_text("5 landings more are left out: a search finds them.").wait_for()
+        view = show(page, url)
+        view.get_by_text("5 landings more are left out: a search finds them.").wait_for()
         with page.expect_request(re.compile(r"/webcollect/landings\?search=jobs")):
-            shown.get_by_role("searchbox").fill("jobs")
-        assert marks(shown) == ["odd"]
-        assert shown.get_by_text("The last 30 days").count() == 0
+            view.get_by_role("searchbox").fill("jobs")
+        assert marks(view) == ["odd"]
+        assert view.get_by_text("The last 30 days").count() == 0
 
     def test_what_was_opened_and_focused_stays_so_when_the_page_is_read_again(
-        self, page: Page, shown: Locator
+        self, page: Page, view: Locator
     ) -> None:
-        button = series_of(shown, "jobs_daily").get_by_role("button")
+        button = series_of(view, "jobs_daily").get_by_role("button")
         button.focus()
         page.keyboard.press("Enter")
-        shown.locator("[data-run]").first.wait_for()
+        view.locator("[data-run]").first.wait_for()
 
         def add_row(data: dict[str, Any]) -> None:
             for series in data["series"]:
@@ -631,8 +631,8 @@ class TestDetails:
 
         change(page, "landings", add_row)
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-        series_of(shown, "jobs_daily").locator('[data-rows="21"]').wait_for()
-        assert shown.locator("[data-run]").count() == 30
+        series_of(view, "jobs_daily").locator('[data-rows="21"]').wait_for()
+        assert view.locator("[data-run]").count() == 30
         focused = page.evaluate("document.activeElement.closest('[data-series]')?.dataset.series ?? ''")
         assert focused.startswith("jobs_daily/")
 
@@ -640,35 +640,35 @@ class TestDetails:
         counts = {"landings": 0, "failed": 0, "checks": 0, "late": 0, "odd": 0, "empty": 0}
         change(page, "landings", lambda data: data.update(series=[], left_out=0, counts=counts))
         change(page, "activity", lambda data: data.update(running=[], failures=[]))
-        shown = show(page, url)
-        shown.get_by_text("Land rows").wait_for()
-        assert shown.locator("ol > li").count() == 2
-        shown.get_by_role("link", name="Airflow's connections").click()
+        view = show(page, url)
+        view.get_by_text("Land rows").wait_for()
+        assert view.locator("ol > li").count() == 2
+        view.get_by_role("link", name="Airflow's connections").click()
         page.get_by_role("button", name="Add Connection").wait_for()
 
     def test_all_is_well_is_said_with_what_was_checked(self, page: Page, url: str) -> None:
         be_well(page)
-        shown = show(page, url)
+        view = show(page, url)
         well = "All is well: no failure of the last seven days is open, no landing is late"
-        shown.get_by_text(well).wait_for()
-        fall_silent(page, shown)
-        shown.get_by_text("As far as it can be seen: no failure").wait_for()
+        view.get_by_text(well).wait_for()
+        fall_silent(page, view)
+        view.get_by_text("As far as it can be seen: no failure").wait_for()
 
     def test_all_is_well_is_not_said_of_what_could_not_be_checked(self, page: Page, url: str) -> None:
         be_well(page)
         fail(page, "**/webcollect/activity", 500, "broken")
-        shown = show(page, url)
-        shown.get_by_text("Airflow does not answer: broken (500)").wait_for()
-        assert shown.get_by_text("All is well").count() == 0
+        view = show(page, url)
+        view.get_by_text("Airflow does not answer: broken (500)").wait_for()
+        assert view.get_by_text("All is well").count() == 0
 
-    def test_no_page_scrolls_sideways_and_a_narrow_one_has_cards(self, page: Page, shown: Locator) -> None:
+    def test_no_page_scrolls_sideways_and_a_narrow_one_has_cards(self, page: Page, view: Locator) -> None:
         for width in (1000, 800, 600, 400):
             page.set_viewport_size({"width": width, "height": 900})
-            assert shown.evaluate("page => page.scrollWidth <= page.clientWidth"), width
-        series_of(shown, "shops_daily").get_by_role("button").click()
-        shown.locator("[data-source]").first.wait_for()
-        assert shown.evaluate("page => page.scrollWidth <= page.clientWidth")
-        cells = series_of(shown, "jobs_daily").locator("td")
+            assert view.evaluate("page => page.scrollWidth <= page.clientWidth"), width
+        series_of(view, "shops_daily").get_by_role("button").click()
+        view.locator("[data-source]").first.wait_for()
+        assert view.evaluate("page => page.scrollWidth <= page.clientWidth")
+        cells = series_of(view, "jobs_daily").locator("td")
         tops = [(cells.nth(index).bounding_box() or {"y": 0.0})["y"] for index in range(cells.count())]
         assert len(set(tops)) > 3
 
@@ -683,24 +683,24 @@ class TestDetails:
         new_page.add_init_script(f"localStorage.setItem('theme', '{theme}')")
         sample = {"collection_task_id": "x", "columns": ["a"], "rows": [["b"]], "left_out": 0}
         new_page.route("**/rows?*", lambda route: route.fulfill(json=sample))
-        shown = show(new_page, url)
+        view = show(new_page, url)
         for dag_id in ("shops_daily", "reviews_daily"):
-            series_of(shown, dag_id).get_by_role("button").click()
-        shown.locator("[data-source]").first.wait_for()
-        shown.locator("[data-column]").nth(8).wait_for()
-        shown.locator("[data-chart]").first.wait_for()
+            series_of(view, dag_id).get_by_role("button").click()
+        view.locator("[data-source]").first.wait_for()
+        view.locator("[data-column]").nth(8).wait_for()
+        view.locator("[data-chart]").first.wait_for()
         new_page.add_script_tag(path=AXE)
         options = {"resultTypes": ["violations"], **rules}
 
         def faults(part: str) -> list[Any]:
-            found = new_page.evaluate("([part, options]) => axe.run(part, options)", [part, options])
-            grave = [each for each in found["violations"] if each["impact"] in ("serious", "critical")]
-            return [(each["id"], each["nodes"][0]["html"]) for each in grave]
+            result = new_page.evaluate("([part, options]) => axe.run(part, options)", [part, options])
+            grave = [fault for fault in result["violations"] if fault["impact"] in ("serious", "critical")]
+            return [(fault["id"], fault["nodes"][0]["html"]) for fault in grave]
 
         assert faults("webcollect-page") == []
         new_page.route("**/waiting?*", lambda route: route.fulfill(json={"rows": 600, "commit": 7}))
-        quarantined(shown)[0].get_by_role("button", name="Discard …").first.click()
-        shown.get_by_role("dialog").get_by_text("deleted for good").wait_for()
+        quarantined(view)[0].get_by_role("button", name="Discard …").first.click()
+        view.get_by_role("dialog").get_by_text("deleted for good").wait_for()
         assert faults("webcollect-page dialog") == []
 
     def test_the_dashboard_has_a_line_that_asks_once_and_is_nowhere_else(
