@@ -124,7 +124,8 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     """What a landing says in the ``extra`` of an asset event: the transfer writes it, consumers read it.
 
     :ivar webcollect_conn_id: the Airflow connection of the service.
-    :ivar storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for that in
+    :ivar object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
+        that in
         ``destination``, or the storage's default credentials.
     :ivar destination: the folder, as it was given; with several sources, of all of them.
     :ivar rows: of the landing, or, if it is incremental, those that this run has landed; ``bytes`` and
@@ -154,7 +155,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     webcollect_conn_id: str
-    storage_conn_id: str | None = None
+    object_storage_conn_id: str | None = None
     destination: str
     rows: int
     bytes: int

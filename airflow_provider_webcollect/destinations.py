@@ -242,7 +242,7 @@ def connected_path(path: str, conn_id: str) -> ObjectStoragePath | Table:
 
     if is_iceberg_name(path):
         return iceberg_table(path, conn_id)
-    check_destination("path", path)
+    check_destination("landing", path)
     try:
         with variables_added(_AS_AIRFLOW):
             # for one that is missing, filesystems use the credentials of the environment
@@ -254,7 +254,9 @@ def connected_path(path: str, conn_id: str) -> ObjectStoragePath | Table:
         said = str(error).partition("\n")[0]
         if not (_is_lasting(error) or type(error).__name__ == _NOT_FOUND):
             raise StorageError(f"{path} cannot be reached by {conn_id!r} now: {said}") from error
-        raise InvalidArgument("storage_conn_id", conn_id, f"{path} cannot be reached: {said}") from error
+        raise InvalidArgument(
+            "object_storage_conn_id", conn_id, f"{path} cannot be reached: {said}"
+        ) from error
     return landing
 
 
@@ -292,38 +294,38 @@ def landing_path(value: str | ObjectStoragePath, conn_id: str | None) -> ObjectS
 
 
 def read_landing(
-    path: Any,
+    landing: Any,
     storage_options: Mapping[str, Any] | None = None,
-    storage_conn_id: str | None = None,
+    object_storage_conn_id: str | None = None,
     *,
     quarantined: int | None = None,
 ) -> LandedData:
     """Read what has landed: the manifest, and the commits after it.
 
-    :param path: the landing's folder or its ``_manifest.json``: an absolute local path, a URL that fsspec
+    :param landing: its folder or its ``_manifest.json``: an absolute local path, a URL that fsspec
         supports (``s3://bucket/prices``), also with an Airflow connection (``s3://conn_id@bucket/prices``),
         or an object with ``fs`` and ``path``, such as Airflow's ``ObjectStoragePath``. For a table of Iceberg
         the table, or its name, ``catalog.namespace.table``, with the connection of its catalog.
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
-    :param storage_conn_id: the Airflow connection of the storage, instead of options; None for the one in
-        ``path``, if any. Without a connection, Airflow is not needed.
+    :param object_storage_conn_id: the Airflow connection of the storage, instead of options; None for the one
+        in ``landing``, if any. Without a connection, Airflow is not needed.
     :param quarantined: the number of a commit whose rows are quarantined, to read these alone.
-    :raises InvalidArgument: if ``path`` cannot be one, or Airflow cannot open the storage with the
+    :raises InvalidArgument: if ``landing`` cannot be one, or Airflow cannot open the storage with the
         connection; other errors are those of :func:`airflow_provider_webcollect.landing.reader.read_landing`.
     """
     from airflow_provider_webcollect.landing import reader
 
-    is_open = hasattr(path, "fs") or is_iceberg_table(path)
-    if is_open and storage_conn_id is not None:
+    is_open = hasattr(landing, "fs") or is_iceberg_table(landing)
+    if is_open and object_storage_conn_id is not None:
         raise InvalidArgument(
-            "storage_conn_id", storage_conn_id, "what has its filesystem or catalog needs none"
+            "object_storage_conn_id", object_storage_conn_id, "what has its filesystem or catalog needs none"
         )
-    connection = None if is_open else connection_of(str(path), storage_conn_id)
+    connection = None if is_open else connection_of(str(landing), object_storage_conn_id)
     if connection is None:
-        return reader.read_landing(path, storage_options, quarantined=quarantined)
+        return reader.read_landing(landing, storage_options, quarantined=quarantined)
     if storage_options is not None:
         raise InvalidArgument("storage_options", "{…}", "the Airflow connection gives them")
-    return reader.read_landing(connected_path(str(path), connection), quarantined=quarantined)
+    return reader.read_landing(connected_path(str(landing), connection), quarantined=quarantined)
 
 
 def iceberg_table(name: str, conn_id: str, *, is_made: bool = False) -> Table:

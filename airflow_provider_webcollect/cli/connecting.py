@@ -144,9 +144,9 @@ def task_names(ids: Iterable[str]) -> dict[str, str]:
     return tasks.names(ids) if tasks else {}
 
 
-#: The option ``--storage-conn-id``, which is an argument of :func:`storage_location`.
+#: The option ``--object-storage-conn-id``, which is an argument of :func:`storage_location`.
 storage_option = click.option(
-    "--storage-conn-id",
+    "--object-storage-conn-id",
     metavar="ID",
     help="The Airflow connection of the storage; by default the storage's own environment variables and "
     "files give the credentials.",
@@ -154,33 +154,33 @@ storage_option = click.option(
 
 
 def at_landing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument PATH and the option ``--storage-conn-id``; the command gets ``location`` for them."""
+    """Add the argument LANDING and its connection; the command gets ``location`` for them."""
 
     @functools.wraps(command)
-    def located(path: str, storage_conn_id: str | None, **given: Any) -> Any:
-        return command(storage_location(path, storage_conn_id), **given)
+    def located(landing: str, object_storage_conn_id: str | None, **given: Any) -> Any:
+        return command(storage_location(landing, object_storage_conn_id), **given)
 
-    return click.argument("path")(storage_option(located))
+    return click.argument("landing")(storage_option(located))
 
 
-def storage_location(path: str, storage_conn_id: str | None) -> Any:
-    """Return a landing's path as the functions of ``landing/`` take it.
+def storage_location(path: str, object_storage_conn_id: str | None) -> Any:
+    """Return a path as the functions of ``landing/`` take it.
 
     :param path: may also begin with ``./`` or ``../``; with a connection, it may be the name of a table of
         Iceberg.
-    :param storage_conn_id: the Airflow connection of the storage; None for the one in ``path``. Without
-        either, Airflow is not needed.
+    :param object_storage_conn_id: the Airflow connection of the storage; None for the one in ``path``.
+        Without either, Airflow is not needed.
     :raises InvalidArgument: if it may be meant as a folder here or as a bucket, or Airflow cannot reach it
         with this connection.
     :raises NothingLanded: if it names a table of Iceberg that is not there.
     """
-    is_table = storage_conn_id is not None and is_iceberg_name(path)
+    is_table = object_storage_conn_id is not None and is_iceberg_name(path)
     if path.split("/")[0] in {".", ".."}:
         path = str(Path(path).resolve())
     elif path and not (is_table or path.startswith("/") or ":" in path):
         rule = "it needs a scheme (s3://bucket/folder), or ./ in front for a folder here"
-        raise InvalidArgument("path", path, rule)
-    connection = connection_of(path, storage_conn_id)
+        raise InvalidArgument("landing", path, rule)
+    connection = connection_of(path, object_storage_conn_id)
     if connection is None:
         return path
     use_airflow()

@@ -97,7 +97,7 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
 
 @click.command()
 @click.argument("task_id", metavar="TASK", callback=resolve_tasks)
-@click.argument("path", metavar="DESTINATION")
+@click.argument("landing", metavar="DESTINATION")
 @click.option("--lotno", metavar="BATCH", help="Only this batch; else the whole history.")
 @click.option(
     "--table-format",
@@ -164,7 +164,9 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
 @storage_option
 @connection_options
 @output_option
-def land(task_id: str, path: str, conn_id: str | None, url: str | None, output: str, **options: Any) -> None:
+def land(
+    task_id: str, landing: str, conn_id: str | None, url: str | None, output: str, **options: Any
+) -> None:
     """Land a task's rows in a folder, exactly once.
 
     DESTINATION is a folder on disk, such as /data/prices or ./prices, or on object storage, such as
@@ -173,13 +175,13 @@ def land(task_id: str, path: str, conn_id: str | None, url: str | None, output: 
     commands takes the number of the commit.
     """
     stop = Stop()
-    location = _location(path, options["table_format"], options.pop("storage_conn_id"))
+    location = _location(landing, options["table_format"], options.pop("object_storage_conn_id"))
     with connect(conn_id, url, patient=True).client(stop) as client, _progress() as on_progress:
         job = _job(client, task_id, location, on_progress, **options)
         landed = _until_interrupted(job, stop)
     manifest = landed.manifest
     row = {
-        "folder": shown_place(location),
+        "destination": shown_place(location),
         "new_rows": sum(part.rows for part in landed.new),
         "new_parts": len(landed.new),
         "rows": manifest.rows,
@@ -192,15 +194,15 @@ def land(task_id: str, path: str, conn_id: str | None, url: str | None, output: 
     show([row], output)
 
 
-def _location(path: str, table_format: str | None, storage_conn_id: str | None) -> Any:
+def _location(landing: str, table_format: str | None, object_storage_conn_id: str | None) -> Any:
     """Return where to land: a table of Iceberg is made if it is not there."""
     if table_format != "iceberg":
-        return storage_location(path, storage_conn_id)
+        return storage_location(landing, object_storage_conn_id)
     use_airflow()
     from airflow_provider_webcollect.destinations import ICEBERG_DEFAULT, iceberg_table
 
-    name = check_table_name("path", path)
-    return iceberg_table(name, storage_conn_id or ICEBERG_DEFAULT, is_made=True)
+    name = check_table_name("landing", landing)
+    return iceberg_table(name, object_storage_conn_id or ICEBERG_DEFAULT, is_made=True)
 
 
 def _job(
@@ -324,7 +326,7 @@ def verify(location: Any, output: str) -> None:
     landed.verify()
     manifest, run = landed.manifest, landed.manifest.run
     row = {
-        "folder": shown_place(location),
+        "landing": shown_place(location),
         "rows": manifest.rows,
         "parts": manifest.part_count,
         "bytes": manifest.bytes,

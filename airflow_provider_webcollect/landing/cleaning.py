@@ -39,7 +39,7 @@ class Leftover(NamedTuple):
 
 
 def clean(
-    path: Any,
+    landing: Any,
     *,
     older_than: float | datetime.timedelta,
     dry_run: bool = False,
@@ -62,7 +62,7 @@ def clean(
       meanwhile is found there.
     * The minimum age protects what is being written.
 
-    :param path: the landing's folder or manifest, as for
+    :param landing: its folder or manifest, as for
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
     :param older_than: minimum time since a file was written, according to the storage: seconds, or a
         ``timedelta``. A day is a good choice. It must be longer than the longest task of a landing, retries
@@ -78,10 +78,10 @@ def clean(
     age = datetime.timedelta(seconds=min(seconds, _OLDEST))
     until = datetime.datetime.now(datetime.UTC) - age
     validation.boolean("dry_run", dry_run)
-    folder = landing_at(path)
+    folder = landing_at(landing)
     if outer := folder.enclosing():
         raise InvalidArgument(
-            "path", folder.root, f"it is inside the landing at {outer.root}: clean that one"
+            "landing", folder.root, f"it is inside the landing at {outer.root}: clean that one"
         )
     files = folder.files()
     removable = {name for name in files if is_removable(name)}
@@ -127,25 +127,27 @@ def _needed(folder: Folder, until: datetime.datetime) -> set[str] | None:
     return needed
 
 
-def replaced_landing(path: Any) -> Manifest | None:
+def replaced_landing(landing: Any) -> Manifest | None:
     """Return what a landing had before it began again, if its parts are kept; see :func:`restore`.
 
-    :param path: as for :func:`clean`.
+    :param landing: as for :func:`clean`.
     :raises DestinationUnreadable: if a commit cannot be read.
     :raises InvalidArgument: if it is a table.
     """
-    commits = CommitLog(_restorable(path))
+    commits = CommitLog(_restorable(landing))
     return _before(commits, commits.read())
 
 
-def _restorable(path: Any) -> Folder:
+def _restorable(landing: Any) -> Folder:
     """Return the folder of a landing that keeps what it replaces.
 
     :raises InvalidArgument: if it is a table.
     """
-    folder = landing_at(path)
+    folder = landing_at(landing)
     if folder.table_format is not None:
-        raise InvalidArgument("path", folder.url, "a table keeps its own versions, and puts them back itself")
+        raise InvalidArgument(
+            "landing", folder.url, "a table keeps its own versions, and puts them back itself"
+        )
     return folder
 
 
@@ -154,21 +156,21 @@ def _before(commits: CommitLog, state: Manifest | None) -> Manifest | None:
     return fold(None, commits.commits(range(1, state.first_commit))) if state and state.replaced else None
 
 
-def restore(path: Any) -> Manifest:
+def restore(landing: Any) -> Manifest:
     """Put back the landing that was there before another began again; a second call puts that one back.
 
     The next incremental run finds that the source does not go on from there; with ``on_reset="append"`` it
     adds the source's rows. Its parts keep the numbers of the commits that have landed them: who has loaded
     them need not do so again.
 
-    :param path: as for :func:`clean`.
+    :param landing: as for :func:`clean`.
     :return: what has landed now.
     :raises NothingLanded: if there is no such landing; nothing is changed then.
     :raises PartsMissing: if not all of its parts are there; nothing is changed then.
     :raises LogContended: if another landing has committed meanwhile.
     :raises InvalidArgument: if it is a table.
     """
-    folder = _restorable(path)
+    folder = _restorable(landing)
     commits = CommitLog(folder)
     state = commits.read()
     before = _before(commits, state)

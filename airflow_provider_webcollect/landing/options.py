@@ -247,11 +247,11 @@ def connection_of(text: str, conn_id: str | None = None) -> str | None:
     # Azure's own URLs are abfss://container@account.dfs.core.windows.net/folder
     named = place["conn_id"] if place and not (extra == "azure" and "." in place["bucket"]) else None
     if conn_id and named and conn_id != named:
-        raise InvalidArgument("storage_conn_id", conn_id, f"{text} names another connection")
+        raise InvalidArgument("object_storage_conn_id", conn_id, f"{text} names another connection")
     return conn_id or named or None
 
 
-def locate(path: Any, storage_options: Mapping[str, Any] | None = None) -> tuple[AbstractFileSystem, str]:
+def locate(landing: Any, storage_options: Mapping[str, Any] | None = None) -> tuple[AbstractFileSystem, str]:
     """Return the filesystem of a landing and its folder's path on it.
 
     The arguments, and the errors :class:`ExtraMissing` and :class:`InvalidArgument`, are those of
@@ -259,44 +259,50 @@ def locate(path: Any, storage_options: Mapping[str, Any] | None = None) -> tuple
     """
     from airflow_provider_webcollect.landing.names import MANIFEST
 
-    if not (hasattr(path, "fs") and hasattr(path, "path")):
-        fs, root = _opened(path, storage_options or {})
+    if not (hasattr(landing, "fs") and hasattr(landing, "path")):
+        fs, root = _opened(landing, storage_options or {})
     elif storage_options is not None:
         raise InvalidArgument("storage_options", "{…}", "a path that has its filesystem needs none")
     else:
-        fs, root = path.fs, path.path
+        fs, root = landing.fs, landing.path
     root = root.rstrip("/")
     return fs, root.removesuffix(MANIFEST).rstrip("/") if root.endswith(f"/{MANIFEST}") else root
 
 
-def landing_at(path: Any, storage_options: Mapping[str, Any] | None = None) -> Folder:
+def landing_at(landing: Any, storage_options: Mapping[str, Any] | None = None) -> Folder:
     """Return the folder of a landing that is there, as a table if it is one.
 
     The arguments and errors are those of :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
 
-    :param path: also a folder, which is returned.
+    :param landing: also a folder, which is returned.
     """
     from airflow_provider_webcollect.landing.log import CommitLog
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.landing.tables import is_iceberg_table, landing_folder
     from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
 
-    if isinstance(path, Folder):
-        return path
-    if not is_iceberg_table(path):
-        fs, root = locate(path, storage_options)
+    if isinstance(landing, Folder):
+        return landing
+    if not is_iceberg_table(landing):
+        fs, root = locate(landing, storage_options)
         return landing_folder(fs, root, table_format=CommitLog(Folder(fs, root)).table_format())
     if storage_options is not None:
         raise InvalidArgument("storage_options", "{…}", "the catalog of a table of Iceberg gives them")
-    return IcebergFolder(path)
+    return IcebergFolder(landing)
 
 
-def _opened(path: object, options: Mapping[str, Any]) -> tuple[AbstractFileSystem, str]:
-    if not isinstance(path, str | os.PathLike) or not (text := os.fspath(path)) or not isinstance(text, str):
-        raise InvalidArgument("path", path, "it must be a folder's path or URL")
-    scheme = check_location("path", text)
+def _opened(landing: object, options: Mapping[str, Any]) -> tuple[AbstractFileSystem, str]:
+    if (
+        not isinstance(landing, str | os.PathLike)
+        or not (text := os.fspath(landing))
+        or not isinstance(text, str)
+    ):
+        raise InvalidArgument("landing", landing, "it must be a folder's path or URL")
+    scheme = check_location("landing", text)
     if connection_of(text):
-        raise InvalidArgument("path", text, "it names an Airflow connection: give an ObjectStoragePath of it")
+        raise InvalidArgument(
+            "landing", text, "it names an Airflow connection: give an ObjectStoragePath of it"
+        )
     import fsspec
 
     try:
@@ -308,4 +314,4 @@ def _opened(path: object, options: Mapping[str, Any]) -> tuple[AbstractFileSyste
         hint = f"; install airflow-provider-webcollect[{extra}]" if extra else ""
         raise ExtraMissing(f"{text} cannot be reached: {error}{hint}") from error
     except ValueError as error:
-        raise InvalidArgument("path", text, f"it cannot be opened: {error}") from error
+        raise InvalidArgument("landing", text, f"it cannot be opened: {error}") from error

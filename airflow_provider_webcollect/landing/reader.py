@@ -38,11 +38,11 @@ __all__ = ["LandedData", "LandedTable", "QuarantinedData", "RunProfile", "read_l
 
 
 def read_landing(
-    path: Any, storage_options: Mapping[str, Any] | None = None, *, quarantined: int | None = None
+    landing: Any, storage_options: Mapping[str, Any] | None = None, *, quarantined: int | None = None
 ) -> LandedData:
     """Read what has landed: the manifest, and the commits after it.
 
-    :param path: the landing's folder or its ``_manifest.json``: an absolute local path, a URL that fsspec
+    :param landing: its folder or its ``_manifest.json``: an absolute local path, a URL that fsspec
         supports (``s3://bucket/prices``), or an object with ``fs`` and ``path``, such as Airflow's
         ``ObjectStoragePath``; or a table of pyiceberg.
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
@@ -53,9 +53,9 @@ def read_landing(
     :raises DestinationUnreadable: if the manifest or a commit is incomplete, missing, has a newer layout, or
         contradicts itself or others.
     :raises ExtraMissing: if the package for the URL's storage is not installed.
-    :raises InvalidArgument: if ``path`` is not an absolute path, or not a URL that fsspec supports.
+    :raises InvalidArgument: if ``landing`` is not an absolute path, or not a URL that fsspec supports.
     """
-    folder = landing_at(path, storage_options)
+    folder = landing_at(landing, storage_options)
     if quarantined is not None:
         return _quarantined(folder, validation.integer("quarantined", quarantined, 1))
     if isinstance(folder, TableFolder):

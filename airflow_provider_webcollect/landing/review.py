@@ -44,21 +44,21 @@ class InReview(NamedTuple):
         return f"{counted(self.rows, 'row')} of {self.run.run_id} ({self.state})"
 
 
-def in_review(path: Any) -> tuple[InReview, ...]:
+def in_review(landing: Any) -> tuple[InReview, ...]:
     """Return the rows of a landing that wait for a decision, the staged ones first.
 
-    :param path: the landing's folder or manifest, as for
+    :param landing: its folder or manifest, as for
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
     """
-    return _Waiting(landing_at(path)).waiting
+    return _Waiting(landing_at(landing)).waiting
 
 
-def accept(path: Any, run_id: str | None = None, commit: int | None = None) -> InReview:
+def accept(landing: Any, run_id: str | None = None, commit: int | None = None) -> InReview:
     """Commit rows that have failed their checks to the landing, each once.
 
     The export is not marked; the next run marks it if it is to.
 
-    :param path: as for :func:`in_review`.
+    :param landing: as for :func:`in_review`.
     :param run_id: the Airflow run that has read them; None if there are those of one run only.
     :param commit: the number of the commit that has quarantined them; None for whichever rows of the run.
     :return: what was accepted.
@@ -66,35 +66,35 @@ def accept(path: Any, run_id: str | None = None, commit: int | None = None) -> I
     :raises PartsMissing: if parts of these rows are missing; nothing is committed then.
     :raises LogContended: if other landings have committed again and again meanwhile.
     """
-    return _decide(landing_at(path), run_id, _accepted, commit)
+    return _decide(landing_at(landing), run_id, _accepted, commit)
 
 
-def discard(path: Any, run_id: str, commit: int | None = None) -> InReview:
+def discard(landing: Any, run_id: str, commit: int | None = None) -> InReview:
     """Delete rows that have failed their checks; the landing skips them, and counts them as discarded.
 
     Staged rows of a landing that begins with the first row (``mode="full"``, or after a reset) are only
     dropped: the next run reads the source again.
 
-    :param path: as for :func:`in_review`.
+    :param landing: as for :func:`in_review`.
     :param run_id: the Airflow run that has read them.
     :param commit: as for :func:`accept`.
     :return: what was discarded.
     :raises NothingToReview: if no such rows wait for a decision.
     :raises LogContended: as for :func:`accept`.
     """
-    return _decide(landing_at(path), run_id, _discarded, commit)
+    return _decide(landing_at(landing), run_id, _discarded, commit)
 
 
-def quarantine(path: Any, run_id: str | None = None) -> InReview:
+def quarantine(landing: Any, run_id: str | None = None) -> InReview:
     """Set staged rows apart, as the run would have with ``on_failed_checks="quarantine"``.
 
-    :param path: as for :func:`in_review`.
+    :param landing: as for :func:`in_review`.
     :param run_id: as for :func:`accept`.
     :return: what was set apart.
     :raises NothingToReview: if they are quarantined already, or a landing would begin with them.
     :raises LogContended: as for :func:`accept`.
     """
-    return _decide(landing_at(path), run_id, _quarantined)
+    return _decide(landing_at(landing), run_id, _quarantined)
 
 
 def _decide(folder: Folder, run_id: str | None, decide: Decide, number: int | None = None) -> InReview:

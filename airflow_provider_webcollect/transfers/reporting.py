@@ -322,7 +322,7 @@ def report_to_outlets(
     ids, the sums, the manifests and, for each of them, its rows, commit, filled shares and checks alone:
     events are kept long and shown in lists.
 
-    :param connections: the event's ``webcollect_conn_id`` and ``storage_conn_id``.
+    :param connections: the event's ``webcollect_conn_id`` and ``object_storage_conn_id``.
     :param source: what was landed, or one of several sources.
     :param partition_key: of the events; None for none of their own.
     """

@@ -427,7 +427,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             of_catalog = self.table_format == "iceberg"
             connections = {
                 "webcollect_conn_id": self.webcollect_conn_id,
-                "storage_conn_id": self.iceberg_conn_id
+                "object_storage_conn_id": self.iceberg_conn_id
                 if of_catalog
                 else self.object_storage_conn_id or None,
             }

@@ -413,7 +413,7 @@ def _described(
         "webcollect_conn_id": newest.event.webcollect_conn_id,
         "lotno": newest.event.lotno or None,
         "sources": sources,
-        "storage_conn_id": newest.event.storage_conn_id,
+        "object_storage_conn_id": newest.event.object_storage_conn_id,
         "destination": newest.event.destination,
         "manifests": newest.event.all_manifests(),
         "marks": [mark for mark in MARKS if mark in holds],
@@ -521,7 +521,7 @@ def _quarantines(runs: Sequence[PastRun], now: datetime.datetime, decided: _Deci
         waiting = [
             {
                 "collection_task_id": source.collection_task_id,
-                "folder": source.manifest.removesuffix(f"/{MANIFEST}"),
+                "landing": source.manifest.removesuffix(f"/{MANIFEST}"),
             }
             for source in quarantining(run.event)
             # a run that was cleared may have quarantined others since
@@ -533,7 +533,7 @@ def _quarantines(runs: Sequence[PastRun], now: datetime.datetime, decided: _Deci
                     "run_id": run.run_id,
                     "ended_at": run.ended_at.isoformat(),
                     "rows": run.event.quarantined_rows,
-                    "storage_conn_id": run.event.storage_conn_id,
+                    "object_storage_conn_id": run.event.object_storage_conn_id,
                     "waiting": waiting,
                 }
             )

@@ -54,7 +54,10 @@ def read_rows(key: SeriesKey) -> dict[str, Any]:
     with create_session() as session:
         events = [run.event for run in reversed(runs_of(session, key)) if run.event]
     sources = [
-        (source, event.storage_conn_id) for event in events for source in event.sources() if source.rows
+        (source, event.object_storage_conn_id)
+        for event in events
+        for source in event.sources()
+        if source.rows
     ]
     if not sources:
         raise NothingLanded("none of the latest runs has landed rows")
@@ -168,7 +171,7 @@ def _place(key: SeriesKey, run_id: str, collection_task_id: str) -> tuple[str, s
     for event in events:
         for source in quarantining(event):
             if source.collection_task_id == collection_task_id:
-                return source.manifest, event.storage_conn_id
+                return source.manifest, event.object_storage_conn_id
     raise NothingToReview(f"no run {run_id} that has quarantined rows of {collection_task_id} is known")
 
 

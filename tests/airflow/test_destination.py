@@ -161,8 +161,8 @@ class TestConnections:
     ) -> None:
         for reader in (
             *map(read_landing, (self.URL, f"{self.URL}/_manifest.json")),
-            read_landing("s3://my-bucket/prices", storage_conn_id="prices_storage"),
-            read_landing(self.URL, storage_conn_id="prices_storage"),
+            read_landing("s3://my-bucket/prices", object_storage_conn_id="prices_storage"),
+            read_landing(self.URL, object_storage_conn_id="prices_storage"),
         ):
             assert list(reader.iter_rows()) == landed
             assert [uri.startswith("s3://my-bucket/prices/part-") for uri in reader.uris()] == [True]
@@ -170,11 +170,11 @@ class TestConnections:
         s3.fs.pipe_file(f"my-bucket/prices/{LEFTOVER}", b"x")
         assert [file.name for file in clean(ObjectStoragePath(self.URL), older_than=0)] == [LEFTOVER]
         # landings themselves open no connection
-        with pytest.raises(InvalidArgument, match=r"`path` is .*: give an ObjectStoragePath of it"):
+        with pytest.raises(InvalidArgument, match=r"`landing` is .*: give an ObjectStoragePath of it"):
             clean(self.URL, older_than=0)
         # and a path that has its filesystem needs none
-        with pytest.raises(InvalidArgument, match="storage_conn_id"):
-            read_landing(ObjectStoragePath(self.URL), storage_conn_id="prices_storage")
+        with pytest.raises(InvalidArgument, match="object_storage_conn_id"):
+            read_landing(ObjectStoragePath(self.URL), object_storage_conn_id="prices_storage")
 
     @pytest.mark.at_night
     def test_a_connection_in_airflow_s_database_is_found(
@@ -196,11 +196,23 @@ class TestConnections:
     @pytest.mark.parametrize(
         ("path", "options", "refusal"),
         [
-            ("s3://forgotten@b/c", {}, r"`storage_conn_id` is 'forgotten'; s3://forgotten@b/c .*"),
-            ("s3://b/c", {"storage_conn_id": "forgotten"}, r"`storage_conn_id` is 'forgotten'; s3://b/c .*"),
-            ("s3://another@b/c", {"storage_conn_id": "one"}, r"`storage_conn_id` is 'one'; .*another conn"),
+            ("s3://forgotten@b/c", {}, r"`object_storage_conn_id` is 'forgotten'; s3://forgotten@b/c .*"),
+            (
+                "s3://b/c",
+                {"object_storage_conn_id": "forgotten"},
+                r"`object_storage_conn_id` is 'forgotten'; s3://b/c .*",
+            ),
+            (
+                "s3://another@b/c",
+                {"object_storage_conn_id": "one"},
+                r"`object_storage_conn_id` is 'one'; .*another conn",
+            ),
             (URL, {"storage_options": {"key": "x"}}, "storage_options"),
-            ("s3://b/c", {"storage_options": {"key": "x"}, "storage_conn_id": "one"}, "storage_options"),
+            (
+                "s3://b/c",
+                {"storage_options": {"key": "x"}, "object_storage_conn_id": "one"},
+                "storage_options",
+            ),
         ],
     )
     def test_a_connection_that_is_not_there_or_beside_another_way_in_is_refused(

@@ -87,13 +87,13 @@ def test_the_event_names_the_table(source: Task, catalog: Catalog) -> None:
     outlets = make_transfer(TABLE, source, table_format="iceberg").outlets
     assert [asset.uri for asset in outlets] == ["iceberg://lake/shop/prices"]
     event = reported(TABLE, source, table_format="iceberg", if_exists="overwrite")
-    assert (event["manifest"], event["storage_conn_id"]) == (TABLE, "iceberg_default")
+    assert (event["manifest"], event["object_storage_conn_id"]) == (TABLE, "iceberg_default")
     assert run.xcoms["land"]["destination"] == TABLE
 
 
 def test_a_landing_is_read_verified_and_cleaned_by_the_table_s_name(source: Task, catalog: Catalog) -> None:
     to_table(source)
-    by_name = read_landing(TABLE, storage_conn_id="iceberg_default")
+    by_name = read_landing(TABLE, object_storage_conn_id="iceberg_default")
     for landed in (read_landing(catalog.load_table("shop.prices")), by_name):
         assert landed.to_arrow().num_rows == 400
     assert execute(WebCollectVerifyLandingOperator(task_id="v", destination=TABLE))["rows"] == 400
@@ -253,7 +253,7 @@ def get_connection(self, conn_id):
 
 def read(path, conn_id):
     try:
-        read_landing(path, storage_conn_id=conn_id)
+        read_landing(path, object_storage_conn_id=conn_id)
     except Exception as error:
         print(conn_id, type(error).__name__)
 

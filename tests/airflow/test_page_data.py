@@ -412,7 +412,7 @@ class TestChecks:
         events.add_event(landed_a(), NOW - DAY * 3)
         told = events.one()["quarantines"]
         assert [datetime.datetime.fromisoformat(entry["ended_at"]) for entry in told] == [NOW, NOW - DAY * 6]
-        waiting = [{"collection_task_id": "a", "folder": "s3://bucket/prices"}]
+        waiting = [{"collection_task_id": "a", "landing": "s3://bucket/prices"}]
         assert [(entry["rows"], entry["waiting"]) for entry in told] == [(30, waiting)] * 2
         assert {entry["run_id"] for entry in told} <= {run["run_id"] for run in events.runs()}
 
@@ -423,7 +423,7 @@ class TestChecks:
         events.add_event(several(source_rows=[1, 2], source_checks=checks, quarantined_rows=30))
         told = [[check["state"] for check in source["checks"]] for source in events.one()["sources"]]
         assert (told, events.marks()) == ([["warning"], ["failed"]], ["checks"])
-        waiting = [{"collection_task_id": "b", "folder": "b"}]
+        waiting = [{"collection_task_id": "b", "landing": "b"}]
         assert [entry["waiting"] for entry in events.one()["quarantines"]] == [waiting]
 
     def test_a_run_whose_rows_are_quarantined_is_neither_empty_nor_odd_nor_usual(
@@ -450,7 +450,7 @@ class TestChecks:
             "no_such": [None]
         }
         told = [(entry["run_id"], entry["rows"], entry["waiting"]) for entry in series["quarantines"]]
-        waiting = [{"collection_task_id": source["task_id"], "folder": destination}]
+        waiting = [{"collection_task_id": source["task_id"], "landing": destination}]
         assert told == [(run.run_id, 400, waiting)]
 
 

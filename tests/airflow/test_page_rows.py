@@ -232,7 +232,7 @@ class TestDecisions:
         assert len(in_review(landing.destination)) == 1
 
     def test_a_landing_that_cannot_be_reached_is_told(self, events: Events) -> None:
-        place = {"storage_conn_id": "missing", "manifest": "s3://bucket/gone/_manifest.json"}
+        place = {"object_storage_conn_id": "missing", "manifest": "s3://bucket/gone/_manifest.json"}
         events.add_event(landed_a(**place, rows=0, quarantined_rows=5), now(), source_run_id="r1")
         status, said = Visitor(events, "admin").get("waiting", run_id="r1", collection_task_id="a")
         assert (status, "'missing'" in said, "s3://bucket/gone" in said) == (502, True, True)
@@ -258,7 +258,7 @@ class TestRows:
     ) -> None:
         monkeypatch.setenv("AIRFLOW_CONN_STORAGE", s3_storage.as_connection())
         extra = reported(f"s3://{s3_storage.new_folder()}", task, object_storage_conn_id="storage")
-        assert extra["storage_conn_id"] == "storage"
+        assert extra["object_storage_conn_id"] == "storage"
         events.add_event(extra, now())
         status, table = Visitor(events, "viewer").get("rows")
         assert (status, len(table["rows"])) == (200, 5)

@@ -134,7 +134,7 @@ class TestAssetEvents:
 
         run = land(destination, source, outlets=[asset], post_execute=remember)
 
-        origin = {"webcollect_conn_id": "webcollect_default", "storage_conn_id": None, "lotno": None}
+        origin = {"webcollect_conn_id": "webcollect_default", "object_storage_conn_id": None, "lotno": None}
         assert told == {**run.xcoms["land"], **origin, "collection_task_id": source["task_id"]}
         event = LandingEvent.of(told)
         assert event is not None
@@ -188,7 +188,7 @@ class TestAssetEvents:
             "quarantined_rows": 0,
             "source_checks": [[], []],
             "webcollect_conn_id": "webcollect_default",
-            "storage_conn_id": None,
+            "object_storage_conn_id": None,
             "collection_task_ids": tasks,
             "destination": destination,
             "manifests": [f"{destination}/{task}/_manifest.json" for task in tasks],
@@ -212,7 +212,7 @@ class TestAssetEvents:
         )
         *of_each, of_all = (event.extra for event in events.values())
 
-        connections = {"webcollect_conn_id": "webcollect_default", "storage_conn_id": None}
+        connections = {"webcollect_conn_id": "webcollect_default", "object_storage_conn_id": None}
         assert of_each == [{**connections, **landed} for landed in summary["sources"]]
         assert [source["destination"] for source in of_each] == folders
         assert of_all["collection_task_ids"] == tasks

@@ -237,21 +237,21 @@ class TestStorage:
     ) -> None:
         set_connection("my_storage", **bucket)
         task = sandbox.control.add_task(lots=[300])["task_id"]
-        place = ("s3://landings/cli", "--storage-conn-id", "my_storage")
+        place = ("s3://landings/cli", "--object-storage-conn-id", "my_storage")
 
         landed = run("land", task, *place)
 
         assert landed.code == 0, landed.err
         [row] = run("landing", "verify", *place, "-o", "json").json
-        assert (row["folder"], row["rows"]) == ("s3://my_storage@landings/cli", 300)
-        assert row["folder"] in landed.out
+        assert (row["landing"], row["rows"]) == ("s3://my_storage@landings/cli", 300)
+        assert row["landing"] in landed.out
         assert run("landing", "cat", *place).lines == sandbox.control.true_rows(task)
         query = "select count(*) number from landing"
         assert run("landing", "sql", *place, query, "-o", "json").json == [{"number": 300}]
         assert run("landing", "clean", *place, "-o", "json").json == []
         assert run("land", task, *place, "--mode", "full").code == 3
 
-        in_url = row["folder"]
+        in_url = row["landing"]
         assert read_landing(in_url).manifest.rows == 300
         assert run("landing", "cat", in_url).lines == sandbox.control.true_rows(task)
         assert run("land", task, in_url, "--mode", "full").code == 3
@@ -259,8 +259,8 @@ class TestStorage:
     @pytest.mark.parametrize(
         ("place", "named"),
         [
-            (["nowhere://there", "--storage-conn-id", "my_storage"], "nowhere://there"),
-            (["s3://landings/cli", "--storage-conn-id", "forgotten"], "forgotten"),
+            (["nowhere://there", "--object-storage-conn-id", "my_storage"], "nowhere://there"),
+            (["s3://landings/cli", "--object-storage-conn-id", "forgotten"], "forgotten"),
             (["s3://forgotten@landings/cli"], "forgotten"),
         ],
     )

@@ -50,7 +50,7 @@ def test_all_rows_land_and_the_summary_says_what_the_manifest_says(
     assert rows(folder) == sandbox.control.true_rows(task)
     assert summary == [
         {
-            "folder": str(folder),
+            "destination": str(folder),
             "new_rows": "400",
             "new_parts": "4",
             "rows": "400",
@@ -130,9 +130,9 @@ def test_the_folder_that_is_printed_is_what_other_commands_and_read_landing_take
     monkeypatch.chdir(tmp_path / "here")
     [landed] = run("land", task, typed.replace("FOLDER", str(tmp_path)), "-o", "json").json
     monkeypatch.chdir("/")
-    [verified] = run("landing", "verify", landed["folder"], "-o", "json").json
-    assert (verified["folder"], verified["rows"]) == (landed["folder"], 400)
-    assert list(read_landing(landed["folder"]).iter_rows()) == sandbox.control.true_rows(task)
+    [verified] = run("landing", "verify", landed["destination"], "-o", "json").json
+    assert (verified["landing"], verified["rows"]) == (landed["destination"], 400)
+    assert list(read_landing(landed["destination"]).iter_rows()) == sandbox.control.true_rows(task)
 
 
 def test_a_batch_a_folder_for_its_parts_and_the_mark_can_be_asked_for(

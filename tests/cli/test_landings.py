@@ -80,7 +80,7 @@ class TestVerify:
         assert row.pop("run").endswith(manifest["run"]["run_id"])
         assert task in row.pop("source")
         assert row == {
-            "folder": str(landed),
+            "landing": str(landed),
             "rows": "300",
             "parts": "3",
             "bytes": str(sum(part.stat().st_size for part in parts(landed))),

@@ -49,8 +49,8 @@ def test_rows_land_in_a_table_and_the_commands_find_them_there(
     [landed] = shown(land("-o", output), output)
     [verified] = shown(run("landing", "verify", table, "-o", output), output)
     rows = sandbox.control.true_rows(task)
-    assert (landed["folder"], landed["new_rows"], landed["parts"]) == (str(table), "300", "3")
-    assert (verified["folder"], verified["rows"], verified["parts"]) == (str(table), "300", "3")
+    assert (landed["destination"], landed["new_rows"], landed["parts"]) == (str(table), "300", "3")
+    assert (verified["landing"], verified["rows"], verified["parts"]) == (str(table), "300", "3")
     assert run("landing", "cat", table).lines == rows
     assert shown(run("landing", "sql", table, COUNT, "-o", output), output) == [{"n": "300"}]
     columns = shown(run("landing", "profile", table, "-o", output), output)
@@ -124,11 +124,11 @@ def test_a_table_of_iceberg_is_landed_in_read_and_verified_by_its_name(
     run: Run, sandbox: Sandbox, catalog: Any
 ) -> None:
     task = sandbox.control.add_task(lots=[300])["task_id"]
-    storage = ("--storage-conn-id", "lake")
+    storage = ("--object-storage-conn-id", "lake")
     landed = run("land", task, TABLE, "--table-format", "iceberg", *storage, "-o", "json")
     assert landed.code == 0, landed.err
     (row,) = landed.json
-    assert (row["folder"], row["rows"]) == (TABLE, 300)
+    assert (row["destination"], row["rows"]) == (TABLE, 300)
     assert catalog.load_table("shop.prices").scan().to_arrow().num_rows == 300
     assert run("landing", "verify", TABLE, *storage).code == 0
     counted = run("landing", "sql", TABLE, "select count(*) as n from landing", *storage, "-o", "json")
@@ -138,6 +138,6 @@ def test_a_table_of_iceberg_is_landed_in_read_and_verified_by_its_name(
 
 
 def test_a_table_that_is_not_there_is_said(run: Run, catalog: Any) -> None:
-    ended = run("landing", "verify", TABLE, "--storage-conn-id", "lake")
+    ended = run("landing", "verify", TABLE, "--object-storage-conn-id", "lake")
     assert ended.code != 0
     assert f"there is no table {TABLE}" in ended.err

@@ -62,7 +62,7 @@ def test_a_partition_of_a_landing_is_not_cleaned_on_its_own(landing: Landed, fol
     before = folder.names()
     for inside in ("dt=2026-01-01/hour=07", "dt=2026-01-01"):
         root = f"{folder.root}/{inside}"
-        with pytest.raises(InvalidArgument, match=r"`path`.*is inside the landing at .*/landing"):
+        with pytest.raises(InvalidArgument, match=r"`landing`.*is inside the landing at .*/landing"):
             clean(SimpleNamespace(fs=folder.fs, path=root), older_than=0)
     assert folder.names() == before
 

@@ -434,7 +434,7 @@ class TestPaths:
     ) -> None:
         monkeypatch.chdir(root.parent)
         for wrong in wrongs:
-            with pytest.raises(InvalidArgument, match=rf"`path` is .*{said}"):
+            with pytest.raises(InvalidArgument, match=rf"`landing` is .*{said}"):
                 read_landing(wrong)
 
     def test_options_beside_a_path_that_has_its_filesystem_are_refused(self, folder: Folder) -> None:

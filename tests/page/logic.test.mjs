@@ -520,7 +520,7 @@ describe("rows that have failed their checks", () => {
       `\`webcollect landing discard ${folder} run\` leaves them out; or change \`checks\``;
     // as Python quotes a word for the shell
     const odd = `'s3://a/it'"'"'s c'`;
-    const table = "lake.shop.prices --storage-conn-id lake";
+    const table = "lake.shop.prices --object-storage-conn-id lake";
     assert.deepEqual(logic.stagedLandings([odd, table, "/d", "/d"].map(message).join("; ")), [odd, table, "/d"]);
     assert.deepEqual(logic.stagedLandings("NotFound: no such task"), []);
   });
@@ -566,7 +566,7 @@ describe("lines to copy", () => {
   test("a shell takes the folder and the run that somebody decides on as they are", () => {
     for (const line of Object.values(logic.decidingLines(logic.shellWords(PATH, "a b"), "manual__2026 $(id)"))) {
       const words = execFileSync("sh", ["-c", line.replace("webcollect", "printf '%s\\n'")]).toString();
-      const connection = ["--storage-conn-id", "a b"];
+      const connection = ["--object-storage-conn-id", "a b"];
       assert.deepEqual(words.trimEnd().split("\n").slice(2), [PATH, ...connection, "manual__2026 $(id)"]);
     }
   });
@@ -579,8 +579,8 @@ describe("lines to copy", () => {
 
   test("the connection of the storage is named, if the landing's address has none", () => {
     const { shell, python } = logic.readingLines("lake.shop.prices", "glue");
-    assert.match(shell, /^webcollect landing sql 'lake.shop.prices' --storage-conn-id 'glue' '/);
-    assert.equal(python, 'read_landing("lake.shop.prices", storage_conn_id="glue")');
+    assert.match(shell, /^webcollect landing sql 'lake.shop.prices' --object-storage-conn-id 'glue' '/);
+    assert.equal(python, 'read_landing("lake.shop.prices", object_storage_conn_id="glue")');
     assert.equal(logic.shellWords("s3://aws@a/b", null), "'s3://aws@a/b'");
   });
 });

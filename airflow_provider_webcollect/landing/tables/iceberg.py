@@ -98,7 +98,7 @@ class IcebergFolder(TableFolder):
     @property
     def as_argument(self) -> str:
         # who opens a catalog by a connection gives it the connection's id as its name
-        return f"{super().as_argument} --storage-conn-id {shlex.quote(str(self._catalog.name))}"
+        return f"{super().as_argument} --object-storage-conn-id {shlex.quote(str(self._catalog.name))}"
 
     def snapshot(self) -> IcebergSnapshot:
         return self.call("read", lambda: IcebergSnapshot(self._catalog.load_table(self._name)))

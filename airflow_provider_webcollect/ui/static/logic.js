@@ -328,13 +328,13 @@ export function stagedLandings(message) {
 
 /** Return what names a landing in a shell; `connection` is that of its storage, if its address has none. */
 export function shellWords(landing, connection) {
-  return shellWord(landing) + (connection ? ` --storage-conn-id ${shellWord(connection)}` : "");
+  return shellWord(landing) + (connection ? ` --object-storage-conn-id ${shellWord(connection)}` : "");
 }
 
 /** Return the lines that read a landing, in Python and in a shell. */
 export function readingLines(landing, connection) {
   const query = "select count(*) from landing";
-  const argument = connection ? `, storage_conn_id=${pythonString(connection)}` : "";
+  const argument = connection ? `, object_storage_conn_id=${pythonString(connection)}` : "";
   return {
     python: `read_landing(${pythonString(landing)}${argument})`,
     shell: `webcollect landing sql ${shellWords(landing, connection)} ${shellWord(query)}`,

@@ -144,7 +144,7 @@ export function landingDetails(series, names, links, details, now, act) {
   const stored = links.map(([name, address]) => outerLink(name, address ?? "")).filter((link) => link.href);
   const isOne = series.sources.length < 2;
   const [source] = series.sources;
-  const lines = isOne && series.destination ? readingLines(series.destination, series.storage_conn_id) : null;
+  const lines = isOne && series.destination ? readingLines(series.destination, series.object_storage_conn_id) : null;
   const facts = el(
     "dl",
     {},
@@ -260,7 +260,7 @@ function sourcesTable(series, known) {
     const path = series.manifests[index] ?? "";
     // all are below the destination, mostly
     const code = el("code", { title: path }, path.replace(`${series.destination}/`, ""));
-    const lines = readingLines(path, series.storage_conn_id);
+    const lines = readingLines(path, series.object_storage_conn_id);
     const copies = [
       copyButton(path, `the manifest of ${id}`, code, "Manifest"),
       copyButton(lines.python, `the line of Python that reads ${id}`, code, "Python"),
@@ -356,8 +356,8 @@ function quarantineItem({ kind, key, series }, names, now, act) {
 }
 
 /** Return the buttons that decide on quarantined rows, for who may; for others, the lines for a shell. */
-function decisionButtons(series, { run_id, storage_conn_id }, { collection_task_id, folder }, names, act) {
-  const lines = decisionLines(shellWords(folder, storage_conn_id), run_id);
+function decisionButtons(series, { run_id, object_storage_conn_id }, { collection_task_id, landing }, names, act) {
+  const lines = decisionLines(shellWords(landing, object_storage_conn_id), run_id);
   if (!series.may_decide) return lines;
   const isOne = series.sources.length < 2;
   const known = names[series.webcollect_conn_id];
