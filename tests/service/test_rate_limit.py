@@ -90,9 +90,8 @@ class TestOneProcess:
             clock.time += limiter.reserve().wait
             limiter.slow_down()
         began = clock.time
-        while mean_gap(sent := moments(limiter, clock, 100)) > 0.05001:
+        while mean_gap(moments(limiter, clock, 100)) > 0.05001:
             assert clock.time < began + 1200
-        assert {round(after - before, 3) for before, after in itertools.pairwise(sent)} == {0.05}
 
     def test_a_rate_that_is_not_used_does_not_grow(self, clock: Clock) -> None:
         limiter = RateLimiter(0.05, clock.now)
