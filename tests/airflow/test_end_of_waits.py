@@ -54,7 +54,7 @@ End = tuple[str, int]
 #: How a task can end, by how the table's cells begin: its state, and how often it was tried.
 ENDS: dict[str, End] = {
     "succeeds": ("success", 1),
-    "goes on waiting": ("success", 1),
+    "keeps waiting": ("success", 1),
     "fails without retries": ("failed", 1),
     "fails, and is retried": ("failed", 2),
     "is skipped": ("skipped", 1),
