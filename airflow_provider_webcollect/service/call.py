@@ -170,7 +170,7 @@ class Request:
     """An HTTP request, ready to be sent. Its repr shows neither headers nor body.
 
     :ivar total_timeout: seconds for the whole response.
-    :ivar moments: when each of the rate limiters that apply has it sent.
+    :ivar moments: the time at which each of the rate limiters that apply lets it be sent.
     """
 
     method: str
@@ -363,7 +363,7 @@ def request_now(call: Call[Any], context: ClientContext) -> Request | None:
     if _takes_token(call, context.credentials) and (token := context.tokens.current()) is None:
         return None
     limiters = context.rate_limiters[call.endpoint.rate_limit]
-    # a moment that is assigned now, but used later, could exceed the rate limit
+    # a time that is assigned now, but used later, could exceed the rate limit
     if not all(limiter.is_free() for limiter in limiters):
         return None
     reserved = {limiter: limiter.reserve() for limiter in limiters}
@@ -395,7 +395,7 @@ def result_of(
         _forget_frames(error, handled)
         error.endpoint = call.endpoint.name
         if isinstance(error, NotFound) and call.task_id:
-            # what is not there may be a group or a step
+            # the missing object may be a group or a step
             error.message = f"{error.message.rstrip('.')} (asked for task {call.task_id})"
         if isinstance(error, TooManyRequests):
             # all calls share the rate limit, so the pause that one response asks for is bounded here too

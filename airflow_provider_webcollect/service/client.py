@@ -56,11 +56,11 @@ T = TypeVar("T")
 #: An ``HTTPAdapter`` of requests, with the proxies that it goes through.
 _Adapter: TypeAlias = Any
 
-#: Attempts of a token call, seconds after which none is made, and for its response: it must end before a
-#: claim on the renewal expires.
+#: Of a token call: attempts, seconds after which none is made, and seconds for a response. It must end before
+#: a claim on the renewal expires.
 TOKEN_LIMITS = (5, 5.0, 20.0)
 #: Seconds for which an interrupted caller waits for the end of its renewal: longer than an exchange and the
-#: attempts to store what came of it.
+#: attempts to store its outcome.
 INTERRUPTED_RENEWAL = 60.0
 #: The most connections to a host that are kept open: two for each source that can be landed at once.
 CONNECTIONS = 64
@@ -92,10 +92,10 @@ class Client:
         return exchange(call, self)
 
     def reach(self) -> None:
-        """Connect to the service and send nothing, so that nothing, such as a renewal, starts for an
-        unreachable service.
+        """Connect without sending anything, so that nothing, such as a renewal, starts for an unreachable
+        service.
 
-        It is tried as often as a call. Behind a proxy nothing is tried.
+        There are as many attempts as for a call; behind a proxy there is none.
 
         :raises ServiceUnreachable: if there is no connection.
         """
@@ -198,8 +198,8 @@ class Client:
         """Run a renewal to its end, whatever interrupts the caller.
 
         The service does not issue a token again, so it must be stored whatever happens. Signals interrupt
-        only the main thread: there, the renewal runs in a thread that is waited for also after a signal.
-        What has not begun to exchange then does not begin.
+        only the main thread: there, the renewal runs in another thread, and the caller waits for that
+        even after a signal. An exchange that has not begun by then does not begin.
         """
         sender = Interruptible(self, self.context)
 
@@ -243,7 +243,7 @@ class Client:
 class Interruptible:
     """Sends and waits as a client does, until its caller is interrupted.
 
-    :ivar interrupted: set once that is so: nothing more is sent. What was sent goes on to its end.
+    :ivar interrupted: set once it is: what was sent completes, and nothing more is sent.
     """
 
     client: Client
@@ -491,7 +491,7 @@ class _Threads(Executor):
 def in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
     """Run ``function`` in a thread that knows this event loop: triggerers of Airflow 3.0 to 3.2 need that.
 
-    It runs to its end also if its caller is cancelled: these triggerers would take the response to an
+    It runs to its end even if its caller is cancelled: these triggerers would take the response to an
     abandoned request for that to the next one. The end of the process does not wait for it.
     """
     from asgiref.sync import sync_to_async
@@ -519,8 +519,8 @@ class AsyncClient:
     async def send(self, call: Call[T]) -> T:
         """Send ``call`` and return its result.
 
-        If the caller is cancelled, what was sent goes on to its end, and nothing more is sent. Where the
-        request is not safe to repeat, the cause of the ``CancelledError`` is an ``OutcomeUnknown``.
+        If the caller is cancelled, what was sent completes, and nothing more is sent. If the request is not
+        safe to repeat, the cause of the ``CancelledError`` is an ``OutcomeUnknown``.
 
         :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
         """

@@ -72,7 +72,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     :param number: the endpoint's number in the contract.
     :param name: the operation's name, which is also the hook's method.
     :param path: the path below the base URL; ``{app_id}`` is replaced by percent-encoded segments.
-    :param with_key: what goes with an API key alone instead, if this takes a token; empty for nothing.
+    :param with_key: what an API key alone can do instead, if this needs a token; empty for nothing.
     :param tiers: the plans that include the operation; empty means all, None that the contract does not say.
     :param errors: the error codes that the contract names for the operation.
     """
@@ -302,7 +302,7 @@ def _loop_entry(
 
 
 def _loop_type(argument: str, value: Any, url_list: str) -> str:
-    """Return the loop type as the caller spelled it, if it is a known spelling; else as the sample does."""
+    """Return the loop type in the caller's spelling if that is a known one, otherwise in the sample's."""
     loop_type = validation.word(argument, value, LoopType)
     if loop_type != LoopType.URL_LIST:
         return loop_type

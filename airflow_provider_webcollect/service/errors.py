@@ -52,7 +52,7 @@ class WebCollectError(Exception):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What an error that is raised in its place keeps of the response."""
+        """The facts of the response, for an error that is raised in its place."""
         return {"status": self.status, "code": self.code, "request_id": self.request_id}
 
     def __str__(self) -> str:
@@ -74,8 +74,8 @@ class InvalidArgument(WebCollectError, ValueError):
     :param value: its value; only the repr is kept, so that the error can always be pickled.
     :param rule: what it must be.
     :param as_text: stands in the message instead of the repr, if the value may be a secret.
-    :ivar name: of the argument alone, for callers whose users know it by another one.
-    :ivar place: in it: ``[2]``, ``, line 3``; empty for all of it.
+    :ivar name: the argument's name alone, for callers whose users know it by another one.
+    :ivar place: the place in the argument, such as ``[2]`` or ``, line 3``; empty for all of it.
     """
 
     permanent = True
@@ -115,11 +115,11 @@ class ConnectionIncomplete(WebCollectError):
 
 
 def only_a_key(what: str, endpoint: str, instead: str = "") -> ConnectionIncomplete:
-    """Return the error for what a connection that has only an API key cannot do.
+    """Return the error for an action that needs a token, when the connection has only an API key.
 
-    :param what: that, as the subject of a sentence.
+    :param what: the action, as the subject of a sentence.
     :param endpoint: the operation.
-    :param instead: what does go with the key; empty for nothing.
+    :param instead: what the key can do; empty for nothing.
     """
     add = f"{instead}, or add" if instead else "add"
     return ConnectionIncomplete(
@@ -137,7 +137,7 @@ class Stopped(WebCollectError):
 
 
 class FileUnreadable(WebCollectError):
-    """A file that is to be sent exists and cannot be read now, such as one on a storage in trouble."""
+    """A file to send exists, but cannot be read now: its storage may be in trouble."""
 
     advice = "Try again; if that does not help, check the storage."
 
@@ -178,14 +178,14 @@ class NoResponse(TransportError):
 
 
 class RedirectRefused(WebCollectError):
-    """The service redirects, which is not followed: the credential could go to another server."""
+    """The service redirects. That is not followed, since the credential could go to another server."""
 
     permanent = True
     advice = "Set the connection's host to the address that the service really has."
 
 
 class MalformedResponse(WebCollectError):
-    """The response is not the JSON that the contract promises: a gateway's page of any status, or broken."""
+    """The response is not the JSON that the contract promises: broken, or a gateway's page of any status."""
 
     retryable = True
     uncertain = True
@@ -244,7 +244,7 @@ class LoginRejected(GrantRejected):
 
 
 class TokenUnavailable(WebCollectError):
-    """No access token was available in time, though another process provides one, or a changed connection."""
+    """No access token was available in time, but another process or a changed connection may give one."""
 
     unsent = True
 

@@ -489,7 +489,7 @@ class DataPage(msgspec.Struct, frozen=True):
 def parse_time(value: Any, timezone: str | None) -> pendulum.DateTime | None:
     """Return a time of the service in ``timezone``, or naive if that is None; None if it is not a time.
 
-    A time that cannot be read is logged, once: without it, less is known of when a run ended.
+    A time that cannot be read is logged, once, since it makes the end of a run harder to recognize.
 
     :param value: ``yyyy-MM-ddTHH:mm:ss.fff``, or with slashes, a space and without leading zeros; a zone in
         it takes precedence over ``timezone``.
@@ -505,7 +505,7 @@ def parse_time(value: Any, timezone: str | None) -> pendulum.DateTime | None:
     return pendulum.instance(moment, tz=timezone)
 
 
-#: A number of one digit, which is no fraction of a second.
+#: A number of one digit that is not a fraction of a second.
 _LONE_DIGIT = re.compile(r"(?<![\d.])\d(?!\d)", re.ASCII)
 
 

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 #: Successful pages after which twice as many rows are requested again.
 GOOD_PAGES = 5
-#: From this page of a source on, and not before, only one page of so many has a span.
+#: From this page of a source on, only one page out of this many has a span.
 SAMPLED_PAGES = 100
 
 
@@ -203,7 +203,7 @@ class _Prefetching:
     def take(self, offset: int, *, is_traced: bool) -> DataPage | None:
         """Return the page at ``offset`` if it was prefetched and the read can continue after it.
 
-        :param is_traced: whether the call, as far as it is waited for, has a span.
+        :param is_traced: whether the wait for the call has a span.
         :raises WebCollectError: if it failed and another request cannot help.
         """
         self._pages_without = max(0, self._pages_without - 1)

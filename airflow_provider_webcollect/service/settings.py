@@ -79,7 +79,7 @@ class Secret(str):
 
 
 def digest(secret: str) -> str:
-    """Return a digest by which a secret is recognized and from which it cannot be found out."""
+    """Return a digest that identifies a secret without revealing it."""
     return hashlib.sha256(secret.encode()).hexdigest()[:16]
 
 
@@ -146,14 +146,14 @@ class Settings:
     :param connect_timeout: seconds to wait for a connection.
     :param read_timeout: seconds to wait for each piece of a response.
     :param total_timeout: seconds for a whole response.
-    :param max_response_bytes: size limit of a decompressed response; by the contract, 8 MB is the most.
+    :param max_response_bytes: size limit of a decompressed response; the contract's limit is 8 MB.
     :param ca_file: a file of certificate authorities to trust instead of the default ones.
     :param requests_per_second: rate of all requests of this process to the service; 0 disables rate limiting.
     :param timezone: the zone of the service's times; None leaves them naive.
     :param origin: where the addresses come from, for messages: ``the connection webcollect_default``.
     :param token_refresh: ``auto``, or ``keeper``: never refresh here, wait for the token keeper's new token.
     :param retries: how often a call is attempted.
-    :param timing: how long to wait for what else.
+    :param timing: the client's other waits.
     """
 
     base_url: str

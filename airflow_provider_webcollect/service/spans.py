@@ -1,7 +1,7 @@
 """Spans of OpenTelemetry: where the time of a task goes, beside Airflow's own spans in its traces.
 
-A span is made only under one that is recorded, such as that of an Airflow task. Who records one has imported
-OpenTelemetry, which is therefore not imported for this.
+A span is made only inside one that is recorded, such as an Airflow task's. Whatever records that one has
+imported OpenTelemetry, so this module does not.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def span(
 ) -> Iterator[Span]:
     """Record the block as a span, if it is in one that is recorded.
 
-    What the block raises is named by its class alone: a message may hold values of rows.
+    An exception of the block is recorded by its class alone, since its message may have values of rows.
 
-    :param name: of what is done; ``webcollect.`` comes before it.
+    :param name: of the work, without the prefix ``webcollect.``.
     :param attributes: those at the beginning; :meth:`Span.set` adds others.
     :param kind: the name of a ``SpanKind``.
     :param is_sampled: whether it is recorded; if not, spans within it are those of the span around it.
-    :param causes: what :func:`current_span` has returned where the block was asked for: the first span is the
-        parent, and the others are linked; None for that of the caller.
+    :param causes: the spans that asked for the block, from :func:`current_span`: the first one is the parent,
+        the others are linked; None for the caller's span.
     """
     around = [current_span()] if causes is None else causes
     parents = [parent for parent in dict.fromkeys(around) if parent is not None]

@@ -40,7 +40,7 @@ def text(argument: str, value: object) -> str:
 def encodable(argument: str, value: str) -> str:
     """Return ``value`` if it can be encoded as UTF-8.
 
-    The error shows only the character that cannot, since the value may be a secret. Subclasses of ``str``
+    The error shows only the character that cannot be, since the value may be a secret. Subclasses of ``str``
     (from templates or parsers), which encoders refuse, become plain texts.
     """
     try:
@@ -56,7 +56,7 @@ def encodable(argument: str, value: str) -> str:
 def app_reference(argument: str, value: object) -> str:
     """Return ``value`` if it names a data app: by its id, or as ``namespace/app_name``.
 
-    ``.`` and ``..`` are no parts of it: even percent-encoded, they lead to another path.
+    No part may be ``.`` or ``..``: even percent-encoded, these lead to another path.
     """
     reference = text(argument, value)
     parts = reference.split("/")

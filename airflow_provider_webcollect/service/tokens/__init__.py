@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds between the attempts at a write that is not to be lost: the service does not issue a token again,
+#: Seconds between the attempts at a write that must not be lost: the service does not issue a token again,
 #: and other processes wait for the end of a claim.
 WRITE_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -65,7 +65,7 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
         return other is None or self.generation > other.generation
 
     def descends_from(self, lineage: str) -> bool:
-        """Return whether a connection with the credential ``lineage`` goes on with this token.
+        """Return whether a connection with the credential ``lineage`` continues with this token.
 
         The connection may hold any refresh token of the lineage: a person may have copied a later one.
         """
@@ -253,7 +253,7 @@ class TokenStore(abc.ABC):
 def write_again(write: Callable[[], None], sleep: Callable[[float], None]) -> TokenStoreUnavailable | None:
     """Write to a store, and again after each of WRITE_PAUSES; return the last error, or None.
 
-    :param sleep: waits for a number of seconds. Once it raises ``Stopped``, nothing is waited for.
+    :param sleep: waits for a number of seconds. Once it raises ``Stopped``, there are no more pauses.
     """
     for pause in (*WRITE_PAUSES, None):
         try:

@@ -76,7 +76,7 @@ class RenewalClaim:
         self._seen: tuple[str, float] = ("", 0.0)
         #: The note as it was read, with what its claim means to this process.
         self._note: RenewalNote | None = None
-        #: The last claim that was made sure of, and when it began.
+        #: The last claim that was confirmed, and when it began.
         self._claim: RenewalNote | None = None
         self._began = 0.0
         #: The last note on each refresh token: a later one may be on that of another credential.
@@ -188,7 +188,7 @@ class RenewalClaim:
         self._known[end.token] = end = msgspec.structs.replace(end, newest=self.newest)
 
         def write() -> None:
-            if self.lives():  # else another process may have claimed meanwhile
+            if self.lives():  # otherwise another process may have claimed meanwhile
                 self._store.save(end)
 
         if error := write_again(write, sleep):

@@ -12,9 +12,9 @@ The state of the token decides what a process does:
 | fresh | the token's times | use it | use it |
 | due | little of its lifetime is left | use it while another process has the claim | renew |
 | ended | none is stored, expired, or rejected | wait for the claimant's token | renew |
-| late | the note names a newer generation | use it; else read again, for ``late_reads`` | do not send |
+| late | the note names a newer generation | use it, or read again, for ``late_reads`` | do not send |
 | doubtful | the claim expired, or the note says: response lost | use it to its end | renew after its end |
-| refused | the note says so, for an hour | use it to its end | login and password, else `GrantRejected` |
+| refused | the note says so, for an hour | use it to its end | login and password, or `GrantRejected` |
 | superseded | the stored token is of another lineage, and ours is spent | `TokenUnavailable` | the same |
 
 | Event, with the claim | Next state | The refresh token |
@@ -22,15 +22,15 @@ The state of the token decides what a process does:
 | a new token | fresh: the next generation is stored, and the claim released | is used up |
 | certainly not sent, or an unknown refusal | as before | is kept |
 | response lost, access token valid | doubtful | is sent again only after the access token's end |
-| response lost, access token ended | as the second response says, else doubtful | is sent once more |
-| refused by a known code | fresh if a newer token is stored, else refused | may be sent again after an hour |
+| response lost, access token ended | as the second response says, or doubtful | is sent once more |
+| refused by a known code | fresh if a newer token is stored, or refused | may be sent again after an hour |
 | killed | doubtful, by the expired claim | as for a lost response |
 
 If the connection has login and password, they are used instead of sending a doubtful refresh token again.
 
-Stored tokens are ordered by generation; none replaces one of a higher generation. A connection goes on with
+Stored tokens are ordered by generation; none replaces one of a higher generation. A connection continues with
 the stored token if that descends from its credential (:meth:`.StoredToken.descends_from`). A credential that
-it knows nothing of is new: it begins a lineage of its own, with the next generation.
+the stored token does not know is new: it begins a lineage of its own, with the next generation.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ class Tokens:
         """
         notice, gives_up_at = Notice(log, self._clock), self._clock() + self._patience
         store_works_at, pause, is_lost = self._clock(), READ_INTERVAL, False
-        self._late_for, self._late_read_at = 0.0, math.inf  # what was read long ago says nothing of now
+        self._late_for, self._late_read_at = 0.0, math.inf  # what was read long ago says nothing about now
         while True:
             try:
                 outcome = self._attempt(sender, rejected, after_share)
@@ -350,7 +350,7 @@ class Tokens:
     def _attempt(
         self, sender: TokenSender, rejected: str | None, after_share: float | None
     ) -> StoredToken | str:
-        """Do the next step; return the token, or what has to be waited for."""
+        """Do the next step; return the token, or what to wait for."""
         self._read_store()
         if self._held and self._is_good(rejected, after_share):
             return self._held
@@ -457,7 +457,7 @@ class Tokens:
 
     @property
     def _next_source(self) -> StoredToken | Credentials | None:
-        """What has a refresh token that is not spent: the stored token, or else the connection.
+        """What has a refresh token that is not spent: the stored token, otherwise the connection.
 
         The token itself is not kept in a variable, since some tracebacks show variables.
         """
@@ -572,7 +572,7 @@ class _ResponseLost(TokenUnavailable):
 
 
 def _issues_none(error: ServiceError) -> TokenUnavailable:
-    """Return the error for a gateway or a service in trouble, which says nothing of the credential."""
+    """Return the error for a gateway or a service in trouble, which says nothing about the credential."""
     return TokenUnavailable(f"the service issues no token now: {error.message}", **error.facts)
 
 
