@@ -32,9 +32,9 @@ _FORM = "a webcollect asset is webcollect://<connection id>/<collection task id>
 
 
 def storable(value: T) -> T:
-    """Return plain JSON whose texts every database of Airflow holds: PostgreSQL has no NUL, nor surrogates.
+    """Return plain JSON that every database of Airflow can store: PostgreSQL takes no NUL and no surrogates.
 
-    U+FFFD stands in their place. What leaves for Airflow's database passes this: XComs, events, triggers.
+    U+FFFD replaces them. Everything sent to Airflow's database passes this: XComs, events, triggers.
     """
     kept: Any = value
     match kept:
@@ -54,7 +54,7 @@ def create_asset(
     webcollect_conn_id: str = "webcollect_default",
     extra: dict[str, Any] | None = None,
 ) -> Asset:
-    """Return the asset of a task's rows, or of one batch of them.
+    """Return the asset of a task's rows, or of one batch of them, for schedules, inlets and outlets.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
     :param lotno: the batch number; None for the whole history.
@@ -81,9 +81,9 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 
 
 def landing_asset(destination: object) -> Asset | None:
-    """Return the asset of a folder that rows land in, ``s3://bucket/prices``; None if its name can be none.
+    """Return the asset of a folder that rows land in, ``s3://bucket/prices``; None if its name cannot be one.
 
-    Airflow drops parts of some names (``?``, ``#``): they would be those of other folders.
+    Airflow drops parts of some names (``?``, ``#``): their assets would be those of other folders.
 
     That of a table of Iceberg is ``iceberg://catalog/namespace/table``.
 
@@ -103,11 +103,11 @@ def landing_asset(destination: object) -> Asset | None:
 
 
 class LandedSource(NamedTuple):
-    """What an event says of one collection task.
+    """What an event says about one collection task.
 
     :ivar rows: None if they are not known.
     :ivar filled: by column, in which share of the rows it is filled, 0 to 1; empty if it is not known.
-    :ivar checks: what became of each check, as :class:`~.landing.checks.CheckOutcome` has it.
+    :ivar checks: the outcome of each check, as :class:`~.landing.checks.CheckOutcome` has it.
     :ivar manifest: of its landing.
     :ivar commit: the number of the landing's last commit then; None if it is not known.
     """
@@ -125,8 +125,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     :ivar webcollect_conn_id: the Airflow connection of the service.
     :ivar object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
-        that in
-        ``destination``, or the storage's default credentials.
+        that in ``destination``, or the storage's default credentials.
     :ivar destination: the folder, as it was given; with several sources, of all of them.
     :ivar rows: of the landing, or, if it is incremental, those that this run has landed; ``bytes`` and
         ``parts`` likewise; with several sources, the sums.
@@ -141,8 +140,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
         several sources, as are ``filled`` and ``checks``.
     :ivar lotno: the batch; None for the whole history.
     :ivar manifest: the landing's manifest.
-    :ivar commit: the number of the landing's last commit: what this run has landed, and all before it, is
-        in that.
+    :ivar commit: the number of the landing's last commit, up to which all of this run's rows are committed.
     :ivar uris: the parts that this run has landed; None if there are more than 1,000.
     :ivar objects: the same without scheme and bucket.
     :ivar redshift_manifest: for Redshift's COPY; None if none was written.
@@ -151,7 +149,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     :ivar source_rows: the rows of each of them; ``source_commits`` likewise, and, if there are no more than
         1,000 columns, or checks, in all, ``source_filled`` and ``source_checks``.
     :ivar filled: by column, in which share of the rows it is filled, 0 to 1.
-    :ivar checks: what became of each check, as :class:`~.landing.checks.CheckOutcome` has it.
+    :ivar checks: the outcome of each check, as :class:`~.landing.checks.CheckOutcome` has it.
     """
 
     webcollect_conn_id: str
@@ -182,7 +180,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, extra: object) -> LandingEvent | None:
-        """Return the event that an ``extra`` is; None if it is that of no landing.
+        """Read the ``extra`` of an asset event; None if it is not a landing's.
 
         :param extra: of an asset event; anyone may add events, with any extra.
         """
@@ -201,7 +199,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
         return _listed(self.collection_task_ids, self.collection_task_id)
 
     def sources(self) -> list[LandedSource]:
-        """Return what it says of each collection task."""
+        """Return what it says about each collection task."""
         tasks = self.tasks()
 
         def of_each(several: Any, one: Any, unknown: Any) -> list[Any]:

@@ -46,14 +46,14 @@ class CollectionTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     :ivar id: the service's task.
     :ivar name: unique in the file, whatever the letter case.
     :ivar lotno: one batch of it; None for the whole history.
-    :ivar destination: of its rows; None for a folder called as the task in that of a DAG.
+    :ivar destination: of its rows; None for a folder with its name, in the DAG's destination.
     :ivar checks: what its rows must be, as the transfer operator takes it.
     :ivar tags: a person's words for it.
-    :ivar loop_items: to set before a run; each ``{"action_id", "loop_type", "loop_items"}`` and, as needed,
+    :ivar loop_items: to set before a run; each ``{"action_id", "loop_type", "loop_items"}`` and, optionally,
         ``"is_append"``.
     :ivar last_run: when it ran last, ISO 8601; this and the next two are written by discovery.
-    :ivar rows: that it has collected in the last three months.
-    :ivar cost: of these.
+    :ivar rows: the number collected in the last three months.
+    :ivar cost: of these rows.
     """
 
     id: str
@@ -86,7 +86,7 @@ class CollectionTasks(msgspec.Struct, frozen=True):
     def get(self, argument: str, key: str) -> CollectionTask:
         """Return the entry with this id or name.
 
-        :param argument: that has it, for the error.
+        :param argument: its name, for the error.
         :raises InvalidArgument: with the nearest names, if there is none.
         """
         if task := self.find(key):
@@ -100,7 +100,7 @@ class CollectionTasks(msgspec.Struct, frozen=True):
 
 
 def folded(key: str) -> str:
-    """Return what is the same for ids or names that differ in letter case, or in how accents are encoded."""
+    """Return an id or a name in a form that ignores letter case and how accents are encoded."""
     return unicodedata.normalize("NFC", key.strip().casefold())
 
 
@@ -128,10 +128,10 @@ def configured() -> CollectionTasks | None:
 def task_of(
     argument: str, value: object, read: Callable[[], CollectionTasks | None] = configured
 ) -> CollectionTask:
-    """Return the entry of a task in the configured file; if it is given by its id, that alone.
+    """Return the entry of a task that is given by its name; for an id, an entry with nothing else.
 
-    :param read: returns what the file has, or None if there is none.
-    :raises InvalidArgument: if it is no text; if there is a file which does not have it, and it is no UUID.
+    :param read: returns the contents of the configured file, or None if there is none.
+    :raises InvalidArgument: if it is not a text; if there is a file without it, and it is not a UUID.
     """
     key = validation.text(argument, value)
     if not is_id(key) and (tasks := read()):
@@ -170,7 +170,7 @@ def described_tasks(task_ids: Iterable[str]) -> dict[str, str]:
 
 def file_of_names() -> CollectionTasks:
     """Return what the configured file has, to show names; no entries if none is set, or the file is wrong."""
-    # which fails nothing that goes without it
+    # a wrong file fails nothing that works without names
     with contextlib.suppress(InvalidArgument):
         if tasks := configured():
             return tasks
@@ -180,7 +180,7 @@ def file_of_names() -> CollectionTasks:
 def read_collection_tasks(path: str | Path) -> CollectionTasks:
     """Return the entries of a file, YAML or JSON; one that has not changed is not read again.
 
-    A file that is being written is given a second.
+    If a file was just written and is wrong, it is read again after a second: it may be half-written.
 
     :raises InvalidArgument: if there is no such file, or with file, line, key, value and rule if it is wrong.
     """
@@ -202,7 +202,7 @@ def read_collection_tasks(path: str | Path) -> CollectionTasks:
             if isinstance(cached[1], CollectionTasks):
                 return cached[1]
             if is_last or age > SETTLE:
-                # a copy, since what catches it may add a note
+                # a copy, since the code that catches it may add a note
                 raise copy.copy(cached[1])
         time.sleep(PAUSE)
 
@@ -229,7 +229,7 @@ def _parsed(path: Path, content: bytes) -> CollectionTasks | InvalidArgument:
 def parse(path: Path, text: str) -> CollectionTasks:
     """Return the entries of the text of a file.
 
-    :param path: of the file, for errors; with the suffix ``.json`` it is JSON, else YAML.
+    :param path: of the file, for errors; with the suffix ``.json`` it is JSON, otherwise YAML.
     """
     entries, seen = [], set[int]()
     for node in entry_nodes(path, text):
@@ -255,7 +255,7 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
         number = text.count("\n", 0, character.start()) + 1
         raise InvalidArgument(f"{path}, line {number}", character[0], "no YAML or JSON has this character")
     if path.suffix.lower() == ".json":
-        # two things that JSON has and YAML has not: tabs between values, and characters as two escapes
+        # two things that only JSON has: tabs between values, and characters as two escapes
         text = _TWO_ESCAPES.sub(lambda match: bytes.fromhex(match[1] + match[2]).decode("utf-16-be"), text)
         text = text.replace("\t", " ")
     try:
@@ -277,7 +277,7 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
 
 
 def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) -> Any:
-    """Return what a node has: texts as they are written, or also booleans and numbers.
+    """Return the value of a node: texts as they are written, or also booleans and numbers.
 
     :param seen: the nodes before: an alias is the same one again.
     """
@@ -308,12 +308,12 @@ def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) 
 
 
 def _typed(node: yaml.ScalarNode) -> str | bool | int | float:
-    """Return what stands there as a boolean or a number if it is one, else as a text."""
+    """Return the value of a node as a boolean or a number if it is one, otherwise as a text."""
     import yaml
 
     if node.tag.endswith(":bool"):
         return yaml.constructor.SafeConstructor.bool_values.get(node.value.lower(), str(node.value))
-    # what stands in quotes is a text
+    # a quoted value is a text
     number = None if node.style else _NUMBER.fullmatch(node.value)
     if number is None:
         return str(node.value)

@@ -1,5 +1,5 @@
-"""What operators and sensors share: a base, checks of arguments while a DAG is parsed, errors that no retry
-mends, and metrics."""
+"""What operators and sensors share: a base, checks of arguments while a DAG is parsed, errors that a retry
+cannot fix, and metrics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def metric_tags(conn_id: str, dag_run: Any = None) -> dict[str, str]:
 
 
 def send_gauges(client: ClientContext, tags: dict[str, str]) -> None:
-    """Send what a client of the service has left: its share of the rate limit, and the age of its token."""
+    """Send gauges of a client of the service: its share of the rate limit, and the age of its token."""
     shares = [limiter.share for limiters in client.rate_limiters.values() for limiter in limiters]
     Stats.gauge("webcollect.rate_limit.share", min(shares), tags=tags)
     if (age := client.tokens.age) is not None:
@@ -73,7 +73,7 @@ def check_at_parse(
         try:
             check()
         except InvalidArgument as error:
-            # Airflow shows the last frames of an import error alone, which are not those of the DAG's file
+            # Airflow shows only the last frames of an import error, and none of them is in the DAG's file
             error.add_note(f"in the task {operator.task_id}")
             raise
 
@@ -234,8 +234,8 @@ class WebCollectOperator(BaseOperator):
 class WebCollectTaskOperator(WebCollectOperator):
     """Base of the operators on one collection task; links to it if the connection has a template for that.
 
-    While ``perform`` is at work, ``collection_task_id`` is the id; before and after that it is what the DAG
-    has, which may be a name in the file of collection tasks.
+    While ``perform`` runs, ``collection_task_id`` is the id; before and after, it is the DAG's value, which
+    may be a name in the file of collection tasks.
 
     :param collection_task_id: the service's task: its id, or its name in the file. (templated)
     """
@@ -253,9 +253,9 @@ class WebCollectTaskOperator(WebCollectOperator):
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Return that of the base; behind it ``collection_task_id`` is again what the DAG has.
+        """Return the base's context manager; after it, ``collection_task_id`` is the DAG's value again.
 
-        Airflow shows that in place of the map index, if the DAG says so, and renders it when the task ends.
+        A ``map_index_template``, which Airflow renders when the task ends, may show that value.
         """
         of_dag = self.collection_task_id
         try:

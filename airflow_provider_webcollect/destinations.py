@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.reader import LandedData
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
-#: With this, Airflow 3 finds what its database has; without it, it looks in the environment alone, unless the
-#: process is a task's.
+#: With this, Airflow 3 finds connections in its database; without it, a process that is not a task's finds
+#: only those in the environment.
 _AS_AIRFLOW = {"_AIRFLOW_PROCESS_CONTEXT": "server"}
 #: The Airflow connection of Iceberg's catalog, unless another is named.
 ICEBERG_DEFAULT = "iceberg_default"
-#: The errors of Airflow, pyiceberg, SQLAlchemy and others for a connection that is wrong, whose texts may
-#: have what the connection has; and those for a response, which are errors of values too.
+#: The errors of Airflow, pyiceberg, SQLAlchemy and others for a connection that is wrong; their texts may
+#: show the connection's values. Those for a response are subclasses of ``ValueError`` too.
 _OF_CONNECTIONS = {
     *("ArgumentError", "ImportError", "KeyError", "TypeError", "ValueError"),
     *("BadRequestError", "ForbiddenError", "OAuthError", "UnauthorizedError"),
@@ -61,7 +61,7 @@ def check_destination(argument: str, value: str | ObjectStoragePath) -> str | Ob
     is_path = hasattr(type(value), "fs")
     path = str(value) if is_path else validation.text(argument, value)
     scheme = check_location(argument, path)
-    # a path that was made has a scheme that Airflow knows
+    # Airflow knows the scheme of every ObjectStoragePath
     if not (
         is_path
         or scheme in {*STORAGE_EXTRAS, "file"}
@@ -122,13 +122,13 @@ def make_source(collection_task_id: object, lotno: object, where: str = "") -> S
 def places(sources: object, folder: str | ObjectStoragePath, table_format: str | None = None) -> list[Place]:
     """Return the sources with their folders, no two of which overlap.
 
-    :param sources: ids or names of tasks, or dicts of ``collection_task_id`` and, as needed, ``lotno``,
+    :param sources: ids or names of tasks, or dicts of ``collection_task_id`` and, optionally, ``lotno``,
         ``destination`` and ``checks``.
-    :param folder: the sources without a destination go to ``<task>`` or ``<task>/<batch>`` in it, with the
-        task's name if that is what they have, else its id.
+    :param folder: the sources without a destination go to ``<task>`` or ``<task>/<batch>`` in it: the name
+        or the id of the task, as the source has it.
     :param table_format: of all of them; for ``iceberg`` each names its table.
-    :raises InvalidArgument: if a source is wrong, two of them share a folder, or one has the name of a task,
-        another its id, and neither a destination.
+    :raises InvalidArgument: if a source is wrong, two of them share a folder, or two of them, one with the
+        name and one with the id of the same task, have no destination.
     """
     entries = validation.items("sources", sources)
     places = [_place(f"sources[{index}]", entry, folder, table_format) for index, entry in enumerate(entries)]
@@ -202,7 +202,7 @@ def refuse_shared_folders(
     :param folders: those of the sources, or their tables of Iceberg.
     :raises InvalidArgument: if two of them overlap.
     """
-    # what a catalog is called does not make it another one
+    # two names may mean the same catalog
     places = [
         str(folder).partition(".")[2] if table_format == "iceberg" else str(folder) for folder in folders
     ]
@@ -300,7 +300,7 @@ def read_landing(
     *,
     quarantined: int | None = None,
 ) -> LandedData:
-    """Read what has landed: the manifest, and the commits after it.
+    """Open landed rows for reading, in a task, a notebook or a script: from a folder or a table.
 
     :param landing: its folder or its ``_manifest.json``: an absolute local path, a URL that fsspec
         supports (``s3://bucket/prices``), also with an Airflow connection (``s3://conn_id@bucket/prices``),
@@ -364,7 +364,7 @@ def iceberg_catalog(conn_id: str) -> Catalog:
             from airflow_provider_webcollect.landing.tables.table import catalog_error
 
             raise catalog_error(conn_id, address, error) from None
-        # the rest of the error may have what the connection has
+        # the rest of the error may show the connection's values
         said = type(error).__name__
         raise InvalidArgument("iceberg_conn_id", conn_id, f"its catalog cannot be opened: {said}") from None
 

@@ -73,7 +73,7 @@ def discover(
         by_id[row.task_id].append(row)
     names = {task_id: name or task_id for task_id, name in AnalyticsRow.names(rows).items()}
     entries = {folded(task.id): task for task in listed}
-    # the id of whoever has a name or an id
+    # the ids of tasks, by their ids and names
     owners = {folded(key): folded(task.id) for task in listed for key in (task.id, task.name)}
     owners |= {folded(task_id): folded(task_id) for task_id in by_id}
     tasks, differences = [], Differences(new=[], gone=[], renamed=[])
@@ -95,8 +95,8 @@ def discover(
 def _names(task_id: str, service_name: str) -> list[str]:
     """Return the names that the file can have for a task, the best one first.
 
-    Spaces replace what is not printable and take templates apart. Where another task has the name, the
-    beginning of the id follows, or all of it.
+    Spaces replace unprintable characters and break up templates. If another task has the name, the beginning
+    of the id follows, or all of it.
     """
     name = "".join(character if character.isprintable() else " " for character in service_name)
     name = re.sub(r"\{(?=[{%#])", "{ ", name).strip() or task_id
@@ -128,15 +128,15 @@ def update(path: str | Path, sender: Sender, *, write: bool) -> Differences:
     """Compare a file with the tasks that ran in the last three months, and merge these into it.
 
     New entries are added at the end; ``last_run``, ``rows`` and ``cost`` of the others are brought up to
-    date. All else stays as it is, byte for byte. The file is replaced at once, and only if it changes; one
-    that does not exist is made.
+    date. Everything else stays as it is, byte for byte. The file is replaced at once, and only if it changes;
+    one that does not exist is made.
 
-    :param path: to merge, of a YAML file whose entries have a line for each key; to compare, of any file.
+    :param path: of the file; for a merge it must be YAML, and its entries have a line for each key.
     :param write: whether to merge; if not, nothing is written.
     :raises InvalidArgument: if the file is wrong, or cannot be read, merged or written.
     :raises WebCollectError: if somebody else has changed the file meanwhile; and as the service's errors.
     """
-    # where a link leads: the link itself stays
+    # the target of a link: the link itself stays
     path = Path(path).expanduser().resolve()
     listed = read_collection_tasks(path).tasks if path.exists() else ()
     before = _content(path)
@@ -158,7 +158,7 @@ def update(path: str | Path, sender: Sender, *, write: bool) -> Differences:
 def _merged(path: Path, text: str, entries: Sequence[Entry], tasks: Sequence[CollectionTask]) -> str:
     """Return the text of a file with what was discovered.
 
-    :raises InvalidArgument: if it would not be read as it is meant.
+    :raises InvalidArgument: if the new text would not be read as intended.
     """
     line_end = "\r\n" if "\r\n" in text else "\n"
     new = {folded(task.id): task for task in tasks}
@@ -186,7 +186,7 @@ def _merged(path: Path, text: str, entries: Sequence[Entry], tasks: Sequence[Col
 def _edits(
     text: str, node: yaml.MappingNode, values: Mapping[str, Any], line_end: str
 ) -> list[tuple[int, int, str]]:
-    """Return the changes of an entry, in their order: where each begins and ends, and what comes there."""
+    """Return the changes of an entry, in their order: the start and end of each, and the new text."""
     import yaml
 
     spans = {}
@@ -211,7 +211,7 @@ def _content(path: Path) -> bytes:
 
 
 def _replace(path: Path, before: bytes, data: bytes) -> None:
-    """Replace a file's content at once, unless it is no more what it was before."""
+    """Replace a file's content at once, unless somebody else has changed it meanwhile."""
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         unfinished.write_bytes(data)

@@ -69,34 +69,34 @@ class WebCollectTaskGroup(TaskGroup):
     """The tasks that collect the rows of collection tasks, and land them: a DAG in a few lines.
 
     For each collection task: set its loop items, if the file has any for it; start it; wait for the run in
-    the triggerer; land the new rows; and load them into a warehouse, if ``load`` is given. Names and options
-    come from the file of collection tasks. While the DAG is parsed, that file is read, and nothing is asked
-    of the service.
+    the triggerer; land the new rows; and load them into a warehouse, if ``load`` is given. Names and settings
+    come from the file of collection tasks. While the DAG is parsed, that file is read, and nothing is sent to
+    the service.
 
     The tasks are called ``set_loop_items``, ``start``, ``wait``, ``land`` and ``load``. With
-    ``arrangement="each"`` they are in a group for each collection task, inside this one and called like the
-    collection task; none waits for another. With ``"together"`` there is one of each: start, the loop items
-    and the load are mapped, one wait waits for all runs, and one landing lands all rows. That is much cheaper
-    for hundreds, but a run that fails holds up the landing of all. Both land in the same folders, with the
-    same outlets: an asset for each folder.
+    ``arrangement="each"`` they are in a group for each collection task, inside this one and with its name;
+    none waits for another. With ``"together"`` there is one of each: start, the loop items and the load are
+    mapped, one wait waits for all runs, and one landing lands all rows. That is much cheaper for hundreds,
+    but a run that fails holds up the landing of all. Both land in the same folders, with the same outlets: an
+    asset for each folder.
 
-    It is a ``TaskGroup`` of Airflow, with the arguments of that (``prefix_group_id``, ``default_args``,
-    ``tooltip``, ``ui_color``…), also for dependencies and inside other groups. All other arguments are, as
-    those in ``land``, the landing's: ``mark_exported=True``. There is no ``partial`` and no ``expand``, since
-    its tasks are made from the file while the DAG is parsed: where only a run knows its collection tasks, map
-    the operators themselves.
+    It is a ``TaskGroup`` of Airflow, with its arguments (``prefix_group_id``, ``default_args``, ``tooltip``,
+    ``ui_color``…), also for dependencies and inside other groups. All other arguments, such as
+    ``mark_exported=True``, are the landing's, like those in ``land``. There is no ``partial`` and no
+    ``expand``, since its tasks are made from the file while the DAG is parsed: if only a run knows its
+    collection tasks, map the operators themselves.
 
     :param group_id: unique in the DAG.
     :param collection_tasks: the path of a file of collection tasks (``.yaml``, ``.yml`` or ``.json``),
-        relative to the folder of the DAG's file; or a list of names that the file of
-        ``[webcollect] collection_tasks`` has, of ids, which stand for the collection task alone, with nothing
-        of the file, and of dicts with the keys of the file, where the name is the id by default. None
-        (default) for all of the file of ``[webcollect] collection_tasks``.
+        relative to the folder of the DAG's file; or a list of names in the file of
+        ``[webcollect] collection_tasks``, of ids (used without anything from the file), and of dicts with the
+        file's keys (the name is the id by default). None (default) for all entries of the file of
+        ``[webcollect] collection_tasks``.
     :param destination: the folders of the rows, such as ``s3://bucket/{name}``: ``{name}`` and ``{id}`` are
-        those of each collection task. With ``table_format="iceberg"`` the tables. The ``destination`` of an
-        entry comes before it; None (default) if each has one. (templated)
+        those of each collection task. With ``table_format="iceberg"`` the tables. An entry's own
+        ``destination`` overrides it; None (default) if each has one. (templated)
     :param arrangement: ``each`` or ``together``; None (default) is ``each`` for fewer than 20 collection
-        tasks, which the tooltip says. Name it where their number changes: the tasks' ids depend on it.
+        tasks; the tooltip shows it. Set it if their number changes: the tasks' ids depend on it.
     :param set_loop_items: arguments of :class:`.WebCollectUpdateTaskParametersOperator`.
     :param start: arguments of :class:`.WebCollectStartSubTasksOperator`.
     :param wait: arguments of :class:`.WebCollectTaskStatusSensor`, which is deferrable here.
@@ -291,7 +291,7 @@ def _filled(argument: str, text: str, task: CollectionTask, spell: Callable[[str
 
 
 def _spelled(name: str) -> str:
-    """Return a name in the characters of Airflow's ids; with a digest if some of its own get lost."""
+    """Return a name in the characters of Airflow's ids; with a digest if other characters were replaced."""
     ascii_only = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     plain = re.sub(r"[^A-Za-z0-9]+", "_", ascii_only).strip("_")[:100]
     if _PLAIN_NAME.fullmatch(name) and plain:
@@ -306,6 +306,6 @@ def _table_name(name: str) -> str:
 
 
 def _folder_of_all(destination: str | None, parts: Sequence[_Part]) -> str:
-    """Return the folder around those of all parts, which the landing is called by; else the first of them."""
+    """Return the folder that contains those of all parts, as the landing's name; otherwise the first of them."""
     around = _FIELD.split(destination or "")[0].rpartition("/")[0]
     return around if around and not around.endswith("/") else parts[0].folder

@@ -1,6 +1,6 @@
 """Reading, checking and testing an Airflow connection of the type ``webcollect``.
 
-The command line reads connections without Airflow, which only the functions of the test import.
+The command line reads connections without Airflow; only the functions of the test import it.
 """
 
 from __future__ import annotations

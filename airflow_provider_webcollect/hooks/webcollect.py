@@ -237,7 +237,7 @@ class WebCollectHook(BaseHook):
         :param task_id: the service's task.
         :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of
             names and values, or as a list of ``{"name", "value"}``.
-        :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, if wanted, ``"is_append"``.
+        :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, optionally, ``"is_append"``.
         """
         return self.client.send(
             endpoints.update_task_parameters(task_id, actions=actions, loop_items=loop_items)

@@ -395,11 +395,11 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
 
 class WebCollectDiscoverOperator(WebCollectOperator):
     """Compares the file of collection tasks with the tasks that ran in the last three months (contract.md,
-    endpoint 2), and merges these into it if that is asked for.
+    endpoint 2), and optionally merges these into it.
 
     A merge adds new tasks at the end of the file, and updates ``last_run``, ``rows`` and ``cost`` of the
-    others; all else stays as it is, names too, and the comments. Discovery does not see tasks that did not
-    run in the last three months, nor those of other members of the team.
+    others; everything else, including names and comments, stays as it is. Discovery sees neither tasks that
+    did not run in the last three months nor those of other members of the team.
 
     Returns ``{"new", "gone", "renamed"}``, lists of tasks that only the service has, that only the file has
     (they did not run, and stay in the file), and whose names differ. Each task is ``{"id", "name"}``, with
@@ -408,7 +408,7 @@ class WebCollectDiscoverOperator(WebCollectOperator):
     :param collection_tasks: the absolute path of the file; None for that of ``[webcollect]
         collection_tasks``. (templated)
     :param merge: write into the file; False (default) only compares. The worker must be able to write there,
-        in a folder that whoever parses DAGs sees too. A DAG bundle of Git is no such folder: its next
+        and the DAG processor must see the same folder. A DAG bundle of Git is no such folder: its next
         version replaces what is written.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for a file that is wrong.

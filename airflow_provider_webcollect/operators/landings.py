@@ -98,7 +98,7 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
 
 
 class WebCollectAcceptLandingOperator(_LandingOperator):
-    """Decides on rows that have failed their checks and are staged or quarantined.
+    """Accepts, quarantines or discards rows that have failed their checks and are staged or quarantined.
 
     Accepted rows are committed to the landing, each once: a consumer finds them after the last commit that it
     has seen. Quarantined ones are set apart, discarded ones are deleted, and the landing skips both.
@@ -136,7 +136,7 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
             raise InvalidArgument("run_id", self.run_id, "it must be named to discard rows")
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Decide, and return what on."""
+        """Carry out the decision, and return what it was about."""
         from airflow_provider_webcollect.landing import review
 
         with airflow_errors():

@@ -44,7 +44,7 @@ CHECK_INTERVAL = 10.0
 
 
 class Clock(NamedTuple):
-    """Tells the Unix time, and waits for some seconds."""
+    """Returns the Unix time, and waits for some seconds."""
 
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
@@ -84,7 +84,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     :param no_new_rows_for: seconds or a ``timedelta`` after which the wait fails, without retries, if the run
         is Extracting and has no new rows (``currentTotalExtractCount``); None (default) for no limit. A
         restart of the triggerer, and a retry, reset the count.
-    :param clock: tells the time, and waits; the system's by default.
+    :param clock: returns the time, and waits; the system's by default.
     :param retry_unknown_outcome: also retry if it is not known whether the start took effect.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help; if the run ends in a failure state, or has no new
@@ -189,7 +189,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return f"The status of task {described(self.collection_task_id)} shows whether its sub-tasks run."
 
     def _reconnect(self, hook: WebCollectHook, memory: _Memory) -> _Start | None:
-        """Return the start of an earlier attempt; None if a new start is to be sent.
+        """Return the start of an earlier attempt; None if a new start must be sent.
 
         :raises OutcomeUnknown: if it cannot be known, unless ``retry_unknown_outcome`` is set.
         """
@@ -362,8 +362,8 @@ def next_step(start: _Start, *, needs_status: bool = False, has_begun: bool | No
 
     In the last row, the sub-tasks that it started may have begun and ended within the active run.
 
-    :param needs_status: whether the attempt is to wait for the run, which takes the status before it.
-    :param has_begun: whether the service shows its run; None if that was not asked yet.
+    :param needs_status: whether the attempt waits for the run, which requires the status before it.
+    :param has_begun: whether the service shows its run; None if it was not queried yet.
     """
     if start.after is None:
         return Step.JOIN if start.sent and not needs_status else Step.REFUSE

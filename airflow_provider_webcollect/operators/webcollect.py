@@ -168,7 +168,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         (templated)
     :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names
         and values, or as a list of ``{"name", "value"}``. (templated)
-    :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, if wanted, ``"is_append"``.
+    :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, optionally, ``"is_append"``.
         (templated)
     :param retry_unknown_outcome: also retry if it is not known whether values were appended.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)

@@ -78,8 +78,8 @@ class WaitSensor(BaseSensorOperator):
     """
 
     ui_color = "#d7ecdf"
-    # `timeout` is always a number: it is among the subclasses' template fields so that Airflow stores it,
-    # which has no other place for it that the page could read
+    # `timeout` is always a number: it is among the subclasses' template fields so that Airflow stores it
+    # where the page can read it
     #: Waits in the triggerer.
     _trigger: type[WaitTrigger]
 
@@ -320,9 +320,9 @@ class WebCollectTaskStatusSensor(_StatusSensor):
     :param missing_timeout: seconds, 600 by default, after which the sensor fails if a task is missing from
         the responses or is Unexecuted.
     :param no_new_rows_for: seconds or a ``timedelta`` after which the sensor fails if a run is Extracting and
-        has no new rows (``currentTotalExtractCount``); None (default) for no limit. To be told only, use
-        ``soft_fail`` and an ``on_skipped_callback``. A restart of the triggerer and a retry reset the count;
-        in reschedule mode every poke would, so it is refused there.
+        has no new rows (``currentTotalExtractCount``); None (default) for no limit. For a notice without a
+        failure, use ``soft_fail`` and an ``on_skipped_callback``. A restart of the triggerer and a retry
+        reset the count; in reschedule mode every poke would, so it is refused there.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: for a failure state, a missing task or a run without new rows, and if a
@@ -493,7 +493,7 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
 class WebCollectCapacitySensor(WaitSensor):
     """Waits until the account has capacity for more runs (contract.md, endpoint 16).
 
-    All waits end when there is capacity. If they must not all start runs at once, use an Airflow pool.
+    All such waits end when there is capacity; to keep them from starting runs at once, use an Airflow pool.
 
     Returns the last counts: ``{"extracting_count", "waiting_count", "finished_count",
     "waiting_sub_task_count", "executing_sub_task_count"}``.

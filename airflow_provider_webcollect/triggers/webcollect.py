@@ -1,4 +1,4 @@
-"""Triggers that wait without a worker, all with one shared poll; and one that tells of each run that ends."""
+"""Triggers that wait without a worker, all with one shared poll; and one that reports each run that ends."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class WaitTrigger(BaseTrigger):
 
     The event's payload is an :class:`~airflow_provider_webcollect.waiting.conditions.Ended` as plain JSON.
 
-    :param condition: what is waited for, as plain JSON.
+    :param condition: what to wait for, as plain JSON.
     :param poke_interval: seconds between two polls.
     :param began: Unix time at which the wait began; it stays the same after a restart of the triggerer.
     :param timeout: seconds from then after which the event says that the wait has timed out; None for no
@@ -155,25 +155,25 @@ PATIENCE = 10
 
 
 class WebCollectTaskFinishedTrigger(BaseEventTrigger):
-    """Watches tasks forever, and yields an event when a run of one has ended (contract.md, endpoint 13).
+    """Lets DAGs run when a run of a task ends, whoever started that (contract.md, endpoint 13).
 
-    For an ``AssetWatcher`` (Airflow 3). All watchers and waits on a connection share one poll. The payload is
-    an :class:`~airflow_provider_webcollect.waiting.runs.EndedRun` as JSON: ``collection_task_id``,
-    ``run`` and ``first_run`` (``executedTimes``), ``status``, ``rows``, ``started_at``, ``finished_at``. Runs
-    that ended between two polls share an event, which covers the runs ``first_run`` to ``run``; its
-    ``status`` is None if the next run had already started.
+    For an ``AssetWatcher`` (Airflow 3): it watches forever, and yields an event when a run has ended. All
+    watchers and waits on a connection share one poll. The payload is an
+    :class:`~airflow_provider_webcollect.waiting.runs.EndedRun` as JSON: ``collection_task_id``, ``run`` and
+    ``first_run`` (``executedTimes``), ``status``, ``rows``, ``started_at``, ``finished_at``. Runs that ended
+    between two polls share an event, which covers the runs ``first_run`` to ``run``; its ``status`` is None
+    if the next run had already started.
 
     From Airflow 3.3 on, each task's last run is stored in the asset's state store after Airflow has stored
-    the run's event. So a restart of the triggerer loses no run. A triggerer that is killed in the one or two
-    seconds between the two reports the run again, with the same payload. This requires that all watchers of
+    the run's event. So a restart of the triggerer loses no run. If the triggerer is killed in the one or two
+    seconds in between, the run is reported again, with the same payload. This requires that all watchers of
     a trigger are on one asset. Before 3.3, and with several assets, nothing is stored: after a restart the
     watch begins with the first status it sees, and runs that ended meanwhile are not reported.
 
     A run that had ended before the first poll is not reported. A state that may still belong to the previous
-    run does not count as an end, as in a wait (``docs/reference/waiting.md``). Nothing ends the watch. If the
-    service does not respond, it is queried again with increasing pauses. After a refusal (credential, plan,
-    id), which is logged as an error, the connection is read again and the next poll follows in ten poke
-    intervals.
+    run does not count as an end, as in a wait (``docs/reference/waiting.md``). No error ends the watch. If
+    the service does not respond, it is queried again with increasing pauses. A refusal (credential, plan,
+    id) is logged as an error; the next poll follows in ten poke intervals, with the connection read again.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
     :param collection_task_ids: several tasks instead of one, by id or name.

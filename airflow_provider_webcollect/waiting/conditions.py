@@ -314,7 +314,7 @@ class History:
             self._rows, self._rows_since = seen, now
         if now - self._rows_since < timeout:
             return Verdict(None, reason)
-        # without the seconds, which would log a line at every poll while other tasks are waited for
+        # without the seconds, which would log a line at every poll while the wait continues for other tasks
         since = datetime.datetime.fromtimestamp(self._rows_since, datetime.UTC)
         moment = since.strftime("%Y-%m-%d %H:%M:%S UTC")
         return Verdict(Outcome.FAILED, f"{reason}, no new ones since {moment}: {NO_NEW_ROWS} ({timeout:g} s)")
@@ -420,7 +420,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
         return self.task_ids
 
     def absent(self, key: str, state: TaskStatus | None) -> Collection[str]:
-        """Return the task if it is missing, or if it is Unexecuted and that state is not waited for."""
+        """Return the task if it is missing, or if it is Unexecuted and that is not a target state."""
         is_there = state and (state.status != TaskState.UNEXECUTED or self._is_wanted(state))
         return () if is_there else (key,)
 

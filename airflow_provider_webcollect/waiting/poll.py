@@ -7,7 +7,7 @@ When a query fails, the cause may be the service or one of the query's keys:
 - If two queries in a row fail, or one hits a rate limit or gets no connection, the whole poll pauses. After
   the pause a single key is queried. If that fails, the pause doubles.
 - A permanent refusal ends waits only after three in a row, with a pause before each repetition. It ends the
-  waits for a key that was refused alone, or else all waits of the poll.
+  waits for a key that was refused alone, otherwise all waits of the poll.
 """
 
 from __future__ import annotations
@@ -341,7 +341,7 @@ class Poll(Generic[T]):
     async def _not_answered(self, batch: _Batch[T], error: WebCollectError, sent_at: float) -> None:
         """Handle a failed query."""
         ends_all = False
-        # a key that never was answered may be of another account; else the plan has become too low
+        # a key that was never answered may be of another account; otherwise the plan has become too low
         has_new_key = not all(watched.answered for watched in batch.values())
         is_about_keys = isinstance(error, _ABOUT_KEYS) or (
             isinstance(error, PermissionDenied) and has_new_key
