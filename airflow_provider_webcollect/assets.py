@@ -36,15 +36,15 @@ def storable(value: T) -> T:
 
     U+FFFD replaces them. Everything sent to Airflow's database passes this: XComs, events, triggers.
     """
-    kept: Any = value
-    match kept:
+    stored: Any = value
+    match stored:
         case str():
-            kept = _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", kept)
+            stored = _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", stored)
         case dict():
-            kept = {storable(name): storable(item) for name, item in kept.items()}
+            stored = {storable(name): storable(item) for name, item in stored.items()}
         case list() | tuple():
-            kept = [storable(item) for item in kept]
-    return cast("T", kept)
+            stored = [storable(item) for item in stored]
+    return cast("T", stored)
 
 
 def create_asset(

@@ -36,7 +36,7 @@ _TWO_ESCAPES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.I
 _TYPED = {"checks", "is_append", "rows", "cost"}
 #: A number of JSON and of YAML 1.2; YAML 1.1 would take 010 for 8, and 1e3 for a text.
 _NUMBER = re.compile(r"[-+]?[0-9]{1,30}(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-#: Files that were read, each with its version, and what it has or what is wrong with it.
+#: Files that were read, each with its version and its entries, or what is wrong with it.
 _read: dict[Path, tuple[tuple[int, ...], CollectionTasks | InvalidArgument]] = {}
 
 
@@ -253,7 +253,7 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
 
     if character := yaml.reader.Reader.NON_PRINTABLE.search(text):
         number = text.count("\n", 0, character.start()) + 1
-        raise InvalidArgument(f"{path}, line {number}", character[0], "no YAML or JSON has this character")
+        raise InvalidArgument(f"{path}, line {number}", character[0], "YAML and JSON have no such character")
     if path.suffix.lower() == ".json":
         # two things that only JSON has: tabs between values, and characters as two escapes
         text = _TWO_ESCAPES.sub(lambda match: bytes.fromhex(match[1] + match[2]).decode("utf-16-be"), text)
@@ -263,8 +263,8 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        said = getattr(error, "problem", None) or error
-        raise InvalidArgument(OPTION, f"{path}{line}", f"it cannot be read: {said}") from error
+        problem = getattr(error, "problem", None) or error
+        raise InvalidArgument(OPTION, f"{path}{line}", f"it cannot be read: {problem}") from error
     if not isinstance(root, yaml.SequenceNode) or not root.value:
         raise InvalidArgument(OPTION, str(path), "it must be a list of collection tasks, at least one")
     for node in root.value:
@@ -287,7 +287,7 @@ def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) 
         return InvalidArgument(f"{path}, line {what.start_mark.line + 1}", value, rule)
 
     if id(node) in seen:
-        raise wrong(node, "&…", "anchors and aliases are not read: write it out where it is needed")
+        raise wrong(node, "&…", "anchors and aliases are not supported: write the value out")
     seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         return [_plain(path, item, seen, is_typed) for item in node.value]
@@ -298,7 +298,7 @@ def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) 
                 raise wrong(key_node, "…", "a key must be a text; one in braces needs quotes")
             key = str(key_node.value)
             if key in values:
-                raise wrong(key_node, key, "the same key stands above it in the same mapping")
+                raise wrong(key_node, key, "the mapping has this key already")
             values[key] = _plain(path, value_node, seen, is_typed or key in _TYPED)
         return values
     assert isinstance(node, yaml.ScalarNode)
@@ -329,7 +329,7 @@ def make_collection_task(entry: Mapping[str, Any], where: Callable[[str], str]) 
     """
     for key in entry:
         if key not in _CHECKS and not str(key).startswith(OWN):
-            rule = f"it is no key of a collection task: these are {', '.join(_CHECKS)}, and your own, {OWN}…"
+            rule = f"a collection task has no such key; it can have {', '.join(_CHECKS)}, and your own {OWN}…"
             raise InvalidArgument(where(key), entry[key], rule)
     values = {
         key: check(where(key), entry.get(key))
@@ -337,14 +337,14 @@ def make_collection_task(entry: Mapping[str, Any], where: Callable[[str], str]) 
         if key in {"id", "name"} or entry.get(key) is not None
     }
     if is_id(values["name"]) and values["name"].lower() != values["id"].lower():
-        raise InvalidArgument(where("name"), values["name"], "a UUID always is an id, so it can be no name")
+        raise InvalidArgument(where("name"), values["name"], "a UUID is always an id, so it cannot be a name")
     return CollectionTask(**values)
 
 
 def _name(argument: str, value: object) -> str:
     name = validation.text(argument, value)
     if len(name) > LONGEST_NAME or not name.isprintable() or _TEMPLATE.search(name):
-        rule = f"it must be of at most {LONGEST_NAME} printable characters, and no template"
+        rule = f"it must have at most {LONGEST_NAME} printable characters, and no template"
         raise InvalidArgument(argument, value, rule)
     return name
 
@@ -355,7 +355,9 @@ def _destination(argument: str, value: object) -> str:
 
     text = validation.text(argument, value)
     if _FIELD.search(text):
-        raise InvalidArgument(argument, text, "it is taken as it is written, without {name} or {id}")
+        raise InvalidArgument(
+            argument, text, "{name} and {id} are not filled in here: write the destination out"
+        )
     if not ("{{" in text or "{%" in text or is_iceberg_name(text)):
         check_location(argument, text)
     return text

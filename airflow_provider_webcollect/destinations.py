@@ -251,11 +251,11 @@ def connected_path(path: str, conn_id: str) -> ObjectStoragePath | Table:
             folder_at(landing)
     except Exception as error:  # of Airflow or of the storage's own package
         # those of Airflow's database have many lines
-        said = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
         if not (_is_lasting(error) or type(error).__name__ == _NOT_FOUND):
-            raise StorageError(f"{path} cannot be reached by {conn_id!r} now: {said}") from error
+            raise StorageError(f"{path} cannot be reached by {conn_id!r} now: {reason}") from error
         raise InvalidArgument(
-            "object_storage_conn_id", conn_id, f"{path} cannot be reached: {said}"
+            "object_storage_conn_id", conn_id, f"{path} cannot be reached: {reason}"
         ) from error
     return landing
 

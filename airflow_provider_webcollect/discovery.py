@@ -53,7 +53,7 @@ def in_words(differences: Differences) -> list[str]:
     for kind, tasks in differences.items():
         for task in tasks:
             other = f", which the service calls {task['service_name']!r}" if "service_name" in task else ""
-            why = ", which did not run in the last three months, or never" if kind == "gone" else other
+            why = ", which has not run in the last three months" if kind == "gone" else other
             lines.append(f"{kind}: {task['name']} ({task['id']}){why}")
     return [*lines, ", ".join(f"{len(tasks)} {kind}" for kind, tasks in differences.items())]
 
@@ -178,7 +178,7 @@ def _merged(path: Path, text: str, entries: Sequence[Entry], tasks: Sequence[Col
         merged += line_end if merged and not merged.endswith("\n") else ""
         merged += lines.replace("\n", line_end)
     if merged and parse(path, merged).tasks != (*expected, *new.values()):
-        rule = "its form does not let what was discovered be added: write plain lines of `key: value`"
+        rule = "discovered tasks cannot be added to a file of this form: write plain lines of `key: value`"
         raise InvalidArgument(OPTION, str(path), rule)
     return merged
 

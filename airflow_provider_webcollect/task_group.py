@@ -127,11 +127,11 @@ class WebCollectTaskGroup(TaskGroup):
         own = [name for name in inspect.signature(TaskGroup.__init__).parameters if name in kwargs]
         super().__init__(group_id, **{name: kwargs.pop(name) for name in own})
         service = {} if webcollect_conn_id is None else {"webcollect_conn_id": webcollect_conn_id}
-        self._set_loop_items = {**service, **_options("set_loop_items", set_loop_items)}
-        self._start = {**service, **_options("start", start)}
-        self._wait = {"deferrable": True, **service, **_options("wait", wait)}
-        self._land = {"mode": "incremental", **service, **kwargs, **_options("land", land)}
-        self._load = {**_options("load", load)}
+        self._set_loop_items = {**service, **_arguments("set_loop_items", set_loop_items)}
+        self._start = {**service, **_arguments("start", start)}
+        self._wait = {"deferrable": True, **service, **_arguments("wait", wait)}
+        self._land = {"mode": "incremental", **service, **kwargs, **_arguments("land", land)}
+        self._load = {**_arguments("load", load)}
         if load is not None:
             validation.text("load.table", load.get("table"))
         parts = self._parts(_selected(collection_tasks, self.dag.folder), destination)
@@ -144,7 +144,7 @@ class WebCollectTaskGroup(TaskGroup):
             for part in parts:
                 self._add(part)
 
-    def _load_options(self, land: WebCollectToObjectStorageOperator) -> dict[str, Any]:
+    def _load_arguments(self, land: WebCollectToObjectStorageOperator) -> dict[str, Any]:
         """Return the arguments of the load, by default with the connection that the landing has."""
         is_iceberg = land.table_format == "iceberg"
         storage = land.iceberg_conn_id if is_iceberg else land.object_storage_conn_id
@@ -164,7 +164,7 @@ class WebCollectTaskGroup(TaskGroup):
                 folder = _filled("destination", destination, task, spell)
             group_id = _spelled(task.name)
             if (other := spelled.setdefault(_table_name(task.name), task.name)) != task.name:
-                rule = f"in Airflow's ids, or as a table, it is spelled as {other!r} is: rename one"
+                rule = f"its Airflow id or its table would be the same as that of {other!r}: rename one"
                 raise InvalidArgument("collection_tasks", task.name, rule)
             parts.append(
                 _Part(task, group_id, folder, table and _filled("load.table", table, task, _table_name))
@@ -191,8 +191,8 @@ class WebCollectTaskGroup(TaskGroup):
         land << WebCollectTaskStatusSensor(task_id="wait", after=start.output, **usual, **self._wait)
         if part.table:
             del usual["collection_task_id"]
-            options = {**self._load_options(land), "table": part.table}
-            land >> WebCollectLoadOperator(task_id="load", landing=part.folder, **usual, **options)
+            load = {**self._load_arguments(land), "table": part.table}
+            land >> WebCollectLoadOperator(task_id="load", landing=part.folder, **usual, **load)
 
     def _add_together(self, parts: Sequence[_Part], destination: str | None) -> None:
         """Add the tasks of all collection tasks: one wait and one landing, the others mapped."""
@@ -237,14 +237,14 @@ class WebCollectTaskGroup(TaskGroup):
             **self._wait,
         )
         if self._load:
-            options = self._load_options(land)
-            del options["table"]
-            land >> WebCollectLoadOperator.partial(task_id="load", **{**arguments, **options}).expand_kwargs(
+            load = self._load_arguments(land)
+            del load["table"]
+            land >> WebCollectLoadOperator.partial(task_id="load", **{**arguments, **load}).expand_kwargs(
                 [part.named(landing=part.folder, table=part.table) for part in parts]
             )
 
 
-def _options(argument: str, given: Any) -> Mapping[str, Any]:
+def _arguments(argument: str, given: Any) -> Mapping[str, Any]:
     if not isinstance(given or {}, Mapping):
         raise InvalidArgument(argument, given, "it must be a dict of an operator's arguments")
     return given or {}
@@ -285,7 +285,7 @@ def _filled(argument: str, text: str, task: CollectionTask, spell: Callable[[str
     :raises InvalidArgument: if there is another field in it.
     """
     if unknown := [field for field in _FIELD.findall(text) if field not in {"name", "id"}]:
-        rule = f"of a collection task it can have {{name}} and {{id}}, not {{{unknown[0]}}}"
+        rule = f"the only fields it can have are {{name}} and {{id}}, not {{{unknown[0]}}}"
         raise InvalidArgument(argument, text, rule)
     return _FIELD.sub(lambda field: spell(getattr(task, field[1])), text)
 
@@ -306,6 +306,6 @@ def _table_name(name: str) -> str:
 
 
 def _folder_of_all(destination: str | None, parts: Sequence[_Part]) -> str:
-    """Return the folder that contains those of all parts, as the landing's name; otherwise the first of them."""
+    """Return the folder that contains those of all parts, which names the landing, or the first of them."""
     around = _FIELD.split(destination or "")[0].rpartition("/")[0]
     return around if around and not around.endswith("/") else parts[0].folder

@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 READ_RETRIES = 6
 #: Attempts of a status query: one retry, for example after a lost connection.
 TRIES = 2
-_GOES_ON = "The status query failed; the wait goes on. %s"
+_CONTINUES = "The status query failed; the wait continues. %s"
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ def poke_service(conn_id: str, wait: Wait, interval: float, log: Any) -> Ended |
         readable = {}
         for key, state in query(conn_id, wait.condition).items():
             if isinstance(state, WebCollectError):
-                log.warning(_GOES_ON, state)
+                log.warning(_CONTINUES, state)
             else:
                 readable[key] = state
         return wait.judge(readable) if readable else None
@@ -86,10 +86,10 @@ def poke_service(conn_id: str, wait: Wait, interval: float, log: Any) -> Ended |
         # one wrong response must not end a wait, and a rescheduled sensor does not know its earlier polls
         return judge() if wait.is_in_doubt else ended
 
-    return patiently(judge_confirmed, interval, log)
+    return result_or_end(judge_confirmed, interval, log)
 
 
-def patiently(ask: Callable[[], T], interval: float, log: Any) -> T | Ended | None:
+def result_or_end(ask: Callable[[], T], interval: float, log: Any) -> T | Ended | None:
     """Return the result of a query; None after a transient error; the end of the wait after a refusal.
 
     A refusal counts only if repeated queries confirm it.
@@ -104,7 +104,7 @@ def patiently(ask: Callable[[], T], interval: float, log: Any) -> T | Ended | No
             return ask()
         except WebCollectError as error:
             if not error.permanent:
-                log.warning(_GOES_ON, error)
+                log.warning(_CONTINUES, error)
                 return None
             refusals += 1
             if ends_waits(error, refusals):
@@ -353,7 +353,7 @@ async def read_with_retries(
             if is_certain(error):
                 raise
             pause = backoff(failures, interval)
-            log.warning("%s cannot be read; the next try follows in %.0f s. %s", what, pause, error)
+            log.warning("%s cannot be read; the next attempt follows in %.0f s. %s", what, pause, error)
             await asyncio.sleep(pause)
     return await read()
 

@@ -40,13 +40,10 @@ _RULES = {str: "a string", float: "a number", int: "an integer", bool: "true or 
 #: A token that the service does not know.
 NO_TOKEN = "connection-test"
 UNTRIED = (
-    "The refresh token itself was not tried, since that would spend it: the first task that needs an access "
-    "token proves it."
+    "The refresh token itself was not tried, since that would use it up: the first task that needs an access "
+    "token shows whether it works."
 )
-MASKED = (
-    "Airflow's form sent only its mask of what is stored for {}, so that took no part in the test; enter it "
-    "again to test it."
-)
+MASKED = "Airflow's form sent only a mask for {}, so the test left it out; enter the value again to test it."
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +258,7 @@ def _prove_key(client: Client, has_refresh_token: bool) -> str:
     with contextlib.suppress(NotFound):
         # only five endpoints accept a key, and of these only this one changes nothing
         client.send(endpoints.read_batch_data(NO_TOKEN, "0", size=1))
-    rest = UNTRIED if has_refresh_token else "Operations that take an access token will not work with it."
+    rest = UNTRIED if has_refresh_token else "Operations that need an access token will not work with it."
     return f"Connected; the API key is accepted. {rest}"
 
 

@@ -63,13 +63,13 @@ FIELDS = (
     Field(
         "api_key",
         "API key",
-        "From the service's account page (op_sk_…). Five endpoints take it, and then go without a token.",
+        "From the service's account page (op_sk_…). Five endpoints accept it instead of a token.",
         secret=True,
     ),
     Field(
         "api_key_everywhere",
         "API key everywhere",
-        "Set it if the account's key is taken by every endpoint of the main service.",
+        "Set it if every endpoint of the main service accepts the account's key.",
         bool,
         False,
     ),
@@ -78,8 +78,8 @@ FIELDS = (
     Field(
         "token_refresh",
         "Token refresh",
-        "auto (the default): whoever needs it renews the token. keeper: never renew here, wait for the token "
-        "that the token keeper's DAG stores.",
+        "auto (the default): any process renews the token when needed. keeper: never renew here, wait for "
+        "the token that the token keeper's DAG stores.",
         default="auto",
         choices=("auto", "keeper"),
     ),
@@ -89,7 +89,7 @@ FIELDS = (
     Field(
         "max_response_bytes",
         "Largest response",
-        "Bytes that a response may hold, unpacked; those of the contract hold 8 MB at most.",
+        "The most bytes of a response after decompression; the contract's limit is 8 MB.",
         int,
         64 * 1024 * 1024,
     ),
@@ -112,7 +112,7 @@ FIELDS = (
     Field(
         "timezone",
         "Time zone",
-        "Zone of the service's times, such as Asia/Shanghai; empty leaves them without.",
+        "Zone of the service's times, such as Asia/Shanghai; empty leaves them without a zone.",
     ),
     Field(
         "task_url_template",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SECTION, OPTION, TIMEOUT = "webcollect", "token_store", "token_store_timeout"
-#: The bounds of the last, in seconds: waits for a renewal last a multiple of it.
+#: The bounds of this timeout, in seconds: waits for a renewal last a multiple of it.
 SHORTEST_TIMEOUT, LONGEST_TIMEOUT = 0.1, 60.0
 
 _lock = threading.Lock()
@@ -121,7 +121,7 @@ def make_token_store(conn_id: str) -> TokenStore:
     ``variable`` is the default; ``memory`` shares the token only within a process; anything else is the
     dotted path of a :class:`TokenStore` subclass, which is called with the connection's id.
 
-    :raises InvalidArgument: if the setting names no token store, or ``token_store_timeout`` is no time.
+    :raises InvalidArgument: if the setting names no token store, or ``token_store_timeout`` is invalid.
     """
     kind = conf.get(SECTION, OPTION, fallback="variable")
     match kind:

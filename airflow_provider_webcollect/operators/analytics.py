@@ -246,7 +246,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
     :param max_volume: maximum number of rows collected in the period, duplicates included; None (default) for
         no check. If the service has no number, that is a violation.
     :param max_cost: maximum cost of the period (the service's ``balance``); None (default) for no check. If
-        the service gives no cost, that is logged, and is no violation.
+        the service gives no cost, that is logged, and is not a violation.
     :param per_task: compare each task with the thresholds, not all of them together; this includes tasks in
         ``collection_task_ids`` that have no row.
     :param on_violation: ``fail`` the task without retries (default), or ``warn`` in the log.
@@ -359,7 +359,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
             return f"the success rate is {rate:.1%}, below {least:.1%}"
         is_unknown = any(row.execution_metrics.runs_and_successes() is None for row in rows)
         reason = "the service does not say how many runs succeeded" if is_unknown else "there was no run"
-        return f"{reason}, so the success rate is not the {least:.1%} that is asked for"
+        return f"{reason}, so the success rate is not known to be {least:.1%} or more"
 
     def _lost_volume(self, volume: float | None, before: float | None) -> str | None:
         most = self.max_volume_drop

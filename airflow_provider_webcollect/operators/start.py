@@ -201,14 +201,14 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         if step is Step.REFUSE and not self.retry_unknown_outcome:
             memory.forget()
             raise OutcomeUnknown(
-                "an earlier try was about to start the sub-tasks: what became of it cannot be known beside "
-                "another run that was going on, or without the status from before (with an API key alone).",
+                "an earlier attempt was about to start the sub-tasks. Whether it did cannot be known if "
+                "another run was active, or if the status before is unknown (with an API key alone).",
                 endpoint="start_subtasks",
             )
         if step is not Step.JOIN:
             return None
         task = described(self.collection_task_id)
-        self.log.info("An earlier try has started the run of task %s already.", task)
+        self.log.info("An earlier attempt has already started the run of task %s.", task)
         return start if start.sent else memory.confirm(start, self._clock.now())
 
     def _has_begun(self, hook: WebCollectHook, start: _Start) -> bool:
@@ -222,7 +222,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             rest = until - self._clock.now()
             if rest <= 0:
                 return False
-            notice.give(rest, "An earlier try may have started the run; checking that for %.0f s more.", rest)
+            notice.give(rest, "An earlier attempt may have started the run; checking for %.0f s more.", rest)
             self._clock.sleep(min(CHECK_INTERVAL, rest))
         return True
 
@@ -252,13 +252,13 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     def _start(self, hook: WebCollectHook, memory: _Memory) -> _Start:
         after, subtasks = self._query_state(hook)
         all_ids = [subtask.sub_task_id for subtask in subtasks]
-        wanted = all_ids if self.sub_task_ids == ALL else list(dict.fromkeys(self.sub_task_ids))
-        if not wanted:
+        chosen = all_ids if self.sub_task_ids == ALL else list(dict.fromkeys(self.sub_task_ids))
+        if not chosen:
             raise InvalidArgument(
                 "sub_task_ids", ALL, f"task {described(self.collection_task_id)} has no sub-tasks to start"
             )
-        active = [subtask_id for subtask_id in wanted if subtask_id.lower() in active_subtask_ids(subtasks)]
-        idle = [subtask_id for subtask_id in wanted if subtask_id not in active]
+        active = [subtask_id for subtask_id in chosen if subtask_id.lower() in active_subtask_ids(subtasks)]
+        idle = [subtask_id for subtask_id in chosen if subtask_id not in active]
         start = _Start(
             began=self._clock.now(),
             result=storable(
@@ -287,7 +287,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             hook.start_subtasks(self.collection_task_id, idle)
         except BaseException as error:
             if not (self.retry_unknown_outcome and unknown_outcome(error)):
-                # a later run must not be taken for this one
+                # a later run must not be mistaken for this one
                 memory.forget()
             raise
 

@@ -280,7 +280,7 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
     :param object_storage_conn_id: the Airflow connection of that storage; None for its default credentials.
         (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :raises AirflowFailException: if a retry cannot help, such as for a line of the file that is no URL.
+    :raises AirflowFailException: if a retry cannot help, such as for a line of the file that is not a URL.
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 

@@ -56,9 +56,9 @@ from airflow_provider_webcollect.waits import (
     baselines,
     default_deferrable,
     end_of_event,
-    patiently,
     poke_service,
     result_of,
+    result_or_end,
 )
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class WaitSensor(BaseSensorOperator):
         """
         for name in self._given:
             if getattr(self, name) is None:
-                raise InvalidArgument(name, None, "it was given, but there is no such result")
+                raise InvalidArgument(name, None, "it was given, but has no value now")
         return self._condition()
 
     def _begun(self, condition: Condition) -> Condition | None:
@@ -366,7 +366,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
     def _condition(self) -> TaskStates:
         for name, needs_memory in (("after", self.after == NOW), ("no_new_rows_for", self.no_new_rows_for)):
             if needs_memory and self.reschedule and not self.deferrable:
-                rule = "rescheduled, every poke is the first: use deferrable=True"
+                rule = "in reschedule mode, a poke knows nothing about earlier ones: use deferrable=True"
                 raise InvalidArgument(name, getattr(self, name), rule)
         ids = one_or_many(self.collection_task_id, _decoded(self.collection_task_ids))
         validation.one_of("wait_for", self.wait_for, ("all", "any"))
@@ -389,7 +389,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
     def _begun(self, condition: Condition) -> Condition | None:
         if self.after != NOW:
             return condition
-        before = patiently(
+        before = result_or_end(
             lambda: baselines(self.webcollect_conn_id, condition.keys), self.poke_interval, self.log
         )
         if isinstance(before, Ended):
@@ -404,9 +404,9 @@ class WebCollectTaskStatusSensor(_StatusSensor):
 
 def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
     """Return the baselines by task from ``after``: one result of the start operator, or a list of them."""
-    given = _decoded(after)
+    decoded = _decoded(after)
     try:
-        starts = [_started(start) for start in ([given] if isinstance(given, Mapping) else given)]
+        starts = [_started(start) for start in ([decoded] if isinstance(decoded, Mapping) else decoded)]
     except (KeyError, TypeError, InvalidArgument, msgspec.ValidationError):
         starts = []
     if not starts:
@@ -419,7 +419,7 @@ def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
     spelling = {task_id.lower(): task_id for task_id in task_ids}
     ours = {spelling[task_id.lower()]: before for task_id, before in starts if task_id.lower() in spelling}
     if not ours:
-        raise InvalidArgument("after", after, f"it must be of a task that is waited for: {list(task_ids)}")
+        raise InvalidArgument("after", after, f"it must be of a task of this sensor: {list(task_ids)}")
     return ours
 
 

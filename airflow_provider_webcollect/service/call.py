@@ -350,7 +350,7 @@ def _sendable(name: str, secret: str) -> str:
     if secret.isascii() and secret.isprintable() and " " not in secret:
         return secret
     raise ConnectionIncomplete(
-        f"the {name} holds a space, a line end or another character that none can have: copy it again"
+        f"the {name} has a space, a line end or another character that is invalid there: copy it again"
     )
 
 
@@ -492,11 +492,11 @@ def _request(call: Call[Any], context: ClientContext, token: str | None) -> Requ
 def _redirect_refused(request: Request, response: Response) -> RedirectRefused:
     """Return the error for a redirect: the credential must not go elsewhere, nor a POST become a GET."""
     try:
-        there = urlsplit(urljoin(request.url, response.headers["location"]))
-        place = f"{there.scheme}://{there.netloc.rpartition('@')[2]}{there.path}"
+        target = urlsplit(urljoin(request.url, response.headers["location"]))
+        address = f"{target.scheme}://{target.netloc.rpartition('@')[2]}{target.path}"
     except ValueError:
-        place = "no valid address"
-    return RedirectRefused(f"the service redirects to {place}, which is not followed", status=response.status)
+        address = "no valid address"
+    return RedirectRefused(f"the service redirects to {address}, which is refused", status=response.status)
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ class Client:
         """
         if not self.context.credentials.can_renew_tokens:
             raise ConnectionIncomplete(
-                "the connection has nothing to obtain an access token with: set its extra `refresh_token`, "
+                "the connection has no credential to obtain an access token: set its extra `refresh_token`, "
                 "or its login and password",
                 endpoint="refresh_token",
             )
@@ -466,7 +466,7 @@ def proxy_for(url: str) -> str | None:
         raise ProxyUnusable(f"{variable} is not the address of a proxy: {rule}.")
     if proxy.startswith("socks") and importlib.util.find_spec("socks") is None:
         raise ProxyUnusable(
-            f"{variable} names a SOCKS proxy, which takes libraries that are missing: "
+            f"{variable} names a SOCKS proxy, which needs libraries that are missing: "
             "pip install 'requests[socks]'."
         )
     return proxy

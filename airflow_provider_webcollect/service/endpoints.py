@@ -342,7 +342,7 @@ def update_task_parameters(
 def _entry(argument: str, entry: Any, required: set[str], optional: set[str]) -> Mapping[str, Any]:
     keys = set(entry) if isinstance(entry, Mapping) else set()
     if not required <= keys or not keys <= required | optional:
-        wanted = ", ".join(sorted(required)) + "".join(f", and if wanted {name}" for name in sorted(optional))
+        wanted = ", ".join(sorted(required)) + "".join(f", optionally {name}" for name in sorted(optional))
         raise InvalidArgument(argument, entry, f"it must be a dict with {wanted}")
     return entry  # type: ignore[no-any-return]
 

@@ -59,12 +59,12 @@ class WebCollectError(Exception):
         answered = " ".join(
             part for part in (f"HTTP {self.status}" if self.status else "", self.code or "") if part
         )
-        said = ": ".join(part for part in (self.endpoint, answered, self.message) if part)
+        text = ": ".join(part for part in (self.endpoint, answered, self.message) if part)
         if self.request_id:
-            said = f"{said} (requestId {self.request_id})"
+            text = f"{text} (requestId {self.request_id})"
         if not self.advice:
-            return said
-        return f"{said} {self.advice}" if said.endswith((".", "!", "?")) else f"{said}. {self.advice}"
+            return text
+        return f"{text} {self.advice}" if text.endswith((".", "!", "?")) else f"{text}. {self.advice}"
 
 
 class InvalidArgument(WebCollectError, ValueError):
@@ -123,9 +123,9 @@ def only_a_key(what: str, endpoint: str, instead: str = "") -> ConnectionIncompl
     """
     add = f"{instead}, or add" if instead else "add"
     return ConnectionIncomplete(
-        f"the connection has only an API key, and {what} takes an access token: {add} `refresh_token` (or "
-        "login and password) to the connection, or set its extra `api_key_everywhere` if the account's key "
-        "is taken everywhere",
+        f"the connection has only an API key, and {what} needs an access token: {add} `refresh_token` (or "
+        "login and password) to the connection, or set its extra `api_key_everywhere` if every endpoint "
+        "accepts the account's key",
         endpoint=endpoint,
     )
 
@@ -233,7 +233,7 @@ class GrantRejected(CredentialError):
 
     advice = (
         "A refresh token works once. Put a new `refresh_token` (or login and password) into the connection; "
-        "what is stored of the old one is then dropped by itself."
+        "what is stored of the old one is then dropped."
     )
 
 

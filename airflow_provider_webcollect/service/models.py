@@ -396,10 +396,10 @@ class AnalyticsRow(Record, frozen=True):
 
 def _total(numbers: Iterable[float | None]) -> float | None:
     """Return the sum of the numbers; None if there are some and all are None."""
-    given = list(numbers)
-    present = [number for number in given if number is not None]
+    values = list(numbers)
+    present = [number for number in values if number is not None]
     total = round(sum(present), DIGITS)
-    return (int(total) if total == int(total) else total) if present or not given else None
+    return (int(total) if total == int(total) else total) if present or not values else None
 
 
 class AnalyticsPage(Record, frozen=True):
@@ -426,8 +426,8 @@ class TokenRecord(Record, frozen=True):
             msgspec.structs.force_setattr(self, "expires_in", None)
 
     def __repr__(self) -> str:
-        kept = "***" if self.refresh_token else None
-        return f"TokenRecord(expires_in={self.expires_in}, refresh_token={kept})"
+        mask = "***" if self.refresh_token else None
+        return f"TokenRecord(expires_in={self.expires_in}, refresh_token={mask})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return [("expires_in", self.expires_in)]
@@ -514,7 +514,7 @@ def _warn_of_time(value: str) -> None:
     log.warning("The service sent a time that cannot be read: %s. It counts as absent.", value)
 
 
-Reader = Callable[[Any, str | None], Any]
+FieldReader = Callable[[Any, str | None], Any]
 
 
 def read_record(value: Any, record: type[R], timezone: str | None = None) -> R:
@@ -543,7 +543,7 @@ def spelling(key: str) -> str:
 
 
 @cache
-def _readers(record: type[Record]) -> dict[str, tuple[str, Reader]]:
+def _readers(record: type[Record]) -> dict[str, tuple[str, FieldReader]]:
     fields = msgspec.inspect.type_info(record).fields  # type: ignore[attr-defined]
     return {
         spelling(field.encode_name): (field.name, _reader(field.type))
@@ -552,7 +552,7 @@ def _readers(record: type[Record]) -> dict[str, tuple[str, Reader]]:
     }
 
 
-def _reader(kind: msgspec.inspect.Type) -> Reader:
+def _reader(kind: msgspec.inspect.Type) -> FieldReader:
     """Return the function that reads a field of the type ``kind``."""
     match kind:
         case msgspec.inspect.UnionType(types=types):
@@ -582,7 +582,7 @@ def _reader(kind: msgspec.inspect.Type) -> Reader:
     raise TypeError(f"no reader for {kind}")
 
 
-def _forgiving(read: Reader) -> Reader:
+def _forgiving(read: FieldReader) -> FieldReader:
     """Return ``read`` for an optional field: a value that cannot be read becomes None; other fields stay."""
 
     def read_or_none(value: Any, timezone: str | None) -> Any:

@@ -41,7 +41,7 @@ GOOD_PAGES = 5
 SAMPLED_PAGES = 100
 
 
-def _can_go_on_after(page: DataPage, offset: int) -> bool:
+def _can_continue_after(page: DataPage, offset: int) -> bool:
     """Return whether the read can continue, or end, after the page at ``offset``."""
     return page.rest_total <= 0 or (bool(page.rows) and page.offset > max(offset, 0))
 
@@ -141,9 +141,9 @@ class PageReader:
         return endpoints.read_batch_data(self._task_id, self._lotno, offset, self._size.now)
 
     def _check(self, offset: int, page: DataPage) -> None:
-        if not _can_go_on_after(page, offset):
+        if not _can_continue_after(page, offset):
             raise PagingError(
-                f"reading task {self._task_id} stands still at offset {offset}: {page.rest_total} of "
+                f"reading task {self._task_id} is stuck at offset {offset}: {page.rest_total} of "
                 f"{page.total} rows are left, but {len(page.rows)} came and the next offset is {page.offset}",
                 endpoint=self._endpoint.name,
             )
@@ -225,7 +225,7 @@ class _Prefetching:
                 Notice(log).give(pause, "The next page follows in %.0f s, as the service asks.", pause)
                 self.sleep(pause)
             else:
-                if _can_go_on_after(page, offset):
+                if _can_continue_after(page, offset):
                     return page
         self.forget()
         self._pages_without = GOOD_PAGES

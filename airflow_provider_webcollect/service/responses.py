@@ -88,7 +88,7 @@ class _PageEnvelope(Envelope[_PageOnWire | list[_PageOnWire]], rename="camel"):
     pascal_error: Any = msgspec.field(default=None, name="Error")
 
 
-#: A pair of surrogates, or any other escape that stays as it is (group 1); else a lone surrogate.
+#: A pair of surrogates, or any other escape that stays as it is (group 1); otherwise a lone surrogate.
 _ESCAPES = re.compile(
     rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u[dD][89a-fA-F]).)"
     rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}",
@@ -251,7 +251,7 @@ def decoded(decode: Callable[[bytes], Envelope[Any]], body: bytes) -> Envelope[A
 
 #: Upper bound of ``Retry-After`` in seconds: a day.
 LONGEST_RETRY_AFTER = 86_400.0
-#: How many details of an error a message has, and how many bytes of a body that is no error envelope.
+#: How many details of an error a message has, and how many bytes of a body without an error envelope.
 MOST_DETAILS, MOST_SHOWN = 10, 300
 #: The message of both libraries about a proxy that requires a login.
 _LOGIN_WANTED = re.compile(r"(^|Tunnel connection failed: )407\b")
@@ -356,14 +356,14 @@ def _no_envelope(response: Response, *, of_data_app: bool) -> WebCollectError:
     """Return the error for an error response without the service's envelope."""
     challenge = response.headers.get("www-authenticate", "").lower()
     if response.status == 407:
-        return ProxyUnusable("the proxy wants a login, or another one", **_facts(response))
+        return ProxyUnusable("the proxy requires a login, or another one", **_facts(response))
     if response.status == 429:
         return TooManyRequests("there is no error envelope", **_facts(response))
     if response.status == 401 and challenge.startswith("bearer") and not response.body.strip():
         return TokenRejected("the service rejected the credential and gave no reason", **_facts(response))
     if response.status == 422 and of_data_app:
-        said = response.body[:MOST_SHOWN].decode(errors="replace")
-        return RequestRejected(f"the request is refused: {said!r}", **_facts(response))
+        text = response.body[:MOST_SHOWN].decode(errors="replace")
+        return RequestRejected(f"the request is refused: {text!r}", **_facts(response))
     return _malformed(response, "there is no error envelope")
 
 
@@ -420,12 +420,12 @@ def no_response(error: Exception, address: str) -> TransportError:
     if not isinstance(error, NotConnected):
         return NoResponse(f"no complete response: {str(error) or type(error).__name__}")
     causes = list(_causes(error))
-    said = str(error.__cause__) or type(error.__cause__).__name__
+    reason = str(error.__cause__) or type(error.__cause__).__name__
     if any(_is_untrusted(cause) for cause in causes):
-        return TlsError(f"no trusted connection: {said}")
+        return TlsError(f"no trusted connection: {reason}")
     if any(_LOGIN_WANTED.search(str(cause)) for cause in causes):
-        return ProxyUnusable(f"the proxy wants a login, or another one: {said}")
-    return ServiceUnreachable(f"no connection to {address}: {said}")
+        return ProxyUnusable(f"the proxy requires a login, or another one: {reason}")
+    return ServiceUnreachable(f"no connection to {address}: {reason}")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

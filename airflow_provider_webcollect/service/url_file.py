@@ -63,14 +63,14 @@ class _Content:
         self.len = checked.size
 
     def read(self, size: int = -1) -> bytes:
-        wanted = self.len if size < 0 else min(size, self.len)
+        count = self.len if size < 0 else min(size, self.len)
         # one byte more: the upload must not end before it is known that no line was added
-        while len(self._next) <= wanted and (url := next(self._urls, None)) is not None:
+        while len(self._next) <= count and (url := next(self._urls, None)) is not None:
             self._next += url + b"\n"
-        piece = bytes(self._next[:wanted])
-        del self._next[:wanted]
+        piece = bytes(self._next[:count])
+        del self._next[:count]
         self.len -= len(piece)
-        is_cut = len(piece) < wanted
+        is_cut = len(piece) < count
         has_grown = not self.len and self._next
         if is_cut or has_grown:
             raise InvalidArgument(

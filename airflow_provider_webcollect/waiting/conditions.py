@@ -254,7 +254,7 @@ class History:
 
     def __init__(self, began: float) -> None:
         self._began = began
-        # of the active run, which its number and its start tell from others
+        # of the active run, which its number and its start distinguish from others
         self._rows: tuple[Any, ...] = ()
         self._rows_since = began
         self._now: float | None = None
@@ -296,7 +296,7 @@ class History:
         absences = [seconds for name in names if (seconds := self.seconds_absent(name)) is not None]
         if not absences or (longest := max(absences)) < timeout:
             return Verdict(None, reason)
-        return Verdict(Outcome.FAILED, f"{reason} since {longest:.0f} s: {advice}")
+        return Verdict(Outcome.FAILED, f"{reason} for {longest:.0f} s: {advice}")
 
     def judge_rows(self, status: TaskStatus, reason: str, timeout: float | None) -> Verdict:
         """Return the verdict on a run that has not ended: a failure once it has had no new rows for long.
@@ -426,7 +426,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
 
     def judge(self, key: str, state: TaskStatus | None, history: History) -> Verdict:
         if state is None:
-            missing = "is missing from the service's answers"
+            missing = "is missing from the service's responses"
             return history.judge_absent((key,), missing, self.missing_timeout, ABSENT_TASK)
         reported = f"is {state.status}"
         baseline = self.after.get(key)
@@ -435,7 +435,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
         )
         if self._is_wanted(state):
             if not is_ours:
-                return Verdict(None, f"still shows the run before ({state.status})")
+                return Verdict(None, f"still shows the previous run ({state.status})")
             return Verdict(Outcome.DONE if state.status in self.target_states else Outcome.FAILED, reported)
         if state.status == TaskState.UNEXECUTED:
             return history.judge_absent((key,), reported, self.missing_timeout, ABSENT_TASK)
@@ -497,16 +497,16 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
         """Return the sub-tasks that are not in the batch, or the task's id if the batch is empty."""
         if self.subtask_ids is None:
             return () if state else (key,)
-        there = {subtask.sub_task_id.lower() for subtask in state or ()}
-        return [subtask_id for subtask_id in self.subtask_ids if subtask_id.lower() not in there]
+        present = {subtask.sub_task_id.lower() for subtask in state or ()}
+        return [subtask_id for subtask_id in self.subtask_ids if subtask_id.lower() not in present]
 
     def judge(self, key: str, state: list[SubTask] | None, history: History) -> Verdict:
         """Return the verdict on the wait; a failure ends it even if sub-tasks are missing."""
-        wanted = self.subtask_ids and {subtask_id.lower() for subtask_id in self.subtask_ids}
+        subtask_ids = self.subtask_ids and {subtask_id.lower() for subtask_id in self.subtask_ids}
         states = Counter(
             subtask.status
             for subtask in state or ()
-            if wanted is None or subtask.sub_task_id.lower() in wanted
+            if subtask_ids is None or subtask.sub_task_id.lower() in subtask_ids
         )
         failures = set(self.failure_states).difference(self.target_states)
         done = sum(states[state] for state in self.target_states)

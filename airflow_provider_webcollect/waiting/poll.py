@@ -305,7 +305,7 @@ class Poll(Generic[T]):
         except (Exception, asyncio.CancelledError) as error:
             if (task := asyncio.current_task()) and task.cancelling():
                 raise  # the poll is being closed; otherwise something inside the query was cancelled
-            log.exception("A status query failed in a way that is not foreseen.")
+            log.exception("A status query failed unexpectedly.")
             await self._not_answered(batch, WebCollectError(type(error).__name__), sent_at)
         else:
             self._answered(sent_at)

@@ -236,7 +236,7 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             running=self.ended is None,
         )
 
-    def goes_on_as(self, later: LastRun) -> bool:
+    def continues_as(self, later: LastRun) -> bool:
         """Return whether this run is active and ``later`` has the same start."""
         is_same = self.started is not None and self.started == later.started
         # if the service counts ends, an active run has the number of the previous one
@@ -261,7 +261,7 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return whether ``later`` is a later run."""
         if self.run is not None and later.run is not None and later.run > self.run:
             return True
-        # An active run may get its start time late; else a later start is a later run, under any number.
+        # An active run may get its start time late; any other later start is a later run, under any number.
         began_later = bool(self.started and later.started and later.started > self.started)
         return began_later and (self.ended is not None or later.run != self.run)
 
@@ -310,7 +310,7 @@ def follow(
     if last.is_shown_again_by(now):
         # a number shown for so long is not the next run's: the service counts ends
         return (now if unchanged_for >= STATUS_DELAY else last), None
-    if now.ended is not None and now.run != last.run and last.goes_on_as(now):
+    if now.ended is not None and now.run != last.run and last.continues_as(now):
         # a higher number is that of the next run, which the status does not show yet
         now = msgspec.structs.replace(now, run=last.run, reported=now.run if last.is_first else None)
     is_later = last.is_before(now)

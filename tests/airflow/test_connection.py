@@ -353,7 +353,7 @@ def test_a_page_is_never_taken_for_the_service(
         (
             {"extra": {"api_key": demo.API_KEY}},
             True,
-            "the API key is accepted. Operations that take an access token will not work",
+            "the API key is accepted. Operations that need an access token will not work",
         ),
         ({"extra": {"access_token": "mistyped"}}, False, "The service refused the token"),
         ({"extra": {"api_key": "mistyped"}}, False, "The service refused the API key"),

@@ -204,7 +204,7 @@ class TestCheck:
 
         assert set(checked["tasks"]) == {ran, "idle"}
         assert checked["violations"] == [
-            "task idle: there was no run, so the success rate is not the 0.0% that is asked for"
+            "task idle: there was no run, so the success rate is not known to be 0.0% or more"
         ]
 
     def test_a_period_whose_predecessor_is_too_old_is_explained(self) -> None:

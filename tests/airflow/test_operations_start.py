@@ -487,7 +487,7 @@ class TestAnApiKeyAlone:
         what: str,
         instead: str,
     ) -> None:
-        said = f"has only an API key, and {what} takes an access token: {instead}, or add `refresh_token`"
+        said = f"has only an API key, and {what} needs an access token: {instead}, or add `refresh_token`"
         with pytest.raises(AirflowFailException, match=said):
             starter.start(**{**given, **arguments})
         assert sandbox.control.requests() == []

@@ -461,11 +461,11 @@ class TestRefreshToken:
         self, sandbox: Sandbox, set_connection: Connect, extra: Any, said: Said
     ) -> None:
         set_connection(extra=extra)
-        advice = "the connection has nothing to obtain an access token with: set its extra `refresh_token`"
+        advice = "the connection has no credential to obtain an access token: set its extra `refresh_token`"
         with pytest.raises(AirflowFailException, match=advice) as failed:
             self.renew()
 
         assert "rejected" not in f"{said()} {failed.value}"
-        with pytest.raises(ConnectionIncomplete, match="nothing to obtain an access token with"):
+        with pytest.raises(ConnectionIncomplete, match="no credential to obtain an access token"):
             WebCollectHook().refresh_token()
         assert sandbox.control.requests() == []

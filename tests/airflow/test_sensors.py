@@ -128,7 +128,7 @@ class TestInDagRuns:
         assert run.states == {"start": "success", **dict.fromkeys(given, "failed")}
         logged = said()
         for name in given:
-            assert f"`{name}` is None; it was given, but there is no such result" in logged
+            assert f"`{name}` is None; it was given, but has no value now" in logged
         assert not any(map(sandbox.control.requests, STATUS_PATHS.values()))
 
 

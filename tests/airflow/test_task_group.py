@@ -360,11 +360,11 @@ class TestSelection:
             (["a b", "Bücher"], "nearest|no collection task"),
             (
                 [{"id": "x", "name": "a b"}, {"id": "y", "name": "a-b"}],
-                "`collection_tasks` is 'a-b'; in Airflow's ids, or as a table, it is spelled as 'a b' is",
+                "`collection_tasks` is 'a-b'; its Airflow id or its table would be the same as that of 'a b'",
             ),
             (
                 [{"id": "x", "name": "1"}, {"id": "y", "name": "t 1"}],
-                "`collection_tasks` is 't 1'; .*, it is spelled as '1' is",
+                "`collection_tasks` is 't 1'; .* the same as that of '1'",
             ),
         ],
     )

@@ -251,7 +251,7 @@ async def test_a_connection_that_cannot_be_read_when_a_triggerer_starts_is_read_
     task_id = sandbox.control.add_task(state="Finished")["task_id"]
     # long enough for the connection to come before the last try
     waits = [asyncio.create_task(wait_for(task_id, poke_interval=1)) for _ in range(3)]
-    await until(lambda: "The connection cannot be read; the next try follows" in caplog.text)
+    await until(lambda: "The connection cannot be read; the next attempt follows" in caplog.text)
     set_connection(extra={"access_token": sandbox.access_token})
     events = await asyncio.wait_for(asyncio.gather(*waits), PATIENCE)
     assert [event["outcome"] for event in events] == ["done"] * 3

@@ -174,7 +174,7 @@ def test_without_a_credential_to_renew_it_a_refresh_is_refused(
     monkeypatch.setenv("WEBCOLLECT_ACCESS_TOKEN", sandbox.access_token)
     run("token", "refresh").refused(
         3,
-        "the connection has nothing to obtain an access token with",
+        "the connection has no credential to obtain an access token",
         "an extra such as `refresh_token` is WEBCOLLECT_REFRESH_TOKEN",
     )
     assert renewals(sandbox) == 0

@@ -24,7 +24,7 @@ from tests.sandbox.plain_client import Client, data
 pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.usefixtures("connected")]
 
 PATH = "/taskanalytics/queries"
-GONE = ", which did not run in the last three months, or never"
+GONE = ", which has not run in the last three months"
 
 #: Files before a merge, and what it changes in them. The file ends with the new entry of another
 #: task; where it is not said, that is indented as the first one.
@@ -279,7 +279,7 @@ def test_tasks_with_one_name_get_a_part_of_their_ids(
         (
             "f.yaml",
             "- id: a\n  title: b\n",
-            "line 2, title` is 'b'; it is no key of a collection",
+            "line 2, title` is 'b'; a collection task has no such key",
         ),
         ("f.yaml", "- id: a\n  name: \udcff\n", "it is not UTF-8"),
         ("f.yaml", None, "Is a directory"),

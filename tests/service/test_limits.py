@@ -98,7 +98,7 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
         "`actions[0].properties[0]`",
         "name, value",
     ),
-    (lambda: parameters(loop_items=[{"action_id": "a"}]), "`loop_items[0]`", "and if wanted is_append"),
+    (lambda: parameters(loop_items=[{"action_id": "a"}]), "`loop_items[0]`", "optionally is_append"),
     (
         lambda: parameters(loop_items=[{**ENTRY, "loop_type": "List"}]),
         "`loop_items[0].loop_type` is 'List'",

@@ -94,7 +94,7 @@ class TestCursorThatStandsStill:
     ) -> None:
         with serving(lambda _: stuck) as server:
             client = on_clock(base_url=server.url)
-            with pytest.raises(PagingError, match=f"stands still at offset {offset}") as failure:
+            with pytest.raises(PagingError, match=f"is stuck at offset {offset}") as failure:
                 PageReader(client, "t", size=10).read(offset)
             assert failure.value.endpoint == "read_data"
             assert "of 10 rows are left" in str(failure.value)

@@ -141,25 +141,25 @@ ABSENCES = {
         TaskStates(task_ids=("a",), missing_timeout=100),
         {"a": None},
         {"a": shown("Extracting")},
-        "a is missing from the service's answers since 100 s: check the id",
+        "a is missing from the service's responses for 100 s: check the id",
     ),
     "a task that was never run": (
         TaskStates(task_ids=("a",), missing_timeout=100),
         {"a": shown("Unexecuted")},
         {"a": shown("Extracting")},
-        "a is Unexecuted since 100 s: check the id and that something starts the task",
+        "a is Unexecuted for 100 s: check the id and that something starts the task",
     ),
     "a missing sub-task": (
         SubTaskStates(task_id="t", subtask_ids=("x",), missing_timeout=100),
         {"t": batch(y="Finished")},
         {"t": batch(x="Sent")},
-        "not in the latest batch: x since 100 s: check the ids",
+        "not in the latest batch: x for 100 s: check the ids",
     ),
     "an empty batch": (
         SubTaskStates(task_id="t", missing_timeout=100),
         {"t": None},
         {"t": batch(x="Sent")},
-        "the latest batch is empty since 100 s: check the ids",
+        "the latest batch is empty for 100 s: check the ids",
     ),
 }
 

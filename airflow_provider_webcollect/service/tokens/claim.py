@@ -192,7 +192,7 @@ class RenewalClaim:
                 self._store.save(end)
 
         if error := write_again(write, sleep):
-            log.warning("How the renewal of the token ended is not noted; others wait. %s", error)
+            log.warning("The outcome of the renewal could not be stored; other processes wait. %s", error)
 
     def _is_alive(self, note: RenewalNote) -> bool:
         if self._seen[0] != note.claimant:

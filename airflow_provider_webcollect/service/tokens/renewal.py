@@ -198,7 +198,7 @@ class Tokens:
         except WebCollectError as error:
             if still_good := self._usable(rejected):
                 self._postponed_until = self._clock() + POSTPONEMENT
-                log.warning("The access token could not be renewed early and is used on: %s", error)
+                log.warning("The access token could not be renewed early and stays in use: %s", error)
                 return still_good
             self.failures += 1
             self._failure = copy.copy(error)  # without the traceback, which would keep its frames
@@ -224,7 +224,7 @@ class Tokens:
             rejected = None if is_accepted(token) else token
         renewed = self._renewed(sender, rejected, after_share)
         if self._renewal is RenewalState.DOUBTFUL:
-            log.warning("The response to the last renewal was lost; the token is used on and renewed later.")
+            log.warning("The response to the last renewal was lost; the token stays in use for now.")
         return renewed
 
     def _usable(self, rejected: str | None) -> str | None:
@@ -336,7 +336,7 @@ class Tokens:
                     raise
                 reason = "the token store, which cannot be used now"
             except _ResponseLost:
-                # with no valid token left to lose, it is sent once more
+                # with no valid token left to lose, it is sent again
                 if is_lost or self._usable(rejected):
                     raise
                 is_lost, reason = True, "a response to the renewal, since the first was lost"
@@ -437,9 +437,9 @@ class Tokens:
                 return "the token of a process that may have used the refresh token before"
             raise copy.copy(self._refusal)
         if self._held is None and rejected is None:
-            raise ConnectionIncomplete("the connection has nothing to obtain an access token with")
+            raise ConnectionIncomplete("the connection has no credential to obtain an access token")
         raise TokenRejected(
-            "the access token was rejected, and the connection has nothing to obtain a new one with"
+            "the access token was rejected, and the connection has no credential to obtain a new one"
         )
 
     def _check_frequency(self, rejected: str | None) -> None:
@@ -536,10 +536,12 @@ class Tokens:
         """
         now, before = self._now(), self._next_digest if source else ""
         lineage = self._held.lineage if self._held else self._lineage
-        kept = digest(record.refresh_token) if record.refresh_token else before
+        successor = digest(record.refresh_token) if record.refresh_token else before
         # a lineage that begins again comes after those that it replaces
         earlier = [digest for digest in self._spent if self._held or digest != lineage]
-        spent = [digest for digest in dict.fromkeys((*earlier, lineage, before)) if digest not in {"", kept}]
+        spent = [
+            digest for digest in dict.fromkeys((*earlier, lineage, before)) if digest not in {"", successor}
+        ]
         token = StoredToken(
             access_token=record.access_token,
             refresh_token=record.refresh_token or (source.refresh_token if source else None),

@@ -35,7 +35,7 @@ def test_login_and_password_give_the_first_token(account: Account) -> None:
 
 
 def test_an_access_token_that_is_rejected_with_nothing_behind_it_is_a_clear_error(account: Account) -> None:
-    with pytest.raises(TokenRejected, match="nothing to obtain a new one with"):
+    with pytest.raises(TokenRejected, match="no credential to obtain a new one"):
         account.process(credentials=Credentials(access_token="stale")).send(CALL)
 
 
