@@ -246,8 +246,8 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         before = baselines(self.webcollect_conn_id, [self.collection_task_id])[self.collection_task_id]
         subtasks = hook.get_all_subtasks(self.collection_task_id)
         # a run that has ended since the status was read cannot be joined
-        goes_on = before.running and bool(active_subtask_ids(subtasks))
-        return msgspec.structs.replace(before, running=goes_on), subtasks
+        is_active = before.running and bool(active_subtask_ids(subtasks))
+        return msgspec.structs.replace(before, running=is_active), subtasks
 
     def _start(self, hook: WebCollectHook, memory: _Memory) -> _Start:
         after, subtasks = self._query_state(hook)

@@ -86,7 +86,7 @@ class PageReader:
         :raises WebCollectError: if the service does not return the page, however few rows are requested.
         """
         # after an earlier page is read again, it is not known which one follows
-        self._sender.goes_on, self._offset = offset >= self._offset, offset
+        self._sender.is_sequential, self._offset = offset >= self._offset, offset
         self._reads += 1
         is_traced = self._reads < SAMPLED_PAGES or self._reads % SAMPLED_PAGES == 0
         with span("page", {"webcollect.offset": offset}, is_sampled=is_traced) as recorded:
@@ -185,8 +185,8 @@ class _Prefetching:
         self._prefetched: _Prefetched | None = None
         #: The number of pages to read before the next one is prefetched, to spare a connection in trouble.
         self._pages_without = 0
-        #: Whether the pages are read one after the other.
-        self.goes_on = True
+        #: Whether the pages are read one after the other, so that prefetching pays off.
+        self.is_sequential = True
         #: How long the last response took.
         self._seconds = 0.0
 
@@ -243,7 +243,7 @@ class _Prefetching:
     def _prefetch(self, head: bytes) -> None:
         """Prefetch the page after the one that begins with ``head``, if it may be requested now."""
         offset = offset_before_rows(head)
-        if offset is None or self._pages_without or not self.goes_on:
+        if offset is None or self._pages_without or not self.is_sequential:
             return
         with contextlib.suppress(WebCollectError):
             call = self._call_at(offset)

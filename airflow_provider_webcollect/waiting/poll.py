@@ -106,16 +106,16 @@ class _Watched(Generic[T]):
     :ivar due: when to query it; infinity while no query is planned.
     :ivar in_flight: while a query of it is in flight, the waits that existed when it was sent. Its response
         may be too old for a later wait.
-    :ivar answered: whether a query of it has succeeded before, so the key belongs to this account.
+    :ivar has_succeeded: whether a query of it has succeeded before, so the key belongs to this account.
     """
 
-    __slots__ = ("answered", "due", "failures", "in_flight", "waits")
+    __slots__ = ("has_succeeded", "due", "failures", "in_flight", "waits")
 
     def __init__(self) -> None:
         self.waits: list[_Waiter[T]] = []
         self.in_flight: tuple[_Waiter[T], ...] = ()
         self.due = math.inf
-        self.answered = False
+        self.has_succeeded = False
         self.failures: _Failures | None = None
 
     @property
@@ -273,7 +273,7 @@ class Poll(Generic[T]):
     def _take_probe(self) -> _Batch[T]:
         """Return the key to query after a pause, due or not; preferably one that succeeded before."""
         *_, self._probe = min(
-            (not watched.answered, watched.failures.count if watched.failures else 0, watched.due, key)
+            (not watched.has_succeeded, watched.failures.count if watched.failures else 0, watched.due, key)
             for key, watched in self._watched.items()
             if not watched.in_flight
         )
@@ -298,34 +298,34 @@ class Poll(Generic[T]):
             facts = {"webcollect.keys": len(batch), "webcollect.waits": len(waits)}
             causes = [wait.context.run(current_span) for wait in itertools.islice(waits, MOST_LINKS)]
             with span("poll", facts, causes=causes):
-                answer = await self._send(list(batch))
-            errors = {key: state for key in batch if isinstance(state := answer.get(key), WebCollectError)}
+                response = await self._send(list(batch))
+            errors = {key: state for key in batch if isinstance(state := response.get(key), WebCollectError)}
         except WebCollectError as error:
-            await self._not_answered(batch, error, sent_at)
+            await self._on_failure(batch, error, sent_at)
         except (Exception, asyncio.CancelledError) as error:
             if (task := asyncio.current_task()) and task.cancelling():
                 raise  # the poll is being closed; otherwise something inside the query was cancelled
             log.exception("A status query failed unexpectedly.")
-            await self._not_answered(batch, WebCollectError(type(error).__name__), sent_at)
+            await self._on_failure(batch, WebCollectError(type(error).__name__), sent_at)
         else:
-            self._answered(sent_at)
+            self._on_success(sent_at)
             for key, unreadable in errors.items():
                 await self._plan_again({key: batch.pop(key)}, unreadable)
-            await self._show(batch, answer)
+            await self._show(batch, response)
 
-    async def _show(self, batch: _Batch[T], answer: Mapping[str, Any]) -> None:
+    async def _show(self, batch: _Batch[T], response: Mapping[str, Any]) -> None:
         now = _now()
         if self._probe in batch:
             self._probe = None
         states: defaultdict[_Waiter[T], dict[str, T | None]] = defaultdict(dict)
         for key, watched in batch.items():
             for wait in watched.in_flight:
-                states[wait][key] = answer.get(key)
-            watched.answered, watched.failures = True, None
+                states[wait][key] = response.get(key)
+            watched.has_succeeded, watched.failures = True, None
             self._plan_next(key, watched, min(watched.due, now + watched.interval))
         await self._each(states, lambda wait: wait.show(states[wait]))
 
-    def _answered(self, sent_at: float) -> None:
+    def _on_success(self, sent_at: float) -> None:
         """Reset the failures after a success, unless the service has failed since the query was sent."""
         if sent_at >= self._failed_at:
             self._reset()
@@ -338,16 +338,16 @@ class Poll(Generic[T]):
         self._pause_ends = 0.0
         self._probe = None
 
-    async def _not_answered(self, batch: _Batch[T], error: WebCollectError, sent_at: float) -> None:
+    async def _on_failure(self, batch: _Batch[T], error: WebCollectError, sent_at: float) -> None:
         """Handle a failed query."""
         ends_all = False
         # a key that was never answered may be of another account; otherwise the plan has become too low
-        has_new_key = not all(watched.answered for watched in batch.values())
+        has_new_key = not all(watched.has_succeeded for watched in batch.values())
         is_about_keys = isinstance(error, _ABOUT_KEYS) or (
             isinstance(error, PermissionDenied) and has_new_key
         )
         if is_about_keys:
-            self._answered(sent_at)
+            self._on_success(sent_at)
         elif sent_at < self._pause_ends:
             self._paused = True  # two in a row, but this one was sent too early to confirm the first
         else:

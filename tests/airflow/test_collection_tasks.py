@@ -127,13 +127,13 @@ WRONG: dict[str, tuple[str, str]] = {
         "- id: a\n  name: 'Shop {{ ds }}'\n",
         "line 2, name` is 'Shop {{ ds }}'; it must have at most 200 printable characters, and no template",
     ),
-    "a name with a block": ("- id: a\n  name: 'x {% y %}'\n", "line 2, name` is 'x {% y %}'; it must be of"),
+    "a name with a block": ("- id: a\n  name: 'x {% y %}'\n", "line 2, name` is 'x {% y %}'; it must have"),
     "a template without quotes": ("- id: a\n  name: {{ x }}\n", "line 2` is '…'; a key must be a text"),
     "a name with a comment of a template": (
         "- id: a\n  name: 'x {# y #}'\n",
-        "line 2, name` is 'x {# y #}'; it must be of",
+        "line 2, name` is 'x {# y #}'; it must have",
     ),
-    "a name of two lines": ('- id: a\n  name: "b\\nc"\n', "line 2, name` is 'b\\nc'; it must be of"),
+    "a name of two lines": ('- id: a\n  name: "b\\nc"\n', "line 2, name` is 'b\\nc'; it must have"),
     "a long name": (f"- id: a\n  name: {'b' * 201}\n", "it must have at most 200 printable characters"),
     "an alias": (
         "- &a {id: a, name: Shop}\n- *a\n",
@@ -147,7 +147,7 @@ WRONG: dict[str, tuple[str, str]] = {
         SHOP + "  tags: &t [*t]\n",
         "line 3` is '&…'; anchors and aliases are not supported",
     ),
-    "a merge key": (SHOP + "  <<: {lotno: b}\n", "line 3, <<` is {'lotno': 'b'}; it is no key"),
+    "a merge key": (SHOP + "  <<: {lotno: b}\n", "line 3, <<` is {'lotno': 'b'}; a collection task has no such key"),
     "aliases that would grow": (
         f"{SHOP}  x-a: &b [c, c]\n  x-b: &d [*b, *b]\n  x-c: &e [*d, *d]\n",
         "anchors and aliases are not supported",
@@ -160,7 +160,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "an open quote": ("- id: a\n  name: 'b\n", "it cannot be read"),
     "two documents": (SHOP + "---\n" + SHOP, "line 3'; it cannot be read"),
     "half a character": ('- id: a\n  name: "\\ud83d"\n', "line 2'; it cannot be read"),
-    "a control character": (SHOP + "  lotno: b\x07\n", "line 3` is '\\x07'; no YAML or JSON"),
+    "a control character": (SHOP + "  lotno: b\x07\n", "line 3` is '\\x07'; YAML and JSON have no such character"),
     "deep lists": (f"{SHOP}  x-a: {'[' * 5000}{']' * 5000}\n", "it is nested too deeply"),
     "a batch that is a list": (SHOP + "  lotno: [b]\n", "line 3, lotno` is ['b']; it must be a non-empty"),
     "an empty batch": (SHOP + "  lotno: ''\n", "line 3, lotno` is ''; it must be a non-empty string"),
@@ -267,7 +267,7 @@ class TestReading:
     @pytest.mark.parametrize(
         ("content", "said"),
         [
-            ('[{"id": "a", "name": "b",\n"name": "c"}]', "line 2` is 'name'; the same key"),
+            ('[{"id": "a", "name": "b",\n"name": "c"}]', "line 2` is 'name'; the mapping has this key"),
             ('[{"id": "a", "name": "b"}', "it cannot be read"),
             ('{"id": "a", "name": "b"}', "a list of collection tasks"),
             ('[{"id": "a", "name": "\\ud83d"}]', "it cannot be read"),

@@ -224,7 +224,7 @@ ENDS: list[tuple[list[dict[str, Any]], float | None, str]] = [
     ([{"runCount": 4, "successCount": 3}, {"successRate": 0.1}], 0.75, ""),
     ([{"runCount": 4}, {"runCount": 0}], None, UNKNOWN),
     ([{}, {"successCount": 5}], None, UNKNOWN),
-    ([{"runCount": 0}], None, "there was no run, so the success rate is not the 50.0%"),
+    ([{"runCount": 0}], None, "there was no run, so the success rate is not known to be 50.0%"),
 ]
 
 

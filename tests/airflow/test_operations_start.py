@@ -295,7 +295,7 @@ class TestCrashes:
         if again:
             assert retry(retry_unknown_outcome=True)["started"] == ours
         else:
-            with pytest.raises(AirflowFailException, match="beside another run"):
+            with pytest.raises(AirflowFailException, match="another run was active"):
                 retry()
 
         assert starter.sent() == 1 + again
@@ -526,7 +526,7 @@ class TestAnApiKeyAlone:
     ) -> None:
         set_connection()
         store = starter.killed_during({"started": [], "after": None}, sent=True)
-        with pytest.raises(AirflowFailException, match="without the status from before"):
+        with pytest.raises(AirflowFailException, match="the status before is unknown"):
             starter.start(store=store)
         assert sandbox.control.requests() == []
 

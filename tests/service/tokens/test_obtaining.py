@@ -215,7 +215,7 @@ def test_a_lost_answer_to_the_keepers_renewal_does_not_end_the_token_that_all_us
     with pytest.raises(TokenUnavailable):
         account.process().renew_token(0.5)
     assert account.process().renew_token(0.5).access_token == first.access_token
-    assert "renewed later" in caplog.text
+    assert "stays in use for now" in caplog.text
     assert account.process().send(CALL)
     assert account.refreshes == [200, 0]
 
