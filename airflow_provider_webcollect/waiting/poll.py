@@ -109,7 +109,7 @@ class _Watched(Generic[T]):
     :ivar has_succeeded: whether a query of it has succeeded before, so the key belongs to this account.
     """
 
-    __slots__ = ("has_succeeded", "due", "failures", "in_flight", "waits")
+    __slots__ = ("due", "failures", "has_succeeded", "in_flight", "waits")
 
     def __init__(self) -> None:
         self.waits: list[_Waiter[T]] = []

