@@ -12,7 +12,8 @@ import contextlib
 import datetime
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from airflow_provider_webcollect.landing.formats.reading import ROWS
 from airflow_provider_webcollect.landing.temporary import TemporaryFolder
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.commits import Part
     from airflow_provider_webcollect.landing.formats.reading import PartReader
+
+T = TypeVar("T")
 
 #: How much memory DuckDB takes before it writes to disk; each of its threads needs some of it.
 _MEMORY, _THREADS = "512MB", 4
@@ -248,7 +251,9 @@ class KeyedRows:
             ) as connection,
         ):
             self._fill(connection)
-            answer = connection.sql(query.format(key=key)).to_arrow_table()
+            answer = _interruptible(
+                connection, lambda: connection.sql(query.format(key=key)).to_arrow_table()
+            )
         self._add_columns(self._columns)
         if not len(self._schema):
             self._add_columns((*self._key, *(self._compared or ())))
@@ -304,7 +309,7 @@ class KeyedRows:
         digested = "".join(f"{_digested(numbers[name], kind)}, " for name, kind in types.items())
         # unlike a query of a registered table, it keeps no rows until the transaction ends
         selected = f"{key}, {part}, place, md5_number(concat({digested}''))"
-        connection.from_arrow(rows).project(selected).insert_into("keyed")
+        _interruptible(connection, lambda: connection.from_arrow(rows).project(selected).insert_into("keyed"))
 
     def _add_columns(self, names: Iterable[str]) -> None:
         import pyarrow as pa
@@ -312,6 +317,22 @@ class KeyedRows:
         for name in names:
             if name != ROWS and self._schema.get_field_index(name) < 0:
                 self._schema = self._schema.append(pa.field(name, pa.string()))
+
+
+def _interruptible(connection: DuckDBPyConnection, work: Callable[[], T]) -> T:
+    """Return what DuckDB gives, in a way that Ctrl-C and timeouts of Airflow end.
+
+    In the main thread, DuckDB would raise an error of its own in the place of a signal handler's.
+    """
+    with ThreadPoolExecutor(1) as executor:
+        future = executor.submit(work)
+        try:
+            return future.result()
+        finally:
+            while not future.done():
+                # not only once: one that comes before a query begins is lost
+                connection.interrupt()
+                wait([future], timeout=0.1)
 
 
 def _digested(number: int, kind: pa.DataType) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import signal
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -284,6 +286,41 @@ class TestColumns:
         shop.folder.fs.rm(f"{shop.folder.root}/{landed.manifest.parts[0].name}")
         with pytest.raises(InvalidArgument):
             landed.latest("sku")
+
+
+class Interrupted(LandedData):
+    """A landing of rows without end: a timer is started when they have been read first.
+
+    :ivar timer: it should come while DuckDB works on them.
+    """
+
+    timer: threading.Timer
+
+    def tables_of(self, part: Part) -> Iterator[pa.Table]:
+        numbers = pa.array(range(2_000_000)).cast(pa.string())
+        self.timer.start()
+        while True:
+            yield pa.table({"url": numbers, "price": numbers})
+
+
+def test_an_interrupt_is_raised_as_it_is_also_while_duckdb_works() -> None:
+    class Timeout(BaseException):
+        pass
+
+    def raise_timeout(*_: object) -> None:
+        raise Timeout
+
+    landed = Shop().land(1, [offer("a")])
+    landed.__class__ = Interrupted
+    main = threading.main_thread().ident
+    landed.timer = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGUSR1))
+    former = signal.signal(signal.SIGUSR1, raise_timeout)
+    try:
+        with pytest.raises(Timeout):
+            landed.count_changes("url", "day 1")
+    finally:
+        landed.timer.cancel()
+        signal.signal(signal.SIGUSR1, former)
 
 
 class Watched(LandedData):
