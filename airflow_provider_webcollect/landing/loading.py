@@ -265,6 +265,11 @@ class NewParts:
         is_kept = self._options.on_gone == "mark" or self.gone.at(part.name) is None
         return is_kept and not self.gone.is_outdated(part.name)
 
+    @property
+    def needed(self) -> set[str]:
+        """The columns without which a table has no rows of the landing, as this load writes them."""
+        return {LANDING, PART, *([GONE] if self._options.on_gone == "mark" else [])}
+
     def settle(self, client: Any, table: str) -> None:
         """Delete or mark the rows of keys that are gone in a table that has rows of the landing."""
         if self.gone is not None:
@@ -554,7 +559,7 @@ def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table
         _drop_staging(pipeline)
         pipeline.load().raise_on_failed_jobs()
         _drop_staging(pipeline)
-    if new.parts or columns:
+    if new.parts or new.needed.issubset(columns):
         with client:
             new.settle(client, table)
     return new

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_webcollect.landing.commits import Run
-from airflow_provider_webcollect.landing.loading import GONE, LANDING
+from airflow_provider_webcollect.landing.loading import GONE, LANDING, PART
 from airflow_provider_webcollect.landing.review import accept, discard
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.loading.databases import Database, Landing
@@ -174,6 +174,18 @@ def test_another_choice_applies_to_all_rows(landing: Landing, in_duckdb: Databas
         load(landing, in_duckdb, on_gone)
         assert there(in_duckdb) == rows
     assert len(in_duckdb.rows("url")) == 1
+
+
+@pytest.mark.parametrize("on_gone", ["delete", "mark"])
+@pytest.mark.parametrize("columns", ["url text", f"url text, {LANDING} text, {PART} text"])
+def test_without_rows_a_landing_changes_nothing_in_a_table_of_others(
+    landing: Landing, database: Database, columns: str, on_gone: str
+) -> None:
+    database.query(f"create schema {database.table.partition('.')[0]}")
+    database.query(f"create table {database.table} ({columns})")
+    run(landing, "a", **CHECKS)
+    load(landing, database, on_gone)
+    assert there(database) == ""
 
 
 @pytest.mark.parametrize("on_gone", ["delete", "mark"])
