@@ -42,7 +42,8 @@ class Gone:
     def is_outdated(self, part: str) -> bool:
         """Return whether a person has accepted its rows after a whole run that has read the source later."""
         commit = self._commits[part]
-        return any(commit.read_number < first < commit.number for first in self._firsts)
+        index = bisect.bisect_right(self._firsts, commit.read_number)
+        return index < len(self._firsts) and self._firsts[index] < commit.number
 
     def settle(self, client: Any, table: str, landing: str, columns: Sequence[str], mark: str | None) -> None:
         """Delete the rows of keys that are gone, or mark them with the time, by what the table has.
