@@ -305,8 +305,9 @@ class KeyedRows:
         columns["place"] = pa.array(range(place, place + table.num_rows), pa.int64())
         rows = pa.table(columns).filter(pc.invert(lack_key(table, self._key)))
         key = ", ".join(f"c{numbers[name]}" for name in self._key)
-        types = {name: table.schema.field(name).type for name in compared if name in numbers}
-        digested = "".join(f"{_digested(numbers[name], kind)}, " for name, kind in types.items())
+        # parts of JSON lines may have the columns in another order
+        types = {numbers[name]: table[name].type for name in compared if name in numbers}
+        digested = "".join(f"{_digested(number, kind)}, " for number, kind in sorted(types.items()))
         # unlike a query of a registered table, it keeps no rows until the transaction ends
         selected = f"{key}, {part}, place, md5_number(concat({digested}''))"
         _interruptible(connection, lambda: connection.from_arrow(rows).project(selected).insert_into("keyed"))

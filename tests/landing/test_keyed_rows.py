@@ -150,6 +150,13 @@ class TestChanges:
             (changed,) = dicts(shop.folder.landed().changes("url", day(1), compare=compare))
             assert (changed["url"], changed["seller"], changed["change"]) == ("a", "x", "changed")
 
+    def test_columns_may_come_in_another_order(self) -> None:
+        shop = Shop()
+        shop.land(1, [offer("a") | {"seller": "x"}])
+        shop.land(2, [{"seller": "x", "price": "1.00", "url": "a"}])
+        assert dicts(shop.folder.landed().changes("url", day(1))) == []
+        assert len(shop.folder.landed().history("url")) == 1
+
     def test_zero_is_zero_whatever_its_sign(self) -> None:
         types = {"url": "string", "price": "float64"}
         shop = Shop(file_format="parquet", columns=[*types], column_types=types)
@@ -313,13 +320,13 @@ def test_an_interrupt_is_raised_as_it_is_also_while_duckdb_works() -> None:
     landed = Shop().land(1, [offer("a")])
     landed.__class__ = Interrupted
     main = threading.main_thread().ident
-    landed.timer = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGUSR1))
+    Interrupted.timer = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGUSR1))
     former = signal.signal(signal.SIGUSR1, raise_timeout)
     try:
         with pytest.raises(Timeout):
             landed.count_changes("url", "day 1")
     finally:
-        landed.timer.cancel()
+        Interrupted.timer.cancel()
         signal.signal(signal.SIGUSR1, former)
 
 
