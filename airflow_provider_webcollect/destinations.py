@@ -203,9 +203,7 @@ def refuse_shared_folders(
     :raises InvalidArgument: if two of them overlap.
     """
     # two names may mean the same catalog
-    places = [
-        str(folder).partition(".")[2] if table_format == "iceberg" else str(folder) for folder in folders
-    ]
+    places = [text.partition(".")[2] if table_format == "iceberg" else text for text in map(str, folders)]
     # in sorted order, a folder comes right before the folders inside it
     ordered = sorted((place.rstrip("/") + "/", -index) for index, place in enumerate(places))
     for (outer, other), (inner, index) in itertools.pairwise(ordered):
@@ -254,9 +252,8 @@ def connected_path(path: str, conn_id: str) -> ObjectStoragePath | Table:
         reason = str(error).partition("\n")[0]
         if not (_is_lasting(error) or type(error).__name__ == _NOT_FOUND):
             raise StorageError(f"{path} cannot be reached by {conn_id!r} now: {reason}") from error
-        raise InvalidArgument(
-            "object_storage_conn_id", conn_id, f"{path} cannot be reached: {reason}"
-        ) from error
+        rule = f"{path} cannot be reached: {reason}"
+        raise InvalidArgument("object_storage_conn_id", conn_id, rule) from error
     return landing
 
 

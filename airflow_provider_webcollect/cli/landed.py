@@ -343,15 +343,10 @@ def verify(location: Any, output: str) -> None:
 def _apart(location: Any, landed: LandedData) -> dict[str, Any]:
     """Return how many rows wait for a decision, and in which commits, or were discarded; None for none."""
     waiting = review.in_review(location)
-    rows = {
-        state: sum(rows_in_review.rows for rows_in_review in waiting if rows_in_review.state == state)
-        for state in WAITING
-    }
+    rows = {state: sum(apart.rows for apart in waiting if apart.state == state) for state in WAITING}
     discarded = sum(apart.rows for apart in landed.manifest.set_apart if apart.kind == "discarded")
     apart = {
-        "quarantined_commits": ", ".join(
-            str(rows_in_review.commit) for rows_in_review in waiting if rows_in_review.commit is not None
-        ),
+        "quarantined_commits": ", ".join(str(rows.commit) for rows in waiting if rows.commit is not None),
         **{f"{state}_rows": count for state, count in rows.items()},
         "discarded_rows": discarded,
     }
@@ -511,9 +506,7 @@ def _unique(names: Sequence[str]) -> list[str]:
     for name in names:
         others = (f"{name}_{number}" for number in itertools.count(2))
         taken = {*names, *unique}
-        unique.append(
-            next(candidate for candidate in others if candidate not in taken) if name in unique else name
-        )
+        unique.append(next(other for other in others if other not in taken) if name in unique else name)
     return unique
 
 
@@ -619,14 +612,8 @@ def clean(location: Any, older_than: float, yes: bool, output: str) -> None:
     if leftovers or output != "table":
         show([file._asdict() for file in leftovers], output, LEFTOVERS, whole=yes)
     files = counted(len(leftovers), "file")
-    said = (
-        "Nothing to remove"
-        if not leftovers
-        else f"Removed {files}"
-        if yes
-        else f"{files}; --yes removes them"
-    )
-    tell(said)
+    done = f"Removed {files}" if yes else f"{files}; --yes removes them"
+    tell(done if leftovers else "Nothing to remove")
 
 
 @landing.command()
@@ -640,14 +627,11 @@ def restore(location: Any, yes: bool, output: str) -> None:
     second `restore` puts that back.
     """
     _require_landing(location)
-    replaced = cleaning.replaced_landing(location)
+    before = cleaning.replaced_landing(location)
     if yes:
         cleaning.restore(location)
-    rows = (
-        [{"rows": replaced.rows, "parts": replaced.part_count, "finished_at": replaced.finished_at}]
-        if replaced
-        else []
-    )
+    facts = before and (before.rows, before.part_count, before.finished_at)
+    rows = [dict(zip(REPLACED, facts, strict=True))] if facts else []
     if rows or output != "table":
         show(rows, output, REPLACED)
     said = "Put back" if yes else "--yes puts it back" if rows else "No landing was replaced here"

@@ -78,9 +78,7 @@ def show(
         writer.writerows([_text(row[name], exactly) for name in columns] for row in rows)
     else:
         shown_columns = [
-            column
-            for column in columns
-            if exactly or not rows or any(row[column] is not None for row in rows)
+            name for name in columns if exactly or not rows or any(row[name] is not None for row in rows)
         ]
         if len(rows) == 1 and sys.stdout.isatty():
             _print_record(rows[0], shown_columns, exactly)

@@ -455,12 +455,8 @@ def start(task_id: str, subtask_ids: list[str], dry_run: bool, output: str, **wh
                 _show_calls([call], output)
                 return 0
             client.send(call)
-    show(
-        [{"task": task_id, "sub_task": subtask_id} for subtask_id in idle],
-        output,
-        ("sub_task", "task"),
-        whole=True,
-    )
+    started = [{"task": task_id, "sub_task": subtask_id} for subtask_id in idle]
+    show(started, output, ("sub_task", "task"), whole=True)
     tell(f"Started: {len(idle)}; {len(wanted) - len(idle)} ran already")
     return int(not wanted)
 

@@ -359,9 +359,8 @@ def evaluate(
 def _outcome(
     check: str, passed: bool, expected: str, observed: str, examples: tuple[Example, ...] = ()
 ) -> CheckOutcome:
-    return CheckOutcome(
-        check, "passed" if passed else "failed", expected, observed, () if passed else examples
-    )
+    state: State = "passed" if passed else "failed"
+    return CheckOutcome(check, state, expected, observed, () if passed else examples)
 
 
 def _of_rows(checks: RowChecks, rows: int, history: Sequence[Counts]) -> list[CheckOutcome]:

@@ -145,9 +145,8 @@ def _restorable(landing: Any) -> Folder:
     """
     folder = landing_at(landing)
     if folder.table_format is not None:
-        raise InvalidArgument(
-            "landing", folder.url, "a table keeps its own versions, and puts them back itself"
-        )
+        rule = "a table keeps its own versions, and puts them back itself"
+        raise InvalidArgument("landing", folder.url, rule)
     return folder
 
 

@@ -654,10 +654,8 @@ class LandedData:
         """
         if state is None:
             return False
-        waiting = {skipped.commit for skipped in state.quarantined}
-        return self._has_parts(state) and all(
-            skipped.commit in waiting for skipped in self.manifest.quarantined
-        )
+        waiting = {apart.commit for apart in state.quarantined}
+        return self._has_parts(state) and all(apart.commit in waiting for apart in self.manifest.quarantined)
 
     def _has_parts(self, state: Manifest) -> bool:
         names = {part.name for part in state.parts}

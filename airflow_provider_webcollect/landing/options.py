@@ -292,17 +292,13 @@ def landing_at(landing: Any, storage_options: Mapping[str, Any] | None = None) -
 
 
 def _opened(landing: object, options: Mapping[str, Any]) -> tuple[AbstractFileSystem, str]:
-    if (
-        not isinstance(landing, str | os.PathLike)
-        or not (text := os.fspath(landing))
-        or not isinstance(text, str)
-    ):
+    text = os.fspath(landing) if isinstance(landing, str | os.PathLike) else None
+    if not text or not isinstance(text, str):
         raise InvalidArgument("landing", landing, "it must be a folder's path or URL")
     scheme = check_location("landing", text)
     if connection_of(text):
-        raise InvalidArgument(
-            "landing", text, "it names an Airflow connection: give an ObjectStoragePath of it"
-        )
+        rule = "it names an Airflow connection: give an ObjectStoragePath of it"
+        raise InvalidArgument("landing", text, rule)
     import fsspec
 
     try:

@@ -230,7 +230,7 @@ class _Landing:
                 sum(part.rows for part in parts),
                 sum_of(part.profile for part in parts),
                 values,
-                [record for record in (state.history if state else ()) if record.run != job.run],
+                [past for past in (state.history if state else ()) if past.run != job.run],
                 rows_before=record.rows if record and job.options.mode == "incremental" else 0,
             )
             failed = sum(outcome.state == "failed" for outcome in outcomes)

@@ -174,10 +174,7 @@ def _refuse_another_letter_case(file_format: FileFormat, profile: Profile, rows:
     """
     named = {"columns": file_format.columns or (), "column_types": getattr(file_format, "column_types", {})}
     missing = [
-        (argument, column)
-        for argument in named
-        for column in named[argument]
-        if column not in profile.columns
+        (argument, name) for argument in named for name in named[argument] if name not in profile.columns
     ]
     if not missing or profile.is_cut:
         return

@@ -48,7 +48,7 @@ from airflow_provider_webcollect.service.spans import Span, span
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from airflow_provider_webcollect.service.pauses import RateLimiter
     from airflow_provider_webcollect.service.settings import Credentials, Settings
@@ -180,7 +180,7 @@ class Request:
     content: bytes | None = None
     form: dict[str, str] | None = None
     file: UrlFile | None = None
-    moments: Mapping[RateLimiter, float] = field(default_factory=dict)
+    moments: dict[RateLimiter, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Request({self.method} {self.url})"
@@ -362,15 +362,15 @@ def request_now(call: Call[Any], context: ClientContext) -> Request | None:
     token = None
     if _takes_token(call, context.credentials) and (token := context.tokens.current()) is None:
         return None
-    limiters = context.rate_limiters[call.endpoint.rate_limit]
-    # a time that is assigned now, but used later, could exceed the rate limit
+    request, limiters = _request(call, context, token), context.rate_limiters[call.endpoint.rate_limit]
+    # a moment that is assigned now, but used later, could exceed the rate limit
     if not all(limiter.is_free() for limiter in limiters):
         return None
-    reserved = {limiter: limiter.reserve() for limiter in limiters}
-    if any(reservation.wait for reservation in reserved.values()):
-        return None
-    moments = {limiter: reservation.moment for limiter, reservation in reserved.items()}
-    return dataclasses.replace(_request(call, context, token), moments=moments)
+    for limiter in limiters:
+        request.moments[limiter], wait = limiter.reserve()
+        if wait:
+            return None
+    return request
 
 
 def result_of(
@@ -417,9 +417,9 @@ def _ready(call: Call[Any], sender: Sender, token: str | None, recorded: Span) -
     # token calls are rare, and the claim could expire while one waits
     is_limited = call.endpoint is not endpoints.REFRESH_TOKEN
     try:
-        request, moments = _request(call, sender.context, token), {}
+        request = _request(call, sender.context, token)
         for limiter in sender.context.rate_limiters[call.endpoint.rate_limit] if is_limited else ():
-            moments[limiter], wait = limiter.reserve()
+            request.moments[limiter], wait = limiter.reserve()
             if wait:
                 limiter.notice.give(wait, "%s waits %.0f s for the rate limit.", call.endpoint.name, wait)
                 recorded.add_event("rate_limit_wait", {"webcollect.seconds": wait})
@@ -428,7 +428,7 @@ def _ready(call: Call[Any], sender: Sender, token: str | None, recorded: Span) -
         _forget_frames(error, handled)
         error.endpoint = call.endpoint.name
         raise
-    return dataclasses.replace(request, moments=moments)
+    return request
 
 
 @contextlib.contextmanager

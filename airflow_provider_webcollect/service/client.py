@@ -331,9 +331,7 @@ def _body(raw: Any, most: int, on_head: Callable[[bytes], object] | None) -> byt
     """
     codings = [coding.strip() for coding in raw.headers.get("content-encoding", "").lower().split(",")]
     # urllib3 would take these for the names of codings (RFC 9110, sections 5.6.1 and 8.4)
-    raw.headers["content-encoding"] = ", ".join(
-        coding for coding in codings if coding not in {"", "identity"}
-    )
+    raw.headers["content-encoding"] = ", ".join(name for name in codings if name not in {"", "identity"})
     pieces: list[bytes] = []
     left = most
     while piece := raw.read(HEAD_BYTES if on_head and not pieces else READ_BYTES, decode_content=True):

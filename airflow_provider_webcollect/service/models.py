@@ -378,10 +378,7 @@ class AnalyticsRow(Record, frozen=True):
         :param rows: of one task or of several, in any time buckets; of no rows, the sums are 0.
         """
         ends = [counts for row in rows if (counts := row.execution_metrics.runs_and_successes())]
-        judged, successes = (
-            sum(run_counts[0] for run_counts in ends),
-            sum(run_counts[1] for run_counts in ends),
-        )
+        judged, successes = sum(runs for runs, _ in ends), sum(successes for _, successes in ends)
         runs = _total(row.execution_metrics.run_count for row in rows)
         seconds = _total(row.execution_metrics.total_execution_seconds for row in rows)
         return {

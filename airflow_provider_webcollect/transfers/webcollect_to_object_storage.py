@@ -424,13 +424,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 if self.sources is not None
                 else reports[0].summary(reporting.are_listed(reports))
             )
-            of_catalog = self.table_format == "iceberg"
-            connections = {
-                "webcollect_conn_id": self.webcollect_conn_id,
-                "object_storage_conn_id": self.iceberg_conn_id
-                if of_catalog
-                else self.object_storage_conn_id or None,
-            }
+            is_table = self.table_format == "iceberg"
+            conn_id = self.iceberg_conn_id if is_table else self.object_storage_conn_id or None
+            connections = {"webcollect_conn_id": self.webcollect_conn_id, "object_storage_conn_id": conn_id}
             reporting.report_to_outlets(
                 context, self.outlets, connections, reports[0].place.source, facts, partition_key
             )

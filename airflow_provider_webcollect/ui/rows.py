@@ -102,28 +102,18 @@ def read_loads(key: SeriesKey, dag_ids: Collection[str]) -> list[dict[str, Any]]
         events = [run.event for run in runs_of(session, key) if run.event]
         places = {_address(manifest) for event in events for manifest in event.all_manifests()}
         for row in session.execute(loads):
-            task_instance, given, result = (
-                row.TaskInstance,
-                row.rendered_fields,
-                XComModel.deserialize_value(row),
-            )
+            instance, given, result = row.TaskInstance, row.rendered_fields, XComModel.deserialize_value(row)
             # a backend of XComs may keep elsewhere what it is
             if isinstance(result, dict) and places & {_address(of.get("landing")) for of in (given, result)}:
                 task = {
-                    name: getattr(task_instance, name)
-                    for name in ("dag_id", "task_id", "map_index", "run_id")
+                    name: getattr(instance, name) for name in ("dag_id", "task_id", "map_index", "run_id")
                 }
                 facts = {name: result.get(name) for name in _LOADED}
                 where = {
                     "warehouse_conn_id": given.get("warehouse_conn_id"),
-                    "ended_at": task_instance.end_date.isoformat(),
+                    "ended_at": instance.end_date.isoformat(),
                 }
-                table = (
-                    task_instance.dag_id,
-                    task_instance.task_id,
-                    task_instance.map_index,
-                    str(facts["table"]),
-                )
+                table = (instance.dag_id, instance.task_id, instance.map_index, str(facts["table"]))
                 # one that had nothing to load tells no more than that the table has all
                 earlier = {} if facts["parts"] else loads_of.get(table, {})
                 loads_of[table] = {**task, **where, **facts, **earlier, "commit": facts["commit"]}
