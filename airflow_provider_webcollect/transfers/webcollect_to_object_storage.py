@@ -412,6 +412,10 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                         for report, job in landings
                     }
                     land_all(jobs, int(self.max_concurrency))
+                if key := self.whole_runs_key:
+                    # one after another, since each takes DuckDB's memory
+                    for report, job in landings:
+                        report.count_changes(job.folder, key)
             finally:
                 # what has failed its checks says so, too
                 self._reported = [report for report in reports if report.landed or report.checks]
@@ -479,8 +483,6 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
         with report.ending():
             report.landed = run_job(job)
-            if self.whole_runs_key:
-                report.count_changes(job.folder, self.whole_runs_key)
             if self.redshift_manifest and report.landed.own:
                 report.redshift_manifest = write_redshift_manifest(
                     job.folder, report.path, job.run, report.landed.new, job.stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -85,6 +86,22 @@ def test_several_sources_have_each_their_own_and_the_sums(shop: Landing, sandbox
     shop.grow(3)
     told = reported(shop.destination, **options)
     assert told["changes"] == {"new": 2, "changed": 0, "gone": 2}
+
+
+def test_several_sources_are_counted_one_after_another(
+    shop: Landing, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each count takes the memory of a DuckDB, and eight landings may run at once."""
+    other = sandbox.control.add_task(rows=[{"url": "x"}], lots=[1])["task_id"]
+    threads, counts = [], KeyedRows.counts
+
+    def noted(rows: KeyedRows) -> dict[str, int]:
+        threads.append(threading.current_thread())
+        return counts(rows)
+
+    monkeypatch.setattr(KeyedRows, "counts", noted)
+    transfer(shop.destination, sources=[shop.task_id, other], **COUNTED)
+    assert threads == [threading.main_thread()] * 2
 
 
 def test_mapped_tasks_count_as_others_do(shop: Landing) -> None:
