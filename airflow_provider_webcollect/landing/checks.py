@@ -1,4 +1,4 @@
-"""What rows must be before they are committed: the declaration, counts of values, and the outcomes."""
+"""Checks of rows before they are committed: their declaration, the counts they need, their outcomes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Level = Literal["allow", "warn", "fail"]
 OnFailedChecks = Literal["fail", "warn", "quarantine"]
 State = Literal["passed", "failed", "warning", "skipped"]
-#: How many landings before this one say what is usual, at most and at least.
+#: How many earlier landings decide what is usual, at most and at least.
 MOST_USUAL, LEAST_USUAL = 10, 4
 #: How many values of a column ``unique`` compares: beyond these it would take too much memory.
 MOST_COMPARED = 1_000_000
@@ -65,8 +65,8 @@ class ColumnChecks(msgspec.Struct, frozen=True, kw_only=True):
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
     """What a run's rows must be.
 
-    :ivar new_columns: what becomes of rows with a column that the landings before did not have.
-    :ivar missing_columns: likewise if no row has a column that each of the landings before had.
+    :ivar new_columns: what to do if rows have a column that earlier landings did not have.
+    :ivar missing_columns: the same, if no row has a column that all earlier landings had.
     """
 
     rows: RowChecks = RowChecks()
@@ -76,10 +76,10 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Example(msgspec.Struct, frozen=True):
-    """A value that a check objects to.
+    """A value that fails a check.
 
-    :ivar offset: the cursor with which the service returns the page that has it; if an attempt before this
-        one has read it, maybe the first page of some.
+    :ivar offset: the cursor of the page that has it; if an earlier attempt has read it, maybe that of the
+        first of several pages.
     """
 
     value: str
@@ -90,13 +90,13 @@ class Example(msgspec.Struct, frozen=True):
 
 
 class CheckOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of one check.
+    """The result of one check.
 
     :ivar check: its name: ``rows.min``, ``columns.price.filled``, ``missing_columns``.
     :ivar state: ``passed``; ``failed``; ``warning`` if it may not fail a landing; ``skipped`` if there is
         nothing to compare with.
     :ivar expected: what was asked for, in words; ``found`` likewise.
-    :ivar examples: some of the values that it objects to.
+    :ivar examples: some of the values that fail it.
     """
 
     check: str
@@ -208,11 +208,11 @@ def _pattern(argument: str, pattern: object) -> str | None:
 
 
 def _matcher(pattern: str) -> Callable[[str], Any]:
-    """Return what tells whether a text matches as a whole, in a time that grows with the text alone."""
+    """Return a function that matches whole texts, in a time that grows with the text alone."""
     import re2
 
     options = re2.Options()
-    # else it writes errors to standard error
+    # otherwise it writes errors to standard error
     options.log_errors = False
     # of texts it would also count the characters
     matches = re2.compile(pattern.encode(), options).fullmatch
@@ -246,7 +246,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ValueCounter:
-    """Counts the values that the checks of columns object to, while rows are written.
+    """Counts the values that fail the checks of columns, while rows are written.
 
     :param checks: what is checked.
     :ivar offset: the cursor with which the rows are read that come next.
@@ -263,7 +263,7 @@ class ValueCounter:
 
     @property
     def needs_values(self) -> bool:
-        """Whether the profile of rows does not tell enough."""
+        """Whether checks need more than the profile of rows."""
         return any(column.checks.pattern or column.checks.unique for column in self.columns.values())
 
     def add(self, names: Sequence[str], columns: Sequence[Sequence[Any]], rows: int) -> None:
@@ -278,7 +278,7 @@ class ValueCounter:
 class _Values:
     """The values of one column.
 
-    :ivar wrong: how many each check objects to, and ``examples`` the first of them.
+    :ivar wrong: how many fail each check, and ``examples`` the first of them.
     """
 
     def __init__(self, checks: ColumnChecks) -> None:
@@ -300,7 +300,7 @@ class _Values:
                 self._compare(text, offset)
 
     def note(self, check: str, value: Any, offset: int) -> None:
-        """Count a value that a check objects to."""
+        """Count a value that fails a check."""
         self.wrong[check] += 1
         noted = self.examples.get(check, ())
         if len(noted) < _EXAMPLES and (example := Example(_shown(value), offset)) not in noted:

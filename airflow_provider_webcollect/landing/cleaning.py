@@ -57,7 +57,7 @@ def clean(
     * It keeps the parts of the landing, rows that are quarantined, and staged rows that wait for a decision.
     * In a table, it keeps the files of its older versions: those go by the table's own means (``VACUUM``). A
       file that was replaced so long ago that the log of Delta Lake does not say so any more (a week, unless
-      the table's retention is another) is removed as ``VACUUM`` would.
+      the table's retention differs) is removed as ``VACUUM`` would.
     * It lists the files first, then reads what is staged, and the log last: a part that is committed
       meanwhile is found there.
     * The minimum age protects what is being written.
@@ -102,7 +102,7 @@ def clean(
 
 
 def _needed(folder: Folder, until: datetime.datetime) -> set[str] | None:
-    """Return the names of the files that must stay; None if nothing tells.
+    """Return the names of the files that must stay; None if no commit says which.
 
     :param until: what was replaced later can still be put back.
     """
@@ -156,11 +156,11 @@ def _before(commits: CommitLog, state: Manifest | None) -> Manifest | None:
 
 
 def restore(landing: Any) -> Manifest:
-    """Put back the landing that was there before another began again; a second call puts that one back.
+    """Put back what a landing replaced when it began again; a second call puts the newer one back.
 
-    The next incremental run finds that the source does not go on from there; with ``on_reset="append"`` it
-    adds the source's rows. Its parts keep the numbers of the commits that have landed them: who has loaded
-    them need not do so again.
+    The next incremental run finds that the source does not continue from there; with ``on_reset="append"`` it
+    adds the source's rows. Its parts keep the numbers of the commits that have landed them: loads that have
+    them need not load them again.
 
     :param landing: as for :func:`clean`.
     :return: what has landed now.

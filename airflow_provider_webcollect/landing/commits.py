@@ -1,7 +1,7 @@
 """What the files of a landing say: commits, each created once, and the manifest that they make.
 
 A commit says what it adds, and where the landing stands in its source afterwards; what an attempt has written
-so far is the draft of one. All else that is to be known of a landing follows from its commits in their order.
+so far is the draft of one. Everything else about a landing follows from its commits in their order.
 """
 
 from __future__ import annotations
@@ -174,10 +174,10 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
     :ivar columns: field names of all parts so far, in order; None for JSON lines without fixed columns.
     :ivar next_offset: the service's cursor after the last page, which ``last_page`` identifies.
     :ivar total: rows that the service announced.
-    :ivar earlier_rows: how many of the landing's rows the source has no more (``on_reset="append"``).
+    :ivar earlier_rows: how many of the landing's rows the source no longer has (``on_reset="append"``).
     :ivar run: whose rows these are.
     :ivar started_at: when the attempt began that has made the commit at ``finished_at``; ISO 8601 in UTC.
-    :ivar checks: what became of the checks of the rows of the commit.
+    :ivar checks: the outcomes of the checks of the commit's rows.
     :ivar set_apart: source rows the landing has skipped: quarantined or discarded.
     """
 
@@ -218,8 +218,8 @@ _PLACE = (
 class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
     """One entry of the log, or the draft of one: what an attempt has written so far, for a retry of its run.
 
-    Of a draft, ``total`` is the number of the source's rows up to the last of its parts. A draft whose checks
-    have failed waits for a person's decision.
+    In a draft, ``total`` counts the source's rows up to the end of its last part. A draft whose checks have
+    failed waits for a person's decision.
 
     :ivar number: 1, 2, 3, … without gaps.
     :ivar kind: ``landed``; ``quarantined``, the rows wait for a decision; ``accepted`` or ``discarded``, it
@@ -229,7 +229,7 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
     :ivar replaces: whether the landing begins, or begins again, with the first row: from now on it has these
         parts alone. False for the first commit of an incremental landing, which has none to replace.
     :ivar first_page: where the reading of the parts began: the first page of rows, or the last landed one.
-    :ivar parts: that it adds, sets apart, or leaves out; of accepted rows those that were set apart.
+    :ivar parts: those that it adds, sets apart, or leaves out; if it accepts rows, those of the rows.
     :ivar about: the commit that it accepts or discards, or whose state it puts back, with ``set_apart``; None
         for rows that were staged.
     """
@@ -248,17 +248,17 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def changes_rows(self) -> bool:
-        """Whether the landing has other rows since."""
+        """Whether it changes the rows of the landing."""
         return self.kind in ("landed", "accepted", "restored")
 
     @property
     def read_number(self) -> int:
-        """The number of the commit by which its rows were read: that which has set them apart, if one has."""
+        """The number of the commit that first had its rows: the one that set them apart, or its own."""
         return self.number if self.about is None else self.about
 
     @property
     def added(self) -> tuple[Part, ...]:
-        """The parts that it gives the landing, as a manifest has them; none if it sets rows apart."""
+        """The parts that it adds to the landing, as a manifest has them; none if it sets rows apart."""
         if not self.changes_rows:
             return ()
         # those that are put back have numbers of their own
@@ -273,7 +273,7 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(outcome for outcome in self.checks if outcome.state == "failed")
 
     def follows(self, state: Manifest | None) -> bool:
-        """Return whether it is the next commit after what has landed; a draft that is not will never be.
+        """Return whether it is the next commit after what has landed; if a draft is not, it never will be.
 
         :param state: what has landed; None for nothing.
         """
@@ -301,20 +301,20 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Manifest(Landing, frozen=True, kw_only=True):
-    """What the commits up to a number make of a landing; ``_manifest.json`` is that of the last commit.
+    """The state of a landing after a commit; ``_manifest.json`` has that after the last one.
 
     ``run``, ``started_at``, ``finished_at`` and ``checks`` are of the last commit of rows.
 
     :ivar commit: the number of the last commit; ``first_commit`` is the one with which the landing began, or
         has begun again, ``rows_commit`` the last that has changed the rows.
-    :ivar log_id: of the log, random: a folder that was emptied begins another, with the same numbers.
+    :ivar log_id: a random id of the log: in an emptied folder, another log begins with the same numbers.
     :ivar rows: of all parts, as ``bytes``. These and the rows that were set apart are ``total`` and
         ``earlier_rows``.
     :ivar exported_at: when the export was confirmed to the service after the commit; None if it was not.
     :ivar history: the last :data:`MOST_RECORDS` runs that have landed rows, the latest last; also those whose
         parts were replaced since.
     :ivar profile: what all rows hold.
-    :ivar replaced: the parts of the landing before it began again: readers may still be at them, and it can
+    :ivar replaced: the parts of the landing before it began again: programs may still read them, and they can
         be put back.
     :ivar part_count: how many parts there are; ``parts`` has fewer in a table, which knows its own files.
     """
@@ -344,7 +344,7 @@ class Manifest(Landing, frozen=True, kw_only=True):
 
     @property
     def lacks_mark(self) -> bool:
-        """Whether the export is still to be marked; not while rows of the source are quarantined."""
+        """Whether the export still has to be marked; not while rows of the source are quarantined."""
         return self.exported_at is None and all(apart.is_earlier for apart in self.quarantined)
 
     def record_of(self, run: Run) -> RunRecord | None:

@@ -1,7 +1,7 @@
 """What has landed: which parts are of which commits, and their rows as dicts, tables and profiles.
 
 What the commits say is read once, so later commits are not visible. A landing that begins again
-(``overwrite``) keeps the parts that it replaces until it begins again once more: a reader comes to its end.
+(``overwrite``) keeps the parts that it replaces until it begins again once more, so that readers can finish.
 Reading parts that are gone by then raises
 :class:`~airflow_provider_webcollect.landing.errors.LandingReplaced`.
 """
@@ -75,19 +75,19 @@ class RunProfile(NamedTuple):
 
 
 class LandedData:
-    """What has landed, as it was when it was read; created by :func:`~.landing.reader.read_landing`.
+    """The rows of a landing, for pandas, polars, DuckDB, dlt or your own code.
 
-    In all methods, ``new_only`` and ``since`` restrict reading to some parts, and do not go together:
+    It is created by :func:`~.landing.reader.read_landing`, and shows what had landed then. In all methods, ``new_only`` and ``since`` restrict reading to some parts, and do not go together:
 
-    * ``new_only``: given the id of a run (``new_only=run_id``), the parts that it has landed, in whichever of
-      its tasks; none if it has found nothing new. A landing does not know such a run, so a warning in the log
-      names the runs that it knows. Given True, the parts of the last run that has landed rows. Of a run
-      before the last thirty, the commits say which are its parts, and all of them are read for that.
+    * ``new_only``: with the id of a run (``new_only=run_id``), the parts that it has landed, in any of its
+      tasks; none if it has found nothing new. A landing does not know such a run, so a warning in the log
+      names the runs that it knows. With True, the parts of the last run that has landed rows. For a run
+      before the last thirty, all commits are read to find its parts.
     * ``since``: the number of a commit, 0 for the beginning; the parts of later commits. A loader that keeps
       the manifest's ``commit`` beside what it has loaded, and passes it next time, misses no part. If the
       landing has begun again since (``first_commit`` is later), these are all of its parts.
-      :class:`.InvalidArgument` is raised for a number that the landing does not have: it is that of another
-      one, which was there before.
+      :class:`.InvalidArgument` is raised for a number that the landing does not have: it belongs to one that
+      was there before.
 
     :ivar manifest: what the commits say, as in ``_manifest.json``.
     :ivar uri: the folder.
@@ -104,7 +104,7 @@ class LandedData:
 
     @property
     def identity(self) -> str:
-        """What tells it from all other landings: its URI, and the account or endpoint that is not in it."""
+        """Its name, which no other landing has: the URI, and the account or endpoint that is not in it."""
         place = getattr(self.fs, "account_name", None) or getattr(self.fs, "endpoint_url", None)
         return f"{self.uri} at {place}" if place else self.uri
 
@@ -146,7 +146,7 @@ class LandedData:
     def profile(self, new_only: bool | str = False, *, since: int | None = None) -> Profile:
         """Return what the rows hold, column by column, as counted when they were landed; no part is read.
 
-        That of all rows is in the manifest; for others their commits are read.
+        The profile of all rows is in the manifest; for fewer rows, their commits are read.
 
         :param new_only: only the parts of a run, see above.
         :param since: only those of later commits, see above.
@@ -205,8 +205,8 @@ class LandedData:
     def first_rows(self, count: int) -> list[Row]:
         """Return the first rows of the last run that has landed rows.
 
-        Little more is read than they need: of JSON lines and CSV 64 KB first, of Parquet a group of rows, of
-        16 MB or less before compression.
+        Little more than these is read: of JSON lines and CSV, 64 KB at first; of Parquet, a row group, which
+        has 16 MB or less before compression.
 
         :param count: how many, at most.
         :raises LandingDamaged: if a part is missing; other errors are those of :meth:`iter_rows`.
@@ -237,7 +237,7 @@ class LandedData:
         import pyarrow as pa
 
         table = self._reader.joined(table for part in parts for table in self.tables_of(part))
-        # columns of JSON lines, without any: those that others of the landing have
+        # no part has columns of JSON lines: those that other parts of the landing have
         names = () if table.num_columns else self.manifest.profile.columns
         return pa.table({name: pa.array([], pa.string()) for name in names}) if names else table
 
@@ -300,16 +300,16 @@ class LandedData:
 
         The newest row is the last one in the landing. Rows with null or a blank text in a column of the key
         are left out. To the columns of :meth:`to_duckdb`, ``landed_at`` is added: when the row was committed.
-        In relations of DuckDB, letter case does not tell columns apart: if the landing has a column of that
-        name, the added one is called ``landed_at_1``.
+        If the landing has a column of that name, in whatever letter case, the added one is called
+        ``landed_at_1``.
 
-        All rows are read, and those that are returned once more: these must fit into memory. DuckDB takes
-        512 MB besides, and of the temporary folder some 40 bytes for each row, and the key.
+        All rows are read, and the returned ones a second time; those must fit into memory. DuckDB takes
+        another 512 MB, and in the temporary folder about 40 bytes and the key for each row.
 
         :param key: a column, or several that together identify what a row is about.
         :param connection: where the relation is created; None for a new connection, which shows times in UTC.
-        :raises InvalidArgument: if ``key`` names no column, or one that the landing does not have. In JSON
-            lines without any row no column is known, and the relation has those of the key.
+        :raises InvalidArgument: if ``key`` names no column, or one that the landing does not have. Without
+            any row of JSON lines, no column is known, and the relation has those of the key.
         :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; other errors as in
             :meth:`iter_rows`.
         """
@@ -323,9 +323,9 @@ class LandedData:
         compare: str | Sequence[str] | None = None,
         whole_runs: bool = False,
     ) -> DuckDBPyRelation:
-        """Return the newest row of each key that is new, or has other values than it had at a moment.
+        """Return what has changed since a moment: the newest row of each key that is new or has other values.
 
-        What a key had is its last row in the parts that were committed until then. To the columns of
+        The former values of a key are those of its last row that was committed by then. To the columns of
         :meth:`latest`, ``change`` is added before ``landed_at``: ``new`` or ``changed``. A key whose values
         have changed and changed back is left out. Arguments and errors that are not described here are as in
         :meth:`latest`.
@@ -358,7 +358,7 @@ class LandedData:
         return in_duckdb(self._keyed(key, compare, moment, is_whole=is_whole).changes(), connection)
 
     def count_changes(self, key: str | Sequence[str], run_id: str) -> dict[str, int] | None:
-        """Return how many keys a run has that the whole run before it has not, or that differ, or are gone.
+        """Return how many keys are new, changed or gone in a run, compared with the whole run before it.
 
         For landings where each run collects everything. The rows of two runs are read.
 
@@ -439,7 +439,7 @@ class LandedData:
         since: int | None = None,
         on_missing_key: OnMissingKey = "fail",
     ) -> DltResource:
-        """Return the parts that a destination does not have yet as a resource for a pipeline of dlt.
+        """Return a resource for a pipeline of dlt, which loads what its destination does not have yet.
 
         ``pipeline.run(read_landing("s3://bucket/prices").to_dlt())``. Up to which commit parts are
         loaded is kept in dlt's state of the resource. See
@@ -538,7 +538,7 @@ class LandedData:
         return KeyedRows(self.tables_of, self._reader, parts, key, compare, columns)
 
     def _dated_parts(self, moment: datetime.datetime | str | None, is_whole: bool) -> Iterator[DatedPart]:
-        """Yield the parts with what tells what there was at a moment from what there is now.
+        """Yield the parts, and whether a key in them was there at a moment, and is there now.
 
         :param moment: as ``since`` of :meth:`changes`; None for none.
         :param is_whole: whether parts count from the last whole run on: those from before it are left out
@@ -648,7 +648,7 @@ class LandedData:
         ) from cause
 
     def _is_there(self, state: Manifest | None) -> bool:
-        """Return whether all that was to be read must still be there.
+        """Return whether all that is read from here must still be there.
 
         :param state: what has landed by now.
         """

@@ -165,7 +165,7 @@ class SourceReader:
         fewer rows than were read is read again for ``late_rows_delay`` seconds.
 
         :param first: the page; None if there were no rows.
-        :raises RowsMissing: if its rows are others now: what was read does not go together.
+        :raises RowsMissing: if its rows have changed: what was read may not belong together.
         """
         may_have_changed = self._waited or time.monotonic() - self._began >= LONG_READ
         may_have_changed = may_have_changed or (self._job.options.mark_exported and self._pages > 1)
@@ -209,7 +209,7 @@ class SourceReader:
 
     def _counted(self, answer: DataPage) -> Page:
         if answer.total < self.count.total:
-            # rows may have been taken away behind these, or all of them: the first page tells
+            # rows after these may have been removed, or all of them: the first page shows which
             log.info("%s had %d rows, and now %d.", self._job.source, self.count.total, answer.total)
             self.count.total, self._waited = answer.total, True
         try:

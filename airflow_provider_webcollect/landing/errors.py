@@ -63,7 +63,7 @@ class PartsMissing(LandingError):
 
 
 class DestinationUnreadable(LandingError):
-    """What the destination's files say cannot be read: torn, missing, of a newer version, contradictory."""
+    """The landing's files cannot be read: torn, missing, of a newer version, or contradictory."""
 
     permanent = True
 

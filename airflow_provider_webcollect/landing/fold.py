@@ -1,4 +1,4 @@
-"""What commits make of a landing, and the commit that follows one; nothing is read or written."""
+"""The state of a landing after its commits, and the commit that follows; nothing is read or written."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Contradiction(Exception):
 
 
 def fold(state: Manifest | None, commits: Iterable[Commit]) -> Manifest | None:
-    """Return what commits make of a landing.
+    """Return the state of a landing after commits.
 
-    :param state: what those before them have made; None for nothing.
+    :param state: the state before them; None for no landing.
     :raises Contradiction: if one does not follow from those before it.
     """
     number = 0 if state is None else state.commit
@@ -93,7 +93,7 @@ class WholeRun(NamedTuple):
 
 
 def whole_runs(commits: Iterable[Commit], set_apart: Iterable[SetApart]) -> list[WholeRun]:
-    """Return the runs of which a missing key says that it is gone, in the order in which they have read.
+    """Return the runs in which a missing key is gone, in the order in which they read the source.
 
     These are the runs whose rows have all landed, having passed their checks or been accepted by a person:
     not those of which rows are quarantined or were discarded, or whose checks have failed with ``warn``. As

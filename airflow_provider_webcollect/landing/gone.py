@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Gone:
-    """What whole runs (:func:`~.landing.fold.whole_runs`) say of the keys whose last row is in a part.
+    """Decides by whole runs (:func:`~.landing.fold.whole_runs`) whether the keys of a part are gone.
 
     :param commits: that have landed rows: all since the last whole run that a load has seen, and all of the
         runs of these. Other parts are older.

@@ -1,4 +1,4 @@
-"""One landing for the engine: its source, folder, run and timing, who hears of it, and its result."""
+"""One landing for the engine: its source, folder, run, timing and observer, and its result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Hears of a landing while it is at work, in its threads; the methods do nothing unless overridden."""
+    """Follows a landing while it runs, in its threads; the methods do nothing unless overridden."""
 
     def on_request(self) -> None:
         """A request for rows was sent, maybe not for the first time."""
@@ -71,14 +71,13 @@ class Job:
 
     :param source: what is read.
     :param folder: of this landing alone.
-    :param run: what it is for; its rows count once, in whichever of its attempts.
-    :param began: when the work began that lands several sources one after another, by ``time.monotonic()``:
-        for rows that may not be shown yet, each of them waits ``late_rows_delay`` seconds from then; None for
-        from its own beginning.
+    :param run: what it is for; its rows count once, in any of its attempts.
+    :param began: when a task that lands several sources began, by ``time.monotonic()``: each of them waits
+        for late rows until ``late_rows_delay`` seconds after that; None to count from its own beginning.
     :param options: see :func:`~airflow_provider_webcollect.landing.options.make_options`.
     :param pages: of the source.
     :param mark: confirms the export to the service.
-    :param observer: hears of the landing while it is at work.
+    :param observer: follows the landing while it runs.
     :param stop: ends the landing once it is set; nothing is committed from then on. The client of ``pages``
         and ``mark`` must share it, so that it sends nothing either.
     """
@@ -112,7 +111,7 @@ def job_of(
     :param run: likewise.
     :param options: likewise.
     :param began: likewise.
-    :param observer: likewise; None for nobody.
+    :param observer: likewise; None for none.
     """
     observer = observer or Observer()
     task, lotno = source.collection_task_id, source.lotno
@@ -131,15 +130,15 @@ def job_of(
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """A landing that has ended.
+    """The result of a landing.
 
     :ivar manifest: what has landed.
     :ivar own: whether the run has landed, now or in an earlier attempt; if not, what another run has landed
         was left as it is.
-    :ivar new: the parts that the run has landed, in whichever of its attempts, with the profiles of their
-        rows; without those that were replaced since.
+    :ivar new: the parts that the run has landed, in any of its attempts, with the profiles of their rows;
+        without those that were replaced since.
     :ivar committed: those that this attempt has committed.
-    :ivar checks: what became of the checks of this run's rows, in whichever of its attempts.
+    :ivar checks: the outcomes of the checks of this run's rows, in any of its attempts.
     """
 
     manifest: Manifest

@@ -1,8 +1,8 @@
 """The rows of a landing by a key, such as a product's URL: the latest ones, what has changed, all periods.
 
-DuckDB decides over the key, the place and a digest of each row, in a file on disk, so that memory does not
-grow with the landing. It sees numbers instead of the columns' names: these may be empty, or differ in letter
-case alone, which no query can tell apart.
+DuckDB compares the key, the place and a digest of each row, in a file on disk, so that memory does not grow
+with the landing. It sees numbers instead of the columns' names: these may be empty, or differ in letter case
+alone, which no query can tell apart.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class KeyedRows:
                 begin, place = end, place + table.num_rows
 
     def _answer(self, query: str) -> pa.Table:
-        """Return what a query of DuckDB gives.
+        """Return the result of a query of DuckDB.
 
         :param query: of the tables ``keyed`` and ``parts``, with ``{key}`` for the columns of the key.
         """

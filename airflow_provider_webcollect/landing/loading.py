@@ -2,25 +2,25 @@
 
 Rows get three more columns: ``_webcollect_landing``, the landing's folder as the first load has named it,
 with the account or endpoint that is not in its URL; ``_webcollect_part``, their part; and
-``_webcollect_row``, their position in the landing, from 0. By whatever address a landing is loaded, its log
-tells it from others.
+``_webcollect_row``, their position in the landing, from 0. A landing is recognized by its log, whatever
+address it is loaded from.
 
 - ``append`` replaces the rows of a part that is loaded again, so the table has each row of the landing once.
 - ``merge`` keeps the latest row of each key: of a load that with the highest position, of several loads that
-  of the last one. If each run collects everything, ``on_gone`` says what becomes of a key that the last whole
-  run (:func:`~.landing.fold.whole_runs`) and what was read after it do not have: ``delete`` deletes its row,
-  ``mark`` sets ``_webcollect_gone_at`` to the time of the commit without it, which is null for other rows.
-  Rows of other landings in the table stay as they are. Both happen after the merge, in statements of their
-  own: a load that was killed between leaves that to the next one, also if that has nothing to load. Rows that
-  a person accepts after a whole run that has read the source later are not loaded.
+  of the last one. If each run collects everything, ``on_gone`` says what to do with a key that neither the
+  last whole run (:func:`~.landing.fold.whole_runs`) nor later rows have: ``delete`` deletes its row, ``mark``
+  sets ``_webcollect_gone_at`` to the time of the commit without it, which is null for other rows. Rows of
+  other landings in the table stay as they are. Both happen after the merge, in separate statements: after a
+  kill in between, the next load does it, even if it has nothing to load. Rows that a person accepts after a
+  whole run that has read the source later are not loaded.
 - ``replace`` replaces the table with all rows of the landing.
-- ``scd2`` takes the landing for a snapshot of the whole table: rows that it does not have are ended
-  (``_dlt_valid_to``), those that it has and the table has not begin. The parts must be of one run, since the
-  rows of an incremental landing are no snapshot.
+- ``scd2`` treats the landing as a snapshot of the whole table: rows of the table that it lacks get an end
+  (``_dlt_valid_to``), and its new rows are added. The parts must be of one run, since an incremental landing
+  is not a snapshot.
 
 The number of the commit up to which the parts are loaded is kept in dlt's state, which is stored at the
-destination in the same load. A load that was killed before that is repeated as a whole: no disposition minds
-that. A landing that has begun again since (``on_reset="full"``, ``if_exists="overwrite"``) is loaded as a
+destination in the same load. A load that was killed before that is repeated as a whole, and no row is loaded
+twice. A landing that has begun again since (``on_reset="full"``, ``if_exists="overwrite"``) is loaded as a
 whole.
 """
 
@@ -211,7 +211,7 @@ class NewParts:
         return manifest.columns or tuple(manifest.profile.columns)
 
     def _column_hints(self) -> dict[str, Any]:
-        """Return what the values do not say of columns: dlt takes each time for one with a zone."""
+        """Return what dlt cannot see in the values of columns: it treats each time as one with a zone."""
         manifest = self._landed.manifest
         types = manifest.encoding.get("column_types") or {}
         naive = {"data_type": "timestamp", "timezone": False}
@@ -230,7 +230,7 @@ class NewParts:
         """Return the number of the commit up to which the parts are loaded; 0 for none.
 
         :param state: what an earlier load has remembered.
-        :raises LoadRefused: if it was of another copy of this landing, and both have gone on since.
+        :raises LoadRefused: if it was of another copy of this landing, and both have changed since.
         """
         if self._options.write_disposition == "replace" or not state:
             return 0
@@ -241,7 +241,7 @@ class NewParts:
         return number if is_known else 0
 
     def _loaded_and_judged(self, state: dict[str, Any] | None) -> int:
-        """Return the number of the commit whose later parts are loaded, and judge which keys are gone.
+        """Return the number of the commit after which parts are loaded, and decide which keys are gone.
 
         What has become the last whole run, or is none any more, is loaded again: rows that were landed later,
         and are older, may stand in the place of its rows.
@@ -403,7 +403,7 @@ class _Columns:
                 raise self._refused(name, problem, other)
 
     def _compared(self, name: str) -> str:
-        """Return what tells a name from others in the warehouse."""
+        """Return a name in the form that the warehouse compares."""
         return name if self._has_case else name.lower()
 
     def _holds(self, name: str) -> bool:
@@ -441,7 +441,7 @@ def load(
 ) -> NewParts:
     """Load what is new in a landing, and return that.
 
-    What is loaded lies in a temporary folder before, so that must have room for it.
+    What is loaded is first written to a temporary folder, which must have room for it.
 
     :param landed: the landing.
     :param options: how rows are written.
@@ -451,8 +451,8 @@ def load(
         not go with this one, or a name is longer than those of the warehouse.
     :raises LoadFailed: if dlt or the warehouse fails; nothing of the load counts, and a retry repeats it.
     :raises LoadRefused: if rows have no key, two columns get the same name or one none, the table has a
-        column of a type that does not hold the values, ``scd2`` needs a snapshot, and the parts are none, or
-        the landing is a copy of one that is loaded, and both have gone on; nothing is loaded.
+        column of a type that does not hold the values, ``scd2`` needs a snapshot, which the parts are not, or
+        the landing is a copy of one that is loaded, and both have changed; nothing is loaded.
     :raises ExtraMissing: if dlt, pyarrow or a package of the destination is not installed.
     :raises LandingDamaged: and other errors of reading a landing.
     """
@@ -483,7 +483,7 @@ def _pipeline(
         import dlt
         from dlt.common.pipeline import current_pipeline
 
-        # loads of several landings into one table may go on at once
+        # loads of several landings into one table may run at once
         staging = f"%s_staging_{digest[:8]}"
         destination = make_destination(
             staging_dataset_name_layout=staging, replace_strategy="insert-from-staging"
@@ -514,7 +514,7 @@ def _pipeline(
 
 @contextlib.contextmanager
 def _alone(client: Any, digest: str) -> Iterator[None]:
-    """Let no other load of the landing into the table go on, in the block, where the warehouse can do that.
+    """Keep out other loads of the landing into the table during the block, where the warehouse can.
 
     :param digest: of landing and table.
     :raises LoadFailed: if another one is under way.
@@ -589,9 +589,10 @@ def _held_by(columns: Mapping[str, Column], rows: pa.Table, client: Any, table: 
 
 
 def _refresh(pipeline: Pipeline, table: str, columns: Collection[str]) -> Literal["drop_resources"] | None:
-    """Return how dlt has to forget a table that somebody has dropped, which it takes for one that is there.
+    """Return how to make dlt forget a table that was dropped.
 
-    It also forgets what an earlier write disposition has left in its schema, and would else follow again.
+    It also forgets what an earlier write disposition has left in its schema, and would otherwise follow
+    again.
     """
     tables: Mapping[str, Any] = pipeline.default_schema.tables if pipeline.schema_names else {}
     if table not in tables:

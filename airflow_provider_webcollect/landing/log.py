@@ -58,7 +58,7 @@ def unless_beaten(folder: Folder) -> Iterator[None]:
 
 
 def contended(folder: Folder) -> LogContended:
-    """Return the error for a commit that others have been before again and again."""
+    """Return the error for a commit that other landings keep making first."""
     return LogContended(f"other landings keep committing to {folder.url}; try again")
 
 
@@ -146,7 +146,7 @@ class CommitLog:
             yield from commits
 
     def table_format(self) -> str | None:
-        """Return the format of the table that the landing is, or is to be; None for a folder."""
+        """Return the format of the table that the landing is, or will be; None for a folder."""
         first = self.checkpoint() or next(iter(self._read([1]) or self.staged().values()), None)
         return first.table_format if first else None
 
@@ -185,7 +185,7 @@ class CommitLog:
                 listed = state if state.table_format is None else msgspec.structs.replace(state, parts=())
                 self._folder.write(MANIFEST, encode(listed))
                 self._shown = state.commit
-            # who has made the next commit may have shown it before this one was
+            # the next commit may have been published before this one
             latest = self.newer(state)
             assert latest is not None
             if latest.commit == state.commit:

@@ -1,4 +1,4 @@
-"""What a landing is asked for: the checked options, and the location of its folder."""
+"""The checked options of a landing, and the location of its folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OnMissingKey = Literal["fail", "skip"]
 OnGone = Literal["keep", "delete", "mark"]
 MAX_PART_BYTES = 128 * 1024 * 1024
 LATE_ROWS_DELAY = 15.0
-#: The rule of options that a full landing has no use for.
+#: The rule of options that a full landing does not use.
 INCREMENTAL_ALONE = "it goes with mode='incremental' alone, which is not the default of a batch (`lotno`)"
 #: Names that dlt does not change: it separates the names of nested tables by two underscores.
 _TABLE = re.compile(r"[a-z](?:_?[a-z0-9])*\.[a-z](?:_?[a-z0-9])*")
@@ -73,14 +73,14 @@ def make_load_options(
     on_missing_key: OnMissingKey = "fail",
     on_gone: OnGone = "keep",
 ) -> LoadOptions:
-    """Check how a load is to write rows.
+    """Check how a load writes rows.
 
     :param write_disposition: ``append``, ``merge``, ``replace`` or ``scd2``; see
         :mod:`airflow_provider_webcollect.landing.loading`.
     :param primary_key: the columns of the key, by their names in the landing; for ``merge`` alone.
-    :param on_missing_key: what becomes of rows that have null or a blank text in a column of the key:
+    :param on_missing_key: what to do with rows that have null or a blank text in a column of the key:
         ``fail``, and nothing is loaded; or ``skip`` to load the others; for ``merge`` alone.
-    :param on_gone: what becomes of the row of a key that the last whole run does not have: ``keep``,
+    :param on_gone: what to do with the row of a key that the last whole run does not have: ``keep``,
         ``delete`` or ``mark``; for ``merge`` alone.
     :raises InvalidArgument: if one is wrong, or they do not go together.
     """

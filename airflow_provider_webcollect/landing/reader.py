@@ -40,7 +40,9 @@ __all__ = ["LandedData", "LandedTable", "QuarantinedData", "RunProfile", "read_l
 def read_landing(
     landing: Any, storage_options: Mapping[str, Any] | None = None, *, quarantined: int | None = None
 ) -> LandedData:
-    """Read what has landed: the manifest, and the commits after it.
+    """Open a landing, to read exactly the rows that it has committed.
+
+    The manifest is read, and the commits after it; no row yet.
 
     :param landing: its folder or its ``_manifest.json``: an absolute local path, a URL that fsspec
         supports (``s3://bucket/prices``), or an object with ``fs`` and ``path``, such as Airflow's
@@ -203,7 +205,7 @@ class LandedTable(LandedData):
             )
 
     def _dated_parts(self, moment: datetime.datetime | str | None, is_whole: bool) -> Iterator[DatedPart]:
-        # which row of a key is the latest, their order tells
+        # their order decides which row of a key is the latest
         self._refuse_rewritten(self._all_parts)
         if self._is_rewritten():
             raise RowsRewritten(

@@ -54,13 +54,13 @@ def in_review(landing: Any) -> tuple[InReview, ...]:
 
 
 def accept(landing: Any, run_id: str | None = None, commit: int | None = None) -> InReview:
-    """Commit rows that have failed their checks to the landing, each once.
+    """Land rows that have failed their checks as they are, each once.
 
-    The export is not marked; the next run marks it if it is to.
+    The export is not marked; the next run with ``mark_exported`` marks it.
 
     :param landing: as for :func:`in_review`.
-    :param run_id: the Airflow run that has read them; None if there are those of one run only.
-    :param commit: the number of the commit that has quarantined them; None for whichever rows of the run.
+    :param run_id: the Airflow run that has read them; None if the rows of only one run wait.
+    :param commit: the number of the commit that has quarantined them; None for any rows of the run.
     :return: what was accepted.
     :raises NothingToReview: if no such rows wait for a decision.
     :raises PartsMissing: if parts of these rows are missing; nothing is committed then.

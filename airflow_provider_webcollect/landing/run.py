@@ -129,7 +129,7 @@ class _Landing:
             return self._commit(staging, self._check(staging.draft, staging.values))
 
     def _pages(self, reader: SourceReader, draft: Commit) -> Iterator[Page] | None:
-        """Return the pages behind a draft; None if a landing that goes on there finds nothing new.
+        """Return the pages after a draft; None if a landing that continues there finds nothing new.
 
         :raises SourceReset: if a source without rows would replace rows that are landed.
         """
@@ -157,7 +157,7 @@ class _Landing:
         return Landed(self._log.publish(state), is_own, self._own_parts, checks=self._own_checks)
 
     def _nothing_new(self, state: Manifest) -> Landed:
-        """Return the result of a landing that has found nothing new; mark what is to be marked."""
+        """Return the result of a landing that has found nothing new; mark the export, if that is due."""
         outcomes = self._check(None, ValueCounter(Checks()))
         # rows of its own were checked before their commit, or a person has accepted them
         if not self._own and (failed := self._failed(outcomes)):
@@ -212,7 +212,7 @@ class _Landing:
         return self._log.publish(latest)
 
     def _check(self, draft: Commit | None, values: ValueCounter) -> tuple[CheckOutcome, ...]:
-        """Return what becomes of the checks of a run's rows.
+        """Return the outcomes of the checks of a run's rows.
 
         :param draft: of the rows besides those that an earlier attempt has committed; None for no others.
         """

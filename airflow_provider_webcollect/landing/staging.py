@@ -42,8 +42,8 @@ class Staging:
     After an error in the block, the file has all finished parts; after :class:`RowsMissing`, it is deleted.
 
     :param draft: with which it begins.
-    :param parts_before: how many parts the landing has already: names go on from there, so that their order
-        is that of the rows.
+    :param parts_before: how many parts the landing has already: names continue from there, so that their
+        order is that of the rows.
     :param earlier: the files of earlier attempts of the run.
     :ivar draft: what is written.
     :ivar values: of all parts, if there are checks of columns, also of those that an earlier attempt has
@@ -75,7 +75,7 @@ class Staging:
             if isinstance(error, RowsMissing):
                 # the source has changed since, or its counts are wrong: these rows may not go together
                 self.end()
-            # after an interruption, such as a timeout, no storage is waited for
+            # after an interruption, such as a timeout, do not wait for the storage
             elif isinstance(error, Exception) and not self._is_saved:
                 self._save()
 
@@ -90,7 +90,7 @@ class Staging:
             page = left_over or next(pages, None)
 
     def refuse(self, outcomes: tuple[CheckOutcome, ...]) -> None:
-        """Save that the rows have failed their checks: a person decides what becomes of them."""
+        """Save that the rows have failed their checks: a person decides on them."""
         self.draft = msgspec.structs.replace(self.draft, checks=outcomes)
         self._save()
 
@@ -158,7 +158,7 @@ class Staging:
         begin = draft.first_page or (draft.last_page if draft.total else first.fingerprint())
         self.draft = draft.with_part(part, self._columns.names, begin, last.fingerprint())
         self._is_saved = False
-        # else the next part, or an error, saves it
+        # otherwise the next part, or an error, saves it
         if time.monotonic() - self._saved >= INTERVAL:
             self._save()
         return left_over
@@ -167,7 +167,7 @@ class Staging:
 def _refuse_another_letter_case(file_format: FileFormat, profile: Profile, rows: Rows) -> None:
     """Refuse a named column that no row of a landing's first part has, if one has it in another letter case.
 
-    Else it would be null for ever. A column that is only missing may come later.
+    Otherwise it would always be null. A column that is only missing may come later.
 
     :param profile: of the part.
     :param rows: its first page.

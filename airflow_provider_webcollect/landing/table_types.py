@@ -1,7 +1,7 @@
 """Whether the columns of a warehouse's table hold the values of a landing as they are.
 
 A warehouse converts what it is given to the type that a column has, most often without an error: it rounds,
-cuts off, pads, or takes a time without a zone for one of the session's zone.
+cuts off, pads, or reads a time without a zone in the session's zone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: text.
 Column = Mapping[str, Any]
 
-#: Types of texts, in several warehouses. dlt takes each type that it does not know for a text.
+#: Types of texts, in several warehouses. dlt treats each type that it does not know as text.
 _TEXT = re.compile(r"(?:\w+\()*(?:character varying|string|text|varchar)(?:\(\w+\))?\)*", re.IGNORECASE)
 #: Warehouses where a timestamp may have fewer digits, and a text a longest length: dlt asks for neither.
 _WITH_SIZES = ("postgres", "redshift", "snowflake")
@@ -72,7 +72,7 @@ def difference(client: Any, column: Column, kind: pa.DataType) -> str | None:
 
 
 def misfit(column: Column, values: pa.ChunkedArray) -> str | None:
-    """Return how a column does not take one of the values, which are of a type that it holds, or None."""
+    """Return why a column cannot hold one of the values, although it holds their type; None if it can."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

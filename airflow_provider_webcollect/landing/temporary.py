@@ -1,4 +1,4 @@
-"""Temporary folders on this machine, which do not outlast their process by much, however that ends."""
+"""Temporary folders on this machine, which are removed soon after their process, however it ends."""
 
 from __future__ import annotations
 
