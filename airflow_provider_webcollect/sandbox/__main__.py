@@ -93,7 +93,7 @@ Tasks:
 {demo.GROUPED_TASK_ID}   never ran, in group 2: to copy or to move
 
 Speed: a run takes {seconds:.3g} s (--speed {settings.speed:g}).
-All the rest, such as other credentials, is in docs/reference/sandbox.md and `--help`. Ctrl-C stops it.
+Everything else, such as other credentials, is in docs/reference/sandbox.md and `--help`. Ctrl-C stops it.
 """
 
 
@@ -117,7 +117,7 @@ def main(
                 _write_at_once(ready_file, sandbox.url)
             signal.sigwait({signal.SIGINT, signal.SIGTERM})
     except (ValueError, OSError) as error:
-        # whoever has called this goes on, and its processes inherit what is blocked
+        # the caller continues, and its processes inherit which signals are blocked
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         parser.error(str(error))
     return 0

@@ -296,7 +296,7 @@ class BlockCache:
         self._blocks: OrderedDict[tuple[object, ...], Block] = OrderedDict()
 
     def get(self, span: Span, number: int, count: int) -> Block:
-        """Return :meth:`Span.block`, which is made if it is not there."""
+        """Return :meth:`Span.block`, made only if it is not in the cache."""
         # without the number of rows of the batch: it grows, and its blocks stay
         key = (span.rows, span.changes, number, count)
         block = self._blocks.pop(key, None)

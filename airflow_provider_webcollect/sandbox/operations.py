@@ -436,7 +436,7 @@ def move_task(state: State, *, task_id: Text, task_group_id: Integer) -> object:
 
 
 def delete_tasks(state: State, *, task_ids: Texts) -> object:
-    """Endpoint 10; unknown ids are ignored, so that repeating it has no effect."""
+    """Endpoint 10; unknown ids are ignored, so that repeating it changes nothing."""
     for task in owned(state, task_ids):
         del state.world.tasks[task.task_id.lower()]
     return []
@@ -530,7 +530,7 @@ class Operation:
     :param path: the contract's path.
     :param tiers: plans that include it.
     :param takes: where its arguments are; arguments elsewhere are refused.
-    :param credential: what its callers show.
+    :param credential: what its callers must send.
     :param names: how its arguments are named.
     :param body_may_be_empty: whether no body, or null, counts as an empty object.
     :param status_limit: its additional rate limit besides the general one.

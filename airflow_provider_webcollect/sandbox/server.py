@@ -163,7 +163,8 @@ class App:
         return success_response(data, operation.credential == "author")
 
     def _let_in(self, request: Request, operation: Operation) -> str:
-        """Return the user, or refuse a caller who is over the limit or unknown, or whose plan is too low."""
+        """Return the user; refuse a caller over the limit, with a wrong credential, or with too low a
+        plan."""
         state, credential, tier = self._state, operation.credential, self._state.settings.tier
         if credential != "author":
             state.limits.check(state.settings, request.scope["client"][0], operation.status_limit)
@@ -339,7 +340,7 @@ class Sandbox:
         allow_remote: bool = False,
     ) -> None:
         if not allow_remote and not is_loopback(host):
-            raise ValueError(f"{host} is not a loopback address; the sandbox has no secrets worth the name")
+            raise ValueError(f"{host} is not a loopback address; all who reach a sandbox control it")
         if not 0 <= port <= LAST_PORT:
             raise ValueError(f"port {port} is not from 0 to {LAST_PORT}")
         self._state = State(settings or Settings())

@@ -68,15 +68,15 @@ class Settings:
     executed_times_offset: int = _option(0, "is added to executedTimes, which is never less than 0")
     hide_end_times: bool = _option(False, "leave endExecuteTime out of status records")
     echo_ids: EchoIds = _option(
-        "as_sent", "letter case of ids in status answers; with upper, requests may use any"
+        "as_sent", "letter case of ids in status responses; with upper, requests may use any"
     )
     empty_after_finish_seconds: NotNegative = _option(
-        0.0, "if not 0, a run's rows are readable only so long after its end, seconds at speed 1"
+        0.0, "if not 0, a run's rows are readable only this long after its end, seconds at speed 1"
     )
-    hide_unexecuted: bool = _option(False, "leave tasks that never ran out of status answers")
+    hide_unexecuted: bool = _option(False, "leave tasks that never ran out of status responses")
     hide_unexecuted_subtasks: bool = _option(False, "list and count no sub-tasks of a task that never ran")
     null_metrics: bool = _option(False, "leave all metrics of analytics open, as null")
-    latency: NotNegative = _option(0.0, "seconds added to every answer")
+    latency: NotNegative = _option(0.0, "seconds added to every response")
 
 
 def make_settings(values: Mapping[str, Any]) -> Settings:

@@ -106,7 +106,7 @@ class Tokens:
         }
 
 
-#: What the callers of an operation show: an access token, or an API key instead, the key of an author of data
+#: What the callers of an operation send: an access token, or an API key instead, the key of an author of data
 #: apps, or none.
 Credential = Literal["token", "token or key", "author", "none"]
 
@@ -191,7 +191,7 @@ class Limits:
 
 
 Kind = Literal["status", "html", "raw", "drop", "broken_json", "cut_body", "slow", "drip"]
-#: Those that the client gets instead of the answer; the operation is not done, unless the failure says so.
+#: The failures instead of a response; the operation is not done, unless the failure says so.
 REPLACEMENTS: tuple[Kind, ...] = ("status", "html", "raw", "drop")
 
 

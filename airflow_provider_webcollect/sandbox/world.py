@@ -1,4 +1,4 @@
-"""Everything the account has: tasks with their steps and runs, groups, data apps; and the clock of it all."""
+"""Everything the account has: tasks with their steps and runs, groups, data apps; and their clock."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
     from sqlalchemy.sql.elements import ColumnElement
 
-#: How long failures are shown that a later run has made good; others are for ``OPEN_DAYS``.
+#: How long failures are shown after a later run has succeeded; others are for ``OPEN_DAYS``.
 RECOVERED_HOURS = 24
 #: How many tasks at work, and how many failures, are shown.
 MOST_TASKS = 200

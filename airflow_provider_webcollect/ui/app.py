@@ -1,4 +1,4 @@
-"""The routes of the page: every one of them asks who is there.
+"""The routes of the page: each of them requires a signed-in user.
 
 FastAPI is heavy, so this module is imported by the first request, in the API server alone.
 """
@@ -45,7 +45,7 @@ _service_view = cache(ServiceView)
 _may_read_asset = Depends(requires_access_asset("GET"))
 #: Rows are as much of a DAG's data as what its tasks return.
 _may_read_data = Depends(requires_access_dag("GET", DagAccessEntity.XCOM))
-#: Who may clear a landing, and have its rows read again, may decide on them.
+#: A user who may clear a landing, and so have its rows read again, may decide on them.
 _may_edit_dag = Depends(requires_access_dag("PUT"))
 
 # without pages of documentation, which would be open to everybody
@@ -59,7 +59,7 @@ def _file(name: str, request: Request) -> Response:
         raise HTTPException(status.HTTP_404_NOT_FOUND, f"{name} is no file of this page")
     content = files[name].read_bytes()
     tag = f'"{hashlib.sha256(content).hexdigest()}"'
-    # only who has signed in may get it, and after an upgrade everybody gets the new one
+    # only signed-in users may get it, and after an upgrade everybody gets the new one
     headers = {"Cache-Control": "private, no-cache", "ETag": tag}
     if request.headers.get("If-None-Match") == tag:
         return Response(status_code=status.HTTP_304_NOT_MODIFIED, headers=headers)
@@ -91,7 +91,7 @@ def _columns(key: _Series, session: SessionDep) -> dict[str, Any]:
 
 @app.get("/landings/{asset_id}/rows", dependencies=[_may_read_asset, _may_read_data])
 def _rows(key: _Series) -> dict[str, Any]:
-    with _errors_told():
+    with _errors_as_responses():
         return read_rows(key)
 
 
@@ -109,15 +109,15 @@ def _loads(key: _Series, request: Request, user: GetUserDep) -> dict[str, Any]:
 
 @app.get("/landings/{asset_id}/waiting", dependencies=[_may_read_asset, _may_edit_dag])
 def _waiting(key: _Series, run_id: str, collection_task_id: str) -> dict[str, Any]:
-    with _errors_told():
+    with _errors_as_responses():
         return read_waiting(key, run_id, collection_task_id)
 
 
 def _refuse_other_sites(request: Request) -> None:
-    """Refuse what another site has the browser of somebody who has signed in send.
+    """Refuse requests that another site makes the browser of a signed-in user send.
 
-    A form sends no JSON. Whose script a request is from, and its origin, the browser says, and no script can
-    change; the first only to https and this machine.
+    A form cannot send JSON. The browser adds the headers that name the site and the origin, and no script can
+    change them; that of the site only to https and this machine.
     """
     headers = request.headers
     origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
@@ -140,13 +140,13 @@ def _decision(
     decision: Annotated[Decision, Body()],
     commit: Annotated[int, Body()],
 ) -> dict[str, Any]:
-    with _errors_told():
+    with _errors_as_responses():
         return decide(key, run_id, collection_task_id, decision, commit, user.get_name())
 
 
 @contextlib.contextmanager
-def _errors_told() -> Iterator[None]:
-    """Answer with what is wrong with a landing or its storage."""
+def _errors_as_responses() -> Iterator[None]:
+    """Answer with the error of a landing or its storage."""
     try:
         yield
     except NothingToReview as error:
@@ -154,7 +154,7 @@ def _errors_told() -> Iterator[None]:
     except (LandingError, InvalidArgument) as error:
         raise HTTPException(status.HTTP_502_BAD_GATEWAY, str(error)) from error
     except Exception as error:
-        # its text may tell more than a reader of the page may know
+        # its text may have more than a user of the page may know
         log.exception("A landing cannot be read for the page")
         problem = f"{type(error).__name__}; the API server's log says more"
         raise HTTPException(status.HTTP_502_BAD_GATEWAY, problem) from error

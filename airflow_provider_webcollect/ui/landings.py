@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 
 #: How many series of landings are shown, and how many runs of each.
 MOST_SERIES, MOST_RUNS = 200, 30
-#: How many columns of a landing are told.
+#: How many columns of a landing are shown.
 MOST_COLUMNS = 50
-#: How many earlier runs show what is usual, and how many it takes at least.
+#: How many earlier runs decide what is usual, at most and at least.
 USUAL_RUNS, FEWEST_RUNS = 10, 4
 #: A count is odd if it differs from the usual by this factor; a landing is late after this many of its
 #: usual intervals.
 ODD_FACTOR = 2
-#: How many days trouble is shown that nobody is seen to have settled.
+#: How many days a problem is shown if no decision on it is known.
 OPEN_DAYS = 7
-#: How many checks that were not passed are told of a source, and how many characters of each.
+#: How many checks that a source has not passed are shown, and how many characters of each.
 MOST_OUTCOMES, MOST_CHARACTERS = 5, 300
 #: The events in Airflow's audit log of decisions on quarantined rows, as the page makes them.
 DECISIONS = {"accept": "webcollect_accept", "discard": "webcollect_discard"}
-#: Operators of a DAG's author that extend the provider's are not found by their names.
+#: It has no subclasses of these operators that a DAG's author has written.
 IS_OURS = TaskInstance.operator.startswith("WebCollect")
 #: What is wrong with a landing's newest run, or with one of its sources, the gravest first.
 MARKS = ("failed", "checks", "late", "odd", "empty")
-#: Runs that come when somebody wants them: they do not tell when the next one is to come.
+#: Runs that somebody starts: they do not show when the next one is due.
 _UNPLANNED = (DagRunType.MANUAL, DagRunType.BACKFILL_JOB)
 
 _SERIES = (
@@ -91,7 +91,7 @@ class SeriesKey(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where an event is in the database, without what it says."""
+    """Where an event is in the database, without its contents."""
 
     timestamp: datetime.datetime
     event_id: int
@@ -125,7 +125,7 @@ class PastRun:
 
 
 class _Expectation(NamedTuple):
-    """When the next landing of a series is to come.
+    """When the next landing of a series is due.
 
     :ivar interval: the median of the times between the latest planned ones; None if there are too few.
     :ivar at: None likewise.
@@ -136,7 +136,7 @@ class _Expectation(NamedTuple):
 
     @classmethod
     def of(cls, planned: Sequence[datetime.datetime], newest: datetime.datetime) -> _Expectation:
-        """Return it by when planned landings came, the oldest first, and the newest of all."""
+        """Return it from the times of planned landings, the oldest first, and that of the newest of all."""
         latest = planned[-USUAL_RUNS - 1 :]
         if len(latest) <= FEWEST_RUNS:
             return cls()
@@ -220,7 +220,7 @@ def read_columns(session: Session, key: SeriesKey, now: datetime.datetime) -> di
     changed most.
 
     :param session: of Airflow's database.
-    :param key: of the landing's series; of one that is not known, nothing is.
+    :param key: of the landing's series; one that is not known has no runs and no columns.
     """
     runs = runs_of(session, key)
     columns = sorted(_columns(runs), key=_weight, reverse=True)
@@ -263,7 +263,7 @@ def _columns(runs: Sequence[PastRun]) -> list[dict[str, Any]]:
 def _column(
     task_id: str, name: str, told: Sequence[tuple[LandedSource, dict[str, str]] | None]
 ) -> dict[str, Any]:
-    """Return what is told of a column of a collection task; each list has an entry for each run.
+    """Return a column of a collection task for the page; each list has an entry for each run.
 
     :param told: by run, what has landed and the checks that its columns have not passed; None for nothing.
     """
@@ -279,7 +279,7 @@ def _column(
 
 
 def _weight(column: dict[str, Any]) -> tuple[bool, float]:
-    """Return how much a column is worth to be seen."""
+    """Return how important it is to show a column, for sorting."""
     shares = [share for share in column["shares"] if share is not None]
     return bool(column["checks"]), max(shares) - min(shares) if shares else 0.0
 
@@ -297,7 +297,7 @@ def _share(source: LandedSource, name: str) -> float | None:
     """Return in which share of the rows a column is filled; None if it is not known."""
     if not source.rows or not source.filled:
         return None
-    # where columns were left out, it may be one of them
+    # it may be one of the columns that were left out
     return source.filled.get(name, 0.0 if len(source.filled) < MAX_COLUMNS else None)
 
 
@@ -402,7 +402,7 @@ def _described(
     assert newest.event
     runs = _one_per_run([*landed, *failed])
     _judge(runs)
-    # what somebody has started by hand does not tell how often they come
+    # runs that somebody has started do not show how often they come
     planned = [run.ended_at for run in _one_per_run(landed) if run.is_planned] if is_expected else []
     next_one = _Expectation.of(planned, newest.ended_at)
     sources = _sources(runs, newest.event)
@@ -446,7 +446,7 @@ def _mark(count: int, earlier: Sequence[int]) -> str | None:
     """Return whether a count is unusual after the earlier ones."""
     if not count:
         latest = earlier[-USUAL_RUNS:]
-        # where no rows are common, a quiet day is nothing to look at
+        # where runs without rows are common, one more is not unusual
         return "empty" if len(latest) >= FEWEST_RUNS and all(latest) else None
     usual = _usual(earlier)
     is_odd = usual is not None and not usual / ODD_FACTOR <= count <= usual * ODD_FACTOR
@@ -487,7 +487,7 @@ def _sources(runs: Sequence[PastRun], newest: LandingEvent) -> list[dict[str, An
 
 
 def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Return a text whose length does not matter for the size of a response."""
+    """Return a text, cut so that responses stay small."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -513,7 +513,7 @@ def _decisions(session: Session, since: datetime.datetime) -> dict[tuple[Any, ..
 def _quarantines(runs: Sequence[PastRun], now: datetime.datetime, decided: _Decided) -> list[dict[str, Any]]:
     """Return the runs of the last days with quarantined rows, and where they wait, the newest first.
 
-    Who accepts or discards them elsewhere adds no event: that they wait is not known.
+    Decisions made elsewhere leave no event, so whether the rows still wait is not known.
     """
     since = now - datetime.timedelta(days=OPEN_DAYS)
     quarantines = []

@@ -1,6 +1,6 @@
 """The rows of a landing: five of them, where they were loaded to, and decisions on quarantined ones.
 
-What asks the storage, which may hang, has no session of Airflow's database open meanwhile.
+Functions that ask the storage, which may hang, have no session of Airflow's database open meanwhile.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Decision = Literal["accept", "discard"]
 
 #: How many rows are shown, how many of their columns, and how many characters of a value.
 MOST_ROWS, MOST_COLUMNS, MOST_CHARACTERS = 5, 20, 100
-#: How many requests of a process ask a storage at once, whose threads are those of all of Airflow's API; how
+#: How many requests of a process ask a storage at once, since they use threads of Airflow's whole API; how
 #: many seconds another one waits.
 MOST_AT_ONCE, PATIENCE = 4, 5.0
-#: What is told of a load, of its result.
+#: What is shown of a load's result.
 _LOADED = ("table", "rows", "parts", "commit", "skipped_rows", "skipped")
 _turns = threading.BoundedSemaphore(MOST_AT_ONCE)
 
@@ -103,7 +103,7 @@ def read_loads(key: SeriesKey, dag_ids: Collection[str]) -> list[dict[str, Any]]
         places = {_address(manifest) for event in events for manifest in event.all_manifests()}
         for row in session.execute(loads):
             instance, given, result = row.TaskInstance, row.rendered_fields, XComModel.deserialize_value(row)
-            # a backend of XComs may keep elsewhere what it is
+            # a backend of XComs may keep the value elsewhere
             if isinstance(result, dict) and places & {_address(of.get("landing")) for of in (given, result)}:
                 task = {
                     name: getattr(instance, name) for name in ("dag_id", "task_id", "map_index", "run_id")
@@ -114,7 +114,7 @@ def read_loads(key: SeriesKey, dag_ids: Collection[str]) -> list[dict[str, Any]]
                     "ended_at": instance.end_date.isoformat(),
                 }
                 table = (instance.dag_id, instance.task_id, instance.map_index, str(facts["table"]))
-                # one that had nothing to load tells no more than that the table has all
+                # a load of nothing only shows that the table has all rows
                 earlier = {} if facts["parts"] else loads_of.get(table, {})
                 loads_of[table] = {**task, **where, **facts, **earlier, "commit": facts["commit"]}
     return sorted(loads_of.values(), key=lambda load: load["ended_at"], reverse=True)
@@ -139,8 +139,8 @@ def decide(
 ) -> dict[str, Any]:
     """Accept or discard the rows that a commit has quarantined, by one commit; the audit log has it.
 
-    :param commit: of the rows that a person was told; others of the run stay as they are.
-    :param user: who has decided.
+    :param commit: of the rows that the user was shown; others of the run stay as they are.
+    :param user: the user who has decided.
     :raises NothingToReview: if they do not wait any more.
     :raises LandingError: or :class:`.InvalidArgument`, if the storage cannot be read or written.
     """
@@ -169,7 +169,7 @@ def _place(key: SeriesKey, run_id: str, collection_task_id: str) -> tuple[str, s
 def _opened(manifest: str, conn_id: str | None) -> Iterator[Any]:
     """Provide a landing's path, or its table, when this request may ask the storage."""
     if not _turns.acquire(timeout=PATIENCE):
-        raise StorageError("other requests wait for a storage that does not answer; try it later")
+        raise StorageError("other requests wait for a storage that does not answer; try again later")
     try:
         connection = connection_of(manifest, conn_id)
         yield manifest if connection is None else connected_path(manifest, connection)
@@ -178,7 +178,7 @@ def _opened(manifest: str, conn_id: str | None) -> Iterator[Any]:
 
 
 def _address(landing: object) -> str:
-    """Return what a landing is called by whichever of its names, without its connection."""
+    """Return the address of a landing, whichever of its names is given, without its connection."""
     return Address.of(str(landing).removesuffix(f"/{MANIFEST}")).uri
 
 

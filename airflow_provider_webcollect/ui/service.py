@@ -1,4 +1,4 @@
-"""What the service tells the page: asked only while somebody looks, and kept for a while."""
+"""The service's data on the page: read only while somebody looks, and kept for a while."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PATIENCE = 2.0
 DAYS = 30
 #: The share of successful runs below which a day is marked.
 SUCCEEDED_LOW = 0.9
-#: A day is marked if its rows are this many times the usual, or the usual this many times them; or its cost.
+#: A day is marked if its rows or its cost differ from the usual by this factor.
 ODD_FACTOR = 2
 #: How many tasks are shown, and of how many that run the sub-tasks are counted.
 MOST_TASKS, MOST_COUNTED = 500, 20
@@ -73,7 +73,7 @@ class Known(Generic[T]):
     def as_json(self, value: Callable[[T], Any]) -> dict[str, Any]:
         """Return it for the page.
 
-        :param value: returns what the page is given of the value.
+        :param value: returns the value as the page gets it.
         """
         return {
             "value": None if self.value is None else value(self.value),
@@ -126,7 +126,7 @@ class LastKnown(Generic[T]):
             is_silent = isinstance(error, TransportError | ServiceFailure)
             answer, lifetime = self._failed(str(error), is_silent), RETRY_AFTER
         except Exception as error:
-            # of a secrets backend, for example; its text may tell more than a reader of the page may know
+            # of a secrets backend, for example; its text may have more than a user of the page may know
             log.exception("Data for the page cannot be read")
             problem = f"{type(error).__name__}; the API server's log says more"
             answer, lifetime = self._failed(problem), RETRY_AFTER
@@ -139,7 +139,7 @@ class LastKnown(Generic[T]):
 
 
 class ServiceView:
-    """What the service tells of the account of one connection.
+    """What the service shows of the account of one connection.
 
     Each reading takes the connection as it is then, and the rate limit that it shares with the other users of
     the connection in this process. It never renews the token: its threads may end at any moment.
@@ -158,10 +158,10 @@ class ServiceView:
         }
 
     def read(self, dag_ids: Collection[str] | None) -> dict[str, Any]:
-        """Return all of it that a person may see, after as long as its patience lasts.
+        """Return what a user may see of it, after at most ``patience`` seconds.
 
-        :param dag_ids: the DAGs that the person may read: of the account's tasks, theirs are shown. None for
-            all, which shows all tasks.
+        :param dag_ids: the DAGs that the user may read: only their collection tasks are shown. None for all
+            DAGs, which shows all tasks.
         """
         until = time.monotonic() + self._patience
         for part in self._parts.values():
@@ -262,7 +262,7 @@ def _asset_tasks(session: Session) -> list[tuple[str, str]]:
 
 
 def _left_out(ids: set[str], tasks: Collection[dict[str, Any]]) -> int:
-    """Return how many of a person's tasks were not asked for; new ones are asked for next time."""
+    """Return how many of a user's tasks were not asked for; new ones are asked for next time."""
     return len(ids.difference(task["task"] for task in tasks)) if len(tasks) >= MOST_TASKS else 0
 
 
@@ -275,7 +275,7 @@ def _task(task_id: str, status: TaskStatus | None, subtasks: Sequence[SubTask] |
 
 
 def _per_day(rows: Iterable[AnalyticsRow]) -> dict[str, Any]:
-    """Return the metrics of each day, and beyond what a day is marked."""
+    """Return the metrics of each day, and the limits beyond which a day is marked."""
     by_day = defaultdict(list)
     for row in rows:
         by_day[row.day_key].append(row)
