@@ -34,13 +34,13 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 #: The environment variables of a connection without Airflow begin with this, before an extra's name.
 PREFIX = "WEBCOLLECT_"
-#: Where :func:`connect` keeps, in a context's ``meta``, what the fields of the connection are called, by the
-#: names that errors have for them; and, without Airflow, what is the connection that errors speak of.
+#: Where :func:`connect` keeps, in a context's ``meta``, how people call the fields of the connection that
+#: errors name, and, without Airflow, an explanation of what the connection is.
 FIELD_NAMES, HINT = "webcollect.field_names", "webcollect.hint"
 #: The environment variable that names the file of collection tasks; without it, it is that of Airflow.
 TASKS_FILE = f"{PREFIX}COLLECTION_TASKS"
-#: Where :func:`resolve_tasks` keeps, in a context's ``meta``, what is said of a text that is no UUID, for
-#: lack of a file, if the service does not know it.
+#: Where :func:`resolve_tasks` keeps, in a context's ``meta``, the hint for a task that the service does not
+#: know, if it may be a name, and there is no file of names.
 NO_NAME = "webcollect.no_name"
 DEFAULT_CONN_ID = "webcollect_default"
 #: Seconds after which a command that a person waits for gives up on a service that cannot be reached.
@@ -135,7 +135,7 @@ def called(task_ids: Sequence[str]) -> list[str]:
 
 
 def task_names(ids: Iterable[str]) -> dict[str, str]:
-    """Return the names that the file has for tasks, by id; what is wrong with it is only said."""
+    """Return the names that the file has for tasks, by id; if the file is wrong, a message says so."""
     try:
         tasks = collection_tasks()
     except InvalidArgument as error:
@@ -203,8 +203,7 @@ def shown_place(location: Any) -> str:
 def connect(conn_id: str | None, url: str | None, *, patient: bool = False) -> ServiceAccess:
     """Return the way to the service that the options of a command name.
 
-    :param patient: whether the command goes on for long, and does not give up soon if the service cannot be
-        reached.
+    :param patient: whether the command may take long, and keeps trying if the service cannot be reached.
     :raises UsageError: if both are on the command line, or the URL has no scheme.
     :raises ExtraMissing: if Airflow is not installed.
     :raises ConnectionIncomplete: if Airflow cannot start, or has no such connection, or it has no host.
@@ -241,19 +240,19 @@ def _field_names(host: str, extra: Callable[[str], str]) -> dict[str, str]:
 def use_airflow() -> None:
     """Let Airflow find what its database and its secrets backends have, as in its own commands.
 
-    Without the variable, Airflow takes this process for a task's, and looks in neither.
+    Without the variable, Airflow treats this process as a task's, and looks in neither.
     """
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     try:
         import airflow.settings  # noqa: F401  # configures logging
     except ImportError as error:
         raise ExtraMissing(
-            f"Airflow's connections need apache-airflow, which cannot be imported here ({error}); --url goes "
-            "without it, as do credentials of the storage in the environment"
+            f"Airflow's connections need apache-airflow, which cannot be imported here ({error}); --url "
+            "works without it, as do credentials of the storage in the environment"
         ) from error
     except Exception as error:  # its text may hold the password of Airflow's database
         raise ConnectionIncomplete(
-            f"Airflow cannot start with its configuration ({type(error).__name__}); --url goes without it"
+            f"Airflow cannot start with its configuration ({type(error).__name__}); --url works without it"
         ) from None
     log_to_stderr()
     # it logs the traceback of a database that cannot be read; the command's own error says it in a sentence
@@ -282,8 +281,8 @@ def _through_airflow(conn_id: str) -> ServiceAccess:
         raise
     except Exception as error:  # Airflow has several classes for it
         raise ConnectionIncomplete(
-            f"Airflow gives no connection {conn_id}: {_said_by_airflow(error)}. Name another one, or "
-            "go without Airflow with --url"
+            f"Airflow cannot provide the connection {conn_id}: {_said_by_airflow(error)}. Name another one, "
+            "or go without Airflow with --url"
         ) from error
     store = make_token_store(conn_id)
     if isinstance(store, VariableTokenStore) and connection.credentials.can_renew_tokens:

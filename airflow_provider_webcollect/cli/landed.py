@@ -27,7 +27,7 @@ from airflow_provider_webcollect.cli.output import (
     as_json,
     ask,
     console,
-    interrupt_put_off,
+    deferred_interrupt,
     output_option,
     show,
     tell,
@@ -73,7 +73,7 @@ WAITING = ("quarantined", "staged")
 LEFTOVERS = ("name", "bytes", "modified")
 REPLACED = ("rows", "parts", "finished_at")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-#: What the commands that read rows can be restricted to; both are arguments of the reader's methods.
+#: Which rows a command reads; both are arguments of the methods of :class:`.LandedData`.
 _new_only_option = click.option("--new-only", is_flag=True, help="Only the rows that the last run has added.")
 _since_option = click.option(
     "--since",
@@ -98,7 +98,7 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
 @click.command()
 @click.argument("task_id", metavar="TASK", callback=resolve_tasks)
 @click.argument("landing", metavar="DESTINATION")
-@click.option("--lotno", metavar="BATCH", help="Only this batch; else the whole history.")
+@click.option("--lotno", metavar="BATCH", help="Only this batch; by default the whole history.")
 @click.option(
     "--table-format",
     type=click.Choice(["delta", "iceberg"]),
@@ -113,7 +113,7 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
 @click.option(
     "--compression",
     type=click.Choice(["none", "gzip", "zstd", "snappy"]),
-    help="Of the parts; by default snappy for Parquet, else none.",
+    help="Of the parts; by default snappy for Parquet, otherwise none.",
 )
 @click.option(
     "--column", "columns", metavar="NAME", multiple=True, help="Only this one; may be repeated, in order."
@@ -121,7 +121,7 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
 @click.option(
     "--mode",
     type=click.Choice(["full", "incremental"]),
-    help="incremental: add what is new; full: land all rows. By default full with --lotno, else incremental.",
+    help="incremental: add what is new; full: land all rows. By default full with --lotno.",
 )
 @click.option(
     "--on-reset",
@@ -170,9 +170,9 @@ def land(
     """Land a task's rows in a folder, exactly once.
 
     DESTINATION is a folder on disk, such as /data/prices or ./prices, or on object storage, such as
-    s3://bucket/prices; or the name of a table of Iceberg, catalog.namespace.table. Interrupt it, and the same
-    command goes on after the last finished part. The rows count once they are committed; --since of the other
-    commands takes the number of the commit.
+    s3://bucket/prices; or the name of a table of Iceberg, catalog.namespace.table. After an interrupt, the
+    same command resumes after the last finished part. The rows count once they are committed; --since of the
+    other commands takes the number of the commit.
     """
     stop = Stop()
     location = _location(landing, options["table_format"], options.pop("object_storage_conn_id"))
@@ -220,7 +220,7 @@ def _job(
     max_part_bytes: int | None,
     **options: Any,
 ) -> Job:
-    """Return the landing; it says on standard error what it waits for."""
+    """Return the landing, which reports its waits on standard error."""
 
     class Shown(Observer):
         def on_progress(self, rows: int, total: int) -> None:
@@ -260,7 +260,7 @@ def _new_run_id() -> str:
 
 
 def _unfinished_run(folder: Folder) -> Run | None:
-    """Return the run of the last command that has not ended here, so that this one goes on from its rows."""
+    """Return the run of the last command that has not ended here, so that this one resumes it."""
     commits = CommitLog(folder)
     state = commits.read()
     unfinished = [
@@ -272,13 +272,13 @@ def _unfinished_run(folder: Folder) -> Run | None:
 
 
 def _until_interrupted(job: Job, stop: Stop) -> Landed:
-    """Land; an interrupt ends the landing where the next command can go on at once."""
+    """Land; an interrupt ends the landing where the next command can resume it."""
 
     def end() -> None:
         stop.set()
-        tell("Ending; the same command goes on from what is finished.")
+        tell("Stopping; run the same command again to resume.")
 
-    with contextlib.suppress(KeyboardInterrupt), interrupt_put_off(end):
+    with contextlib.suppress(KeyboardInterrupt), deferred_interrupt(end):
         landing = in_background(lambda: run_job(job), "webcollect-land")
         first_done([landing])
     try:
@@ -355,7 +355,7 @@ def _apart(location: Any, landed: LandedData) -> dict[str, Any]:
 
 @landing.command()
 @at_landing
-@click.option("--by", type=click.Choice(["column", "run"]), default="column", help="What has a line.")
+@click.option("--by", type=click.Choice(["column", "run"]), default="column", help="What a line is about.")
 @_new_only_option
 @_since_option
 @output_option
@@ -423,8 +423,8 @@ def _show_runs(runs: Sequence[RunProfile], output: str) -> None:
 def accept(location: Any, run: str | None, output: str) -> None:
     """Land rows that have failed their checks, as they are.
 
-    RUN is the id of the run that has read them; without it, those of the only one that there is. They
-    become a commit of their own: what loads the commits since its last one loads them too.
+    RUN is the id of the run that has read them; without it, of the only such run. They get a commit of their
+    own, so a load of new commits has them.
     """
     _show_reviewed(review.accept(location, run), output)
 
@@ -481,9 +481,8 @@ def cat(location: Any, new_only: bool, since: int | None, quarantined: int | Non
 def sql(location: Any, query: str, new_only: bool, since: int | None, output: str) -> None:
     """Run a query of DuckDB over the landed rows.
 
-    The table `landing` has exactly the landed rows. For example "select city, count(*)
-    from landing group by city". The rows must fit into memory, but for those of a table of Delta Lake, which
-    are read as they are needed.
+    The table `landing` has exactly the landed rows. For example "select city, count(*) from landing group by
+    city". The rows must fit into memory, except those of a table of Delta Lake, which are read as needed.
     """
     relation = read_landing(location).to_duckdb(new_only=new_only, since=since)
     import duckdb
@@ -564,7 +563,7 @@ def changes(
 ) -> None:
     """Show the newest row of each key that is new or has changed.
 
-    It has changed if its values are other ones than in its last row before --since. Otherwise as `latest`.
+    It has changed if its values differ from its last row before --since. Otherwise as `latest`.
     """
     relation = read_landing(location).changes(key, since, compare=compare or None, whole_runs=whole_runs)
     _show_relation(relation, output)
@@ -604,7 +603,7 @@ def _age(context: click.Context, option: click.Parameter, value: str) -> float:
 def clean(location: Any, older_than: float, yes: bool, output: str) -> None:
     """List the files that no landing needs; --yes removes them.
 
-    Interrupted landings leave such files, and landings whose rows another one has committed.
+    They are left by landings that were interrupted, or that committed later than another one.
     """
     leftovers = cleaning.clean(location, older_than=older_than, dry_run=not yes)
     if not leftovers:
@@ -618,7 +617,7 @@ def clean(location: Any, older_than: float, yes: bool, output: str) -> None:
 
 @landing.command()
 @at_landing
-@click.option("--yes", is_flag=True, help="Put it back; without it what could be is only shown.")
+@click.option("--yes", is_flag=True, help="Put it back; without it, it is only shown.")
 @output_option
 def restore(location: Any, yes: bool, output: str) -> None:
     """Show what a landing has replaced; --yes puts that back.

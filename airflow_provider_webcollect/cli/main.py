@@ -57,7 +57,7 @@ NO, WRONG_USAGE, REFUSED, FAILED = 1, 2, 3, 4
     "3 refused until somebody acts; 4 failed, another try may help; 130 interrupted.",
 )
 @click.version_option(__version__, prog_name="webcollect")
-@click.option("-v", "--verbose", is_flag=True, help="Also log what is waited for and repeated.")
+@click.option("-v", "--verbose", is_flag=True, help="Also log waits and retries.")
 def webcollect(verbose: bool) -> None:
     """See, steer, read and land what a web data collection service collects.
 
@@ -75,7 +75,7 @@ for command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; errors are said on standard error.
+    """Run a command and return its exit code; errors are written to standard error.
 
     :param arguments: those of the command line, without the program; None for this process's.
     """
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except BrokenPipeError:
-        # what reads the output, such as `head`, has enough
+        # the program that reads the output, such as `head`, has read enough
         _drop(sys.stdout, sys.stderr)
         return 0
     except OSError as error:  # for example a full disk under the output
@@ -100,7 +100,7 @@ def _run(arguments: list[str]) -> int:
     """Run a command and return its exit code; an output that cannot be written raises ``OSError``."""
     context = None
     try:
-        # not click's own main(), for which a reader that has enough is a failure
+        # not click's own main(), which fails if the program that reads the output has read enough
         with webcollect.make_context("webcollect", list(arguments)) as context:
             code = webcollect.invoke(context)
     except click.exceptions.Exit as end:

@@ -180,7 +180,7 @@ def console(stderr: bool = False) -> Any:
 
 
 def log_to_stderr() -> None:
-    """Have the log go to standard error; that of Airflow would come between the rows of a result."""
+    """Send the log to standard error: Airflow would write it between the rows of a result."""
     for handler in list(logging.root.handlers):
         if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
             logging.root.removeHandler(handler)
@@ -209,7 +209,7 @@ def printable(text: str, kept: str = "") -> str:
 
 
 def tell(text: object) -> None:
-    """Write lines to standard error, whoever has chosen their texts."""
+    """Write lines to standard error, without characters that would control the terminal."""
     click.echo(printable(str(text), kept="\n"), err=True)
 
 
@@ -247,8 +247,8 @@ def ask(question: str) -> None:
 
 
 @contextlib.contextmanager
-def interrupt_put_off(on_first: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Put off an interrupt (Ctrl-C) until the block has ended; a second one ends the process at once.
+def deferred_interrupt(on_first: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Defer an interrupt (Ctrl-C) until the block has ended; a second one ends the process at once.
 
     :param on_first: called at the first one.
     :raises KeyboardInterrupt: after the block, if there was one.

@@ -124,10 +124,10 @@ def _client_for(
     dry_run: bool,
     yes: bool = False,
 ) -> Client:
-    """Return a client that is to send the calls.
+    """Return a client that sends the calls.
 
     :param question: asked on the terminal before, unless ``yes`` is set.
-    :raises Exit: if nothing is to be sent: the calls of a dry run were shown, or the answer is no.
+    :raises Exit: if nothing is sent: the calls of a dry run were shown, or the answer is no.
     :raises UsageError: if there is no terminal for the question.
     """
     if dry_run:
@@ -221,7 +221,7 @@ def copy(task_ids: list[str], group_ids: tuple[int, ...], output: str, **sending
 def _copy_each(
     client: Client, calls: Mapping[tuple[str, int | None], Call[CopiedTask]], output: str
 ) -> CopyResult:
-    """Copy tasks one after another and show the copies; what concerns one task alone does not stop it.
+    """Copy tasks one after another and show the copies; an error of one task alone does not stop it.
 
     :param calls: by the ids of the task and of its group; None for the task's own.
     """

@@ -20,7 +20,7 @@ from airflow_provider_webcollect.cli.connecting import (
     resolve_tasks,
     task_names,
 )
-from airflow_provider_webcollect.cli.output import interrupt_put_off, output_option, show, tell, write
+from airflow_provider_webcollect.cli.output import deferred_interrupt, output_option, show, tell, write
 from airflow_provider_webcollect.landing.commits import counted
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE, get_running_counts
@@ -84,9 +84,9 @@ def status(task_ids: list[str], output: str, **where: Any) -> int:
 
 
 def _show_tasks(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str]) -> None:
-    """Show rows of tasks, with the names that the file has, else with those of the service.
+    """Show rows of tasks, with the names of the file, otherwise those of the service.
 
-    Where the file names all of them, whose names commands then take, a narrow table leaves out the ids.
+    If the file names all of them, a narrow table leaves out the ids: commands take the names.
     """
     names = task_names(row["task"] for row in rows)
     if output == "table" and all(row["task"] in names for row in rows):
@@ -126,7 +126,9 @@ def capacity(output: str, **where: Any) -> None:
 @click.command()
 @click.option("--from", "start", metavar="DATE", help="The first day; by default 30 days ago.")
 @click.option("--to", "end", metavar="DATE", help="The last day; by default today.")
-@click.option("--by", type=click.Choice(["day", "week", "month"]), help="A row for each; else one per task.")
+@click.option(
+    "--by", type=click.Choice(["day", "week", "month"]), help="A row for each; by default one per task."
+)
 @click.option(
     "--task",
     "task_ids",
@@ -200,14 +202,14 @@ def _sum(rows: Sequence[AnalyticsRow]) -> dict[str, Any]:
 
 @click.command(no_args_is_help=False)
 @click.option("--merge", "collection_tasks", metavar="FILE", help="Merge them into this file.")
-@click.option("--dry-run", is_flag=True, help="Only say what --merge would find, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Only show what --merge would change.")
 @connection_options
 def discover(collection_tasks: str | None, dry_run: bool, **where: Any) -> None:
     """Write a file of the collection tasks that ran lately.
 
     They go to standard output, as YAML, each with its id and name, the last day with a run, rows and cost.
     --merge adds new ones to a file, brings these numbers of the others up to date, and changes nothing else
-    in it. Said on standard error is what is new, gone (only in the file) or renamed.
+    in it. Standard error says what is new, gone (only in the file) or renamed.
 
     What did not run in the last three months cannot be seen, nor tasks of other members of the team.
     """
@@ -238,10 +240,11 @@ def follow(task_ids: list[str], is_next: bool, every: float, output: str, **wher
     """Follow runs until they end, and show their last state.
 
     Each change is a line on standard error: the state, the sub-tasks that have ended, the rows (duplicates
-    count). One status query is for all tasks. Errors of the service that may pass are said, and do
-    not end it. A run that was started in the last minute may not be shown yet: --next waits for it.
+    count). One status query is for all tasks. Temporary errors of the service are reported, and do not end
+    it. A run that was started in the last minute may not be shown yet: --next waits for it.
 
-    Exit code 1: a run was stopped, or a task is not known, or not started, for a minute; the reason is said.
+    Exit code 1: a run was stopped, or a task is not known, or not started, for a minute; standard error says
+    which.
     """
     access = connect(**where)
     names = {task_id: task_id for task_id in task_ids} | task_names(task_ids)
@@ -279,7 +282,7 @@ def follow(task_ids: list[str], is_next: bool, every: float, output: str, **wher
 
 
 def _no_run_yet(name: str, status: TaskStatus | None, is_next: bool) -> str | None:
-    """Return what is waited for before a task has a run; None if it has one."""
+    """Return the message about a task without a run; None if it has one."""
     until = "--next waits until it does" if is_next else f"waiting {MISSING_TIMEOUT:.0f} s for that"
     if status is None:
         return f"The service does not show task {name} yet; {until}."
@@ -315,7 +318,7 @@ def _errors_that_may_pass() -> Iterator[None]:
 
 
 def _line(client: Client, name: str, status: TaskStatus) -> str:
-    """Return what is said of a run: its state, the sub-tasks that have ended, and its rows."""
+    """Return a line about a run: its state, the sub-tasks that have ended, and its rows."""
     subtasks: list[SubTask] = SUBTASKS.ask(client, [status.task_id]).get(status.task_id, [])
     done = len(subtasks) - len(active_subtask_ids(subtasks))
     rows = status.current_total_extract_count or 0
@@ -325,8 +328,8 @@ def _line(client: Client, name: str, status: TaskStatus) -> str:
 
 @click.command()
 @click.argument("task_id", metavar="TASK", callback=resolve_tasks)
-@click.option("--lotno", metavar="BATCH", help="Only this batch; else the whole history.")
-@click.option("-n", "--rows", type=click.IntRange(min=1), help="The most rows to write; by default all.")
+@click.option("--lotno", metavar="BATCH", help="Only this batch; by default the whole history.")
+@click.option("-n", "--rows", type=click.IntRange(min=1), help="Write at most this many; by default all.")
 @click.option(
     "--offset",
     type=click.IntRange(min=0),
@@ -337,7 +340,7 @@ def _line(client: Client, name: str, status: TaskStatus) -> str:
 def read(task_id: str, lotno: str | None, rows: int | None, offset: int, **where: Any) -> None:
     """Write a task's rows as JSON lines.
 
-    They go to standard output as they come. The cursor to go on from is said on standard error at the end.
+    They go to standard output as they come. Standard error has the cursor to continue from at the end.
     Nothing is marked as exported.
     """
     count, left, cursor = 0, 0, offset
@@ -345,14 +348,14 @@ def read(task_id: str, lotno: str | None, rows: int | None, offset: int, **where
         with connect(**where, patient=True).client() as client:
             for page in _pages(client, task_id, lotno, offset, rows):
                 # a whole page, so that the cursor is right also after an interrupt
-                with interrupt_put_off():
+                with deferred_interrupt():
                     write(b"".join(bytes(row) + b"\n" for row in page.rows))
                     sys.stdout.buffer.flush()
                     count, left, cursor = count + len(page.rows), page.rest_total, page.offset
     except KeyboardInterrupt:
-        tell(f"{counted(count, 'row')}; go on with --offset {cursor}")
+        tell(f"{counted(count, 'row')}; continue with --offset {cursor}")
         raise
-    tell(f"{counted(count, 'row')}, {left:,} are left; go on with --offset {cursor}")
+    tell(f"{counted(count, 'row')}, {left:,} are left; continue with --offset {cursor}")
 
 
 def _pages(
@@ -386,7 +389,7 @@ def token() -> None:
 @connection_options
 @output_option
 def token_status(output: str, **where: Any) -> int:
-    """Show the age and the end of the stored token, and who stored it.
+    """Show the age and expiry of the stored token, and who stored it.
 
     Nothing is sent.
 

@@ -203,7 +203,7 @@ def _pattern(argument: str, pattern: object) -> str | None:
         _matcher(pattern)
     except re2.error as error:
         said = error.args[0].decode(errors="replace")
-        raise InvalidArgument(argument, pattern, f"it is no regular expression of RE2: {said}") from error
+        raise InvalidArgument(argument, pattern, f"it is not a regular expression of RE2: {said}") from error
     return pattern
 
 

@@ -77,7 +77,8 @@ class RunProfile(NamedTuple):
 class LandedData:
     """The rows of a landing, for pandas, polars, DuckDB, dlt or your own code.
 
-    It is created by :func:`~.landing.reader.read_landing`, and shows what had landed then. In all methods, ``new_only`` and ``since`` restrict reading to some parts, and do not go together:
+    It is created by :func:`~.landing.reader.read_landing`, and shows what had landed then. In all methods,
+    ``new_only`` and ``since`` restrict reading to some parts, and do not go together:
 
     * ``new_only``: with the id of a run (``new_only=run_id``), the parts that it has landed, in any of its
       tasks; none if it has found nothing new. A landing does not know such a run, so a warning in the log

@@ -124,8 +124,8 @@ class SourceReader:
                 wait = next(count_waits, None)
             if wait is None:
                 raise SourceReset(
-                    f"{landed.source} has {page.total} rows now, {landed.total} were landed; it does not go "
-                    "on where these end: it was emptied, or rows were taken away or changed"
+                    f"{landed.source} has {page.total} rows now, {landed.total} were landed; it does not "
+                    "continue where these end: it was emptied, or rows were taken away or changed"
                 )
             self._wait(wait)
 

@@ -51,8 +51,8 @@ def unless_beaten(folder: Folder) -> Iterator[None]:
         yield
     except Conflict:
         log.warning(
-            "Another landing has committed to %s meanwhile, so this one begins again; one landing at a time "
-            "spares that (in a DAG, `max_active_runs=1`).",
+            "Another landing has committed to %s meanwhile, so this one begins again; run one landing at "
+            "a time to avoid that (in a DAG, `max_active_runs=1`).",
             folder.root,
         )
 

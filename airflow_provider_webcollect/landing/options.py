@@ -51,8 +51,8 @@ def check_partition(value: object) -> str | None:
             "partition",
             value,
             "it must be one or more name=value, separated by /, such as dt=2026-01-01/hour=07: of letters, "
-            "digits, '=', '-', '_' and '.', and none beginning with '_' or '.', which readers take for "
-            "hidden. Not all readers take ':' and '+', which run ids hold: give the day of the run (in a "
+            "digits, '=', '-', '_' and '.', and none beginning with '_' or '.', which readers treat "
+            "as hidden. Not all readers take ':' and '+', which run ids hold: give the day of the run (in a "
             "DAG, dt={{ (dag_run.data_interval_end or dag_run.run_after) | ds }})",
         )
     return partition

@@ -201,7 +201,7 @@ class LandedTable(LandedData):
         if gone := next((part for part in parts if part.name not in self._whole_files), None):
             raise RowsRewritten(
                 f"others have rewritten {gone.name} of the table {self.uri}, or deleted rows of it: its rows "
-                "can be read with all others alone, and not in their order"
+                "can only be read with all others, and not in order"
             )
 
     def _dated_parts(self, moment: datetime.datetime | str | None, is_whole: bool) -> Iterator[DatedPart]:

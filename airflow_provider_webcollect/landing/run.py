@@ -122,7 +122,7 @@ class _Landing:
         parts_before = 0 if state is None or draft.replaces else state.part_count
         if draft.parts:
             count = counted(parts_before + len(draft.parts), "part")
-            log.info("Going on after %d rows in %s.", draft.total, count)
+            log.info("Resuming after %d rows in %s.", draft.total, count)
         with Staging(job, draft, parts_before, drafts) as staging:
             staging.write(pages or iter(()))
             _complete(job, staging, reader)

@@ -34,16 +34,16 @@ __all__ = ["WebCollectLoadOperator"]
 class WebCollectLoadOperator(BaseOperator):
     """Loads what is new in a landing into a table of a warehouse, each row once, by dlt (the extra ``dlt``).
 
-    What is new are the parts of the commits after the last load, whose number is stored beside the rows: also
-    those of a run whose load has failed, or was never tried. A retry, a cleared run and a load that was
-    killed change nothing that is loaded. See :mod:`airflow_provider_webcollect.landing.loading`.
+    New are the parts of all commits after the last load, whose number is stored beside the rows: also those
+    of runs whose load has failed, or was never tried. A retry, a cleared run and a load that was killed
+    change nothing that is loaded. See :mod:`airflow_provider_webcollect.landing.loading`.
 
     Rows get three more columns: ``_webcollect_landing``, ``_webcollect_part`` and ``_webcollect_row`` (the
     position in the landing, from 0). Columns that appear later are added to the table.
 
-    Run the loads of one landing into one table one after another (``max_active_runs=1``): of two at once one
-    fails, and is retried, in PostgreSQL and DuckDB; in other warehouses they may load a part twice, or in
-    part.
+    Run the loads of one landing into one table one after another (``max_active_runs=1``): of two at once, one
+    fails and is retried in PostgreSQL and DuckDB; other warehouses may get a part twice, or only some of its
+    rows.
 
     Returns ``{"landing", "table", "rows", "parts", "commit", "total_rows", "total_parts", "skipped_rows",
     "skipped"}``: what this load has loaded, the number of the commit up to which the table has the rows, all
@@ -64,10 +64,10 @@ class WebCollectLoadOperator(BaseOperator):
         snapshot (``mode="full"``). (templated)
     :param primary_key: for ``merge``: the column, or columns, of the key, by their names in the landing.
         (templated)
-    :param on_missing_key: for ``merge``: what becomes of rows that have null or a blank text in a column of
+    :param on_missing_key: for ``merge``: what to do with rows that have null or a blank text in a column of
         the key: ``fail`` (default), and nothing is loaded; or ``skip`` to load the others: the log and the
         result say how many were left out, and of which parts. (templated)
-    :param on_gone: for ``merge``, if each run collects everything: what becomes of the row of a key that the
+    :param on_gone: for ``merge``, if each run collects everything: what to do with the row of a key that the
         last whole run does not have. ``keep`` (default); ``delete``; or ``mark``, which sets the column
         ``_webcollect_gone_at`` to the time when it was found to be gone, until the key is back. A run of
         which rows failed their checks, and were not accepted, makes nothing gone. (templated)

@@ -74,10 +74,10 @@ class LandingReport(Observer):
     :param ended: counts those of them that have ended; all reports of the task share it.
     :ivar landed: the result of the landing, also if the mark after its commit fails; None if it has failed
         before.
-    :ivar is_complete: whether the landing has ended well.
+    :ivar is_complete: whether the landing has ended without an error.
     :ivar changes: how many keys are ``new``, ``changed`` and ``gone``; None if that is not known, unset if it
         was not asked for.
-    :ivar checks: what became of the checks in this attempt, also if one of them fails the landing.
+    :ivar checks: the outcomes of the checks in this attempt, also if one of them fails the landing.
     :ivar redshift_manifest: the URI of the manifest for Redshift's COPY, if one was written.
     :ivar duration: seconds.
     :ivar task: namespace and name of the source's dataset, once its lineage was reported.
@@ -134,7 +134,7 @@ class LandingReport(Observer):
         """Count what has changed since the whole run before; the rows have landed, whatever fails here.
 
         :param folder: of the landing.
-        :param key: the columns that tell rows apart.
+        :param key: the columns that identify rows.
         """
         from airflow_provider_webcollect.landing.reader import read_landing
 
@@ -149,7 +149,7 @@ class LandingReport(Observer):
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
-        """Measure what the block lands, and say what became of it: the metrics also if it fails."""
+        """Measure what the block lands, and report it: the metrics also if it fails."""
         began = time.monotonic()
         try:
             yield
@@ -368,7 +368,7 @@ def write_redshift_manifest(
     :param folder: that of the landing, which is at ``path``.
     :return: the URI of the manifest.
     :raises StorageError: if the storage cannot be written.
-    :raises Stopped: if the landing is to end.
+    :raises Stopped: once the landing was told to stop.
     """
     address = Address.of(path)._replace(scheme="s3")  # the only one that Redshift knows
     entries = [

@@ -42,13 +42,13 @@ _UNSUPPORTED = {
     "redshift": ("iam",),
     "snowflake": ("azure_conn_id", "refresh_token"),
 }
-_BY_ONES_OWN = "for other destinations of dlt, run a pipeline with read_landing(…).to_dlt()"
+_OTHERS = "for other destinations of dlt, run a pipeline with read_landing(…).to_dlt()"
 _WITH_ITS_TYPE = (
     "Airflow stores a type as 'generic' if no provider that is installed has it: delete the connection, and "
     "make it again after installing the provider, or with `--conn-json`, which keeps the type"
 )
 _PEM = "-----BEGIN"
-#: Those that have transactions where dlt does not say so, and would commit each statement by itself.
+#: Warehouses with transactions of which dlt does not know: it would commit each statement by itself.
 _WITH_TRANSACTIONS = ("duckdb", "postgres", "redshift", "snowflake")
 
 
@@ -118,7 +118,7 @@ def warehouse_of(connection: Connection) -> Warehouse:
     kind = connection.conn_type or ""
     make = _KINDS.get(kind)
     if make is None:
-        cure = _WITH_ITS_TYPE if kind == "generic" else _BY_ONES_OWN
+        cure = _WITH_ITS_TYPE if kind == "generic" else _OTHERS
         rule = f"its type is {connection.conn_type!r}, and loads know {', '.join(_KINDS)}; {cure}"
         raise InvalidArgument("warehouse_conn_id", connection.conn_id, rule)
     fields = _Fields(connection)
@@ -148,7 +148,7 @@ class _Fields:
         value = self.option(name)
         with contextlib.suppress(TypeError, ValueError):
             return None if value is None else int(value)
-        raise self.wrong(f"its `{name}` is no whole number")
+        raise self.wrong(f"its `{name}` is not a whole number")
 
     def get(self, name: str) -> Any:
         """Return a field; None without."""

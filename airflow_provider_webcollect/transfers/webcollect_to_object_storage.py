@@ -88,7 +88,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     "checks", "uris", "objects", "redshift_manifest", "duration"}``, the duration in seconds. ``commit`` is
     the number of the landing's last commit, with which a consumer can say what it has seen:
     ``read_landing(…).uris(since=…)`` names what came after it. ``filled`` has, for each column, the share of
-    the rows that have a value, and ``checks`` what became of each check. ``uris`` and ``objects`` (paths
+    the rows that have a value, and ``checks`` the outcome of each check. ``uris`` and ``objects`` (paths
     without scheme and bucket) name the parts that this run has landed. They are empty if there are none, None
     if there are more than 1,000. Of an incremental landing, rows, bytes and parts count only these, and
     ``total_rows`` counts all rows; a full one has no ``total_rows``. With ``sources``, they are sums, without
@@ -107,7 +107,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     :param sources: several sources at once, instead of the two arguments above: ids or names of tasks, or
         dicts of ``collection_task_id`` and, as needed, ``lotno``, ``destination`` and ``checks``, in place of
         those below. Each has its own folder, by default ``<destination>/<task>`` or
-        ``<destination>/<task>/<batch>``, where ``<task>`` is the name, if the source has that, or else the
+        ``<destination>/<task>/<batch>``, where ``<task>`` is the name, if the source has one, otherwise the
         id. If one fails, the others continue; a retry lands those that are missing. (templated)
     :param destination: a folder used only by this landing, such as ``s3://bucket/prices``, or an
         ``ObjectStoragePath``; for a table of Iceberg its name, ``catalog.namespace.table``. (templated)
@@ -162,14 +162,14 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         "min_of_usual": 0.5}, "columns": {"price": {"filled": 0.95}}, "missing_columns": "fail"}``; see
         :func:`~airflow_provider_webcollect.landing.checks.make_checks`. (templated)
     :param on_failed_checks: ``fail`` (default) commits nothing and fails the task without retries; what was
-        read stays staged, until a person decides on it. ``warn`` commits, with a warning.
-        ``quarantine``, for ``incremental``, sets the run's rows apart, marks nothing, and the next run goes
-        on behind them. (templated)
+        read stays staged, until a person decides on it. ``warn`` commits, with a warning. ``quarantine``, for
+        ``incremental``, sets the run's rows apart, marks nothing, and the next run continues after them.
+        (templated)
     :param whole_runs_key: for ``incremental``, if each run collects everything: the column, or columns, that
-        tell its rows apart. After the commit it is counted how many of these keys are ``new``, ``changed`` or
-        ``gone`` since the whole run before; result and events have that as ``changes``. It is None for a run
-        of which rows failed their checks, or which has found nothing new, and also if counting fails: then
-        the log has a warning, and the landing succeeds. Needs the extra ``duckdb``. (templated)
+        tell its rows apart. After the commit, the task counts how many of these keys are ``new``, ``changed``
+        or ``gone`` since the whole run before; result and events have that as ``changes``. It is None for a
+        run of which rows failed their checks, or which has found nothing new, and also if counting fails:
+        then the log has a warning, and the landing succeeds. Needs the extra ``duckdb``. (templated)
     :param asset_partition: the partition key of the outlets' events, such as a day, for consumers with a
         ``PartitionedAssetTimetable``: they run once all their assets have an event with one key. At most 250
         characters; from Airflow 3.3 on, with an outlet, without ``skip_if_nothing_new``. None (default) gives
@@ -295,7 +295,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         if validation.boolean("redshift_manifest", self.redshift_manifest):
             for place in places:
                 if STORAGE_EXTRAS.get(str(place.folder).partition("://")[0]) != "s3":
-                    rule = f"Redshift reads manifests from S3 alone, and {place.folder} is not there"
+                    rule = f"Redshift reads manifests from S3 alone, and {place.folder} is not on S3"
                     raise InvalidArgument("redshift_manifest", True, rule)
         validation.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
         if validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and "full" in modes:
@@ -308,7 +308,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             chosen_columns(self.whole_runs_key, None, self.columns or None, argument="whole_runs_key")
 
     def _check_asset_partition(self) -> None:
-        """Refuse a partition key where the task's events can have none, whatever it will be."""
+        """Refuse a partition key, whatever its value, where the task's events can have none."""
         if self.asset_partition is None:
             return
         if not AIRFLOW_V_3_3_PLUS:

@@ -168,7 +168,7 @@ class TestWarnAndQuarantine:
     ("wrong", "message"),
     [
         ({"checks": {"row": {}}}, "`checks` is 'row'"),
-        ({"checks": {"columns": {"price": {"pattern": "("}}}}, "it is no regular expression"),
+        ({"checks": {"columns": {"price": {"pattern": "("}}}}, "it is not a regular expression"),
         ({"on_failed_checks": "ignore"}, "`on_failed_checks` is 'ignore'"),
         ({"on_failed_checks": "quarantine"}, "it goes with mode='incremental' alone"),
     ],

@@ -165,12 +165,12 @@ def test_a_file_with_the_key_is_read(tmp_path: Path) -> None:
         ),
         ("google_cloud_platform", {}, {"impersonation_chain": "a"}, "its extra has `impersonation_chain`"),
         ("clickhouse", {}, {}, "its `host` is missing"),
-        ("clickhouse", {"host": "h"}, {"http_port": "x"}, "its `http_port` is no whole number"),
+        ("clickhouse", {"host": "h"}, {"http_port": "x"}, "its `http_port` is not a whole number"),
         (
             "postgres",
             {"host": "h", "schema": "s", "login": "me"},
             {"connect_timeout": "10s"},
-            "its `connect_timeout` is no whole number",
+            "its `connect_timeout` is not a whole number",
         ),
     ],
 )

@@ -94,7 +94,7 @@ class TestService:
     def test_a_connection_that_airflow_does_not_have_is_named(self, run: Run, command: list[str]) -> None:
         run(*command, "--conn-id", "output").refused(
             3,
-            "Error: Airflow gives no connection output: The conn_id `output` isn't",
+            "Error: Airflow cannot provide the connection output: The conn_id `output` isn't",
             "Name another one, or go without Airflow with --url",
         )
 

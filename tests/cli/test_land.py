@@ -186,7 +186,7 @@ class TestInterrupted:
         landing.interrupt()
 
         assert landing.end() == 130
-        assert "the same command goes on" in landing.err
+        assert "run the same command again to resume" in landing.err
         assert "Traceback" not in landing.err
         assert not (folder / "_manifest.json").exists()
         finished = self.finished(folder)
@@ -196,7 +196,7 @@ class TestInterrupted:
         sandbox.control.clear_requests()
         again = run(*command)
         assert again.code == 0
-        assert f"Going on after {len(finished)}00 rows" in caplog.text
+        assert f"Resuming after {len(finished)}00 rows" in caplog.text
         assert rows(folder) == sandbox.control.true_rows(task)
         assert parts(folder)[: len(finished)] == finished
         # and the last finished part and the first one, to see whether the source is still the same

@@ -39,7 +39,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     ({"columns": {"price": {"filled": 1.5}}}, {}, "it must be a number above 0, up to 1"),
     ({"columns": {"price": {"filled": "most"}}}, {}, "it must be a number above 0, up to 1"),
     ({"columns": {"price": {"filled": float("nan")}}}, {}, "it must be a number above 0, up to 1"),
-    ({"columns": {"price": {"pattern": "("}}}, {}, "it is no regular expression of RE2: missing \\)"),
+    ({"columns": {"price": {"pattern": "("}}}, {}, "it is not a regular expression of RE2: missing \\)"),
     ({"columns": {"price": {"pattern": "(?<=a)b"}}}, {}, r"regular expression of RE2: .*\(\?<="),
     ({"columns": {"price": {"pattern": r"(a)\1"}}}, {}, r"regular expression of RE2: .*\\1"),
     ({"columns": {"price": {"pattern": 5}}}, {}, "it must be a regular expression"),
@@ -56,7 +56,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
         for check in ({"pattern": "x"}, {"unique": True})
     ],
     ({"columns": {"price": {"filled": 10**400}}}, {}, "it must be a number above 0, up to 1"),
-    ({"columns": {"price": {"pattern": "((a{100}){100}){100}"}}}, {}, "it is no regular expression"),
+    ({"columns": {"price": {"pattern": "((a{100}){100}){100}"}}}, {}, "it is not a regular expression"),
     ({"columns": {"price": {"pattern": "\ud800"}}}, {}, "it must be text without half a character"),
     ({"columns": {"\ud800": {"filled": 1}}}, {}, "it must be text without half a character"),
     ({"rows": {"max_of_usual": "inf"}}, {}, "it must be a number 1 or more"),

@@ -142,7 +142,7 @@ class TestReset:
             run = msgspec.structs.replace(RUN, run_id=f"run {count}")
             landing("t", mode="incremental", run=run, fetch=serving(rows[:count]))
         refilled = [*rows[:changed], {"n": "another"}, *rows[changed + 1 :]]
-        with pytest.raises(SourceReset, match="it does not go on where these end"):
+        with pytest.raises(SourceReset, match="it does not continue where these end"):
             landing("t", mode="incremental", run=OTHER_RUN, fetch=serving(refilled))
         landing("t", mode="incremental", run=OTHER_RUN, fetch=serving(rows))
         assert folder.rows() == rows

@@ -149,7 +149,7 @@ class TestRewritten:
 
     @pytest.mark.parametrize("read", ["latest", "history"])
     def test_nor_are_the_latest_rows(self, table: Table, read: str) -> None:
-        with pytest.raises(RowsRewritten, match="not in their order"):
+        with pytest.raises(RowsRewritten, match="not in order"):
             getattr(table.landed(), read)("n")
 
     def test_the_next_run_goes_on_also_once_the_old_files_are_gone(self, table: Table) -> None:

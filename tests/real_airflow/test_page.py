@@ -572,7 +572,7 @@ class TestDetails:
         none = {"days": [], "thresholds": {}}
         change(page, route, lambda data: data["days"].update(value=none, read_at=ago()))
         refresh(view)
-        view.get_by_text("The service tells of no run in the last 30 days.").wait_for()
+        view.get_by_text("The service shows no run in the last 30 days.").wait_for()
         assert view.locator(charts).count() == 0
 
     def test_a_day_that_is_not_over_is_not_short_of_rows(self, page: Page, url: str) -> None:

@@ -14,7 +14,7 @@ How a landing uses it::
 
 A part's header or schema comes before its first row. If a later page has a key without a column, the part
 ends before that page. Columns are only ever added at the end, and parts never change: an older part has the
-first of the landing's columns, and the manifest says how many. Readers take null for the others.
+first of the landing's columns, and the manifest says how many. Readers return null for the others.
 """
 
 from __future__ import annotations

@@ -185,10 +185,10 @@ class Columns:
 
 
 class InspectedRows:
-    """Decodes rows that are written undecoded, for whoever inspects their values.
+    """Decodes rows that are written undecoded, for an inspector of their values.
 
-    :param columns: the names of the columns if they are fixed: others are not inspected. Else they are those
-        of the rows, of which the first :data:`~.landing.profile.MAX_COLUMNS` stay known.
+    :param columns: the names of the columns if they are fixed: others are not inspected. Otherwise they are
+        those of the rows, of which the first :data:`~.landing.profile.MAX_COLUMNS` stay known.
     """
 
     def __init__(self, inspector: Inspector, columns: Columns) -> None:

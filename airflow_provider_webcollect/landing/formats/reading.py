@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.profile import Inspector
 
 _CHUNK_BYTES = 4 * 1024 * 1024
-#: The bytes that are read first: who wants few rows needs no more.
+#: The bytes that are read first: enough for a few rows.
 FIRST_BYTES = 64 * 1024
 _PARQUET_ROWS = 10_000
 _INSPECTED_ROWS = 10_000

@@ -160,7 +160,7 @@ class Storage(Protocol):
 
 
 class Remote:
-    """Any filesystem of fsspec: it looks whether a file is there, and then creates it.
+    """Any filesystem of fsspec: it checks whether a file is there, and then creates it.
 
     A write by another process in between is not noticed, which the log says once.
 

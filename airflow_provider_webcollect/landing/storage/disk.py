@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-#: How file systems say that they have no links (FAT, some mounts of object stores).
+#: The errors of file systems without links (FAT, some mounts of object stores).
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 

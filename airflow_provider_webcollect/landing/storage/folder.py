@@ -81,8 +81,8 @@ class Folder:
     All methods raise :class:`~.landing.errors.StorageError` if the storage fails or denies access.
 
     :param fs: the filesystem.
-    :param root: the folder's path on it; it need not exist. On a disk, links in it are followed: a place has
-        one name.
+    :param root: the folder's path on it; it need not exist. On a disk, links in it are followed, so that each
+        place has one name.
     :param public_url: how users name it, if that says more than the path, such as the storage's connection.
     :cvar table_format: of the table that it is; None for a folder with a manifest. The files that a commit of
         a table replaces belong to an older version that can still be read: they are not the landing's to
@@ -120,7 +120,7 @@ class Folder:
                 or bool(folder.files(STAGED) or folder.files(DELTA_LOG))
             )
         except StorageError as error:
-            # who may not read above this folder cannot land there either
+            # without the right to read above this folder, nothing was landed there either
             if not error.permanent:
                 raise
             return None
@@ -162,11 +162,12 @@ class Folder:
         """
 
     def set_aside(self, parts: Iterable[Part]) -> tuple[Part, ...]:
-        """Return parts that are quarantined from now on, where nobody takes them for rows or leftovers."""
+        """Return parts that are quarantined from now on, where they are neither read as rows nor cleaned
+        up."""
         return tuple(parts)
 
     def brought_back(self, parts: Iterable[Part]) -> tuple[Part, ...]:
-        """Return quarantined parts that are to be rows again."""
+        """Return quarantined parts as rows again, where a table can have them."""
         return tuple(parts)
 
     def unreferenced(self, names: set[str]) -> set[str]:
@@ -192,7 +193,7 @@ class Folder:
     def created(self, name: str, content: bytes) -> bool:
         """Create a small file, and return whether it has this content: another process may have created it.
 
-        If the answer is lost, reading the file tells whose it is.
+        If the response is lost, reading the file shows whose it is.
         """
         try:
             self.create(name, content)

@@ -87,7 +87,7 @@ class S3(Conditional):
     #: Whether a store respects conditions, as far as this process knows, by filesystem and bucket.
     respects: ClassVar[dict[tuple[AbstractFileSystem, str], bool]] = {}
 
-    # else it asks for the size first
+    # otherwise it asks for the size first
     _reading: ClassVar[Mapping[str, Any]] = {"max_concurrency": 1}
 
     def create(self, path: str, content: bytes) -> None:
@@ -125,6 +125,6 @@ class S3(Conditional):
         parent, _, name = folder.strip("/").rpartition("/")
         if not parent:
             return super()._found(folder)
-        # of an absent folder it would ask again, as if that was a file
+        # it would look for an absent folder once more, as a file
         entries: dict[str, dict[str, Any]] = self.fs.find(parent, prefix=f"{name}/", detail=True)
         return entries

@@ -73,7 +73,7 @@ class DeltaSnapshot(Snapshot):
 
     @property
     def whole_files(self) -> Collection[str]:
-        # as far as the library tells
+        # as far as the library shows
         has_vectors = "deletionVectors" in (self.table.protocol().reader_features or ())
         return () if has_vectors else self.files.keys()
 

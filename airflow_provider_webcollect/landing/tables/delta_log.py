@@ -28,7 +28,7 @@ _SIDECAR = re.compile(rf"{DELTA_LOG}/_sidecars/[^/]+")
 
 
 class _Checkpoint(msgspec.Struct):
-    """What is said of the last checkpoint.
+    """The file that names the last checkpoint.
 
     :ivar parts: in how many files it is, if not in one.
     """
@@ -76,7 +76,7 @@ class DeltaLog:
         entries = sorted(name for name in written if name.endswith(".json"))
         if not all(self._folder.created(name, written[name]) for name in entries):
             return False
-        # what names the checkpoint comes last
+        # the file that names the checkpoint comes last
         for name in sorted(written.keys() - entries, key=lambda name: name == _HINT):
             try:
                 self._folder.write(name, written[name])

@@ -97,7 +97,7 @@ class IcebergFolder(TableFolder):
 
     @property
     def as_argument(self) -> str:
-        # who opens a catalog by a connection gives it the connection's id as its name
+        # a catalog that was opened by a connection has the connection's id as its name
         return f"{super().as_argument} --object-storage-conn-id {shlex.quote(str(self._catalog.name))}"
 
     def snapshot(self) -> IcebergSnapshot:
@@ -196,11 +196,11 @@ def _files_of_snapshots(table: Table) -> set[str]:
 def load_table(catalog: Catalog, name: str, *, is_made: bool = False) -> Table:
     """Return a table.
 
-    :param name: ``catalog.namespace.table``; what comes first is how people call the catalog, which does not
-        know it.
-    :param is_made: whether it is made, without columns, if it is not there.
+    :param name: ``catalog.namespace.table``; the first part is a name for the catalog, which the catalog
+        itself does not know.
+    :param is_made: whether to make it, without columns, if it is not there.
     :raises NothingLanded: if it is not there, and not made.
-    :raises DestinationTaken: if it is to be made, and there is no such namespace.
+    :raises DestinationTaken: if it has to be made, and there is no such namespace.
     :raises StorageError: if it cannot be read or made.
     """
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError

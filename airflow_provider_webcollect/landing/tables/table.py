@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _COLORS_AND_QUERIES = re.compile(r"\x1b\[\d+m|\?\S*")
 _USERS = re.compile(r"//[^/@\s]*@")
-#: How catalogs say it.
+#: The errors of catalogs that deny access.
 _REFUSALS = {"ForbiddenError", "OAuthError", "UnauthorizedError"}
 #: How pyarrow, by which pyiceberg reads, says that somebody may not do something.
 _DENIED = "ACCESS_DENIED"
@@ -63,7 +63,7 @@ class Snapshot(Protocol):
 
     @property
     def state(self) -> object:
-        """What no other state of the table has, whoever has committed."""
+        """An id of the table's state, which each commit to it changes."""
 
     @property
     def files(self) -> Mapping[str, int]:
@@ -137,15 +137,14 @@ def table_error(table: str, error: Exception) -> StorageError:
 
 
 def catalog_error(conn_id: str, address: str | None, error: Exception) -> StorageError:
-    """Return an error of a catalog in trouble as one that names it.
+    """Return an error of a catalog as one that names it.
 
     :param conn_id: the Airflow connection of the catalog.
     :param address: its URL; user and password in it stay out.
     """
     where = f" at {_USERS.sub('//', address).partition('?')[0]}" if address else ""
     return StorageError(
-        f"The catalog{where} of the connection {conn_id!r} is in trouble: {type(error).__name__}: "
-        f"{_said(error)}"
+        f"The catalog{where} of the connection {conn_id!r} has failed: {type(error).__name__}: {_said(error)}"
     )
 
 
@@ -233,7 +232,7 @@ class TableFolder(Folder):
                 self._write(snapshot, lacking)
             except StorageError:
                 now = self._last()
-                # it may have been written by this one, whose answer was lost, or by another landing
+                # it may have been written by this one, whose response was lost, or by another landing
                 if (now and now.state) == (snapshot and snapshot.state):
                     raise
             else:
@@ -265,7 +264,7 @@ class TableFolder(Folder):
                 ) from error
 
     def set_aside(self, parts: Iterable[Part]) -> tuple[Part, ...]:
-        # a table's own cleaning would take them for files that nobody needs
+        # a table's own cleaning would remove them as files that nobody needs
         return tuple(self._copied(part, f"{QUARANTINE}/{part.name}") for part in parts)
 
     def brought_back(self, parts: Iterable[Part]) -> tuple[Part, ...]:
@@ -312,7 +311,7 @@ class TableFolder(Folder):
                 wrong.append(f"the column {name!r} has a NUL, where readers of tables end its name")
             elif other := names.get(name.lower()):
                 both = f"columns `{other}`" if other not in partition_by else f"partition `{other}`"
-                wrong.append(f"the {both} and `{name}` would be one: tables know no letter case")
+                wrong.append(f"the {both} and `{name}` would be one: tables ignore letter case")
             else:
                 names[name.lower()] = name
                 landable.append(name)

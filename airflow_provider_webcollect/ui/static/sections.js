@@ -527,7 +527,7 @@ export function tasksTable(label, tasks, names) {
 
 export function dayCharts(value) {
   const { days = [], thresholds = {} } = value ?? {};
-  if (!days.length) return el("p", {}, "The service tells of no run in the last 30 days.");
+  if (!days.length) return el("p", {}, "The service shows no run in the last 30 days.");
   return el(
     "div",
     { class: "charts" },
