@@ -488,7 +488,7 @@ describe("what the rows held", () => {
 describe("rows that have failed their checks", () => {
   const quarantine = (rows, days) => ({ rows, ended_at: ago(days * 86_400), run_id: `run ${days}`, waiting: [] });
   const said = (...quarantines) => logic.quarantineSentence({ quarantines }, "UTC", NOW);
-  const open = ". Whether somebody has decided on them in another way is not known here.";
+  const open = ". Whether somebody has decided on them elsewhere is not known here.";
 
   test("are told with when they were quarantined, and not that they still are", () => {
     assert.equal(said(quarantine(1_200, 22)), `1,200 rows were quarantined on 3 November${open}`);

@@ -223,7 +223,7 @@ def end_later(data: dict[str, Any]) -> None:
 
 
 def be_well(page: Page) -> None:
-    """Have nothing that needs somebody."""
+    """Have nothing that needs attention."""
 
     def unmark(data: dict[str, Any]) -> None:
         for series in data["series"]:

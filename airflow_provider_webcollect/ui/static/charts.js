@@ -36,7 +36,7 @@ export function runStrip(label, runs, titleOf) {
 
 /**
  * Return a bar for each run, the newest at the right, as high as its share of 1; those with failed checks have a
- * triangle above. Of the one that is pointed at, or chosen by arrow keys, `line` tells its text.
+ * triangle above. `line` shows the text of the one that is pointed at, or chosen by arrow keys.
  */
 export function shareStrip({ name, shares, checks }, texts, line) {
   const { height, step, width, top } = SHARES;
@@ -56,16 +56,16 @@ export function shareStrip({ name, shares, checks }, texts, line) {
   return choosable(drawing, bars, line, (index) => texts[index]);
 }
 
-/** The service tells a cost in units of the account's balance, without a currency. */
+/** The service gives costs in units of the account's balance, without a currency. */
 const FORMATS = {
   rows: (value) => (value == null ? UNKNOWN : counted(value, "row")),
   succeeded: share,
   cost: (value) => (value == null ? UNKNOWN : `${number(value)} of the balance`),
 };
-/** By how many days a key goes. */
+/** How many days a key moves. */
 const KEYS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
 
-/** Have `line` tell the text of a bar: of the last, of the one that is pointed at, or chosen by arrow keys. */
+/** Show the text of a bar in `line`: of the last, of the one that is pointed at, or chosen by arrow keys. */
 function choosable(drawing, bars, line, textOf) {
   let chosen = bars.length - 1;
   const tell = (index) => {
@@ -87,7 +87,7 @@ function choosable(drawing, bars, line, textOf) {
   return drawing;
 }
 
-/** Return a chart of a value per day; the line below it tells the day that is pointed at, or chosen by arrow keys. */
+/** Return a chart of a value per day; the line below it shows the day that is pointed at, or chosen by arrow keys. */
 export function dayChart({ metric, title, low, high }, days, thresholds) {
   const format = FORMATS[metric];
   const limits = [

@@ -1,4 +1,4 @@
-/** The dialog that asks before a decision on quarantined rows, and tells what has become of it. */
+/** The dialog that asks before a decision on quarantined rows, and shows its outcome. */
 import { button, el } from "./dom.js";
 import { decisionTexts } from "./logic.js";
 
@@ -6,8 +6,8 @@ const TITLE = "webcollect-decision";
 
 export class DecisionDialog {
   /**
-   * :param ask: tells which rows wait, `{ rows, commit }`; `send` sends a decision, and tells `{ rows }`. Of both
-   *     `complaint` puts the errors into words. `closed` is called when the dialog is closed.
+   * :param ask: returns which rows wait, `{ rows, commit }`; `send` sends a decision, and returns `{ rows }`;
+   *     `complaint` puts the errors of both into words; `closed` is called when the dialog is closed.
    */
   constructor({ ask, send, complaint, closed }) {
     Object.assign(this, { ask, send, complaint });
@@ -20,15 +20,15 @@ export class DecisionDialog {
   }
 
   /**
-   * Ask whether rows shall be accepted, or discarded.
+   * Ask whether to accept or to discard rows.
    *
    * :param decision: `accept` or `discard`; `which` are the rows, `{ run_id, collection_task_id }`, and `name` what
-   *     they are to land in; `elsewhere` tells how to decide if this fails.
+   *     they land in; `elsewhere` shows how to decide if this fails.
    */
   async open(decision, which, name, elsewhere) {
     const texts = (rows) => decisionTexts(decision, rows, which.run_id, name);
     const asked = (this.asked = {});
-    // of what was asked before, it tells nothing any more
+    // a response to an earlier question is no longer shown
     const tell = (...what) => this.asked === asked && this.tell(...what);
     const attempt = (act, failed) =>
       act().catch((error) => tell(failed, [el("p", {}, this.complaint(error)), ...elsewhere]));
@@ -43,7 +43,7 @@ export class DecisionDialog {
     await attempt(async () => {
       const { rows, commit } = await this.ask(which);
       const { verb, text } = texts(rows);
-      const failed = "The decision has failed; asked again, this page says whether the rows still wait";
+      const failed = "The decision has failed; open it again to see whether the rows still wait";
       tell(`${verb} them?`, [el("p", {}, text)], verb, () => attempt(() => decide(commit), failed));
     }, "Nothing to decide on here");
   }

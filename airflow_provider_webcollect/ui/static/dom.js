@@ -5,7 +5,7 @@ const AIRFLOW = new URL("../../", import.meta.url);
 const SVG = "http://www.w3.org/2000/svg";
 const COPIED_MS = 2_000;
 
-/** How moments are told: the zone that the person has chosen, how far the server's clock is ahead, in ms. */
+/** How moments are shown: the zone that the person has chosen, how far the server's clock is ahead, in ms. */
 export const told = { zone: "UTC", ahead: 0 };
 
 export function now() {
@@ -106,14 +106,14 @@ export function airflowLink(text, ...parts) {
   return el("a", { href: airflowAddress(...parts).href }, text);
 }
 
-/** Return a link to where one signs in, which leads back to this page. */
+/** Return a link to Airflow's sign-in page, which leads back to this page. */
 export function signInLink(text) {
   const url = new URL("api/v2/auth/login", AIRFLOW);
   url.searchParams.set("next", location.pathname + location.search);
   return el("a", { href: url.href }, text);
 }
 
-/** Return a link if the address is that of a web page, else the text alone. */
+/** Return a link if the address is that of a web page, otherwise the text alone. */
 export function outerLink(text, address) {
   if (!/^https?:\/\//i.test(address)) return text;
   return el("a", { href: address, target: "_blank", rel: "noopener noreferrer" }, text);

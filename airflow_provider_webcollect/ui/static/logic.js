@@ -29,7 +29,7 @@ export function share(value) {
   return value == null ? UNKNOWN : `${number(value * 100, 0)} %`;
 }
 
-/** Return a limit as exact as anybody cares for. */
+/** Return a limit, rounded for reading. */
 export function rounded(value) {
   return Number(value.toPrecision(3));
 }
@@ -66,7 +66,7 @@ export function hasZone(moment) {
   return /(Z|[+-]\d\d:?\d\d)$/i.test(moment ?? "") && !Number.isNaN(Date.parse(moment));
 }
 
-/** Return the time zone that a person has chosen in Airflow, which keeps it as JSON; else the browser's. */
+/** Return the time zone that the user has chosen in Airflow, which keeps it as JSON; otherwise the browser's. */
 export function chosenZone(stored) {
   const browser = new Intl.DateTimeFormat().resolvedOptions().timeZone;
   try {
@@ -127,7 +127,7 @@ export function isStale(came, shown) {
 /**
  * Return what is known of a part of the service, from what is shown and what has come.
  *
- * That the service does not answer is known until something was read after it, or another problem is told.
+ * That the service does not answer is known until something was read later, or there is another problem.
  */
 export function newestKnown(shown, came) {
   const isOlder = isStale(came, shown);
@@ -175,7 +175,7 @@ export function shortId(id) {
   return /^[0-9a-f]{8}-[0-9a-f-]{27}$/i.test(id) ? `${id.slice(0, 8)}…` : id;
 }
 
-/** Return how collection tasks are called: by their file or the service, else `another`, else by a short id. */
+/** Return how collection tasks are called: by their file or the service, otherwise `another` or a short id. */
 export function collectionName(ids, names, another = null) {
   if (ids.length > 1) return [another, counted(ids.length, "collection task")].filter(Boolean).join(" · ");
   return names?.[ids[0]] ?? another ?? (ids.length ? shortId(ids[0]) : UNKNOWN);
@@ -185,7 +185,7 @@ function sourceIds(series) {
   return series.sources.map((source) => source.collection_task_id);
 }
 
-/** Return whether somebody has given a series' asset a name that is not its URI. */
+/** Return whether a series' asset has a name that is not its URI. */
 export function hasAssetName({ asset }) {
   return asset.name !== asset.uri;
 }
@@ -194,7 +194,7 @@ export function hasAssetName({ asset }) {
 function assetName(series) {
   const { name = "", uri = "" } = series.asset ?? {};
   const ids = sourceIds(series);
-  // the name of an asset is its URI unless somebody has given it another, which says more than many ids do
+  // the name of an asset is its URI unless its author has set another, which says more than many ids do
   const isUsable = name && !name.startsWith("webcollect://") && (ids.length < 2 || name !== uri);
   return isUsable ? name : null;
 }
@@ -233,7 +233,7 @@ export function wordOf(mark, series) {
   return outcomes.some(({ state }) => state === "failed") ? "failed checks" : "warning";
 }
 
-/** Return the gravest of the marks of a series, else what its newest run has done. */
+/** Return the gravest of the marks of a series, otherwise the state of its newest run. */
 export function stateOf(series) {
   return series.marks[0] ?? series.runs.at(-1)?.state ?? "landed";
 }
@@ -273,7 +273,7 @@ export function inOrder(series) {
 
 /**
  * Return how high a chart is, and which of its bars are higher: the first full load is far above all others,
- * which would else be flat.
+ * which would otherwise be flat.
  */
 export function cappedAxis(values, times = 3) {
   const known = values.filter((value) => value > 0).sort((one, other) => one - other);
@@ -283,16 +283,16 @@ export function cappedAxis(values, times = 3) {
   return { top, capped: values.map((value) => value > top) };
 }
 
-/** Return what is known of quarantined rows; that somebody has decided on them elsewhere is not. */
+/** Return what is known of quarantined rows; decisions made elsewhere are not. */
 export function quarantineSentence({ quarantines }, zone, now) {
   const rows = sum(quarantines, "rows");
   const runs = quarantines.length > 1 ? ` of ${counted(quarantines.length, "run")}` : "";
   const when = `${runs && "the latest "}on ${day(quarantines[0].ended_at, zone, now)}`;
   const were = `${counted(rows, "row")}${runs} ${rows === 1 ? "was" : "were"} quarantined${runs && ","} ${when}`;
-  return `${were}. Whether somebody has decided on them in another way is not known here.`;
+  return `${were}. Whether somebody has decided on them elsewhere is not known here.`;
 }
 
-/** Return what is asked before a decision on quarantined rows, and what is told after it. */
+/** Return the texts before and after a decision on quarantined rows. */
 export function decisionTexts(decision, rows, runId, name) {
   const these = `The ${counted(rows, "row")} of ${runId} that failed the checks`;
   const texts = {
@@ -364,7 +364,7 @@ export function skippedText({ skipped_rows: rows, skipped }) {
 
 // ---- What the rows of a landing held
 
-/** How much less of the rows must be filled to be told, as a share of 1. */
+/** How much less of the rows must be filled to be shown, as a share of 1. */
 const TOLD_FALL = 0.05;
 
 function median(values) {
@@ -404,7 +404,7 @@ function exactShare(value) {
   return `${number(Math.floor(Number((value * 1000).toFixed(6))) / 10, 1)} %`;
 }
 
-/** Return how the moments of runs are told: with their times, if some are of one day. */
+/** Return how the moments of runs are shown: with their times, if some are of one day. */
 function momentsOf(runs, zone, now) {
   const days = runs.map((run) => day(run.ended_at, zone, now));
   const isTimed = new Set(days).size < days.length;
@@ -438,7 +438,7 @@ export function columnTexts({ name, rows, shares, checks }, runs, zone, now) {
   });
 }
 
-// ---- What needs somebody
+// ---- What needs attention
 
 export const NO_ERROR = "failed without an error in its log; open the log";
 
@@ -452,7 +452,7 @@ export function errorIn(content) {
 }
 
 /**
- * Return what needs somebody, the gravest first: `{ key, kind, failures | series | task, message, isLanding }`.
+ * Return what needs attention, the gravest first: `{ key, kind, failures | series | task, message, isLanding }`.
  *
  * :param messageOf: gives the reason of a failure, null if it is not known yet; failures with the same reason
  *     are one item.
@@ -514,7 +514,7 @@ export function progress(task, serviceTasks) {
   };
 }
 
-/** Return whether somebody wants to see a collection task at once: it runs, or has not ended well. */
+/** Return whether to show a collection task at once: it runs, waits, or was stopped. */
 export function isActive(task) {
   return ["Extracting", "Waiting", "Stopped"].includes(task.status);
 }
@@ -544,7 +544,7 @@ export function capacitySentence(counts) {
   return [tasks && `Tasks: ${tasks}`, parts && `sub-tasks: ${parts}`].filter(Boolean).join("; ") || null;
 }
 
-/** How long the service may take to answer, in milliseconds, before that is told. */
+/** How long the service may take to answer, in milliseconds, before the page says so. */
 const PATIENCE_MS = 2_000;
 
 /** Return since when the service does not answer, what was last known then, and other problems; each once. */
@@ -584,7 +584,7 @@ export function serviceState(known, zone, now) {
 /**
  * Return the parts of the top line, in groups: `{ filter, text, isTrouble }`.
  *
- * :param service: what `serviceState` says; null if the person may not read it, or there is none.
+ * :param service: what `serviceState` says; null if the user may not read it, or there is none.
  */
 export function topLine(landings, activity, service = null) {
   const groups = [];
@@ -609,13 +609,13 @@ export function topLine(landings, activity, service = null) {
   return groups;
 }
 
-/** Return whether the filter lets an item of the section be seen; `kind` and `isLanding` are what `attention` says. */
+/** Return whether the filter shows an item of the section; `kind` and `isLanding` are what `attention` says. */
 export function isShown(filter, section, { kind, isLanding = false } = {}) {
   if (!filter) return true;
   if (section !== "attention") return section === (STATES.includes(filter) ? "landings" : filter);
   const ofLandings = { landings: [...STATES, "quarantined"], checks: ["checks", "quarantined"] };
   const kinds = { failures: ["failure"], ...ofLandings, running: ["timeout"], service: [] };
-  // a failed landing is told with its failure, which has the reason
+  // a failed landing is shown with its failure, which has the reason
   return (kinds[filter] ?? [filter]).includes(kind) || (isLanding && ["failed", "landings"].includes(filter));
 }
 

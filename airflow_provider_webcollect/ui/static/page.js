@@ -2,7 +2,7 @@
  * The page "Web collection" in Airflow's web interface: the custom element <webcollect-page>.
  *
  * All addresses are relative to this module's, since Airflow may be served below a path. It reads from the provider's
- * own routes and from Airflow's API, and writes a person's decisions on quarantined rows.
+ * own routes and from Airflow's API, and writes a user's decisions on quarantined rows.
  */
 import { DecisionDialog } from "./decision.js";
 import { button, el, now, place, signInLink, Table, taskApi, time, told, updateAges } from "./dom.js";
@@ -58,20 +58,20 @@ const AGES_MS = 1_000;
 const SOON_MS = 2_000;
 const SEARCH_MS = 300;
 const PATIENCE_MS = 60_000;
-/** How far clocks may differ before ages are corrected: the server tells its time in whole seconds. */
+/** How far clocks may differ before ages are corrected: the server gives its time in whole seconds. */
 const CLOCKS_MS = 2_000;
-/** The statuses that tell what is wrong with a landing: nothing waits there, or its storage cannot be reached. */
+/** The HTTP statuses for what is wrong with a landing: nothing waits there, or its storage cannot be reached. */
 const OF_LANDING = [409, 502];
 /** What is read of a landing whose details are open. */
 const DETAILS = ["columns", "rows", "loads"];
 /** How many failures have their reasons read at once; the others have a button for it. */
 const MESSAGES = 10;
-/** How many items that need somebody are shown at once. */
+/** How many items that need attention are shown at once. */
 const ITEMS = 20;
 /** The parts of the service's data. */
 const KNOWN = { capacity: "Capacity", token: "Access token", tasks: "Collection tasks", days: "The last days" };
 
-/** Read JSON with the person's own rights, or send it; the error of another answer has its `status`. */
+/** Read or send JSON with the user's own rights; the error of a failed response has its `status`. */
 async function read(url, signal, body = null) {
   const sent = body && { method: "POST", body: JSON.stringify(body) };
   const answer = await fetch(url, {
@@ -95,7 +95,7 @@ function connectionsOf(series) {
   return new Set(series.map((each) => each.webcollect_conn_id));
 }
 
-/** Return what to tell a person about data that could not be read. */
+/** Return what to show instead of data that could not be read. */
 function complaint(error) {
   if (error.ofLanding) return error.ofLanding;
   if (error.status === 403) return `You may not do this: ${error.message}`;
@@ -135,7 +135,7 @@ class Part {
 }
 
 class WebCollectPage extends HTMLElement {
-  // what the person has chosen, and what does not change, outlives a visit of another page
+  // what the user has chosen, and what does not change, outlives a visit of another page
   filter = null;
   search = "";
   open = new Set();
@@ -165,7 +165,7 @@ class WebCollectPage extends HTMLElement {
     this.addEventListener("pointerdown", () => (this.isPressed = true), { signal });
     for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => this.release(), { signal });
     document.addEventListener("visibilitychange", () => this.refresh(), { signal });
-    // another zone is rarely chosen: all begins anew; Airflow tells its own window by an event of its own
+    // another zone is rarely chosen, so everything is drawn again; Airflow sends an event to its own window
     for (const name of ["storage", "local-storage"])
       addEventListener(name, (event) => this.changeZone(event), { signal });
     this.timers = [setInterval(() => this.refresh(), REFRESH_MS), setInterval(() => updateAges(this), AGES_MS)];
@@ -266,7 +266,7 @@ class WebCollectPage extends HTMLElement {
 
   // ---- Reading
 
-  /** Read everything, if somebody looks. */
+  /** Read everything, if the page is visible. */
   refresh() {
     if (document.visibilityState !== "visible") return;
     // a load leaves no new run of the landing
@@ -288,7 +288,7 @@ class WebCollectPage extends HTMLElement {
     if (this.landingsData?.left_out && this.search) this.readFound();
   }
 
-  /** Call `readAndTell`, unless it is at work; tell the parts when its data was read, or why it was not, and draw. */
+  /** Call `readAndTell`, unless it is at work; give the parts the time of its data, or the error, and draw. */
   async readInto(name, parts, readAndTell) {
     const { busy, abort } = this;
     if (busy.has(name)) return;
@@ -326,7 +326,7 @@ class WebCollectPage extends HTMLElement {
       this.connections = await readConnections(signal);
       if (!this.connections?.includes(this.connection)) this.connection = this.connections?.[0];
       for (let shown = null; this.connection && shown !== this.connection;) {
-        // the person may choose another one meanwhile
+        // the user may choose another one meanwhile
         shown = this.connection;
         const data = await read(new URL(`connections/${encodeURIComponent(shown)}`, ROUTES), signal);
         this.know(shown, data);
@@ -358,7 +358,7 @@ class WebCollectPage extends HTMLElement {
     read(url, this.abort.signal)
       .then(({ extra_links }) => this.links.set(url.href, Object.entries(extra_links)))
       .then(() => this.draw())
-      // who may not read the task has no links; after another error they are asked for again
+      // a user who may not read the task has no links; after another error they are asked for again
       .catch((error) => error.status === 403 || this.links.delete(url.href));
     return [];
   }
@@ -374,7 +374,7 @@ class WebCollectPage extends HTMLElement {
     const { signal } = this.abort;
     read(routeOf(series, what), signal)
       .then((data) => ({ data, version }))
-      // who may see landings may not see all of their rows
+      // a user who may see landings may not see all of their rows
       .catch((error) => (error.status === 403 ? { version } : { ...kept, problem: complaint(error) }))
       .then((found) => {
         if (signal.aborted) return this.details.delete(key);
@@ -390,7 +390,7 @@ class WebCollectPage extends HTMLElement {
     return url.href;
   }
 
-  /** Read why a task has failed, which only its log says; Airflow gives it to those who may read it. */
+  /** Read why a task has failed, which only its log says; Airflow checks who may read that. */
   readMessage(failure) {
     const address = this.logAddress(failure);
     this.messages.set(address, { text: null });
@@ -458,7 +458,7 @@ class WebCollectPage extends HTMLElement {
     };
     const groups = topLine(this.landingsData, this.activityData, this.stateOfService());
     const chosen = groups.flat().some(({ filter }) => filter === this.filter);
-    // the last late landing has landed, for example: the person still has to be able to see all again
+    // the last late landing has landed, for example: the user must still be able to choose all again
     if (this.filter && !chosen) groups.push([{ filter: this.filter, text: `0 ${this.filter}` }]);
     place(
       this.top,
@@ -707,7 +707,7 @@ class WebCollectPage extends HTMLElement {
     const rest = shown.filter((task) => !isActive(task));
     const facts = (some) => [some, some.map(({ task }) => names[task])];
     const holder = el("div");
-    // what somebody searches for is not folded
+    // what a search has found is not folded
     if (!this.search) this.fold(holder, "tasks", rest.length, () => foldedTasks(rest), true);
     const unfolded = this.search || this.open.has("tasks") ? rest : [];
     const none = tasks.length
@@ -743,7 +743,7 @@ function routeOf(series, what, which = {}) {
   return url;
 }
 
-/** Return the connections that the person may read; none if it is forbidden. */
+/** Return the connections that the user may read; none if that is forbidden. */
 async function readConnections(signal) {
   try {
     return (await read(new URL("connections", ROUTES), signal)).connections;

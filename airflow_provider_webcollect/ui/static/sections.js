@@ -1,4 +1,4 @@
-/** What the sections of the page show: a landing and its details, what needs somebody, waits, the service. */
+/** What the sections of the page show: a landing and its details, what needs attention, waits, the service. */
 import { dayChart, runStrip, shareStrip } from "./charts.js";
 import {
   airflowAddress,
@@ -317,7 +317,7 @@ function runsTable(series) {
   return el("div", { class: "scroll" }, table.element);
 }
 
-// ---- What needs somebody
+// ---- What needs attention
 
 /** Return an item of `attention`; `act` has what its buttons do. */
 export function attentionItem(item, names, now, act) {
@@ -355,7 +355,7 @@ function quarantineItem({ kind, key, series }, names, now, act) {
   return el("li", { "data-attention": kind }, stateMark(kind), body);
 }
 
-/** Return the buttons that decide on quarantined rows, for who may; for others, the lines for a shell. */
+/** Return the buttons that decide on quarantined rows; for users who may not, the lines for a shell. */
 function decisionButtons(series, { run_id, object_storage_conn_id }, { collection_task_id, landing }, names, act) {
   const lines = decisionLines(shellWords(landing, object_storage_conn_id), run_id);
   if (!series.may_decide) return lines;
@@ -447,7 +447,7 @@ function shortened(text, longest) {
   return el("span", { title: isLong && text }, isLong ? `${text.slice(0, longest)} …` : text);
 }
 
-/** Return a row of a failure that a later run has made good. */
+/** Return a row of a failure after which a later run has succeeded. */
 export function recoveredItem(each) {
   const links = [taskLink(each, "Open the log", each.try_number)];
   const when = ["failed ", time(each.ended_at), ", succeeded ", time(each.recovered_at)];
@@ -544,7 +544,7 @@ export function troubleNote({ since, lastKnown, problems }, now, titles) {
       "div",
       {},
       `The service has not answered since ${clock(since, told.zone, now)} (`,
-      // only the silence itself is worth an announcement, not each second of it
+      // screen readers announce that the service is silent, but not each second of it
       el("span", { "aria-live": "off" }, elapsed(since)),
       `); ${last(lastKnown)}.`,
     );
@@ -566,7 +566,7 @@ WebCollectToObjectStorageOperator(
     destination="s3://aws_default@my-bucket/prices",
 )`;
 
-/** Return what to do until something has landed; `connections` is null if they may not be read. */
+/** Return the first steps, until something has landed; `connections` is null if they may not be read. */
 export function firstSteps(connections) {
   const isConnected = Boolean(connections?.length);
   const link = el("a", { href: airflowAddress("connections").href }, "Airflow's connections");

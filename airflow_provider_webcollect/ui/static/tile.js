@@ -1,12 +1,12 @@
 /**
  * The tile of the page on Airflow's dashboard: one line, with a link. It asks once, after the rest of the dashboard,
- * and only Airflow's database; it is not there for who may not read it, or before anything has landed.
+ * and only Airflow's database; it is hidden from users who may not read it, and before anything has landed.
  */
 import { topLine } from "./logic.js";
 
 const ROUTES = new URL("../", import.meta.url);
 const PAGE = new URL("../../plugin/webcollect", import.meta.url);
-/** How long an answer is good enough, so that coming back to the dashboard does not ask again. */
+/** How long a response is used, so that coming back to the dashboard does not ask again. */
 const KEPT_MS = 60_000;
 /** When the dashboard has had time to ask for its own data. */
 const LATER_MS = 1_000;
