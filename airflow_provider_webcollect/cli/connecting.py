@@ -263,10 +263,10 @@ def _said_by_airflow(error: Exception) -> str:
     """Return what an error of Airflow says, in one line: those of its database have many."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    message = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
     if isinstance(error, SQLAlchemyError):
-        return f"its database cannot be read, `airflow db migrate` sets it up ({said})"
-    return said
+        return f"its database cannot be read, `airflow db migrate` sets it up ({message})"
+    return message
 
 
 def _through_airflow(conn_id: str) -> ServiceAccess:
@@ -307,7 +307,7 @@ def _require_database(conn_id: str) -> None:
 
 
 def _without_airflow(url: str, origin: str) -> ServiceAccess:
-    given: Any = types.SimpleNamespace(
+    fields: Any = types.SimpleNamespace(
         conn_id=url,
         host=url,
         schema=None,
@@ -316,7 +316,7 @@ def _without_airflow(url: str, origin: str) -> ServiceAccess:
         password=os.environ.get(f"{PREFIX}PASSWORD"),
     )
     extras = {field.name: os.environ.get(f"{PREFIX}{field.name.upper()}") for field in FIELDS}
-    connection = read_connection(given, extras, origin)
+    connection = read_connection(fields, extras, origin)
     name = connection.credentials.lineage_at(connection.settings.base_url)
     # a refresh token works once: without its successor, the next command would be locked out
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")

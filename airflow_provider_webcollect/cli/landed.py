@@ -503,9 +503,9 @@ def _unique(names: Sequence[str]) -> list[str]:
     """Return names of columns with a number behind those that were there before, which a join has."""
     unique: list[str] = []
     for name in names:
-        others = (f"{name}_{number}" for number in itertools.count(2))
+        numbered = (f"{name}_{number}" for number in itertools.count(2))
         taken = {*names, *unique}
-        unique.append(next(other for other in others if other not in taken) if name in unique else name)
+        unique.append(next(other for other in numbered if other not in taken) if name in unique else name)
     return unique
 
 
@@ -633,8 +633,8 @@ def restore(location: Any, yes: bool, output: str) -> None:
     rows = [dict(zip(REPLACED, facts, strict=True))] if facts else []
     if rows or output != "table":
         show(rows, output, REPLACED)
-    said = "Put back" if yes else "--yes puts it back" if rows else "No landing was replaced here"
-    tell(said)
+    message = "Put back" if yes else "--yes puts it back" if rows else "No landing was replaced here"
+    tell(message)
 
 
 def _require_landing(location: Any) -> None:

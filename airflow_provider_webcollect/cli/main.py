@@ -106,9 +106,9 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.ClickException as error:
-        said = io.StringIO()
-        error.show(said)
-        tell(said.getvalue().rstrip("\n"))
+        message = io.StringIO()
+        error.show(message)
+        tell(message.getvalue().rstrip("\n"))
         return error.exit_code
     except (click.Abort, KeyboardInterrupt) as interrupt:
         unknown = unknown_outcome(interrupt)

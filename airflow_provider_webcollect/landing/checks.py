@@ -127,20 +127,20 @@ def make_checks(checks: object, file_format: FileFormat) -> Checks | None:
     """
     if checks is None or checks == "":
         return None
-    given = _keys("checks", checks, Checks)
+    declared = _keys("checks", checks, Checks)
     for name in ("new_columns", "missing_columns"):
-        validation.one_of(f"checks[{name!r}]", given.get(name, "allow"), get_args(Level))
-    if file_format.columns is not None and given.get("new_columns", "allow") != "allow":
+        validation.one_of(f"checks[{name!r}]", declared.get(name, "allow"), get_args(Level))
+    if file_format.columns is not None and declared.get("new_columns", "allow") != "allow":
         rule = "with `columns` no other column lands, so that none can be new"
-        raise InvalidArgument("checks['new_columns']", given["new_columns"], rule)
-    columns = given.get("columns", {})
+        raise InvalidArgument("checks['new_columns']", declared["new_columns"], rule)
+    columns = declared.get("columns", {})
     if not isinstance(columns, Mapping):
         raise InvalidArgument("checks['columns']", columns, "it must be a dict of checks by column")
     made = Checks(
-        rows=_row_checks(given.get("rows", {})),
+        rows=_row_checks(declared.get("rows", {})),
         columns={name: _column_checks(name, column, file_format) for name, column in columns.items()},
-        new_columns=given.get("new_columns", "allow"),
-        missing_columns=given.get("missing_columns", "allow"),
+        new_columns=declared.get("new_columns", "allow"),
+        missing_columns=declared.get("missing_columns", "allow"),
     )
     return None if made == Checks() else made
 
@@ -156,12 +156,12 @@ def _keys(argument: str, value: object, kind: type[msgspec.Struct]) -> Mapping[s
 
 
 def _row_checks(value: object) -> RowChecks:
-    given = _keys("checks['rows']", value, RowChecks)
+    declared = _keys("checks['rows']", value, RowChecks)
     least, most = (
-        _number(f"checks['rows'][{name!r}]", given.get(name), low, high)
+        _number(f"checks['rows'][{name!r}]", declared.get(name), low, high)
         for name, low, high in (("min_of_usual", 0.0, 1.0), ("max_of_usual", 1.0, None))
     )
-    rows = given.get("min")
+    rows = declared.get("min")
     return RowChecks(
         min=None if rows is None else validation.integer("checks['rows']['min']", rows, 1),
         min_of_usual=least,
@@ -176,18 +176,18 @@ def _column_checks(name: object, value: object, file_format: FileFormat) -> Colu
     validation.encodable("checks['columns']", name)
     if file_format.columns is not None and name not in file_format.columns:
         raise InvalidArgument("checks['columns']", name, "it must be one of `columns`")
-    given = _keys(argument, value, ColumnChecks)
+    declared = _keys(argument, value, ColumnChecks)
     kind = getattr(file_format, "column_types", {}).get(name, STRING)
     checks = ColumnChecks(
-        filled=_number(f"{argument}['filled']", given.get("filled"), 0.0, 1.0),
-        pattern=_pattern(f"{argument}['pattern']", given.get("pattern")),
-        unique=validation.boolean(f"{argument}['unique']", given.get("unique", False), may_be_text=True),
+        filled=_number(f"{argument}['filled']", declared.get("filled"), 0.0, 1.0),
+        pattern=_pattern(f"{argument}['pattern']", declared.get("pattern")),
+        unique=validation.boolean(f"{argument}['unique']", declared.get("unique", False), may_be_text=True),
     )
     for check in ("pattern", "unique"):
         if getattr(checks, check) and kind != STRING:
             # a part that is read back after an interruption has other texts for the same values
             rule = f"column_types makes it {kind}, and this is a check of texts"
-            raise InvalidArgument(f"{argument}[{check!r}]", given[check], rule)
+            raise InvalidArgument(f"{argument}[{check!r}]", declared[check], rule)
     return checks
 
 
@@ -202,8 +202,10 @@ def _pattern(argument: str, pattern: object) -> str | None:
     try:
         _matcher(pattern)
     except re2.error as error:
-        said = error.args[0].decode(errors="replace")
-        raise InvalidArgument(argument, pattern, f"it is not a regular expression of RE2: {said}") from error
+        reason = error.args[0].decode(errors="replace")
+        raise InvalidArgument(
+            argument, pattern, f"it is not a regular expression of RE2: {reason}"
+        ) from error
     return pattern
 
 

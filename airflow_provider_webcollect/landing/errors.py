@@ -166,7 +166,7 @@ class SomeFailed(LandingError):
     """
 
     def __init__(self, errors: Mapping[str, Exception], of: int) -> None:
-        said = "; ".join(f"{name}: {error}" for name, error in errors.items())
-        super().__init__(f"{len(errors)} of {of} sources did not land. {said}")
+        reasons = "; ".join(f"{name}: {error}" for name, error in errors.items())
+        super().__init__(f"{len(errors)} of {of} sources did not land. {reasons}")
         self.errors = dict(errors)
         self.permanent = all(getattr(error, "permanent", False) for error in errors.values())

@@ -61,14 +61,14 @@ def following(state: Manifest | None, kind: Kind, run: Run, **fields: Any) -> Co
     :param fields: what it says of its parts, and where the landing stands otherwise.
     """
     at = now()
-    said = {
+    own_fields = {
         "number": 1 if state is None else state.commit + 1,
         "attempt_id": new_attempt_id(),
         "started_at": at,
         "finished_at": at,
         "provider_version": airflow_provider_webcollect.__version__,
     }
-    return Commit(kind=kind, run=run, **{**({} if state is None else state.place), **said, **fields})
+    return Commit(kind=kind, run=run, **{**({} if state is None else state.place), **own_fields, **fields})
 
 
 class WholeRun(NamedTuple):

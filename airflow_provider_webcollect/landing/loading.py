@@ -619,11 +619,11 @@ def _failure(error: Exception, table: str) -> BaseException:
             packages = " ".join(f"'{name}'" for name in cause.dependencies)
             return ExtraMissing(f"a load into this warehouse needs: pip install {packages}")
     last = causes[-1]
-    said = " ".join(str(last).split())[:_LONGEST_REASON]
-    reason = f"{type(last).__name__}: {said}" if said else repr(last)
+    text = " ".join(str(last).split())[:_LONGEST_REASON]
+    reason = f"{type(last).__name__}: {text}" if text else repr(last)
     # PEP 249's names in each warehouse's package: the values are wrong, and stay so
     kinds = {base.__name__ for base in type(last).__mro__}
-    if "DataError" in kinds or ("IntegrityError" in kinds and _RULE.search(said)):
+    if "DataError" in kinds or ("IntegrityError" in kinds and _RULE.search(text)):
         return LoadRefused(
             f"{table} does not hold the values of the landing, and nothing was loaded: {reason}; change "
             f"the type of the column, drop the table, or load into another"

@@ -250,12 +250,12 @@ class CommitLog:
             ]
             wait(reading)
             contents = [future.result() for future in reading]
-        there = next((index for index, content in enumerate(contents) if content is None), len(contents))
-        if any(contents[there:]):
-            raise self._missing(numbers[there])
+        count = next((index for index, content in enumerate(contents) if content is None), len(contents))
+        if any(contents[count:]):
+            raise self._missing(numbers[count])
         return [
             decode(content or b"", self._folder.path_of(name), Commit)
-            for name, content in zip(names[:there], contents, strict=False)
+            for name, content in zip(names[:count], contents, strict=False)
         ]
 
     def _unless_torn(self, content: bytes, name: str, kind: type[F]) -> F | None:

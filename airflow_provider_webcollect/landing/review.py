@@ -113,8 +113,8 @@ def _decide(folder: Folder, run_id: str | None, decide: Decide, number: int | No
             is_discarded = commit.kind == "discarded"
             if not (is_discarded and commit.replaces):
                 waiting_rows.log.publish(waiting_rows.log.append(waiting_rows.state, commit))
-                kept = () if is_discarded else commit.parts
-                folder.delete(part.name for part in read.parts if part not in kept)
+                kept_parts = () if is_discarded else commit.parts
+                folder.delete(part.name for part in read.parts if part not in kept_parts)
             folder.delete(name)
             return chosen
     raise contended(folder)

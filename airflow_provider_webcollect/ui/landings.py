@@ -244,7 +244,7 @@ def runs_of(session: Session, key: SeriesKey) -> list[PastRun]:
 
 def _columns(runs: Sequence[PastRun]) -> list[dict[str, Any]]:
     """Return the columns that any of the runs had, those of the newest first."""
-    told = [
+    by_run = [
         {
             source.collection_task_id: (source, _checks_by_column(source))
             for source in (run.event.sources() if run.event else ())
@@ -253,27 +253,27 @@ def _columns(runs: Sequence[PastRun]) -> list[dict[str, Any]]:
     ]
     names = dict.fromkeys(
         (task_id, name)
-        for of_run in reversed(told)
+        for of_run in reversed(by_run)
         for task_id, (source, checks) in of_run.items()
         for name in (*source.filled, *checks)
     )
-    return [_column(task_id, name, [of_run.get(task_id) for of_run in told]) for task_id, name in names]
+    return [_column(task_id, name, [of_run.get(task_id) for of_run in by_run]) for task_id, name in names]
 
 
 def _column(
-    task_id: str, name: str, told: Sequence[tuple[LandedSource, dict[str, str]] | None]
+    task_id: str, name: str, by_run: Sequence[tuple[LandedSource, dict[str, str]] | None]
 ) -> dict[str, Any]:
     """Return a column of a collection task for the page; each list has an entry for each run.
 
-    :param told: by run, what has landed and the checks that its columns have not passed; None for nothing.
+    :param by_run: what has landed, and the checks that its columns have not passed; None for nothing.
     """
     return {
         "collection_task_id": task_id,
         "name": name,
-        "rows": [fact and fact[0].rows for fact in told],
-        "shares": [fact and _share(fact[0], name) for fact in told],
+        "rows": [fact and fact[0].rows for fact in by_run],
+        "shares": [fact and _share(fact[0], name) for fact in by_run],
         "checks": {
-            index: shortened(fact[1][name]) for index, fact in enumerate(told) if fact and name in fact[1]
+            index: shortened(fact[1][name]) for index, fact in enumerate(by_run) if fact and name in fact[1]
         },
     }
 

@@ -196,11 +196,11 @@ def cast(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Iterator[int]]:
     import pyarrow.compute as pc
 
     trimmed = pc.utf8_trim_whitespace(texts)
-    given = pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed)
-    values = pa.concat_arrays(_runs(_castable(given, kind), kind))
-    if (wrong := _misread(values, given)) is not None:
+    filled = pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed)
+    values = pa.concat_arrays(_runs(_castable(filled, kind), kind))
+    if (wrong := _misread(values, filled)) is not None:
         values = pc.if_else(wrong, pa.scalar(None, kind), values)
-    unread = pc.and_(pc.is_null(values), pc.is_valid(given))
+    unread = pc.and_(pc.is_null(values), pc.is_valid(filled))
     return values, (index for index, bad in enumerate(unread.to_pylist()) if bad)
 
 

@@ -94,7 +94,7 @@ def url(fs: AbstractFileSystem, path: str) -> str:
 
 def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageError:
     where, response = url(fs, path), response_in(error)
-    said = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {error}"
     number = error.errno if isinstance(error, OSError) else None
     if response.code in _NO_BUCKET or isinstance(error, BucketNotFound):
         bucket = path.strip("/").partition("/")[0]
@@ -103,7 +103,7 @@ def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageEr
             permanent=True,
         )
     if number in _NO_SPACE:
-        return StorageError(f"No space is left to write {where}; free some, and try again. ({said})")
+        return StorageError(f"No space is left to write {where}; free some, and try again. ({text})")
     # gcsfs has no error class for this
     is_denied = (
         isinstance(error, PermissionError)
@@ -114,15 +114,15 @@ def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageEr
     if is_unknown or (is_denied and _anonymous(fs)):
         return StorageError(
             f"There are no credentials for {where}; name an Airflow connection that has them "
-            f"(as in {where.partition('://')[0]}://my_connection@…), or give this machine some. ({said})",
+            f"(as in {where.partition('://')[0]}://my_connection@…), or give this machine some. ({text})",
             permanent=True,
         )
     if is_denied or number == errno.EROFS:
         return StorageError(
-            f"Access to {where} is denied; a landing lists, reads, writes and deletes files there. ({said})",
+            f"Access to {where} is denied; a landing lists, reads, writes and deletes files there. ({text})",
             permanent=True,
         )
-    return StorageError(f"The storage has failed at {where}: {said}", permanent=number == errno.ENOTDIR)
+    return StorageError(f"The storage has failed at {where}: {text}", permanent=number == errno.ENOTDIR)
 
 
 def _anonymous(fs: Any) -> bool:

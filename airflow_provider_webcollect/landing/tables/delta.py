@@ -162,16 +162,16 @@ class DeltaFolder(TableFolder):
         """
         from deltalake import Schema
 
-        there = {field.name: field.type for field in table.schema().fields}
+        table_types = {field.name: field.type for field in table.schema().fields}
         wanted = Schema.from_arrow(schema).fields
         for field in wanted:
-            if there.get(field.name, field.type) != field.type:
+            if table_types.get(field.name, field.type) != field.type:
                 raise FormatChanged(
-                    f"column `{field.name}` of the table {self.url} is of the type {there[field.name]}, and "
-                    f"the rows have {field.type}; change `column_types`, or give the landing another "
-                    "destination"
+                    f"column `{field.name}` of the table {self.url} is of the type "
+                    f"{table_types[field.name]}, and the rows have {field.type}; change `column_types`, or "
+                    "give the landing another destination"
                 )
-        return [field for field in wanted if field.name not in there]
+        return [field for field in wanted if field.name not in table_types]
 
     def _partition_columns(self, added: Sequence[Part], snapshot: DeltaSnapshot | None) -> Sequence[str]:
         """Return the columns by which the table is, or will be, partitioned.

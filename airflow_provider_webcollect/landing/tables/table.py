@@ -126,14 +126,14 @@ def table_error(table: str, error: Exception) -> StorageError:
 
     The text may have addresses with signatures, which stay out.
     """
-    said = _said(error)
-    if isinstance(error, PermissionError) or type(error).__name__ in _REFUSALS or _DENIED in said:
+    reason = _said(error)
+    if isinstance(error, PermissionError) or type(error).__name__ in _REFUSALS or _DENIED in reason:
         return StorageError(
             f"Access to the table {table} is denied; a landing lists, reads, writes and deletes files "
-            f"there. ({said})",
+            f"there. ({reason})",
             permanent=True,
         )
-    return StorageError(f"The table {table} cannot be read or written: {type(error).__name__}: {said}")
+    return StorageError(f"The table {table} cannot be read or written: {type(error).__name__}: {reason}")
 
 
 def catalog_error(conn_id: str, address: str | None, error: Exception) -> StorageError:
