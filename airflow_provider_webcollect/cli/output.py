@@ -1,4 +1,4 @@
-"""How commands show their results (as a table for people, as JSON or as CSV), ask, and take an interrupt."""
+"""Showing results (as a table for people, as JSON or as CSV), asking, and deferring interrupts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: The exit code after an interrupt (Ctrl-C).
 INTERRUPTED = 130
-#: What a terminal is sent to show its cursor, which rich hides beside a bar.
+#: The escape sequence that shows a terminal's cursor, which rich hides beside a bar.
 _SHOW_CURSOR = b"\x1b[?25h"
 #: Characters between two columns of a table.
 _GAP = 2
@@ -37,7 +37,7 @@ _NARROW_TEXT = 20
 _MOST_ROWS = 20
 #: The columns of numbers that are shares of 1.
 _SHARES = {"succeeded", "filled"}
-#: What a text may have besides letters and signs that are printable everywhere.
+#: Characters that may not be printable everywhere.
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n]")
 
 #: The option ``--output``, which :func:`show` takes.

@@ -30,7 +30,7 @@ MOST_USUAL, LEAST_USUAL = 10, 4
 #: How many values of a column ``unique`` compares: beyond these it would take too much memory.
 MOST_COMPARED = 1_000_000
 _EXAMPLES = 3
-#: How many names of columns an outcome lists.
+#: The most names of columns that an outcome lists.
 _NAMED = 10
 _SHOWN_CHARACTERS = 60
 _SHOWN_NAME = 100
@@ -38,7 +38,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RowChecks(msgspec.Struct, frozen=True, kw_only=True):
-    """How many rows there must be.
+    """Checks of the number of rows.
 
     :ivar min: the least number.
     :ivar min_of_usual: the least multiple of what is usual; ``max_of_usual`` is the greatest.
@@ -50,7 +50,7 @@ class RowChecks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ColumnChecks(msgspec.Struct, frozen=True, kw_only=True):
-    """What the values of a column must be.
+    """Checks of the values of a column.
 
     :ivar filled: at least this share of the rows has a value that is not null and not blank, 0 to 1.
     :ivar pattern: a regular expression of RE2 that each such value matches as a whole.
@@ -63,7 +63,7 @@ class ColumnChecks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run's rows must be.
+    """Checks of a run's rows, before they are committed.
 
     :ivar new_columns: what to do if rows have a column that earlier landings did not have.
     :ivar missing_columns: the same, if no row has a column that all earlier landings had.

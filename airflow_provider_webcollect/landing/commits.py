@@ -1,4 +1,4 @@
-"""What the files of a landing say: commits, each created once, and the manifest that they make.
+"""The contents of a landing's files: commits, each created once, and the manifest that they make.
 
 A commit says what it adds, and where the landing stands in its source afterwards; what an attempt has written
 so far is the draft of one. Everything else about a landing follows from its commits in their order.
@@ -23,7 +23,7 @@ VERSION = 1
 #: How many runs a manifest has records of.
 MOST_RECORDS = 30
 
-#: What to do about a file that has been damaged or has vanished.
+#: The advice for a file that was damaged or has vanished.
 REMEDY = (
     "put it back as it was, if the storage keeps earlier versions; or give the landing another destination"
 )
@@ -42,7 +42,7 @@ def counted(number: int, noun: str) -> str:
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """What is landed: the whole history of a task, or one batch of it.
+    """The source of a landing: the whole history of a task, or one batch of it.
 
     :ivar host: the service's host; None if it is not known.
     """
@@ -156,7 +156,7 @@ class SetApart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunRecord(Counts, frozen=True, kw_only=True, omit_defaults=True):
-    """What a run has landed, kept to compare later runs with.
+    """The rows that a run has landed, with which later runs are compared.
 
     :ivar commits: their numbers.
     """
@@ -167,7 +167,7 @@ class RunRecord(Counts, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Landing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a commit and a manifest both say.
+    """The fields that commits and manifests share.
 
     :ivar format: the file format, with its ``compression``; ``encoding`` has its other options.
     :ivar table_format: of the table that the landing is; None for a folder.

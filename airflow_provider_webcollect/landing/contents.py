@@ -1,4 +1,4 @@
-"""What has landed: which parts are of which commits, and their rows as dicts, tables and profiles.
+"""Reading what has landed: parts by commit and run, and rows as dicts, tables and profiles.
 
 What the commits say is read once, so later commits are not visible. A landing that begins again
 (``overwrite``) keeps the parts that it replaces until it begins again once more, so that readers can finish.
@@ -63,7 +63,7 @@ _SHOWN_RUNS = 5
 
 
 class RunProfile(NamedTuple):
-    """What the rows of one run hold.
+    """The contents of one run's rows, column by column.
 
     :ivar finished_at: when it has committed them, ISO 8601 in UTC; the last time, if it has several times.
     """

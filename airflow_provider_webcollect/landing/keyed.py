@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How much memory DuckDB takes before it writes to disk; each of its threads needs some of it.
+#: The memory that DuckDB takes before it writes to disk; each of its threads needs some of it.
 _MEMORY, _THREADS = "512MB", 4
 _TABLE = "create table keyed as select *, 0 as part, 0::bigint as place, md5_number('') as digest from keys"
 #: In the order of the landing, ``place`` counts the rows, and ``part`` the parts.

@@ -71,13 +71,13 @@ VERSION = "_webcollect_version"
 #: For ``on_gone="mark"``: when the key of a row was found to be gone.
 GONE = "_webcollect_gone_at"
 _ADDED = (LANDING, PART, ROW, VERSION, GONE)
-#: What dlt adds for it.
+#: The columns that dlt adds for ``scd2``.
 _PERIOD = ("_dlt_valid_from", "_dlt_valid_to")
 #: Warehouses, as sqlglot calls them, whose texts and names hold no NUL, and whose names are limited in bytes.
 _LIKE_POSTGRESQL = ("postgres", "redshift")
 #: Characters of an error of dlt or a warehouse that are shown; some quote whole statements.
 _LONGEST_REASON = 500
-#: What an error says of a table's rule that a row breaks, whatever other rows there are.
+#: The text of an error if a row breaks a rule of the table by itself.
 _RULE = re.compile("(check|not.null) constraint|contains null values", re.IGNORECASE)
 #: The hints of an earlier load that dlt would keep with the table.
 _COLUMN_HINTS = ("primary_key", "merge_key", "dedup_sort")
@@ -223,7 +223,7 @@ class NewParts:
 
     @property
     def _written(self) -> str:
-        """What makes other rows of a table, if it changes."""
+        """The options that decide which rows a table has."""
         return str((self._options.write_disposition, self._options.primary_key, self._options.on_gone))
 
     def loaded(self, state: dict[str, Any] | None) -> int:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: How often a commit is tried again because another landing has committed meanwhile.
 TRIES = 10
-#: How many commits are read at a time at most.
+#: The most commits that are read at a time.
 _AT_ONCE = 16
 
 

@@ -27,7 +27,7 @@ _OURS = re.compile(
     rf"{PART_PATTERN}|{_COMMIT_PATTERN}|{_STAGED_PATTERN}|_redshift_manifest-[0-9a-f]{{16}}\.json|{MANIFEST}"
     rf"|(?:{PARTITION_PATTERN}/|{COMMITS}/|{STAGED}/|{QUARANTINE}/)*\.tmp-[^/]+-[0-9a-f]{{8}}"
 )
-#: What file systems, Spark, Hadoop and macOS leave in folders.
+#: Files that file systems, Spark, Hadoop and macOS leave in folders.
 _MARKER = re.compile(r"(?:[^/]+/)*(?:\.nfs[^/]*|_SUCCESS|[^/]*_\$folder\$|\.[^/]*\.crc|\.DS_Store)")
 
 

@@ -59,7 +59,7 @@ def check_partition(value: object) -> str | None:
 
 
 class LoadOptions(NamedTuple):
-    """How a load writes rows; :func:`make_load_options` makes them of arguments."""
+    """The checked options of a load; :func:`make_load_options` makes and explains them."""
 
     write_disposition: WriteDisposition
     primary_key: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ def check_table(table: object) -> tuple[str, str]:
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a landing does; :func:`make_options` makes them of arguments, and explains them."""
+    """The checked options of a landing; :func:`make_options` makes and explains them."""
 
     file_format: FileFormat
     mode: Mode
@@ -202,7 +202,7 @@ STORAGE_EXTRAS = {
 }
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<rest>.*)", re.DOTALL)
 _BUCKET = re.compile(r"(?:(?P<conn_id>[^/@]*)@)?(?P<bucket>[^/@]+)(?:/|$)")
-#: What the readers of URLs drop, each in its own way.
+#: Characters that parsers of URLs drop, each in its own way.
 _DROPPED = re.compile(r"[\x00-\x1f\x7f]|[?#]$")
 
 

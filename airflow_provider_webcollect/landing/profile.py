@@ -1,4 +1,4 @@
-"""What rows hold, column by column: counted while they are written, and kept with each part."""
+"""The contents of rows, column by column: counted while they are written, and kept with each part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_COLUMNS = 200
 
 
 class ColumnProfile(msgspec.Struct, frozen=True, array_like=True):
-    """What the rows have in one column, as the service sent it, whatever the format of the part.
+    """Counts of the values in one column, as the service sent them, in every format of the part.
 
     In files it is the list of these numbers.
 
@@ -94,7 +94,7 @@ def _of_both(chosen: Callable[[int, int], int], one: int | None, other: int | No
 
 
 class Profile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What rows hold.
+    """The contents of rows, as counts for each column.
 
     :ivar columns: by name: those that checks name, and the others in order of appearance.
     :ivar unread: rows that are in no column's counts, since Python cannot decode them: they are nested too

@@ -144,7 +144,7 @@ def _quarantined(folder: Folder, state: Manifest | None, read: Commit) -> Commit
 
 
 class _Waiting:
-    """What has landed, and the rows that wait.
+    """The state of a landing, and its rows that wait for a decision.
 
     :ivar waiting: the rows, the staged ones first.
     """

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.copy import Page
 
 log = logging.getLogger(__name__)
-#: How many failed checks a message names.
+#: The most failed checks that a message names.
 _SHOWN = 20
 
 

@@ -1,4 +1,4 @@
-"""Whether the columns of a warehouse's table hold the values of a landing as they are.
+"""Checking that the columns of a warehouse's table hold the values of a landing unchanged.
 
 A warehouse converts what it is given to the type that a column has, most often without an error: it rounds,
 cuts off, pads, or reads a time without a zone in the session's zone.

@@ -33,7 +33,7 @@ PREFIX = "/_sandbox/"
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: What the sandbox runs for each command.
+#: The function that the sandbox runs for each command.
 _COMMANDS: dict[str, Callable[..., object]] = {}
 _parameters = lru_cache(Parameters)
 
@@ -398,7 +398,7 @@ def run_command(state: State, name: str, request: Request, body: bytes, any_host
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or IP address is this machine's loopback."""
+    """Return whether a host name or IP address is this machine's loopback."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

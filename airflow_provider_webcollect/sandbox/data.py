@@ -168,7 +168,7 @@ _CHANGED_VALUES: dict[str, object] = {
     "boolean": True,
     "list": ["first", "second"],
 }
-#: What a column may become, other than renamed.
+#: The changes of a column, other than a new name.
 CHANGES = (*_CHANGED_VALUES, "missing")
 
 

@@ -548,7 +548,7 @@ class Operation:
 
     @cached_property
     def parameters(self) -> Parameters:
-        """What its handler takes from a request."""
+        """The parameters that its handler takes from a request."""
         return Parameters(self.handle, self.names)
 
 

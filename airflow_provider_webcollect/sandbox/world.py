@@ -83,7 +83,7 @@ class Execution:
 
     @property
     def began(self) -> float:
-        """When the first sub-task was started."""
+        """The time when the first sub-task was started."""
         return min(self.started.values())
 
     def ends(self) -> float:

@@ -1,4 +1,4 @@
-"""What a transfer reports: log lines, metrics, its result, asset events, lineage, a manifest for Redshift."""
+"""The reports of a transfer: log, metrics, result, asset events, lineage, and Redshift's manifest."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MAX_LISTED = 1000
 
 
 class Contents(NamedTuple):
-    """What parts hold, and how many they are."""
+    """The number, size and contents of parts."""
 
     parts: int
     rows: int
@@ -185,7 +185,7 @@ class LandingReport(Observer):
 
     @property
     def committed(self) -> Contents:
-        """What this attempt has committed."""
+        """The parts that this attempt has committed, counted."""
         return Contents.of(self.landed.committed if self.landed else ())
 
     def report_lineage(self, hook: WebCollectHook) -> None:
@@ -200,13 +200,13 @@ class LandingReport(Observer):
 
     @property
     def result(self) -> Landed:
-        """What has landed, once it has."""
+        """The result of a landing that has committed."""
         assert self.landed is not None
         return self.landed
 
     @property
     def quarantined_rows(self) -> int:
-        """How many rows of the run are quarantined."""
+        """The number of quarantined rows of the run."""
         return sum(skipped.rows for skipped in self.result.manifest.quarantined if skipped.run == self.run)
 
     def summary(self, listed: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which destination of dlt a connection of Airflow is, and with which credentials."""
+"""Making dlt's destination, with its credentials, of an Airflow connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Connection
 
-#: What PostgreSQL's library takes from a connection's extra.
+#: The fields of a connection's extra that PostgreSQL's library takes.
 _LIBPQ = (
     "application_name",
     "gssencmode",

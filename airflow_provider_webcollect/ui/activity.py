@@ -1,4 +1,4 @@
-"""What the provider's tasks are doing: those that run or wait, and those that have failed."""
+"""The provider's Airflow tasks at work: those that run or wait, and those that have failed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AT_WORK = (TaskInstanceState.RUNNING, TaskInstanceState.DEFERRED, TaskInstanceSt
 FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
 #: The arguments that name collection tasks.
 _IDS = ("collection_task_id", "collection_task_ids", "tasks", "sources")
-#: What identifies an Airflow task in all its runs.
+#: The columns that identify an Airflow task in all its runs.
 _TASK = (TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.map_index)
 
 

@@ -52,7 +52,7 @@ MOST_OUTCOMES, MOST_CHARACTERS = 5, 300
 DECISIONS = {"accept": "webcollect_accept", "discard": "webcollect_discard"}
 #: It has no subclasses of these operators that a DAG's author has written.
 IS_OURS = TaskInstance.operator.startswith("WebCollect")
-#: What is wrong with a landing's newest run, or with one of its sources, the gravest first.
+#: The problems of a landing's newest run, or of one of its sources, the gravest first.
 MARKS = ("failed", "checks", "late", "odd", "empty")
 #: Runs that somebody starts: they do not show when the next one is due.
 _UNPLANNED = (DagRunType.MANUAL, DagRunType.BACKFILL_JOB)
@@ -142,7 +142,7 @@ class _Expectation(NamedTuple):
             return cls()
         seconds = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(latest)]
         interval = datetime.timedelta(seconds=statistics.median(seconds))
-        # the first one of the plan after the newest, which somebody may have started by hand
+        # the first planned one after the newest, which may have been started by hand
         passed = (newest - latest[-1]) // interval if interval else 0
         return cls(interval, latest[-1] + (passed + 1) * interval)
 

@@ -39,7 +39,7 @@ MOST_ROWS, MOST_COLUMNS, MOST_CHARACTERS = 5, 20, 100
 #: How many requests of a process ask a storage at once, since they use threads of Airflow's whole API; how
 #: many seconds another one waits.
 MOST_AT_ONCE, PATIENCE = 4, 5.0
-#: What is shown of a load's result.
+#: The fields of a load's result that are shown.
 _LOADED = ("table", "rows", "parts", "commit", "skipped_rows", "skipped")
 _turns = threading.BoundedSemaphore(MOST_AT_ONCE)
 

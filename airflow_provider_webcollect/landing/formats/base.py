@@ -1,4 +1,4 @@
-"""What the writers of all formats share: their interface, the columns of a landing, and tables."""
+"""The parts that the writers of all formats share: their interface, the columns of a landing, and tables."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _COLORS_AND_QUERIES = re.compile(r"\x1b\[\d+m|\?\S*")
 _USERS = re.compile(r"//[^/@\s]*@")
 #: The errors of catalogs that deny access.
 _REFUSALS = {"ForbiddenError", "OAuthError", "UnauthorizedError"}
-#: How pyarrow, by which pyiceberg reads, says that somebody may not do something.
+#: The text in an error of pyarrow, with which pyiceberg reads, if access is denied.
 _DENIED = "ACCESS_DENIED"
 #: How often a table is written again because others have changed it meanwhile.
 _TRIES = 5
@@ -99,7 +99,7 @@ def schema_of(manifest: Manifest, partition_by: Sequence[str] = ()) -> pa.Schema
 
 
 class Lacking(NamedTuple):
-    """What a table lacks.
+    """The parts that a table does not have yet.
 
     :ivar state: what has landed.
     :ivar parts: those that the table lacks.
