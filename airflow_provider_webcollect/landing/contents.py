@@ -366,8 +366,8 @@ class LandedData:
         :param key: a column, or several that together identify what a row is about.
         :param run_id: of the run.
         :return: the numbers of keys that are ``new``, ``changed`` and ``gone``; all are new in the first
-            whole run. None if the run is not whole, see :func:`~.landing.fold.whole_runs`, or is not among
-            the last thirty that have landed rows.
+            whole run. None if the run is not whole, see :meth:`changes`, or is not among the last thirty that
+            have landed rows.
         :raises InvalidArgument: if ``key`` names no column, or one that the landing does not have.
         :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; other errors as in
             :meth:`iter_rows`.

@@ -6,13 +6,13 @@ with the account or endpoint that is not in its URL; ``_webcollect_part``, their
 address it is loaded from.
 
 - ``append`` replaces the rows of a part that is loaded again, so the table has each row of the landing once.
-- ``merge`` keeps the latest row of each key: of a load that with the highest position, of several loads that
-  of the last one. If each run collects everything, ``on_gone`` says what to do with a key that neither the
-  last whole run (:func:`~.landing.fold.whole_runs`) nor later rows have: ``delete`` deletes its row, ``mark``
-  sets ``_webcollect_gone_at`` to the time of the commit without it, which is null for other rows. Rows of
-  other landings in the table stay as they are. Both happen after the merge, in separate statements: after a
-  kill in between, the next load does it, even if it has nothing to load. Rows that a person accepts after a
-  whole run that has read the source later are not loaded.
+- ``merge`` keeps the latest row of each key: in one load the one with the highest position, otherwise that of
+  the last load. If each run collects everything, ``on_gone`` says what to do with a key that neither the last
+  whole run (:meth:`.LandedData.changes`) nor later rows have: ``delete`` deletes its row, ``mark`` sets
+  ``_webcollect_gone_at`` to the time of the commit without it, which is null for other rows. Rows of other
+  landings in the table stay as they are. Both happen after the merge, in separate statements: after a kill in
+  between, the next load does it, even if it has nothing to load. Rows that a person accepts after a whole run
+  that has read the source later are not loaded.
 - ``replace`` replaces the table with all rows of the landing.
 - ``scd2`` treats the landing as a snapshot of the whole table: rows of the table that it lacks get an end
   (``_dlt_valid_to``), and its new rows are added. The parts must be of one run, since an incremental landing
