@@ -209,11 +209,11 @@ class Simulation:
             self._follow(self._way(), self._refused, process, attempt, moment)
 
     def _accepted(self, process: int, attempt: int, moment: float) -> None:
-        self._limiters[process].answered(moment)
+        self._limiters[process].answered(moment, "page")
         self._reserve(process, attempt, moment)
 
     def _refused(self, process: int, attempt: int, moment: float) -> None:
-        self._limiters[process].answered(moment)
+        self._limiters[process].answered(moment, "page")
         self._limiters[process].slow_down(moment=moment)
         longest = min(RETRIES.longest_wait, RETRIES.first_wait * 2 ** (attempt - 1))
         if attempt == RETRIES.attempts:

@@ -97,7 +97,7 @@ class WaitSensor(BaseSensorOperator):
         self._waited_for: Condition | None = None
         self._wait: Wait | None = None
 
-    def _check_now(self) -> None:
+    def _check_literals(self) -> None:
         """Check the literal arguments while the DAG is parsed, and note which were given."""
         check_at_parse(self, self._condition)
         self._given = tuple(name for name in self.template_fields if getattr(self, name) is not None)
@@ -361,7 +361,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         self.after = after
         self.status_delay = status_delay
         self.no_new_rows_for = no_new_rows_for
-        self._check_now()
+        self._check_literals()
 
     def _condition(self) -> TaskStates:
         for name, needs_memory in (("after", self.after == NOW), ("no_new_rows_for", self.no_new_rows_for)):
@@ -477,7 +477,7 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
         super().__init__(target_states=target_states, failure_states=failure_states, **kwargs)
         self.collection_task_id = collection_task_id
         self.sub_task_ids = sub_task_ids
-        self._check_now()
+        self._check_literals()
 
     def _condition(self) -> SubTaskStates:
         ids = self.sub_task_ids
@@ -529,7 +529,7 @@ class WebCollectCapacitySensor(WaitSensor):
         super().__init__(**kwargs)
         self.max_active_tasks = max_active_tasks
         self.max_active_sub_tasks = max_active_sub_tasks
-        self._check_now()
+        self._check_literals()
 
     def _condition(self) -> Capacity:
         limits = {

@@ -174,7 +174,7 @@ class Client:
             )
             opened.callback(response.close)
             for limiter, moment in request.moments.items():
-                limiter.answered(moment)
+                limiter.answered(moment, request.url.partition("?")[0])
             body = _body(response.raw, settings.max_response_bytes, on_head)
         return Response(response.status_code, response.headers, body, time.monotonic() - began)
 

@@ -254,9 +254,9 @@ class RateLimiter:
         self._allowed = max(1, round(1 / interval)) if interval else 1
         self._window = self._allowed * interval
         #: When each of the last requests was counted at the latest, by its moment: as much after it as the
-        #: response took longer than the shortest one.
+        #: response took longer than the shortest one of its kind, by kind.
         self._counted: dict[float, float] = {}
-        self._shortest = math.inf
+        self._shortest: dict[str, float] = {}
         #: The moments of the next round, in order.
         self._timetable: deque[float] = deque()
         #: The share of the full rate.
@@ -303,13 +303,16 @@ class RateLimiter:
             now = self._now()
             return self._moment(now) <= now
 
-    def answered(self, moment: float) -> None:
-        """Note that the response to the request of a moment begins to arrive."""
+    def answered(self, moment: float, kind: str) -> None:
+        """Note that the response to the request of a moment begins to arrive.
+
+        :param kind: of the request: the service takes about as long for all of a kind, such as a path.
+        """
         with self._lock:
             seconds = self._now() - moment
-            self._shortest = min(self._shortest, seconds)
+            shortest = self._shortest[kind] = min(self._shortest.get(kind, seconds), seconds)
             if moment in self._counted:
-                self._counted[moment] = moment + min(seconds - self._shortest, LATEST * self._interval)
+                self._counted[moment] = moment + min(seconds - shortest, LATEST * self._interval)
 
     def slow_down(self, seconds: float | None = None, moment: float | None = None) -> None:
         """React to a 429: pause for ``seconds`` (at least an interval), and be slower from then on.

@@ -147,12 +147,22 @@ class TestOneProcess:
         limiter = RateLimiter(0.5, clock.now)
         first, second = (limiter.reserve().moment for _ in range(2))
         clock.time += 0.1
-        limiter.answered(first)
+        limiter.answered(first, "page")
         clock.time = second + 0.4
-        limiter.answered(second)
+        limiter.answered(second, "page")
         third, fourth = (limiter.reserve().moment for _ in range(2))
         assert third - first == pytest.approx(1)
         assert fourth - second == pytest.approx(1 + 0.3)
+
+    def test_requests_of_a_kind_that_takes_longer_are_not_late(self, clock: Clock) -> None:
+        limiter = RateLimiter(0.5, clock.now)
+        for _ in range(20):
+            for kind, seconds in (("status", 0.02), ("page", 0.4)):
+                moment, wait = limiter.reserve()
+                clock.time += wait + seconds
+                limiter.answered(moment, kind)
+        sent = moments(limiter, clock, 20)
+        assert mean_gap(sent) == pytest.approx(0.5)
 
     def test_a_429_without_a_time_pauses_for_an_interval(self, clock: Clock) -> None:
         limiter = RateLimiter(5, clock.now)
