@@ -58,7 +58,7 @@ class Layout:
 LAYOUTS = {
     layout.name: layout
     for layout in (
-        # 2 requests per second, of which nine tenths are used
+        # at most 2 requests per second, and a little less in use
         Layout("alone", at_once=10, rate=1.8, process=PROCESS),
         # two tasks of `max_concurrency=8`, the default
         Layout("together", at_once=16, rate=1 / LATENCY, process=PROCESS / TOGETHER),
