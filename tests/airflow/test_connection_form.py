@@ -277,4 +277,4 @@ class TestButtonTest:
         passed, said = self.press(web, {**fields(edit_page(web)), "host": sandbox.url})
         assert not passed
         assert "the connection has no credential" in said
-        assert "only its mask of what is stored for refresh_token" in said
+        assert "only a mask for refresh_token" in said
