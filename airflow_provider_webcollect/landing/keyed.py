@@ -221,7 +221,7 @@ class KeyedRows:
         begin = place = 0
 
         def end_of(rows: int) -> int:
-            """Return how many of the places are before the end of so many rows."""
+            """Return how many of the places are before the end of a number of rows."""
             return bisect.bisect_left(places, place + rows, begin, key=lambda scalar: scalar.as_py())
 
         for part in (dated.part for dated in self._parts):

@@ -58,7 +58,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
     Sub-tasks that are already active (contract.md, endpoint 14) are not started again, so a retry starts
     nothing twice. On Airflow 3.3 and later the start is also stored: a retry after a crash waits for that run
-    even if it has already ended; a cleared task starts anew. If it is not known whether the start was sent,
+    even if it has already ended; a cleared task starts again. If it is not known whether the start was sent,
     the retry first checks for 90 seconds whether the run appears, and only then starts one. On earlier
     versions a retry joins the run only if it is still active.
 
@@ -378,8 +378,8 @@ class _Memory:
     """Stores the start for later attempts of the task, from Airflow 3.3 on; before, nothing is stored.
 
     Whether clearing a task deletes what it has stored differs between versions of Airflow. Where it does not,
-    the cleared task must still begin anew, and so must a mapped task whose index is another's now. So a start
-    counts only for the same arguments and the same ``max_tries``, which clearing increases.
+    the cleared task must still start again, and so must a mapped task whose index is another's now. So a
+    start counts only for the same arguments and the same ``max_tries``, which clearing increases.
 
     :param context: of the attempt.
     :param operator: the operator; its arguments are checked before anything is stored or recalled.

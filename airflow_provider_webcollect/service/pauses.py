@@ -189,7 +189,8 @@ STEP, LARGEST_STEP = 0.8, 0.2
 #: A 429 after more requests than these counts less: half as much after twice as many. With less, there are
 #: more 429s; with more, the rate swings more.
 QUIET = 8
-#: So many requests are taken to precede the first 429, and one where the rate is not used up.
+#: The requests without a 429 that a limiter begins with. After a 429, this many count even if they do not
+#: use up the rate.
 FIRST = 20
 #: After this many requests without a 429 a rate has grown e-fold, nearly all of it in the last third. With
 #: less, there are more 429s; with more, it takes longer until the share of a process that has ended is used.

@@ -20,7 +20,7 @@ from tests.landing.pages import serving
 from tests.landing.tables import tables_in
 from tests.landing.test_keyed_rows import Shop, day, dicts, offer, run_of
 
-#: No run has so many rows.
+#: More rows than any run has.
 FAILING = {"rows": {"min": 100}}
 
 
