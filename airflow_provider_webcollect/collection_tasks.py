@@ -27,6 +27,7 @@ OWN = "x-"
 #: without a change after which it is read.
 SETTLE, PAUSE = 1.0, 0.05
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+#: Characters of an id or a name.
 LONGEST_NAME = 200
 #: What begins an expression, a block or a comment of Jinja.
 _TEMPLATE = re.compile(r"\{[{%#]")
@@ -341,12 +342,17 @@ def make_collection_task(entry: Mapping[str, Any], where: Callable[[str], str]) 
     return CollectionTask(**values)
 
 
-def _name(argument: str, value: object) -> str:
-    name = validation.text(argument, value)
-    if len(name) > LONGEST_NAME or not name.isprintable() or _TEMPLATE.search(name):
+def id_or_name(argument: str, value: object) -> str:
+    """Return ``value`` as a text, if it can be the id or the name of a collection task.
+
+    :raises InvalidArgument: if it is too long, has unprintable characters, or Airflow could take it for a
+        template.
+    """
+    key = validation.text(argument, value)
+    if len(key) > LONGEST_NAME or not key.isprintable() or _TEMPLATE.search(key):
         rule = f"it must have at most {LONGEST_NAME} printable characters, and no template"
         raise InvalidArgument(argument, value, rule)
-    return name
+    return key
 
 
 def _destination(argument: str, value: object) -> str:
@@ -398,8 +404,8 @@ def _number(argument: str, value: object) -> float:
 
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "id": validation.text,
-    "name": _name,
+    "id": id_or_name,
+    "name": id_or_name,
     "lotno": validation.text,
     "destination": _destination,
     "checks": _checks,

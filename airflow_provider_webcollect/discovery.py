@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 import math
 import os
 import re
@@ -23,6 +25,7 @@ from airflow_provider_webcollect.collection_tasks import (
     CollectionTask,
     entry_nodes,
     folded,
+    id_or_name,
     is_id,
     parse,
     read_collection_tasks,
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
     Entry = tuple[CollectionTask, yaml.MappingNode]
 
+log = logging.getLogger(__name__)
 #: How analytics differ from a file: tasks that are ``new`` in it, ``gone`` from analytics, and ``renamed`` in
 #: the service. Each is ``{"id", "name"}`` with the file's name, and ``"service_name"`` if that is another.
 Differences = dict[str, list[dict[str, str]]]
@@ -63,14 +67,22 @@ def discover(
 ) -> tuple[list[CollectionTask], Differences]:
     """Return the account's tasks that ran in the last three months (contract.md, endpoint 2), by name.
 
+    A task whose id the file cannot have is left out, with a warning.
+
     :param listed: the entries of a file, whose names stay. Other tasks get a name that the file can have.
     """
     today = pendulum.now("UTC").date()
     # a day less than may be queried: for the service the next day may have begun
-    rows = all_analytics(sender, start=today.subtract(months=3).add(days=1), end=today)
     by_id = defaultdict(list)
-    for row in rows:
+    for row in all_analytics(sender, start=today.subtract(months=3).add(days=1), end=today):
         by_id[row.task_id].append(row)
+    for task_id in [*by_id]:
+        try:
+            id_or_name("taskId", task_id)
+        except InvalidArgument as error:
+            log.warning("A task of the service is left out: %s", error)
+            del by_id[task_id]
+    rows = itertools.chain.from_iterable(by_id.values())
     names = {task_id: name or task_id for task_id, name in AnalyticsRow.names(rows).items()}
     entries = {folded(task.id): task for task in listed}
     # the ids of tasks, by their ids and names

@@ -9,10 +9,10 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
-from airflow.providers.common.compat.sdk import TaskGroup
+from airflow.providers.common.compat.sdk import TaskGroup, literal
 
 from airflow_provider_webcollect.assets import landing_asset
 from airflow_provider_webcollect.collection_tasks import (
@@ -21,6 +21,7 @@ from airflow_provider_webcollect.collection_tasks import (
     CollectionTask,
     by_key,
     configured,
+    id_or_name,
     make_collection_task,
     read_collection_tasks,
     task_of,
@@ -36,6 +37,9 @@ from airflow_provider_webcollect.transfers.landing_to_warehouse import WebCollec
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import BaseOperator
 
 Arrangement = Literal["each", "together"]
 #: From this number of collection tasks on, the default arrangement is ``together``.
@@ -180,15 +184,21 @@ class WebCollectTaskGroup(TaskGroup):
         group = TaskGroup(part.group_id, parent_group=self, dag=self.dag, tooltip=tooltip)
         usual: dict[str, Any] = {"task_group": group, "dag": self.dag, "collection_task_id": task.id}
         start: Any = WebCollectStartSubTasksOperator(task_id="start", **usual, **self._start)
+        _keep_as_written(start, "collection_task_id")
         if task.loop_items:
-            start << WebCollectUpdateTaskParametersOperator(
+            items = WebCollectUpdateTaskParametersOperator(
                 task_id="set_loop_items", loop_items=task.loop_items, **usual, **self._set_loop_items
             )
+            _keep_as_written(items, "collection_task_id", "loop_items")
+            start << items
         checks = {} if task.checks is None else {"checks": task.checks}
         land = WebCollectToObjectStorageOperator(
             task_id="land", destination=part.folder, lotno=task.lotno, **usual, **{**self._land, **checks}
         )
-        land << WebCollectTaskStatusSensor(task_id="wait", after=start.output, **usual, **self._wait)
+        _keep_as_written(land, "collection_task_id", "lotno", *checks)
+        wait = WebCollectTaskStatusSensor(task_id="wait", after=start.output, **usual, **self._wait)
+        _keep_as_written(wait, "collection_task_id")
+        land << wait
         if part.table:
             del usual["collection_task_id"]
             load = {**self._load_arguments(land), "table": part.table}
@@ -202,9 +212,11 @@ class WebCollectTaskGroup(TaskGroup):
         arguments = {**usual, "map_index_template": f"{{{{ params.collection_task{quoted} }}}}"}
         start: Any = WebCollectStartSubTasksOperator.partial(
             task_id="start", **{**arguments, **self._start}
-        ).expand_kwargs([part.named(collection_task_id=part.task.id) for part in parts])
+        ).expand_kwargs([part.named(collection_task_id=literal(part.task.id)) for part in parts])
         if items := [
-            part.named(collection_task_id=part.task.id, loop_items=list(part.task.loop_items))
+            part.named(
+                collection_task_id=literal(part.task.id), loop_items=literal(list(part.task.loop_items))
+            )
             for part in parts
             if part.task.loop_items
         ]:
@@ -214,34 +226,53 @@ class WebCollectTaskGroup(TaskGroup):
         outlets = [
             asset for part in parts if is_literal(part.folder) and (asset := landing_asset(part.folder))
         ]
+        sources: list[dict[str, Any]] = [
+            {
+                "collection_task_id": part.task.id,
+                "lotno": part.task.lotno,
+                "destination": part.folder,
+                "checks": part.task.checks,
+            }
+            for part in parts
+        ]
         land = WebCollectToObjectStorageOperator(
             task_id="land",
-            sources=[
-                {
-                    "collection_task_id": part.task.id,
-                    "lotno": part.task.lotno,
-                    "destination": part.folder,
-                    "checks": part.task.checks,
-                }
-                for part in parts
-            ],
+            sources=sources,
             # without outlets of its own, a landing has its destination for one
             destination=_folder_of_all(destination, parts) if outlets else parts[0].folder,
             **{**usual, **self._land, "outlets": self._land.get("outlets") or outlets},
         )
-        land << WebCollectTaskStatusSensor(
+        land.sources = [
+            {name: value if name == "destination" else literal(value) for name, value in source.items()}
+            for source in sources
+        ]
+        wait = WebCollectTaskStatusSensor(
             task_id="wait",
             collection_task_ids=[part.task.id for part in parts],
             after=start.output,
             **usual,
             **self._wait,
         )
+        _keep_as_written(wait, "collection_task_ids")
+        land << wait
         if self._load:
             load = self._load_arguments(land)
             del load["table"]
             land >> WebCollectLoadOperator.partial(task_id="load", **{**arguments, **load}).expand_kwargs(
                 [part.named(landing=part.folder, table=part.table) for part in parts]
             )
+
+
+def _keep_as_written(operator: BaseOperator, *names: str) -> None:
+    """Have Airflow pass texts of the file on as they are, which it would otherwise render as templates.
+
+    The operator gets them as plain values first, since it checks only those while the DAG is parsed.
+
+    :param names: the arguments with such texts; those without a value stay as they are.
+    """
+    for name in names:
+        if (value := getattr(operator, name)) is not None:
+            setattr(operator, name, literal(value))
 
 
 def _arguments(argument: str, given: Any) -> Mapping[str, Any]:
@@ -273,7 +304,8 @@ def _selected(given: Any, folder: str) -> Sequence[CollectionTask]:
         if isinstance(entry, Mapping):
             task = make_collection_task({"name": entry.get("id"), **entry}, where)
         else:
-            task = task_of(f"{argument}[{index}]", entry)
+            where_listed = f"{argument}[{index}]"
+            task = task_of(where_listed, id_or_name(where_listed, entry))
         entries.append((task, where))
     by_key(entries)
     return [task for task, _ in entries]

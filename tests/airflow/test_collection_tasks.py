@@ -133,6 +133,13 @@ WRONG: dict[str, tuple[str, str]] = {
         "- id: a\n  name: 'x {# y #}'\n",
         "line 2, name` is 'x {# y #}'; it must have",
     ),
+    "an id with a template": (
+        "- id: '{{ conn.other.password }}'\n  name: b\n",
+        "line 1, id` is '{{ conn.other.password }}'; it must have at most 200 printable characters, and no",
+    ),
+    "an id with a block": ("- id: '{% raw %}'\n  name: b\n", "line 1, id` is '{% raw %}'; it must have"),
+    "an id of two lines": ('- id: "a\\nb"\n  name: b\n', "line 1, id` is 'a\\nb'; it must have"),
+    "a long id": (f"- id: {'b' * 201}\n  name: b\n", "it must have at most 200 printable characters"),
     "a name of two lines": ('- id: a\n  name: "b\\nc"\n', "line 2, name` is 'b\\nc'; it must have"),
     "a long name": (f"- id: a\n  name: {'b' * 201}\n", "it must have at most 200 printable characters"),
     "an alias": (
@@ -200,7 +207,8 @@ BEYOND_A_SCHEMA = {name for name in WRONG if name.startswith(("two with one", "a
         "a check of nothing",
         "checks that are a text",
     ),
-    *("a tag of Python", "a name of two lines", "a merge key", "a cost that is no number"),
+    *("a tag of Python", "a name of two lines", "an id of two lines"),
+    *("a merge key", "a cost that is no number"),
 }
 UNREADABLE = {"a key that is no text", "a template without quotes", "a tab", "an open quote"} | {
     *("two documents", "half a character", "a control character", "deep lists"),

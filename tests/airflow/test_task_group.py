@@ -13,7 +13,7 @@ import duckdb
 import pendulum
 import pytest
 from airflow.exceptions import AirflowException
-from airflow.providers.common.compat.sdk import DAG, TaskGroup
+from airflow.providers.common.compat.sdk import DAG, TaskGroup, literal
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect import WebCollectMarkExportedOperator, WebCollectTaskGroup, read_landing
@@ -31,6 +31,11 @@ SHOPS: list[Any] = [
     {"id": "c3", "destination": "s3://other/prices"},
 ]
 FOLDERS = ["s3://lake/Shop~20search", "s3://lake/B~c3~bccher", "s3://other/prices"]
+#: Loop values that Jinja, or Python, would take for something else.
+AS_WRITTEN = [
+    *("{{ 7 * 7 }}", "50 {# off #}", "{% sale %}", "https://shop.example/s?f={%22color%22:%22red%22}"),
+    *('"exact words"', "4006381333931"),
+]
 LOAD = {"table": "shops.{name}", "warehouse_conn_id": "warehouse"}
 UUID = "5a9d0b0e-0000-4000-8000-000000000001"
 
@@ -61,9 +66,19 @@ def serialized(dag: DAG) -> Any:
     return Serialization.from_dict(json.loads(json.dumps(Serialization.to_dict(dag))))
 
 
+def passed(value: Any) -> Any:
+    """Return an argument as Airflow passes it on: a literal value without the sign that it is one."""
+    match value:
+        case dict():
+            return {name: passed(item) for name, item in value.items()}
+        case list():
+            return [passed(item) for item in value]
+    return value.value if isinstance(value, type(literal(None))) else value
+
+
 def mapped(task: Any) -> list[dict[str, Any]]:
     """Return what a task is mapped over."""
-    return list(task.expand_input.value)
+    return [passed(arguments) for arguments in task.expand_input.value]
 
 
 class TestEach:
@@ -85,7 +100,7 @@ class TestEach:
         shops = [*group.children.values()]
 
         assert [shop.tooltip for shop in shops] == ["Shop search (a-1), daily", "Bücher (b-2)", "c3 (c3)"]
-        assert shops[0].get_child_by_label("set_loop_items").loop_items == ITEMS
+        assert passed(shops[0].get_child_by_label("set_loop_items").loop_items) == ITEMS
         assert all(
             shop.get_child_by_label("wait").deferrable
             and shop.get_child_by_label("wait").after == shop.get_child_by_label("start").output
@@ -97,10 +112,10 @@ class TestEach:
         )
         ids = ["a-1", "b-2", "c3"]
         for step in ("start", "wait", "land"):
-            assert [shop.get_child_by_label(step).collection_task_id for shop in shops] == ids
+            assert [passed(shop.get_child_by_label(step).collection_task_id) for shop in shops] == ids
         assert [land.destination for land in lands] == [load.landing for load in loads] == FOLDERS
-        assert [land.lotno for land in lands] == [None, "7", None]
-        assert [land.checks["rows"]["min"] for land in lands] == [1, 3, 1]
+        assert [passed(land.lotno) for land in lands] == [None, "7", None]
+        assert [passed(land.checks)["rows"]["min"] for land in lands] == [1, 3, 1]
         assert {land.mode for land in lands} == {"incremental"}
         assert [load.table for load in loads] == ["shops.shop_search", "shops.bucher_a74462df", "shops.c3"]
 
@@ -119,8 +134,8 @@ class TestTogether:
         ]
         (items,) = mapped(group.get_child_by_label("set_loop_items"))
         assert (items["collection_task_id"], items["loop_items"]) == ("a-1", ITEMS)
-        assert group.get_child_by_label("wait").collection_task_ids == ["a-1", "b-2", "c3"]
-        assert group.get_child_by_label("land").sources == [
+        assert passed(group.get_child_by_label("wait").collection_task_ids) == ["a-1", "b-2", "c3"]
+        assert passed(group.get_child_by_label("land").sources) == [
             {"collection_task_id": task_id, "lotno": lotno, "destination": folder, "checks": checks}
             for task_id, lotno, folder, checks in zip(
                 ("a-1", "b-2", "c3"),
@@ -312,7 +327,7 @@ class TestSelection:
     def selected(self, given: Any) -> list[tuple[str, str, str | None]]:
         group = make_group(make_dag(), collection_tasks=given)
         lands = [shop.get_child_by_label("land") for shop in group.children.values()]
-        return [(land.collection_task_id, land.destination, land.lotno) for land in lands]
+        return [(passed(land.collection_task_id), land.destination, passed(land.lotno)) for land in lands]
 
     def test_a_file_is_found_beside_that_of_the_dag(self, tmp_path: Path) -> None:
         (tmp_path / "shops").mkdir()
@@ -354,6 +369,8 @@ class TestSelection:
             ([{"id": "x", "label": "n"}], r"`collection_tasks\[0\].label` is 'n'; a collection task has no"),
             ([{"name": "n"}], r"`collection_tasks\[0\].id` is None"),
             ([3.5], r"`collection_tasks\[0\]` is 3.5"),
+            (["{{ conn.other.password }}"], r"`collection_tasks\[0\]` is '{{ conn.*and no template"),
+            ([{"id": "{{ conn.other.password }}"}], r"`collection_tasks\[0\].id` is '{{ conn.*no template"),
             ([], "`collection_tasks` is"),
             ("Bücher", "`collection_tasks` is 'Bücher'; it must be a file "),
             ("none.yaml", "none.yaml'; it cannot be read"),
@@ -483,6 +500,34 @@ class TestRuns:
         if how == TOGETHER:
             assert [runs[0].names[f"prices.start[{index}]"] for index in (0, 1)] == ["A b", "Ć"]
             assert runs[0].names["prices.set_loop_items[0]"] == "A b"
+
+    @both
+    @pytest.mark.parametrize("is_native", [False, True], ids=["texts", "native"])
+    def test_texts_of_the_entries_are_no_templates(
+        self, sandbox: Sandbox, arguments: dict[str, Any], how: dict[str, Any], is_native: bool
+    ) -> None:
+        # as a native object, this id would be the number 1000
+        task = sandbox.control.add_task("1_000", rows=3, lots=[3])
+        step = task["actions"][0]["action_id"]
+        shop = {
+            "id": task["task_id"],
+            "lotno": task["runs"][0]["lotno"],
+            "checks": {"columns": {"title": {"pattern": "[^{#]+"}}, "new_columns": "warn"},
+            "loop_items": [{**ITEMS[0], "action_id": step, "loop_items": AS_WRITTEN}],
+        }
+        other = {"id": sandbox.control.add_task(rows=3, lots=[3])["task_id"], "lotno": "{{ 7 * 7 }}"}
+        dag = make_dag(render_template_as_native_obj=is_native)
+        arguments["land"] = {"mode": "full", "if_exists": "overwrite"}
+        make_group(dag, **{**arguments, "collection_tasks": [shop, other]}, **how)
+        run = run_dag(dag)
+
+        assert sandbox.control.task(shop["id"])["actions"][0]["loop_items"] == AS_WRITTEN
+        assert {request["query"]["lotno"] for request in sandbox.control.requests("/data/lotno/all")} == {
+            *(shop["lotno"], "{{ 7 * 7 }}"),
+        }
+        # the service does not have this batch
+        group = "prices" if how == TOGETHER else f"prices.{other['id'].replace('-', '_')}"
+        assert [name for name, state in run.states.items() if state != "success"] == [f"{group}.land"]
 
     @pytest.mark.parametrize("name", ["2024", "None", "[1, 'é 🚲']", " ".join(["It's long"] * 9)])
     def test_the_map_index_is_the_name_also_where_templates_give_native_objects(

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pendulum
 import pytest
@@ -251,6 +252,23 @@ def test_names_that_the_file_cannot_have_are_made_acceptable_and_said(
     assert run("discover").err.splitlines()[-1] == "6 renamed"
     # the file's names are not taken for other ones the next time
     assert merge() == ["0 new, 0 gone, 0 renamed"]
+
+
+@pytest.mark.parametrize(
+    "task_id",
+    ["{{ conn.other.password }}", "{% raw %}", "{# x", "a\nb", pytest.param("a" * 201, id="long")],
+)
+def test_a_task_whose_id_the_file_cannot_have_is_left_out_by_name(
+    sandbox: Sandbox, run: Run, add: Add, file: Path, merge: Merge, caplog: Any, task_id: str
+) -> None:
+    shop = add("shop")
+    sandbox.control.add_task(task_id, lots=[3])
+
+    assert merge()[-1] == "1 new, 0 gone, 0 renamed"
+    (said,) = caplog.messages
+    assert said.startswith(f"A task of the service is left out: `taskId` is {task_id!r}"[:120])
+    assert [task.id for task in read_collection_tasks(file).tasks] == [shop]
+    assert task_id not in run("discover").out
 
 
 def test_tasks_with_one_name_get_a_part_of_their_ids(
