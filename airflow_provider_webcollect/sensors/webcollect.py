@@ -312,9 +312,10 @@ class WebCollectTaskStatusSensor(_StatusSensor):
     :param target_states: states that end the wait with success; by default Finished.
     :param failure_states: states that fail the task without retries; by default Stopped.
     :param after: the status before the run to wait for, so Finished of an earlier run does not count: the
-        result of ``WebCollectStartSubTasksOperator``, or a list of them. With ``"now"`` the sensor queries
-        the status when it starts; it then waits for the active run or, if there is none, for the next one,
-        whenever that begins. None (default) for any run. (templated)
+        result of ``WebCollectStartSubTasksOperator``, or a list of them. A task without a result in the list
+        is not waited for, which the log says. With ``"now"`` the sensor queries the status when it starts; it
+        then waits for the active run or, if there is none, for the next one, whenever that begins. None
+        (default) for any run. (templated)
     :param status_delay: seconds, 90 by default, for which the service may still show the previous run. After
         that, a final state counts without further evidence.
     :param missing_timeout: seconds, 600 by default, after which the sensor fails if a task is missing from
@@ -370,13 +371,15 @@ class WebCollectTaskStatusSensor(_StatusSensor):
                 raise InvalidArgument(name, getattr(self, name), rule)
         ids = one_or_many(self.collection_task_id, _decoded(self.collection_task_ids))
         validation.one_of("wait_for", self.wait_for, ("all", "any"))
+        after = {} if self.after in (None, NOW) else _baselines(self.after, ids)
         limit = self.no_new_rows_for
         if limit is not None:
             limit = validation.seconds("no_new_rows_for", limit, may_be_timedelta=True)
         return TaskStates(
-            task_ids=ids,
+            # without a start, the state of an earlier run would end the wait
+            task_ids=tuple(task_id for task_id in ids if task_id in after) if after else ids,
             how_many=self.wait_for,
-            after={} if self.after in (None, NOW) else _baselines(self.after, ids),
+            after=after,
             status_delay=validation.seconds("status_delay", self.status_delay, may_be_zero=True),
             no_new_rows_for=limit,
             **self._limits(TaskState),
@@ -384,7 +387,13 @@ class WebCollectTaskStatusSensor(_StatusSensor):
 
     def _checked(self) -> Condition:
         condition = super()._checked()
-        return msgspec.structs.replace(condition, names=described_tasks(condition.keys))
+        ids = one_or_many(self.collection_task_id, _decoded(self.collection_task_ids))
+        names = described_tasks(ids)
+        if left_out := [names.get(task_id, task_id) for task_id in ids if task_id not in condition.keys]:
+            self.log.warning(
+                "Tasks that are not waited for, since `after` has no start of them: %s", ", ".join(left_out)
+            )
+        return msgspec.structs.replace(condition, names=names)
 
     def _begun(self, condition: Condition) -> Condition | None:
         if self.after != NOW:

@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, TaskDeferred
 
-from airflow_provider_webcollect.operators.webcollect import WebCollectGetRunningCountsOperator
+from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectGetRunningCountsOperator,
+    WebCollectStartSubTasksOperator,
+)
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.sensors.webcollect import (
     WebCollectCapacitySensor,
@@ -390,6 +393,26 @@ class TestWithoutNewRows:
     def test_rescheduled_it_is_refused_since_every_poke_is_the_first(self, task: Task) -> None:
         with pytest.raises(InvalidArgument, match=r"`no_new_rows_for` is 1.0; .*use deferrable=True"):
             sensor("task", task, no_new_rows_for=self.LIMIT, mode="reschedule")
+
+
+@each_mode("deferrable")
+def test_a_task_that_nothing_has_started_is_not_waited_for(
+    mode: str, sandbox: Sandbox, finished: dict[str, Any], stopped: dict[str, Any], said: Said
+) -> None:
+    """As one that was added to the file between the start and the wait of a task group."""
+    with make_dag() as dag:
+        start = WebCollectStartSubTasksOperator.partial(task_id="start").expand(
+            collection_task_id=[finished["task_id"]]
+        )
+        ids = [finished["task_id"], stopped["task_id"]]
+        sensor("task", None, collection_task_ids=ids, after=start.output, **MODES[mode])
+    run = run_dag(dag)
+
+    assert run.states == {"start[0]": "success", "wait": "success"}
+    assert [record["task_id"] for record in run.xcoms["wait"]] == [finished["task_id"]]
+    assert (
+        f"Tasks that are not waited for, since `after` has no start of them: {stopped['task_id']}" in said()
+    )
 
 
 class TestCapacity:
