@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -232,21 +232,21 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
     "volume", "previous_volume", "cost", "violations"}``; with ``per_task``, the metrics under ``"tasks"`` by
     id.
 
-    A number that the service leaves out does not count as 0. A row's successes are also derived from its
-    failures or its rate. A metric that no row has is None.
+    A number that the service leaves out, or sends as something else, is unknown and does not count as 0. A
+    metric is that of the rows that have its number, and None if no row has it. If any row of the period lacks
+    the number, a limit that the metric keeps may be exceeded all the same: that is a violation, which says
+    how many rows lack it. A row's successes are also derived from its failures or its rate.
 
     :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months. (templated)
     :param end: last day, not after the current UTC date. (templated)
     :param min_success_rate: minimum share of runs that succeed, from 0 to 1; None (default) for no check. A
-        period without runs is a violation, and so is a rate that the service's numbers do not give.
+        period without runs is a violation.
     :param max_volume_drop: maximum decrease of the number of rows collected, compared with the preceding
         period of equal length, as a share of its rows from 0 to 1; None (default) for no check. Nothing is
-        compared if that period has no rows. If the service has no number for the checked period, that is a
-        violation.
+        compared if nothing was collected in that period; an unknown number in it is a violation, too.
     :param max_volume: maximum number of rows collected in the period, duplicates included; None (default) for
-        no check. If the service has no number, that is a violation.
-    :param max_cost: maximum cost of the period (the service's ``balance``); None (default) for no check. If
-        the service gives no cost, that is logged, and is not a violation.
+        no check.
+    :param max_cost: maximum cost of the period (the service's ``balance``); None (default) for no check.
     :param per_task: compare each task with the thresholds, not all of them together; this includes tasks in
         ``collection_task_ids`` that have no row.
     :param on_violation: ``fail`` the task without retries (default), or ``warn`` in the log.
@@ -306,7 +306,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         violations = [
             f"task {described(name)}: {violation}" if name else violation
             for name in names
-            for violation in self._violations(rows_by_task[name], metrics[name])
+            for violation in self._violations(rows_by_task[name], before.get(name, []), metrics[name])
         ]
         for violation in violations:
             self.log.warning("%s", violation)
@@ -342,55 +342,74 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
             by_task[row.task_id if self.per_task else ""].append(row)
         return by_task
 
-    def _violations(self, rows: Sequence[AnalyticsRow], metrics: Metrics) -> Iterable[str]:
+    def _violations(
+        self, rows: Sequence[AnalyticsRow], before: Sequence[AnalyticsRow], metrics: Metrics
+    ) -> Iterable[str]:
         violations = (
             self._low_success(rows, metrics["success_rate"]),
-            self._lost_volume(metrics["volume"], metrics["previous_volume"]),
-            self._high_volume(metrics["volume"]),
-            self._high_cost(metrics["cost"]),
+            self._lost_volume(rows, before, metrics),
+            self._high_volume(rows, metrics["volume"]),
+            self._high_cost(rows, metrics["cost"]),
         )
         return filter(None, violations)
 
     def _low_success(self, rows: Sequence[AnalyticsRow], rate: float | None) -> str | None:
         least = self.min_success_rate
-        if least is None or (rate is not None and rate >= least):
+        if least is None:
             return None
-        if rate is not None:
-            return f"the success rate is {rate:.1%}, below {least:.1%}"
-        is_unknown = any(row.execution_metrics.runs_and_successes() is None for row in rows)
-        reason = "the service does not say how many runs succeeded" if is_unknown else "there was no run"
+        unknown = _unknown(row.execution_metrics.runs_and_successes() for row in rows)
+        if unknown:
+            reason = f"the service does not say for {unknown} how many runs succeeded"
+        elif rate is None:
+            reason = "there was no run"
+        else:
+            return None if rate >= least else f"the success rate is {rate:.1%}, below {least:.1%}"
         return f"{reason}, so the success rate is not known to be {least:.1%} or more"
 
-    def _lost_volume(self, volume: float | None, before: float | None) -> str | None:
+    def _lost_volume(
+        self, rows: Sequence[AnalyticsRow], before: Sequence[AnalyticsRow], metrics: Metrics
+    ) -> str | None:
         most = self.max_volume_drop
-        if most is None or not before:
+        if most is None:
             return None
-        if volume is None:
-            return (
-                f"the service does not say how many rows were collected; in the period before, {before:.0f}"
-            )
-        drop = round(1 - volume / before, DIGITS)
+        volume, volume_before = metrics["volume"] or 0, metrics["previous_volume"] or 0
+        if unknown := _unknown(_volumes(before)):
+            return f"the service does not say for {unknown} of the period before how many rows were collected"
+        drop = round(1 - volume / volume_before, DIGITS) if volume_before else 0
         if drop <= most:
             return None
+        if unknown := _unknown(_volumes(rows)):
+            return (
+                f"the service does not say for {unknown} how many rows were collected; {volume:.0f} in the "
+                f"others, and {volume_before:.0f} in the period before"
+            )
         return (
-            f"{volume:.0f} rows were collected, {before:.0f} in the period before: "
+            f"{volume:.0f} rows were collected, {volume_before:.0f} in the period before: "
             f"a drop by {drop:.1%}, above {most:.1%}"
         )
 
-    def _high_volume(self, volume: float | None) -> str | None:
-        if self.max_volume is None or (volume is not None and volume <= self.max_volume):
+    def _high_volume(self, rows: Sequence[AnalyticsRow], volume: float | None) -> str | None:
+        most = self.max_volume
+        if most is None:
             return None
-        if volume is None:
-            return f"the service does not say whether more than {self.max_volume:.0f} rows were collected"
-        return f"{volume:.0f} rows were collected, above {self.max_volume:.0f}"
+        if volume is not None and volume > most:
+            return f"{volume:.0f} rows were collected, above {most:.0f}"
+        if unknown := _unknown(_volumes(rows)):
+            return (
+                f"the service does not say for {unknown} how many rows were collected, so they are not known "
+                f"to be {most:.0f} or fewer"
+            )
+        return None
 
-    def _high_cost(self, cost: float | None) -> str | None:
-        if self.max_cost is None:
+    def _high_cost(self, rows: Sequence[AnalyticsRow], cost: float | None) -> str | None:
+        most = self.max_cost
+        if most is None:
             return None
-        if cost is None:
-            self.log.warning("The service gives no cost to compare with %g.", self.max_cost)
-            return None
-        return f"the cost is {cost:g}, above {self.max_cost:g}" if cost > self.max_cost else None
+        if cost is not None and cost > most:
+            return f"the cost is {cost:g}, above {most:g}"
+        if unknown := _unknown(row.resource_usage_metrics.balance for row in rows):
+            return f"the service gives no cost for {unknown}, so the cost is not known to be {most:g} or less"
+        return None
 
 
 class WebCollectDiscoverOperator(WebCollectOperator):
@@ -440,8 +459,19 @@ class WebCollectDiscoverOperator(WebCollectOperator):
         return differences
 
 
+def _volumes(rows: Iterable[AnalyticsRow]) -> Iterator[float | None]:
+    return (row.data_volume_metrics.total_collected for row in rows)
+
+
+def _unknown(numbers: Iterable[object]) -> str:
+    """Return how many rows of the analytics lack a number, ``3 of 7 analytics rows``; empty for none."""
+    listed = list(numbers)
+    lacking = listed.count(None)
+    return f"{lacking} of {len(listed)} analytics rows" if lacking else ""
+
+
 def _metrics(rows: Sequence[AnalyticsRow], before: Sequence[AnalyticsRow]) -> Metrics:
-    """Return the metrics of a period as plain JSON; a sum is None if there are rows but none has a number.
+    """Return the metrics of a period as plain JSON.
 
     :param before: the rows of the preceding period.
     """

@@ -371,9 +371,11 @@ class AnalyticsRow(Record, frozen=True):
 
     @staticmethod
     def total(rows: Sequence[AnalyticsRow]) -> dict[str, float | None]:
-        """Return the metrics of several rows together, with short names; None where no row has a number.
+        """Return the metrics of several rows together, with short names.
 
-        ``succeeded`` is a share of the runs whose outcomes are known, ``seconds_per_run`` the average.
+        Each is that of the rows that have its number: the service leaves out some, which do not count as 0.
+        It is None if no row has the number. ``succeeded`` is a share of the runs whose outcomes are known,
+        ``seconds_per_run`` the average.
 
         :param rows: of one task or of several, in any time buckets; of no rows, the sums are 0.
         """

@@ -212,18 +212,19 @@ class TestCheck:
             check(start=TODAY.subtract(days=60).isoformat(), max_volume_drop=0.5)
 
 
-UNKNOWN = "the service does not say how many runs succeeded, so the success"
+UNKNOWN = (
+    "the service does not say for {} of 2 analytics rows how many runs succeeded, so the success rate is not"
+)
 #: Metrics of the rows of a period, the success rate that follows, and how a violation begins.
 ENDS: list[tuple[list[dict[str, Any]], float | None, str]] = [
     ([{"runCount": 4, "successCount": 3}, {"runCount": 6, "successCount": None, "failureCount": 0}], 0.9, ""),
     ([{"runCount": 4, "failureCount": 1}, {"runCount": 4, "successRate": 0.25}], 0.5, ""),
     ([{"successCount": 1, "failureCount": 3}, {"runCount": 6, "failureRate": 0.5}], 0.4, ""),
     ([{"runCount": 10, "successRate": 0.7}, {"runCount": 0}], 0.7, ""),
-    # rows whose success rate is unknown do not count
-    ([{"runCount": 4, "successCount": 3}, {"runCount": 96}], 0.75, ""),
-    ([{"runCount": 4, "successCount": 3}, {"successRate": 0.1}], 0.75, ""),
-    ([{"runCount": 4}, {"runCount": 0}], None, UNKNOWN),
-    ([{}, {"successCount": 5}], None, UNKNOWN),
+    ([{"runCount": 4, "successCount": 3}, {"runCount": 96}], 0.75, UNKNOWN.format(1)),
+    ([{"runCount": 4, "successCount": 3}, {"successRate": 0.1}], 0.75, UNKNOWN.format(1)),
+    ([{"runCount": 4}, {"runCount": 0}], None, UNKNOWN.format(1)),
+    ([{}, {"successCount": 5}], None, UNKNOWN.format(2)),
     ([{"runCount": 0}], None, "there was no run, so the success rate is not known to be 50.0%"),
 ]
 
@@ -257,47 +258,82 @@ class TestMetricsThatTheServiceLeavesOut:
         assert len(checked["violations"]) == bool(violation)
         assert all(told.startswith(violation) for told in checked["violations"])
 
-    def test_a_volume_that_is_not_known_is_not_compared_as_0(self, serve: Callable[..., None]) -> None:
-        week: dict[str, Any] = {"dataVolumeMetrics": {"totalCollected": 50}}
-        unknown: dict[str, Any] = {"dataVolumeMetrics": {"totalCollected": None}}
-        arguments: dict[str, Any] = {"max_volume_drop": 0.3, "on_violation": "warn"}
-
-        serve(unknown, before=[week])
-        checked = check(**arguments)
-        assert (checked["volume"], checked["previous_volume"]) == (None, 50)
-        assert checked["violations"] == [
-            "the service does not say how many rows were collected; in the period before, 50"
-        ]
-        serve(before=[week])
-        assert check(**arguments)["violations"] == [
-            "0 rows were collected, 50 in the period before: a drop by 100.0%, above 30.0%"
-        ]
-        serve(week, before=[unknown])
-        assert check(**arguments)["violations"] == []
-        # 1 - 35 / 50 is a little more than 0.3
-        serve({"dataVolumeMetrics": {"totalCollected": 35}}, unknown, before=[week])
-        assert check(**arguments)["violations"] == []
-
-    def test_rows_that_are_not_counted_pass_no_limit_but_none_at_all_do(
-        self, serve: Callable[..., None]
+    @pytest.mark.parametrize(
+        ("volumes", "before", "violation"),
+        [
+            (
+                [None],
+                [50],
+                "the service does not say for 1 of 1 analytics rows how many rows were collected; 0 in the "
+                "others, and 50 in the period before",
+            ),
+            (
+                [30, None],
+                [50],
+                "the service does not say for 1 of 2 analytics rows how many rows were collected; 30 in the "
+                "others, and 50 in the period before",
+            ),
+            ([], [50], "0 rows were collected, 50 in the period before: a drop by 100.0%, above 30.0%"),
+            (
+                [50],
+                [None, 50],
+                "the service does not say for 1 of 2 analytics rows of the period before how many rows were "
+                "collected",
+            ),
+            ([50], [], None),
+            # whatever the other row has; 1 - 35 / 50 is a little more than 0.3
+            ([35, None], [50], None),
+        ],
+    )
+    def test_a_volume_that_is_not_known_is_not_compared_as_0(
+        self,
+        serve: Callable[..., None],
+        volumes: list[int | None],
+        before: list[int | None],
+        violation: str | None,
     ) -> None:
-        limits: dict[str, Any] = {"max_volume": 50, "on_violation": "warn"}
-        serve({"dataVolumeMetrics": {"totalCollected": None}})
-        assert check(**limits)["violations"] == [
-            "the service does not say whether more than 50 rows were collected"
-        ]
-        serve()
-        assert check(**limits)["violations"] == []
-        serve({"dataVolumeMetrics": {"totalCollected": 30}}, {"dataVolumeMetrics": {"totalCollected": 21}})
-        assert check(**limits)["violations"] == ["51 rows were collected, above 50"]
+        serve(*map(volume, volumes), before=[*map(volume, before)])
+        checked = check(max_volume_drop=0.3, on_violation="warn")
+        assert checked["violations"] == ([violation] if violation else [])
+        known = [number for number in volumes if number is not None]
+        assert checked["volume"] == (None if volumes and not known else sum(known))
 
-    def test_a_cost_that_is_not_known_is_told_and_no_violation(
-        self, serve: Callable[..., None], said: Said
+    @pytest.mark.parametrize(
+        ("numbers", "unknown"),
+        [([5, None], 1), ([5, "12,000,000"], 1), ([0, *[None] * 9], 9), ([None], 1), ([5, ...], 1)],
+    )
+    @pytest.mark.parametrize("limit", ["max_volume", "max_cost"])
+    def test_a_number_that_a_row_lacks_refuses_and_says_for_how_many(
+        self, serve: Callable[..., None], limit: str, numbers: list[Any], unknown: int
     ) -> None:
-        serve({}, {})
-        checked = check(max_cost=0)
-        assert (checked["cost"], checked["violations"]) == (None, [])
-        assert "The service gives no cost to compare with 0." in said()
+        serve(*({} if number is ... else {**volume(number), **cost(number)} for number in numbers))
+        with pytest.raises(AirflowFailException) as refused:
+            check(**{limit: 100})
+        assert f" for {unknown} of {len(numbers)} analytics rows" in str(refused.value)
+        assert "not known to be 100 or " in str(refused.value)
+
+    @pytest.mark.parametrize("numbers", [[], [30, 20]])
+    def test_numbers_that_are_known_and_within_the_limits_pass(
+        self, serve: Callable[..., None], numbers: list[int]
+    ) -> None:
+        serve(*({**volume(number), **cost(number)} for number in numbers))
+        assert check(max_volume=50, max_cost=50)["violations"] == []
+
+    def test_a_limit_is_exceeded_whatever_other_rows_lack(self, serve: Callable[..., None]) -> None:
+        serve({**volume(51), **cost(51)}, {})
+        assert check(max_volume=50, max_cost=50, on_violation="warn")["violations"] == [
+            *("51 rows were collected, above 50", "the cost is 51, above 50"),
+        ]
+
+
+def volume(number: Any) -> dict[str, Any]:
+    """Return the metrics of a row with a volume."""
+    return {"dataVolumeMetrics": {"totalCollected": number}}
+
+
+def cost(number: Any) -> dict[str, Any]:
+    """Return the metrics of a row with a cost."""
+    return {"resourceUsageMetrics": {"balance": number}}
 
 
 class TestDiscovery:
