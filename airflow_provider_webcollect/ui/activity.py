@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import datetime
+import json
 from typing import TYPE_CHECKING, Any
 
+from airflow.models.asset import AssetEvent
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskreschedule import TaskReschedule
+from airflow.models.xcom import XComModel
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import and_, func, select
 
-from airflow_provider_webcollect.collection_tasks import file_of_names
+from airflow_provider_webcollect.assets import LandingEvent
+from airflow_provider_webcollect.collection_tasks import file_of_names, id_or_name
 from airflow_provider_webcollect.common import GRACE
+from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.ui.landings import IS_OURS, OPEN_DAYS
 
 if TYPE_CHECKING:
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
     from sqlalchemy.sql.elements import ColumnElement
+
+    from airflow_provider_webcollect.collection_tasks import CollectionTasks
 
 #: How long failures are shown after a later run has succeeded; others are for ``OPEN_DAYS``.
 RECOVERED_HOURS = 24
@@ -31,7 +38,9 @@ NEAR_TIMEOUT = 0.1
 AT_WORK = (TaskInstanceState.RUNNING, TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE)
 FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
 #: The arguments that name collection tasks.
-_IDS = ("collection_task_id", "collection_task_ids", "tasks", "sources")
+_IDS = ("collection_task_id", "collection_task_ids", "sources")
+#: What Airflow stores of an argument that is too long, or may be a secret, begins with this, or has it.
+_CUT, _MASKED = "Truncated. You can change this behaviour in", "***"
 #: The columns that identify an Airflow task in all its runs.
 _TASK = (TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.map_index)
 
@@ -53,7 +62,7 @@ def read_activity(session: Session, dag_ids: Collection[str], now: datetime.date
         "failures_left_out": max(0, open_failures - MOST_TASKS),
         "running": running[:MOST_TASKS],
         "failures": failures[:MOST_TASKS],
-        "names": file_of_names().names(id_ for task in tasks for id_ in task["collection_task_ids"]),
+        "names": file_of_names().names(id_ for task in tasks for id_ in task["collection_task_ids"] or ()),
     }
 
 
@@ -67,7 +76,7 @@ def waited_for(session: Session, conn_id: str, dag_ids: Collection[str] | None) 
         task_id
         for ti, fields in _tasks(session, dag_ids, TaskInstance.state.in_(AT_WORK), TaskInstance.start_date)
         if fields.get("webcollect_conn_id") == conn_id
-        for task_id in _ids(fields)
+        for task_id in _ids(session, ti, fields) or ()
     ]
 
 
@@ -86,7 +95,7 @@ def _running(session: Session, dag_ids: Collection[str], now: datetime.datetime)
         timeout_at = _timeout_at(ti, fields, since)
         waits.append(
             {
-                **_facts(ti, fields),
+                **_facts(session, ti, fields),
                 "since": _text(since),
                 "timeout_at": _text(timeout_at),
                 "is_near_timeout": bool(
@@ -140,7 +149,7 @@ def _failures(session: Session, dag_ids: Collection[str], now: datetime.datetime
                 "will_retry": ti.state == TaskInstanceState.UP_FOR_RETRY,
                 "recovered_at": _text(recovered_at),
             }
-            failures.append({**_facts(ti, fields), **facts})
+            failures.append({**_facts(session, ti, fields), **facts})
     return failures
 
 
@@ -162,7 +171,7 @@ def _tasks(
     return [(ti, fields or {}) for ti, fields in rows if dag_ids is None or ti.dag_id in dag_ids]
 
 
-def _facts(ti: TaskInstance, fields: dict[str, Any]) -> dict[str, Any]:
+def _facts(session: Session, ti: TaskInstance, fields: dict[str, Any]) -> dict[str, Any]:
     return {
         "dag_id": ti.dag_id,
         "run_id": ti.run_id,
@@ -172,23 +181,89 @@ def _facts(ti: TaskInstance, fields: dict[str, Any]) -> dict[str, Any]:
         "state": ti.state,
         "try_number": ti.try_number,
         "webcollect_conn_id": fields.get("webcollect_conn_id"),
-        "collection_task_ids": _ids(fields),
+        "collection_task_ids": _ids(session, ti, fields),
     }
 
 
-def _ids(fields: dict[str, Any]) -> list[str]:
-    """Return the ids of the collection tasks that the arguments of a task name."""
+def _ids(session: Session, ti: TaskInstance, fields: dict[str, Any]) -> list[str] | None:
+    """Return the ids of the collection tasks of a task; None if they are not known.
+
+    Where Airflow has cut the arguments, those that were started in the same run and task group are meant, or
+    those that the task has landed before.
+    """
+    ids = _named(fields)
+    return ids if ids is not None else _started(session, ti) or _landed(session, ti)
+
+
+def _named(fields: dict[str, Any]) -> list[str] | None:
+    """Return the ids that arguments name; None if one of them is no id."""
+    ids: dict[str, None] = {}
     file = file_of_names()
-    ids: list[str] = []
-    for name in _IDS:
-        value = fields.get(name)
-        for entry in value if isinstance(value, list) else [value]:
-            task_id = entry.get("collection_task_id") if isinstance(entry, dict) else entry
-            if isinstance(task_id, str | int):
-                # it may be a name
-                task = file.find(str(task_id))
-                ids.append(task.id if task else str(task_id))
-    return [*dict.fromkeys(ids)]
+    for value in filter(None, map(fields.get, _IDS)):
+        for entry in _listed(value):
+            task_id = recognized(file, entry.get("collection_task_id") if isinstance(entry, dict) else entry)
+            if task_id is None:
+                return None
+            ids[task_id] = None
+    return [*ids]
+
+
+def _listed(value: object) -> list[Any]:
+    """Return the entries of an argument, which is a list, the JSON text of one out of a template, or one."""
+    if isinstance(value, str) and value.startswith("["):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return [None]
+    return value if isinstance(value, list) else [value]
+
+
+def recognized(file: CollectionTasks, value: object) -> str | None:
+    """Return the id of a collection task by its id or its name; None if the value can be neither."""
+    try:
+        key = id_or_name("collection_task_id", value)
+    except InvalidArgument:
+        return None
+    if key.startswith(_CUT) or _MASKED in key:
+        return None
+    task = file.find(key)
+    return task.id if task else key
+
+
+def _started(session: Session, ti: TaskInstance) -> list[str] | None:
+    """Return the collection tasks that the one start in a task's own group has started in its run."""
+    start, result = TaskInstance, XComModel
+    is_its_result = [
+        getattr(start, name) == getattr(result, name) for name in ("dag_id", "run_id", "task_id", "map_index")
+    ]
+    rows = session.execute(
+        select(start.task_id, result.value)
+        .join(result, and_(*is_its_result, result.key == "return_value"))
+        .where(start.operator == "WebCollectStartSubTasksOperator")
+        .where(start.dag_id == ti.dag_id, start.run_id == ti.run_id)
+        .order_by(start.map_index)
+    ).all()
+    group = ti.task_id.rpartition(".")[0]
+    started = [row for row in rows if row.task_id.rpartition(".")[0] == group]
+    if len({row.task_id for row in started}) != 1:
+        return None
+    results = [XComModel.deserialize_value(row) for row in started]
+    # a backend of XComs may keep a value elsewhere
+    return _named({"sources": [result if isinstance(result, dict) else None for result in results]})
+
+
+def _landed(session: Session, ti: TaskInstance) -> list[str] | None:
+    """Return the collection tasks of the newest landing that a task has left."""
+    event = AssetEvent
+    extra = session.scalar(
+        select(event.extra)
+        .where(event.source_dag_id == ti.dag_id, event.source_task_id == ti.task_id)
+        .where(func.coalesce(event.source_map_index, -1) == ti.map_index)
+        .order_by(event.id.desc())
+        .limit(1)
+    )
+    landing = LandingEvent.of(extra)
+    return _named({"sources": landing.tasks()}) if landing else None
 
 
 def _way(ti: TaskInstance) -> str:

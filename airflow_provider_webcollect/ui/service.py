@@ -25,7 +25,7 @@ from airflow_provider_webcollect.service.endpoints import get_running_counts
 from airflow_provider_webcollect.service.errors import ServiceFailure, TransportError, WebCollectError
 from airflow_provider_webcollect.service.models import AnalyticsRow, TaskState, active_subtask_ids
 from airflow_provider_webcollect.service.pages import all_analytics
-from airflow_provider_webcollect.ui.activity import waited_for
+from airflow_provider_webcollect.ui.activity import recognized, waited_for
 from airflow_provider_webcollect.ui.landings import newest_landings
 from airflow_provider_webcollect.waiting.conditions import SUBTASKS, all_task_statuses
 
@@ -252,7 +252,10 @@ def _task_ids(session: Session, conn_id: str, dag_ids: Collection[str] | None) -
     ]
     assets = _asset_tasks(session) if dag_ids is None else []
     named = {task_id for of_conn, task_id in assets if of_conn == conn_id}
-    return list(dict.fromkeys([*waited_for(session, conn_id, dag_ids), *sorted({*landed, *named})]))
+    file = file_of_names()
+    # events and assets may have any text
+    ids = [task_id for text in sorted({*landed, *named}) if (task_id := recognized(file, text))]
+    return list(dict.fromkeys([*waited_for(session, conn_id, dag_ids), *ids]))
 
 
 def _asset_tasks(session: Session) -> list[tuple[str, str]]:

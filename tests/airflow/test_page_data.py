@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import json
 import threading
 import uuid
 from collections.abc import Callable
@@ -35,6 +36,8 @@ from airflow.models.dagrun import DagRun
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskreschedule import TaskReschedule
+from airflow.models.xcom import XComModel
+from airflow.serialization.helpers import serialize_template_field
 
 from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
 from airflow_provider_webcollect.ui import activity, landings, service
@@ -77,6 +80,15 @@ def several(**facts: Any) -> dict[str, Any]:
     return landed(
         collection_task_ids=["a", "b"], manifests=[f"{folder}/_manifest.json" for folder in "ab"], **facts
     )
+
+
+#: More ids than Airflow stores of an argument.
+IDS = [f"5a9d0b0e-0000-4000-8000-{number:012}" for number in range(150)]
+
+
+def stored(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return rendered arguments as Airflow stores them."""
+    return {name: serialize_template_field(value, name) for name, value in arguments.items()}
 
 
 def read(dag_ids: set[str], now: datetime.datetime = NOW, search: str = "") -> dict[str, Any]:
@@ -133,19 +145,24 @@ class Events:
         run_type: str = "scheduled",
         logical_date: datetime.datetime | None = None,
         task_id: str = "land",
+        map_index: int = -1,
         arguments: dict[str, Any] | None = None,
+        result: Any = None,
         **columns: Any,
     ) -> None:
-        """Add a DAG run; if columns of a task instance are given, with one that has failed or is as they say.
+        """Add a DAG run, unless there is one; if columns of a task instance are given, with one that failed,
+        or is as they say.
 
         :param arguments: of the task, as they were rendered.
+        :param result: of the task.
         """
         run = {"dag_id": self.dag_id, "run_id": run_id}
         when = {"logical_date": logical_date, "run_after": NOW, "run_type": run_type}
-        task = {**run, "task_id": task_id, "map_index": -1}
+        task = {**run, "task_id": task_id, "map_index": map_index}
         usual = {"operator": "WebCollectTransfer", "state": "failed", "try_number": 1}
         with create_session() as session:
-            session.execute(insert(DagRun.__table__).values(**run, **when))
+            if session.scalar(select(DagRun).filter_by(**run)) is None:
+                session.execute(insert(DagRun.__table__).values(**run, **when))
             if columns:
                 where = {"id": uuid.uuid4(), "pool": "default_pool", "queue": "default"}
                 values = {**task, **usual, **where, **columns}
@@ -153,6 +170,8 @@ class Events:
             if arguments:
                 fields = insert(RenderedTaskInstanceFields.__table__)
                 session.execute(fields.values(**task, rendered_fields=arguments))
+            if result:
+                XComModel.set("return_value", result, **task, session=session)
 
     def add_dag(self, **facts: Any) -> None:
         """Let Airflow know the DAG."""
@@ -593,6 +612,59 @@ class TestActivity:
         # what has ended well is not shown
         assert work["running"] == []
 
+    @pytest.mark.parametrize(
+        ("arguments", "ids"),
+        [
+            ({"collection_task_ids": IDS}, None),
+            ({"sources": [{"collection_task_id": task_id} for task_id in IDS]}, None),
+            ({"collection_task_id": "a" * 5000}, None),
+            ({"collection_task_id": "***"}, None),
+            ({"collection_task_id": "{{ ds }}"}, None),
+            ({"collection_task_ids": '["a", "b"'}, None),
+            ({"collection_task_ids": '["a", "b"]'}, ["a", "b"]),
+            ({"collection_task_ids": IDS[:2]}, IDS[:2]),
+            ({}, []),
+        ],
+    )
+    def test_what_airflow_has_cut_or_masked_is_not_known(
+        self, events: Events, arguments: dict[str, Any], ids: list[str] | None
+    ) -> None:
+        events.add_run("run", arguments=stored(arguments), state="deferred", start_date=NOW)
+        assert [task["collection_task_ids"] for task in self.read(events.dag_id)["running"]] == [ids]
+
+    def test_a_lower_limit_of_airflow_is_no_id_either(
+        self, events: Events, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW__CORE__MAX_TEMPLATED_FIELD_LENGTH", "100")
+        events.add_run(
+            "run", arguments=stored({"collection_task_ids": IDS}), state="deferred", start_date=NOW
+        )
+        assert [task["collection_task_ids"] for task in self.read(events.dag_id)["running"]] == [None]
+
+    def test_what_is_cut_is_known_by_the_start_in_the_same_group(self, events: Events) -> None:
+        for group in ("shops.", "others."):
+            for index, task_id in enumerate(IDS if group == "shops." else ["another"]):
+                task = {
+                    "task_id": f"{group}start",
+                    "map_index": index,
+                    "result": {"collection_task_id": task_id},
+                }
+                operator = "WebCollectStartSubTasksOperator"
+                events.add_run("run", **task, operator=operator, state="success", end_date=NOW)
+        cut = stored({"collection_task_ids": IDS})
+        for task_id in ("shops.wait", "wait"):
+            events.add_run("run", arguments=cut, task_id=task_id, state="deferred", start_date=NOW)
+        running = {
+            task["task_id"]: task["collection_task_ids"] for task in self.read(events.dag_id)["running"]
+        }
+        assert running == {"shops.wait": IDS, "wait": None}
+
+    def test_what_is_cut_is_known_by_the_landing_before(self, events: Events) -> None:
+        events.add_event(several())
+        cut = stored({"sources": [{"collection_task_id": task_id} for task_id in IDS]})
+        events.add_run("run", arguments=cut, end_date=NOW)
+        assert [task["collection_task_ids"] for task in self.read(events.dag_id)["failures"]] == [["a", "b"]]
+
     @pytest.mark.webcollect_sandbox(enforce_limits=False)
     def test_a_sensor_that_reschedules_waits_since_its_first_poke(
         self, connected: None, sandbox: Sandbox, after_requests: Callable[..., None]
@@ -747,6 +819,20 @@ class TestService:
         row = tasks_by_id(view.read(EVERYTHING))[task]
         assert (row["status"], row["sub_tasks"]) == ("Extracting", 3)
         assert row["sub_tasks_done"] in range(4)
+
+    def test_what_is_no_id_is_not_asked_for(
+        self, view: ServiceView, sandbox: Sandbox, events: Events
+    ) -> None:
+        arguments = {"collection_task_ids": IDS, "webcollect_conn_id": "webcollect_default"}
+        events.add_run("run", arguments=stored(arguments), state="deferred", start_date=NOW)
+        events.add_event(landed(collection_task_id="{{ conn.other.password }}"))
+        view.read(EVERYTHING)
+        asked = [
+            task_id
+            for request in sandbox.control.requests("/cloudextraction/statuses/v2")
+            for task_id in json.loads(request["body"])["taskIds"]
+        ]
+        assert not [task_id for task_id in asked if "Truncated" in task_id or "{{" in task_id]
 
     def test_landings_of_mapped_tasks_for_one_asset_are_all_shown(
         self, view: ServiceView, sandbox: Sandbox, events: Events
