@@ -86,6 +86,11 @@ test("a wait has the name of the asset that its collection task lands in, if the
   assert.equal(wait(NAMES), "Garden shops");
 });
 
+test("collection tasks that are not known are said to be so, and are not none", () => {
+  assert.equal(logic.activityName({ ...failure(), collection_task_ids: null }, {}), "collection tasks not known here");
+  assert.equal(logic.activityName({ ...failure(), collection_task_ids: [] }, {}), "—");
+});
+
 test("a name that somebody has given stands before the URI of another asset", () => {
   const unnamed = series({ asset: { name: "s3://bucket/a", uri: "s3://bucket/a" } });
   assert.deepEqual(logic.withAssets({}, [unnamed, series()]), { webcollect_default: { [ID]: "shop prices" } });
@@ -513,17 +518,6 @@ describe("rows that have failed their checks", () => {
       done: "30 rows discarded.",
     });
   });
-
-  test("have their landings in the message of a run that they have failed", () => {
-    const message = (folder) =>
-      `1 check failed at ${folder}: rows.min. \`webcollect landing accept ${folder}\` lands them as they are, ` +
-      `\`webcollect landing discard ${folder} run\` leaves them out; or change \`checks\``;
-    // as Python quotes a word for the shell
-    const odd = `'s3://a/it'"'"'s c'`;
-    const table = "lake.shop.prices --object-storage-conn-id lake";
-    assert.deepEqual(logic.stagedLandings([odd, table, "/d", "/d"].map(message).join("; ")), [odd, table, "/d"]);
-    assert.deepEqual(logic.stagedLandings("NotFound: no such task"), []);
-  });
 });
 
 describe("moments", () => {
@@ -564,24 +558,43 @@ describe("lines to copy", () => {
   });
 
   test("a shell takes the folder and the run that somebody decides on as they are", () => {
-    for (const line of Object.values(logic.decidingLines(logic.shellWords(PATH, "a b"), "manual__2026 $(id)"))) {
+    for (const line of Object.values(logic.decidingLines(PATH, "a b", "manual__2026 $(id)"))) {
       const words = execFileSync("sh", ["-c", line.replace("webcollect", "printf '%s\\n'")]).toString();
       const connection = ["--object-storage-conn-id", "a b"];
       assert.deepEqual(words.trimEnd().split("\n").slice(2), [PATH, ...connection, "manual__2026 $(id)"]);
     }
   });
 
-  test("Python takes the path as it is", () => {
-    const { python } = logic.readingLines(PATH);
-    const code = `import sys; read_landing = lambda path: sys.stdout.buffer.write(path.encode())\n${python}`;
-    assert.equal(execFileSync("python3", ["-c", code]).toString(), PATH);
+  // the end of a bracketed paste, a line that runs, an interrupt, a turned line, a line end of Unicode, half a character
+  const ACTING = ["\u001b[201~", "\n touch owned\n", "\u0003", "\u009b2J", "\u202e", "\u2028", "\ud800"];
+
+  test("a shell gets no line with characters that act on a terminal, or hide what the line does", () => {
+    for (const text of ACTING.map((each) => `s3://a/${each}`)) {
+      const lines = [logic.decidingLines(text, null, "r"), logic.decidingLines("/d", text, "r")];
+      lines.push(logic.decidingLines("/d", null, text), { sql: logic.readingLines(text).shell });
+      assert.deepEqual(new Set(lines.flatMap(Object.values)), new Set([null]), JSON.stringify(text));
+    }
+  });
+
+  test("a shell gets no line in which a name would be an option", () => {
+    const none = { accept: null, discard: null };
+    assert.deepEqual(logic.decidingLines("/d", null, "--yes"), none);
+    assert.deepEqual(logic.decidingLines("--yes", null, "r"), none);
+  });
+
+  test("Python takes the path as it is, by a line that is printable", () => {
+    for (const path of [PATH, "\u{e0001}/\u{1f389}", ...ACTING.slice(0, -1)]) {
+      const { python } = logic.readingLines(path);
+      assert.ok(logic.isPrintable(python), python);
+      const code = `import sys; read_landing = lambda path: sys.stdout.buffer.write(path.encode())\n${python}`;
+      assert.equal(execFileSync("python3", ["-c", code]).toString(), path);
+    }
   });
 
   test("the connection of the storage is named, if the landing's address has none", () => {
     const { shell, python } = logic.readingLines("lake.shop.prices", "glue");
     assert.match(shell, /^webcollect landing sql 'lake.shop.prices' --object-storage-conn-id 'glue' '/);
     assert.equal(python, 'read_landing("lake.shop.prices", object_storage_conn_id="glue")');
-    assert.equal(logic.shellWords("s3://aws@a/b", null), "'s3://aws@a/b'");
   });
 });
 

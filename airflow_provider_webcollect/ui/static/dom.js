@@ -1,5 +1,5 @@
 /** Elements of the page: how they are made, replaced and linked. Texts become text nodes, never HTML. */
-import { duration, exact, hasZone, isMapped, number, relative, taskName, UNKNOWN } from "./logic.js";
+import { duration, exact, hasZone, isMapped, isPrintable, number, relative, taskName, UNKNOWN } from "./logic.js";
 
 const AIRFLOW = new URL("../../", import.meta.url);
 const SVG = "http://www.w3.org/2000/svg";
@@ -175,10 +175,10 @@ export function copyButton(text, name, shown, label = "Copy") {
   return button(label, copy, { "aria-label": `Copy ${name}`, class: "quiet" });
 }
 
-/** Return a text in the letters of code, or what stands for it, with a button that copies it. */
+/** Return a text in the letters of code, or what stands for it, with a button that copies it if it may be pasted. */
 export function copyable(text, name, content = text) {
   const code = el("code", {}, content);
-  return el("span", { class: "copyable" }, code, copyButton(text, name, code));
+  return el("span", { class: "copyable" }, code, isPrintable(text) && copyButton(text, name, code));
 }
 
 /** A table whose rows are replaced one by one; a narrow page shows them as cards. */

@@ -50,9 +50,18 @@ export function duration(seconds, digits = 0) {
   return `${number(seconds / size, digits)} ${unit}`;
 }
 
-/** Return a text as a literal of Python; JSON's escapes are Python's, too. */
+/** What Python does not call printable: control characters, half characters, separators other than the space. */
+const UNPRINTABLE = /(?! )[\p{C}\p{Z}]/gu;
+
+/** Return whether a text may be pasted: other characters control a terminal, or hide what a command does. */
+export function isPrintable(text) {
+  return text.search(UNPRINTABLE) < 0;
+}
+
+/** Return a text as a printable literal of Python; JSON's escapes are Python's, too. */
 function pythonString(text) {
-  return JSON.stringify(text);
+  const escaped = (character) => `\\U${character.codePointAt(0).toString(16).padStart(8, "0")}`;
+  return JSON.stringify(text).replaceAll(UNPRINTABLE, escaped);
 }
 
 /** Return a text as one word of a POSIX shell. */
@@ -217,8 +226,9 @@ export function withAssets(names, series) {
   return all;
 }
 
-export function activityName(each, names) {
-  return collectionName(each.collection_task_ids ?? [], names?.[each.webcollect_conn_id]);
+/** Return how the collection tasks of an Airflow task are called; null stands for those that are not known. */
+export function activityName({ collection_task_ids: ids, webcollect_conn_id }, names) {
+  return ids === null ? "collection tasks not known here" : collectionName(ids ?? [], names?.[webcollect_conn_id]);
 }
 
 // ---- Landings
@@ -311,33 +321,30 @@ export function decisionTexts(decision, rows, runId, name) {
 }
 
 /**
- * Return the lines that decide in a shell on rows that have failed their checks.
+ * Return a shell command for a landing; null if a word could be taken for an option, or control the terminal.
  *
- * :param words: what names the landing there, as `shellWords` and `stagedLandings` return it.
+ * :param connection: that of the landing's storage, if its address has none.
+ * :param argument: what follows the landing.
  */
-export function decidingLines(words, runId) {
-  const line = (verb) => `webcollect landing ${verb} ${words} ${shellWord(runId)}`;
+function landingLine(command, landing, connection, argument) {
+  const words = [landing, connection ?? "", argument];
+  if (words.some((word) => word.startsWith("-") || !isPrintable(word))) return null;
+  const option = connection ? ` --object-storage-conn-id ${shellWord(connection)}` : "";
+  return `webcollect landing ${command} ${shellWord(landing)}${option} ${shellWord(argument)}`;
+}
+
+/** Return the shell commands that decide on rows that have failed their checks; both may be null. */
+export function decidingLines(landing, connection, runId) {
+  const line = (verb) => landingLine(verb, landing, connection, runId);
   return { accept: line("accept"), discard: line("discard") };
 }
 
-/** Return the landings where rows are staged, as words of a shell, by the message of a run whose checks have failed. */
-export function stagedLandings(message) {
-  const named = message.matchAll(/`webcollect landing accept ([^`]+)`/g);
-  return [...new Set([...named].map(([, words]) => words))];
-}
-
-/** Return what names a landing in a shell; `connection` is that of its storage, if its address has none. */
-export function shellWords(landing, connection) {
-  return shellWord(landing) + (connection ? ` --object-storage-conn-id ${shellWord(connection)}` : "");
-}
-
-/** Return the lines that read a landing, in Python and in a shell. */
+/** Return the lines that read a landing, in Python and in a shell; the latter may be null. */
 export function readingLines(landing, connection) {
-  const query = "select count(*) from landing";
   const argument = connection ? `, object_storage_conn_id=${pythonString(connection)}` : "";
   return {
     python: `read_landing(${pythonString(landing)}${argument})`,
-    shell: `webcollect landing sql ${shellWords(landing, connection)} ${shellWord(query)}`,
+    shell: landingLine("sql", landing, connection, "select count(*) from landing"),
   };
 }
 

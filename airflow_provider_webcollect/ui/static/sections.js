@@ -34,6 +34,7 @@ import {
   exact,
   hasAssetName,
   hasZone,
+  isPrintable,
   landingName,
   number,
   progress,
@@ -41,9 +42,7 @@ import {
   readingLines,
   reasonOf,
   shortId,
-  shellWords,
   skippedText,
-  stagedLandings,
   stateOf,
   taskKey,
   UNKNOWN,
@@ -57,8 +56,8 @@ const DAY_CHARTS = [
 ];
 /** How many Airflow tasks of one reason are listed at once. */
 const LISTED = 5;
-/** How many characters of a reason are shown; one of failed checks says which, and what can be done. */
-const [LONGEST, LONGEST_OF_CHECKS] = [300, 2_000];
+/** How many characters of a reason are shown. */
+const LONGEST = 300;
 /** How many columns of a landing are shown at once. */
 const COLUMNS = 8;
 /** How many keys have changed since the whole run before, and how the columns of that are called. */
@@ -162,7 +161,7 @@ export function landingDetails(series, names, links, details, now, act) {
       : fact("Asset", copyable(series.asset.uri, "the asset's URI")),
     fact("Connection", series.webcollect_conn_id),
     lines && fact("Read in Python", copyable(lines.python, "the line of Python")),
-    lines && fact("Read in a shell", copyable(lines.shell, "the shell command")),
+    lines?.shell && fact("Read in a shell", copyable(lines.shell, "the shell command")),
     stored.length ? fact("Links", el("span", { class: "links" }, stored)) : null,
     fact("DAG", airflowLink(series.dag_id, "dags", series.dag_id), ", to trigger it"),
   );
@@ -262,9 +261,9 @@ function sourcesTable(series, known) {
     const code = el("code", { title: path }, path.replace(`${series.destination}/`, ""));
     const lines = readingLines(path, series.object_storage_conn_id);
     const copies = [
-      copyButton(path, `the manifest of ${id}`, code, "Manifest"),
+      isPrintable(path) && copyButton(path, `the manifest of ${id}`, code, "Manifest"),
       copyButton(lines.python, `the line of Python that reads ${id}`, code, "Python"),
-      copyButton(lines.shell, `the shell command that reads ${id}`, code, "Shell"),
+      lines.shell && copyButton(lines.shell, `the shell command that reads ${id}`, code, "Shell"),
     ];
     return table.row(
       { "data-source": id },
@@ -357,7 +356,7 @@ function quarantineItem({ kind, key, series }, names, now, act) {
 
 /** Return the buttons that decide on quarantined rows; for users who may not, the lines for a shell. */
 function decisionButtons(series, { run_id, object_storage_conn_id }, { collection_task_id, landing }, names, act) {
-  const lines = decisionLines(shellWords(landing, object_storage_conn_id), run_id);
+  const lines = decisionLines(landing, object_storage_conn_id, run_id);
   if (!series.may_decide) return lines;
   const isOne = series.sources.length < 2;
   const known = names[series.webcollect_conn_id];
@@ -370,13 +369,13 @@ function decisionButtons(series, { run_id, object_storage_conn_id }, { collectio
 }
 
 /** Return the lines that decide on rows which have failed their checks, with buttons that copy them. */
-function decisionLines(words, runId) {
-  const { accept, discard } = decidingLines(words, runId);
+function decisionLines(landing, connection, runId) {
+  const { accept, discard } = decidingLines(landing, connection, runId);
   return el(
     "div",
     { class: "decision" },
-    copyable(accept, `the line that accepts the rows of ${runId} at ${words}`),
-    copyable(discard, `the line that discards the rows of ${runId} at ${words}`),
+    accept && copyable(accept, `the line that accepts the rows of ${runId} at ${landing}`),
+    discard && copyable(discard, `the line that discards the rows of ${runId} at ${landing}`),
   );
 }
 
@@ -390,9 +389,7 @@ function failureItem({ key, failures, message }, names, act) {
   const willRetry = failures.every((each) => each.will_retry);
   const isOne = failures.length === 1;
   const head = isOne ? taskLink(failure) : `${number(failures.length)} tasks:`;
-  const staged = message ? stagedLandings(message) : [];
-  const longest = staged.length ? LONGEST_OF_CHECKS : LONGEST;
-  const reason = message ? shortened(message, longest) : button("Show the reason", () => act.readMessage(failure));
+  const reason = message ? shortened(message) : button("Show the reason", () => act.readMessage(failure));
   const isOpen = act.isOpen(key);
   const listed = isOpen ? failures : failures.slice(0, LISTED);
   const more = failures.length - listed.length;
@@ -413,7 +410,6 @@ function failureItem({ key, failures, message }, names, act) {
     el("span", { class: "reason message" }, reason),
     " ",
     canRetry,
-    staged.map((words) => decisionLines(words, failure.run_id)),
     isOne ? el("div", { class: "facts" }, failureFacts(failure, names)) : null,
     list,
     unfold,
@@ -423,7 +419,7 @@ function failureItem({ key, failures, message }, names, act) {
 }
 
 function failureFacts(each, names) {
-  const name = each.collection_task_ids?.length ? [activityName(each, names), ", "] : [];
+  const name = each.collection_task_ids?.length === 0 ? [] : [activityName(each, names), ", "];
   const retry = each.will_retry ? ", Airflow will try it again" : "";
   return el(
     "span",
@@ -442,9 +438,9 @@ function failureFacts(each, names) {
   );
 }
 
-function shortened(text, longest) {
-  const isLong = text.length > longest;
-  return el("span", { title: isLong && text }, isLong ? `${text.slice(0, longest)} …` : text);
+function shortened(text) {
+  const isLong = text.length > LONGEST;
+  return el("span", { title: isLong && text }, isLong ? `${text.slice(0, LONGEST)} …` : text);
 }
 
 /** Return a row of a failure after which a later run has succeeded. */
@@ -469,12 +465,16 @@ export const RUNNING_HEADS = [
 
 export function runningRow(table, key, each, names, serviceTasks) {
   const { state, done, of, rows } = progress(each, serviceTasks);
-  const ids = each.collection_task_ids ?? [];
+  const ids = each.collection_task_ids;
   const share = of == null ? UNKNOWN : done == null ? number(of) : `${number(done)} of ${number(of)}`;
   const near = each.is_near_timeout ? [" ", stateMark("timeout", "near")] : null;
   return table.row(
     { "data-task": key },
-    el("span", { title: ids.join("\n") || null }, ids.length ? activityName(each, names) : (each.operator ?? UNKNOWN)),
+    el(
+      "span",
+      { title: ids?.join("\n") || null },
+      ids?.length === 0 ? (each.operator ?? UNKNOWN) : activityName(each, names),
+    ),
     state ?? each.state?.replaceAll("_", " ") ?? UNKNOWN,
     share,
     numeric(rows),
@@ -571,6 +571,8 @@ export function firstSteps(connections) {
   const isConnected = Boolean(connections?.length);
   const link = el("a", { href: airflowAddress("connections").href }, "Airflow's connections");
   const done = isConnected ? stateMark("landed", "done") : null;
+  // `copyable` offers no text with line ends
+  const code = el("code", {}, LINES);
   return el(
     "ol",
     { class: "steps" },
@@ -580,7 +582,7 @@ export function firstSteps(connections) {
       {},
       el("strong", {}, "Land rows"),
       " by a DAG with this operator, and run it. Its landing appears here.",
-      el("pre", {}, copyable(LINES, "the lines")),
+      el("pre", {}, el("span", { class: "copyable" }, code, copyButton(LINES, "the lines", code))),
       airflowLink("DAGs", "dags"),
     ),
   );
