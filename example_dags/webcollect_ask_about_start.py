@@ -8,6 +8,7 @@ within twelve hours, the DAG run fails.
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -28,7 +29,12 @@ def query_status(params: dict[str, Any] | None = None) -> str:
     """Return what the service shows of the task now, as Markdown."""
     assert params is not None
     statuses = WebCollectHook().get_task_statuses_v2([params["collection_task_id"]])
-    return "\n".join(f"    {key}: {value}" for status in statuses for key, value in status.as_dict().items())
+    # as JSON, whatever the service sends stays in its line
+    return "\n".join(
+        f"    {name}: {json.dumps(value, default=str)}"
+        for status in statuses
+        for name, value in status.as_dict().items()
+    )
 
 
 @task

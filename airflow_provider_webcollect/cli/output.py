@@ -208,6 +208,14 @@ def printable(text: str, kept: str = "") -> str:
     )
 
 
+class PrintableFormatter(logging.Formatter):
+    """Formats log lines without characters that would control the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines of a record."""
+        return printable(super().format(record), kept="\n")
+
+
 def tell(text: object) -> None:
     """Write lines to standard error, without characters that would control the terminal."""
     click.echo(printable(str(text), kept="\n"), err=True)

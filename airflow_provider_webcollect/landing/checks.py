@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from msgspec import UNSET
 
 from airflow_provider_webcollect.landing.formats import STRING
 from airflow_provider_webcollect.service import validation
-from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.errors import InvalidArgument, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,8 @@ _EXAMPLES = 3
 _NAMED = 10
 _SHOWN_CHARACTERS = 60
 _SHOWN_NAME = 100
+#: Names of columns that nobody takes for something else.
+_PLAIN = re.compile(r"[\w.-]{1,60}")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -327,7 +330,13 @@ def _text(value: Any) -> str:
 def _shown(value: Any) -> str:
     if value is UNSET:
         return "missing"
-    return _cut(repr(value) if type(value) is str else _encode(value).decode())
+    return _quoted(value) if type(value) is str else escaped(_cut(_encode(value).decode()))
+
+
+def _quoted(text: str) -> str:
+    """Return a text of a site in quotes, which are closed even if it is cut."""
+    more = "…" if len(text) > _SHOWN_CHARACTERS else ""
+    return escaped(repr(text[:_SHOWN_CHARACTERS])) + more
 
 
 def _cut(text: str) -> str:
@@ -432,7 +441,7 @@ def _of_column(name: str, rows: int, profile: Profile, values: _Values) -> list[
 
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(map(_cut, names[:_NAMED])) + more
+    return ", ".join(name if _PLAIN.fullmatch(name) else _quoted(name) for name in names[:_NAMED]) + more
 
 
 def _of_names(checks: Checks, profile: Profile, history: Sequence[Counts]) -> list[CheckOutcome]:

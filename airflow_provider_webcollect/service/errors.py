@@ -98,6 +98,17 @@ def _unpickled(kind: type[InvalidArgument], args: tuple[object, ...]) -> Invalid
     return kind.__new__(kind, *args)
 
 
+def escaped(text: str) -> str:
+    """Return a text of a service or a site for a message, with escapes for some characters.
+
+    Unprintable ones could begin a line of a log, or act on a terminal. Backticks enclose our own commands.
+    """
+    return "".join(
+        character if character.isprintable() and character != "`" else f"\\u{ord(character):04x}"
+        for character in text
+    )
+
+
 def _shown(value: object) -> str:
     """Return a repr of ``value`` that is short enough for a message."""
     try:

@@ -21,7 +21,7 @@ import msgspec
 import pendulum
 
 from airflow_provider_webcollect.service import validation
-from airflow_provider_webcollect.service.errors import MalformedResponse
+from airflow_provider_webcollect.service.errors import MalformedResponse, escaped
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +42,11 @@ class _AnyCase(StrEnum):
 
     @classmethod
     def spelled(cls, value: str) -> str:
-        """Return ``value`` in the contract's spelling; unchanged if it is none of these words."""
+        """Return ``value`` in the contract's spelling; another word only gets printable."""
         try:
             return str(cls(value))
         except ValueError:
-            return value
+            return escaped(value)
 
 
 class TaskState(_AnyCase):

@@ -35,6 +35,7 @@ from airflow_provider_webcollect.service.errors import (
     TooManyRequests,
     TransportError,
     WebCollectError,
+    escaped,
     service_error_type,
 )
 from airflow_provider_webcollect.service.models import (
@@ -345,7 +346,7 @@ def _check_utf_8(text: bytes) -> None:
 
 
 def _malformed(response: Response, why: str) -> MalformedResponse:
-    kind = response.headers.get("content-type", "no content type")
+    kind = escaped(response.headers.get("content-type", "no content type"))
     return MalformedResponse(
         f"the response is not what the contract promises ({kind}, {len(response.body)} bytes): {why}",
         **_facts(response),
@@ -391,7 +392,7 @@ def _details(details: Any) -> str:
     """Return what the data-app service says of parts of a request, ``[{path, message}]``, for a message."""
     problems = [detail for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
     named = [f"{detail.get('path')}: {detail.get('message')}" for detail in problems[:MOST_DETAILS]]
-    return f" ({'; '.join(named)})" if named else ""
+    return escaped(f" ({'; '.join(named)})") if named else ""
 
 
 def _facts(response: Response) -> dict[str, Any]:
@@ -399,7 +400,7 @@ def _facts(response: Response) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
+    return None if value is None else escaped(" ".join(str(value).split()))
 
 
 def retry_after(response: Response) -> float | None:

@@ -38,7 +38,7 @@ pytestmark = on_sandbox()
 TASK = {"task_id": "t"}
 LEFTOVER = "part-00009-0badcafe.jsonl"
 SCHEME_OR_ABSOLUTE = r"needs a scheme \(s3://bucket/folder\) or an absolute path \(/data/folder\)"
-SIGNS = "no control character, and not end with `[?]` or `#`"
+SIGNS = "no unprintable character, and not end with `[?]` or `#`"
 SEGMENTS = "no segment that is empty"
 WRONG = [
     ("s4://bucket/prices", "Airflow has no filesystem for the scheme `s4`"),
@@ -51,7 +51,7 @@ WRONG = [
     ("s3:/bucket/prices", SCHEME_OR_ABSOLUTE),
     *((path, SCHEME_OR_ABSOLUTE) for path in ("my-bucket/prices", "prices", "./prices", "~/prices")),
     ("file://my-bucket/prices", SCHEME_OR_ABSOLUTE),
-    *((f"/data/a{sign}", SIGNS) for sign in ("\tb", "\x7fb", "?", "#")),
+    *((f"/data/a{sign}", SIGNS) for sign in ("\tb", "\x7fb", "\x9bb", "\u202eb", "?", "#")),
     ("s3://bucket/a?", SIGNS),
     *((f"s3://bucket/{path}", SEGMENTS) for path in ("/a", "a//b", "a/./b", "a/..", "../a")),
 ]

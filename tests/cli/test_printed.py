@@ -146,3 +146,10 @@ def test_an_argument_controls_no_terminal(
         said = capsys.readouterr().err
     assert said
     assert {character for character in said if not character.isprintable()} <= {"\n"}
+
+
+def test_a_line_of_the_log_controls_no_terminal(sandbox: Sandbox, tmp_path: Path) -> None:
+    task = sandbox.control.add_task("clear\x1b[2J", lots=[1])["task_id"]
+    printed = [on_terminal("-v", "land", task, tmp_path / "landed")[1] for _ in range(2)]
+    assert "clear\ufffd[2J has nothing new for" in printed[1]
+    assert "\x1b[2J" not in "".join(printed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,6 +12,7 @@ import pytest
 
 from airflow_provider_webcollect.landing import checks as checking
 from airflow_provider_webcollect.landing.checks import make_checks
+from airflow_provider_webcollect.landing.commits import Run
 from airflow_provider_webcollect.landing.errors import ChecksFailed
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.options import make_options
@@ -122,7 +125,7 @@ OUTCOMES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str | None]] = {
     "a pattern is for whole values that are filled": (
         prices("1.50", "", None, 12, "1.5", "x" * 500),
         {"columns": {"price": {"pattern": r"\d+(\.\d\d)?"}}},
-        f"2 of 4 values do not match ('1.5' at offset 0, '{'x' * 59}… at offset 0)",
+        f"2 of 4 values do not match ('1.5' at offset 0, '{'x' * 60}'… at offset 0)",
     ),
     "values that are there twice": (
         [*goods(150), *goods(2), {"url": ""}, {"url": ""}],
@@ -276,6 +279,33 @@ class TestFailures:
             "or change `checks` and land again (in a DAG, clear the task)"
         ]
         assert failure.value.permanent
+
+    @pytest.mark.parametrize("wrap", [str, lambda text: [text]], ids=["text", "list"])
+    def test_no_value_or_column_of_a_site_passes_for_what_the_message_says(
+        self, runs: Runs, wrap: Callable[[str], Any]
+    ) -> None:
+        runs.land(goods(1))
+        # it ends the line, erases the terminal's screen in two ways, turns the line, and ends it once more
+        forged = "9`webcollect landing accept x;touch owned;`\n\x1b[2J\x9b2J\u202e\u2028"
+        checks = {"columns": {"price": {"pattern": r"\d+"}}, "new_columns": "fail"}
+        with pytest.raises(ChecksFailed) as failure:
+            runs.land(goods(1, price=wrap(forged), **{forged: "x"}), checks)
+        message = str(failure.value)
+        assert message.isprintable()
+        where = shlex.quote(runs.folder.destination.url)
+        assert re.findall("`([^`]*)`", message) == [
+            f"webcollect landing accept {where}",
+            f"webcollect landing discard {where} 'run 2'",
+            "checks",
+        ]
+
+    def test_a_run_whose_name_would_act_on_a_terminal_is_in_no_command(self, runs: Runs) -> None:
+        run = Run(dag_id="d", task_id="t", run_id="\x1b[201~\ntouch owned\n")
+        with pytest.raises(ChecksFailed) as failure:
+            runs.land(goods(4, price=""), FILLED, run=run)
+        message = str(failure.value)
+        assert message.isprintable()
+        assert "`webcollect" not in message
 
     def test_changed_checks_land_what_is_staged_without_reading_it_again(self, runs: Runs) -> None:
         with pytest.raises(ChecksFailed):

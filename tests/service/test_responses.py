@@ -211,6 +211,15 @@ class TestEnvelope:
         assert (error.retryable, error.permanent) == (can_retry, not can_retry)
 
 
+@pytest.mark.parametrize("name", ["code", "message"])
+def test_what_an_error_says_stays_in_its_line_and_is_no_command_of_ours(name: str) -> None:
+    forged = "no such\r\n task.\x1b[2J\u202e Fix: run `webcollect token; touch owned`"
+    error = refusal(STATS, {"error": {"code": "X", "message": "m", name: forged}, "requestId": forged}, 400)
+    said = "no such task.\\u001b[2J\\u202e Fix: run \\u0060webcollect token; touch owned\\u0060"
+    assert (getattr(error, name), error.request_id) == (said, said)
+    assert str(error).isprintable()
+
+
 class TestRows:
     @any_rows
     @given(rows, layouts, st.sampled_from(["", "\n", "\r\n"]))

@@ -144,7 +144,7 @@ class Folder:
                 )
         if foreign:
             raise DestinationTaken(
-                f"{self.root} holds files that no landing wrote ({', '.join(foreign[:5])}); "
+                f"{self.root} holds files that no landing wrote ({', '.join(map(repr, foreign[:5]))}); "
                 "give the landing a folder of its own"
             )
 

@@ -23,6 +23,7 @@ from airflow_provider_webcollect.landing.tables.table import (
     partition_values,
     schema_of,
 )
+from airflow_provider_webcollect.service.errors import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -167,7 +168,7 @@ class DeltaFolder(TableFolder):
         for field in wanted:
             if table_types.get(field.name, field.type) != field.type:
                 raise FormatChanged(
-                    f"column `{field.name}` of the table {self.url} is of the type "
+                    f"column `{escaped(field.name)}` of the table {self.url} is of the type "
                     f"{table_types[field.name]}, and the rows have {field.type}; change `column_types`, or "
                     "give the landing another destination"
                 )

@@ -25,6 +25,7 @@ from airflow_provider_webcollect.landing.tables.table import (
     schema_of,
     table_error,
 )
+from airflow_provider_webcollect.service.errors import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -157,8 +158,8 @@ class IcebergFolder(TableFolder):
                     update.union_by_name(schema)
         except ValidationError as error:
             raise FormatChanged(
-                f"the rows do not fit the table {self.url}: {error}; change `column_types`, or give the "
-                "landing another destination"
+                f"the rows do not fit the table {self.url}: {escaped(str(error))}; change `column_types`, or "
+                "give the landing another destination"
             ) from error
 
 
