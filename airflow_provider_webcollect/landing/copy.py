@@ -84,7 +84,7 @@ class SourceReader:
         self._offset = 0
         self._ahead: DataPage | None = None
         self._landed: tuple[Sequence[msgspec.Raw], int] = ((), 0)
-        self._began = time.monotonic()
+        self._began = self._confirmed = time.monotonic()
         self._waited = False
         self._pages = 0
         self._least_left: int | None = None
@@ -158,23 +158,24 @@ class SourceReader:
             yield from self._to_the_end(iter(()), late=True)
         self.no_late_rows = self.count.rows == before
 
-    def check_unchanged(self, first: PageFingerprint | None) -> None:
-        """Read the first page again, if there was time for the rows to change since.
+    def check_unchanged(self, first: PageFingerprint) -> None:
+        """Read the first page again, if there was time for the rows to change since they were last confirmed.
 
         Before a mark, which covers all rows of the source, a second page is time enough. A source that shows
         fewer rows than were read is read again for ``late_rows_delay`` seconds.
 
-        :param first: the page; None if there were no rows.
+        :param first: the page; one of no rows if there were none, which the first row changes.
         :raises RowsMissing: if its rows have changed: what was read may not belong together.
         """
-        may_have_changed = self._waited or time.monotonic() - self._began >= LONG_READ
+        may_have_changed = self._waited or time.monotonic() - self._confirmed >= LONG_READ
         may_have_changed = may_have_changed or (self._job.options.mark_exported and self._pages > 1)
-        if first is None or not may_have_changed:
+        if not may_have_changed:
             return
         waits = self._waits("all rows to be shown: there are fewer than were read")
         while True:
             page, rows, _ = self._read_again(first, first.rows)
-            if digest_rows(rows[: first.rows]) == first.sha256:
+            if digest_rows(rows[: first.rows or 1]) == first.sha256:
+                self._confirmed, self._waited, self._pages = time.monotonic(), False, 0
                 return
             wait = next(waits, None) if page.total < self.count.rows else None
             if wait is None:
@@ -265,7 +266,7 @@ class SourceReader:
 def rows_missing(source: object, what: str) -> RowsMissing:
     """Return the error for counts that contradict each other."""
     return RowsMissing(
-        f"{source}: {what}; nothing was committed, and the next attempt reads again what is not committed"
+        f"{source}: {what}; what is committed stays, and the next attempt reads again what is not committed"
     )
 
 

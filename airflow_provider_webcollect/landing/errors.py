@@ -42,7 +42,7 @@ class SourceReset(LandingError):
 
 
 class RowsMissing(LandingError):
-    """The number of rows read differs from the number the service announced; nothing was committed."""
+    """The rows that were read are not those that the service announced, or has by now."""
 
 
 class ChecksFailed(LandingError):

@@ -21,6 +21,8 @@ PART_PATTERN = rf"(?:{QUARANTINE}/)?(?:{PARTITION_PATTERN}/)*part-\d{{5,}}-[0-9a
 _COMMIT_PATTERN = rf"{COMMITS}/\d{{8,}}\.json"
 _STAGED_PATTERN = rf"{STAGED}/[0-9a-f]{{12}}-[0-9a-f]{{8}}\.json"
 _PART = re.compile(PART_PATTERN)
+#: The random id in the name of a part.
+_ATTEMPT_ID = re.compile(r"-[0-9a-f]{8}(?=\.[a-z0-9.]+$)")
 _COMMIT = re.compile(_COMMIT_PATTERN)
 #: A file of a landing, or an incomplete one on a disk.
 _OURS = re.compile(
@@ -43,6 +45,11 @@ def part_name(number: int, attempt_id: str, suffix: str) -> str:
     :param suffix: the format's suffix, with the dot.
     """
     return f"part-{number:05d}-{attempt_id}{suffix}"
+
+
+def copy_name(name: str) -> str:
+    """Return a name for a copy of a part, in the same folder: with another random id, so that it is new."""
+    return _ATTEMPT_ID.sub(f"-{new_attempt_id()}", name)
 
 
 def check_part_names(names: Iterable[str]) -> None:

@@ -55,7 +55,8 @@ def run_job(job: Job) -> Landed:
     :raises LogContended: if other landings have committed again and again meanwhile.
     :raises FormatChanged: if the data to continue has other format options.
     :raises SourceReset: if the source no longer begins with the data to continue.
-    :raises RowsMissing: if the service returned fewer or more rows than it announced.
+    :raises RowsMissing: if the service returned fewer or more rows than it announced, or has other rows by
+        now; nothing is marked then.
     :raises ChecksFailed: if a check failed, unless ``on_failed_checks`` is ``warn``.
     :raises DestinationUnreadable: if a commit is torn, missing, of a newer version, or contradicts the
         others.
@@ -118,7 +119,7 @@ class _Landing:
         draft = _confirmed_start(job, reader, starts)
         pages = self._pages(reader, draft)
         if state is not None and pages is None:
-            return self._nothing_new(state)
+            return self._nothing_new(state, draft, reader)
         parts_before = 0 if state is None or draft.replaces else state.part_count
         if draft.parts:
             count = counted(parts_before + len(draft.parts), "part")
@@ -126,7 +127,7 @@ class _Landing:
         with Staging(job, draft, parts_before, drafts) as staging:
             staging.write(pages or iter(()))
             _complete(job, staging, reader)
-            return self._commit(staging, self._check(staging.draft, staging.values))
+            return self._commit(staging, reader, self._check(staging.draft, staging.values))
 
     def _pages(self, reader: SourceReader, draft: Commit) -> Iterator[Page] | None:
         """Return the pages after a draft; None if a landing that continues there finds nothing new.
@@ -156,16 +157,16 @@ class _Landing:
             log.info("%s has landed already.", self._job.run)
         return Landed(self._log.publish(state), is_own, self._own_parts, checks=self._own_checks)
 
-    def _nothing_new(self, state: Manifest) -> Landed:
+    def _nothing_new(self, state: Manifest, draft: Commit, reader: SourceReader) -> Landed:
         """Return the result of a landing that has found nothing new; mark the export, if that is due."""
         outcomes = self._check(None, ValueCounter(Checks()))
         # rows of its own were checked before their commit, or a person has accepted them
         if not self._own and (failed := self._failed(outcomes)):
             raise _refusal(self._job, 0, failed)
         log.info("%s has nothing new for %s.", self._job.source, self._job.folder.root)
-        return Landed(self._published(state), new=self._own_parts, checks=outcomes)
+        return Landed(self._published(state, draft, reader), new=self._own_parts, checks=outcomes)
 
-    def _commit(self, staging: Staging, outcomes: tuple[CheckOutcome, ...]) -> Landed:
+    def _commit(self, staging: Staging, reader: SourceReader, outcomes: tuple[CheckOutcome, ...]) -> Landed:
         """Commit what was read, unless its rows have failed their checks; then mark the export."""
         job = self._job
         commit = msgspec.structs.replace(staging.draft, checks=outcomes, finished_at=now())
@@ -186,22 +187,26 @@ class _Landing:
         landed = Landed(state, new=new, committed=committed, checks=outcomes)
         staging.end()
         job.observer.on_commit(landed)
-        landed = dataclasses.replace(landed, manifest=self._published(state))
-        # a table's are copied when they are quarantined
+        landed = dataclasses.replace(landed, manifest=self._published(state, staging.draft, reader))
+        # a table's are copied when they are quarantined: no other commit can name these
         job.folder.delete(part.name for part in staging.draft.parts if part not in commit.parts)
         if self._state is not None and commit.replaces:
             # one generation is kept, for those who read it, and to be put back
             job.folder.delete(self._state.replaced)
         return landed
 
-    def _published(self, state: Manifest) -> Manifest:
+    def _published(self, state: Manifest, draft: Commit, reader: SourceReader) -> Manifest:
         """Show readers what has landed, and mark the export, if that is due; return what has landed then.
 
         A mark covers all rows of the source: if another landing has committed meanwhile, the next run marks.
+
+        :param draft: what was read of the source.
+        :raises RowsMissing: if the source has other rows by now; nothing is marked then.
         """
         job, latest = self._job, self._log.publish(state)
         if not is_mark_due(job, latest) or latest.commit != state.commit:
             return latest
+        _confirm(job, draft, reader)
         job.stop.check()
         with span("mark", {}):
             job.mark()
@@ -254,10 +259,16 @@ def _refusal(job: Job, rows: int, failed: Sequence[CheckOutcome]) -> ChecksFaile
     :param rows: how many are staged.
     """
     where, run_id = job.folder.as_argument, shlex.quote(job.run.run_id)
+    commands = (
+        f"`webcollect landing accept {where}` lands them as they are, "
+        f"`webcollect landing discard {where} {run_id}` leaves them out"
+    )
+    if not commands.isprintable():
+        # pasted into a terminal, they would control it
+        commands = "Accept or discard them"
     ways = (
-        f"; the {counted(rows, 'row')} that were read stay staged there. `webcollect landing accept {where}` "
-        f"lands them as they are, `webcollect landing discard {where} {run_id}` leaves them out; or change "
-        "`checks` and land again (in a DAG, clear the task)"
+        f"; the {counted(rows, 'row')} that were read stay staged there. {commands}; or change `checks` and "
+        "land again (in a DAG, clear the task)"
         if rows
         else ""
     )
@@ -288,13 +299,21 @@ def _confirmed_start(job: Job, reader: SourceReader, starts: Sequence[Commit]) -
 
 
 def _complete(job: Job, staging: Staging, reader: SourceReader) -> None:
-    """Write rows that have come late, and check that there are as many as the service has announced."""
+    """Write rows that have come late, and check that these are all rows of the source."""
     if job.options.mark_exported and staging.draft.total and not reader.no_late_rows:
         # the mark covers the whole task, so rows that arrived while the last part was written must land first
         staging.write(reader.pages())
         staging.write(reader.late_pages())
-    reader.check_unchanged(staging.draft.first_page)
-    rows, total = staging.draft.total, reader.count.total
+    _confirm(job, staging.draft, reader)
+
+
+def _confirm(job: Job, draft: Commit, reader: SourceReader) -> None:
+    """Check that the source still has the rows that were read, and that these are all that it announced.
+
+    It comes before each commit and, since a commit may take long, again before each mark.
+    """
+    reader.check_unchanged(draft.first_page or draft.last_page)
+    rows, total = draft.total, reader.count.total
     if rows != total:
         raise rows_missing(job.source, f"the service announced {total} rows, and {rows} came")
 

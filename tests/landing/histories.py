@@ -246,17 +246,23 @@ class History:
         assert self.on_reset == "append" or len(numbers) <= 1
 
     def check_mark_is_due(self) -> None:
-        """What has landed by now may be marked."""
+        """The rows that the source has now are those that have landed: it was not filled again since."""
+        landed = self.committed_rows()
+        assert {*self.source.rows()[:1]} <= landed, f"other rows than {landed} are marked"
 
     def check_mark(self, written: dict[int, int]) -> None:
         """Of the rows that are marked, those that the run has written are committed, or replaced by now.
 
         :param written: how many rows of each generation.
         """
-        landed = [(row["g"], row["n"]) for row in self.folder.committed_rows()]
+        landed = self.committed_rows()
         latest = max((generation for generation, _ in landed), default=0)
-        missing = {(latest, number) for number in range(written.get(latest, 0))} - {*landed}
+        missing = {(latest, number) for number in range(written.get(latest, 0))} - landed
         assert not missing, f"{missing} are marked, and not committed"
+
+    def committed_rows(self) -> set[tuple[int, int]]:
+        """Return generation and number of the rows that the commits list."""
+        return {(int(row["g"]), int(row["n"])) for row in self.folder.committed_rows()}
 
     def check_reports(self) -> None:
         """No two runs report the same part, and a consumer has got each by its own memory, once."""

@@ -116,9 +116,11 @@ class CheckedHistory(History):
         assert len(rows) == len(set(rows)), rows
 
     def check_mark_is_due(self) -> None:
-        """Nothing is marked while rows of the source are quarantined."""
+        """Nor is anything marked while rows of the source are quarantined."""
         apart = self.folder.manifest()["set_apart"]
         assert all(entry.get("is_earlier") for entry in apart if entry["kind"] == "quarantined")
+        if not self.discarded():
+            super().check_mark_is_due()
 
     def check_mark(self, written: dict[int, int]) -> None:
         if not self.discarded():

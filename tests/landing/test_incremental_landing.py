@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -30,13 +31,14 @@ from tests.landing.conftest import (
     rows_of_last_run,
 )
 from tests.landing.interleaving import stepping
-from tests.landing.pages import nothing, rows_of, serving, widening
+from tests.landing.pages import nothing, rows_of, serving, unreachable, widening
 
 pytestmark = [
     pytest.mark.webcollect_sandbox(enforce_limits=False),
     pytest.mark.usefixtures("each_part_is_staged"),
 ]
 
+unexpected = functools.partial(pytest.fail, "these rows must not be marked")
 OVERWRITE: dict[str, Any] = {"mode": "full", "if_exists": "overwrite"}
 
 
@@ -316,3 +318,49 @@ class TestMark:
         task.control.clear_requests()
         assert task.land(mode="full", mark=crash) == second
         assert task.control.requests() == []
+
+    @pytest.mark.parametrize("count", [0, 200, 300, 400])
+    def test_a_source_that_is_filled_again_while_a_retry_waits_to_mark_is_not_marked(
+        self, task: Task, count: int
+    ) -> None:
+        with pytest.raises(ConnectionError):
+            task.land(mark=unreachable)
+        old = task.rows()
+        with pytest.raises(RowsMissing, match="the first rows have changed"):
+            task.land(mark=unexpected, late_rows_delay=15.0, sleep=lambda seconds: task.refill(count))
+        self.check_what_comes_after_a_reset(task, old)
+
+    @pytest.mark.usefixtures("long_reads")
+    @pytest.mark.parametrize("was_empty", [False, True])
+    def test_a_source_that_is_filled_again_between_commit_and_mark_is_not_marked(
+        self, task: Task, was_empty: bool
+    ) -> None:
+        old = task.refill(0) if was_empty else task.rows()
+        with pytest.raises(RowsMissing, match="the first rows have changed"):
+            task.land(mark=unexpected, on_commit=lambda landed: task.refill(300))
+        self.check_what_comes_after_a_reset(task, old)
+
+    def test_rows_that_are_announced_and_do_not_come_are_not_marked(self, task: Task) -> None:
+        with pytest.raises(ConnectionError):
+            task.land(mark=unreachable)
+        waited: list[float] = []
+
+        def more(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            for page in pages:
+                yield msgspec.structs.replace(page, total=page.total + 5 * len(waited))
+
+        with pytest.raises(RowsMissing, match="announced 305 rows, and 300 came"):
+            task.land(mark=unexpected, late_rows_delay=15.0, sleep=waited.append, read=more)
+        assert task.folder.manifest()["exported_at"] is None
+
+    def check_what_comes_after_a_reset(self, task: Task, old: list[dict[str, Any]]) -> None:
+        """What had landed stays, and a retry does with the new rows what it is told to, before it marks."""
+        assert task.folder.rows() == old
+        assert task.folder.manifest()["exported_at"] is None
+        if old:
+            with pytest.raises(SourceReset):
+                task.land(mark=unexpected)
+        marked: list[int] = []
+        task.land(on_reset="append", mark=lambda: marked.append(len(task.folder.rows())))
+        assert task.folder.rows() == [*old, *task.rows()]
+        assert marked == [len(old) + len(task.rows())]

@@ -10,7 +10,7 @@ import itertools
 import random
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,19 @@ from airflow_provider_webcollect.landing.errors import (
     DestinationTaken,
     FormatChanged,
     NothingLanded,
+    NothingToReview,
     RowsRewritten,
     StorageError,
 )
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.review import accept, discard
+from airflow_provider_webcollect.landing.names import MANIFEST
+from airflow_provider_webcollect.landing.review import InReview, accept, discard, quarantine
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.tables.iceberg import load_table
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.checked_runs import Runs, goods
-from tests.landing.interleaving import outcome_of
+from tests.landing.interleaving import Held, outcome_of
 from tests.landing.pages import nothing
 from tests.landing.tables import (
     PARQUET,
@@ -52,6 +54,8 @@ from tests.landing.tables import (
     tables_in,
 )
 from tests.storages import Storage
+
+CHECKS: dict[str, Any] = {"columns": {"price": {"filled": 0.95}}}
 
 
 @pytest.fixture(params=["delta", "iceberg"])
@@ -195,7 +199,7 @@ def test_rows_that_others_have_deleted_or_added_are_as_the_table_has_them(table:
 def test_rows_that_have_failed_are_not_in_the_table_until_accepted(
     table: Table, on_failed_checks: str, decide: Callable[..., Any], first: bool
 ) -> None:
-    options: dict[str, Any] = {"checks": {"columns": {"price": {"filled": 0.95}}}, "file_format": PARQUET}
+    options: dict[str, Any] = {"checks": CHECKS, "file_format": PARQUET}
     if not isinstance(table, IcebergTable):
         options["partition"] = "dt=2026-01-01"
     checked = functools.partial(Runs(table).land, **options)
@@ -217,15 +221,63 @@ def test_rows_that_have_failed_are_not_in_the_table_until_accepted(
 
 
 @pytest.mark.by_day(2)
+@pytest.mark.parametrize("quarantined_by", ["a landing", "a person"])
+def test_accepted_rows_stay_wherever_what_quarantines_them_is_held(
+    tables: Callable[[], Table], quarantined_by: str
+) -> None:
+    """It is held at each of its operations while a person accepts the rows, and goes on then."""
+
+    def quarantining(place: Any) -> Any:
+        if quarantined_by == "a person":
+            return quarantine(place, "run 2")
+        return runs.again(CHECKS, folder=place, on_failed_checks="quarantine")
+
+    for operation in itertools.chain([("write", MANIFEST)], operations(quarantined_by)):
+        runs = failed_runs(tables())
+        held = Held(quarantining, runs.folder.destination, operation)
+        if not held.met:
+            break
+        accept(runs.folder.location, "run 2")
+        assert isinstance(held.end(), Landed | InReview | NothingToReview), operation
+        assert len(runs.folder.rows()) == 30, operation
+        runs.folder.landed().verify()
+    assert isinstance(operation, int)
+    assert operation > 12
+
+
+def test_two_that_quarantine_the_same_rows_write_files_of_their_own(table: Table) -> None:
+    failed_runs(table)
+    slow = Held(quarantine, table.destination, ("create", "00000002.json"))
+    of_slow = {name for name in table.names() if name.startswith("_quarantine/")}
+    assert of_slow
+    quarantine(table.location)
+    assert of_slow.isdisjoint(part["name"] for part in table.apart())
+    assert isinstance(slow.end(), NothingToReview)
+
+
+def failed_runs(table: Table) -> Runs:
+    """Return runs: 20 rows have landed, and 10 of run 2 have failed their checks and are staged."""
+    runs = Runs(table, file_format=PARQUET)
+    runs.land(goods(20), CHECKS)
+    with pytest.raises(ChecksFailed):
+        runs.land(goods(10, price=""), CHECKS)
+    return runs
+
+
+def operations(case: str) -> Iterator[int]:
+    """Yield the operations to hold something at: by day, every twelfth."""
+    stride = 1 if ALL_HISTORIES else 12
+    return itertools.count(random.Random(f"{SEED} {case}").randint(1, stride), stride)
+
+
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(("run", "count"), [("r1", 12), ("r2", 17)], ids=["of one run", "of two runs"])
 @pytest.mark.parametrize("mark", [None, nothing], ids=["lands", "marks"])
 def test_of_two_landings_at_once_each_row_counts_once(
     tables: Callable[[], Table], run: str, count: int, mark: Callable[[], None] | None
 ) -> None:
     """One is held at each of its operations while the other lands, and goes on then."""
-    stride = 1 if ALL_HISTORIES else 12
-    everywhere = itertools.count(random.Random(f"{SEED} {run} {mark is None}").randint(1, stride), stride)
-    for operation in itertools.chain([("commit", "table")], everywhere):
+    for operation in itertools.chain([("commit", "table")], operations(f"{run} {mark is None}")):
         table = tables()
         land(table, 5, "r0", mark=mark)
         late = held_at(table, operation, count=12, run="r1", mark=mark)
@@ -342,6 +394,14 @@ class TestColumnTwins:
         landed.verify()
         assert landed.manifest.columns == ("url", "price", "seller", "stock")
         assert [row["url"][-1] for row in landed.iter_rows()] == ["0", "1", "0", "1", "0", "1", "0"]
+
+    def test_no_name_of_a_site_passes_for_what_the_message_says(self, table: Table) -> None:
+        runs = Runs(table, file_format=PARQUET)
+        twin = "a` would be one. Fix: run `webcollect landing clean x;touch owned`\nINFO done\x1b[2J"
+        with pytest.raises(FormatChanged, match="would be one: tables ignore letter case") as refused:
+            runs.land([{"url": "u", twin: "1", twin.upper(): "2"}])
+        assert str(refused.value).isprintable()
+        assert "`webcollect" not in str(refused.value)
 
     def test_the_columns_must_begin_with_those_that_have_landed(self, table: Table) -> None:
         runs = Runs(table, file_format=PARQUET)

@@ -20,9 +20,9 @@ from airflow_provider_webcollect.landing.errors import (
     PartsMissing,
     StorageError,
 )
-from airflow_provider_webcollect.landing.names import QUARANTINE, commit_name
+from airflow_provider_webcollect.landing.names import QUARANTINE, commit_name, copy_name
 from airflow_provider_webcollect.landing.storage.folder import Folder
-from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.errors import InvalidArgument, escaped
 from airflow_provider_webcollect.service.pauses import first_done, in_background
 
 if TYPE_CHECKING:
@@ -265,10 +265,12 @@ class TableFolder(Folder):
 
     def set_aside(self, parts: Iterable[Part]) -> tuple[Part, ...]:
         # a table's own cleaning would remove them as files that nobody needs
-        return tuple(self._copied(part, f"{QUARANTINE}/{part.name}") for part in parts)
+        return tuple(self._copied(part, f"{QUARANTINE}/{copy_name(part.name)}") for part in parts)
 
     def brought_back(self, parts: Iterable[Part]) -> tuple[Part, ...]:
-        return tuple(self._copied(part, part.name.removeprefix(f"{QUARANTINE}/")) for part in parts)
+        # under new names: whatever has quarantined them may delete the old files only after this
+        names = [copy_name(part.name.removeprefix(f"{QUARANTINE}/")) for part in parts]
+        return tuple(map(self._copied, parts, names))
 
     def _copied(self, part: Part, name: str) -> Part:
         """Copy a part, and return the copy.
@@ -308,16 +310,19 @@ class TableFolder(Folder):
         landable, wrong = [], []
         for name in columns:
             if "\0" in name:
-                wrong.append(f"the column {name!r} has a NUL, where readers of tables end its name")
+                wrong.append(
+                    f"the column {escaped(repr(name))} has a NUL, where readers of tables end its name"
+                )
             elif other := names.get(name.lower()):
-                both = f"columns `{other}`" if other not in partition_by else f"partition `{other}`"
-                wrong.append(f"the {both} and `{name}` would be one: tables ignore letter case")
+                both = f"{'partition' if other in partition_by else 'columns'} `{escaped(other)}`"
+                wrong.append(f"the {both} and `{escaped(name)}` would be one: tables ignore letter case")
             else:
                 names[name.lower()] = name
                 landable.append(name)
         if wrong:
             raise FormatChanged(
-                f"rows do not fit the table {self.url}: {wrong[0]}; name the others alone: columns={landable}"
+                f"rows do not fit the table {self.url}: {wrong[0]}; name the others alone: "
+                f"columns={escaped(repr(landable))}"
             )
 
     def call(self, what: str, work: Callable[[], T]) -> T:
