@@ -31,6 +31,7 @@ import hashlib
 import logging
 import os
 import re
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -50,14 +51,15 @@ from airflow_provider_webcollect.landing.options import LoadOptions, check_table
 from airflow_provider_webcollect.landing.storage import causes_of
 from airflow_provider_webcollect.landing.table_types import Column, columns_of, difference, misfit
 from airflow_provider_webcollect.landing.temporary import TemporaryFolder
-from airflow_provider_webcollect.service.environment import variables_added
-from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.errors import InvalidArgument, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from dlt import Pipeline
+    from dlt.common.configuration.providers.provider import ConfigProvider
+    from dlt.common.configuration.specs import PluggableRunContext
     from dlt.common.destination import DestinationCapabilitiesContext
     from dlt.extract import DltResource
 
@@ -81,15 +83,9 @@ _LONGEST_REASON = 500
 _RULE = re.compile("(check|not.null) constraint|contains null values", re.IGNORECASE)
 #: The hints of an earlier load that dlt would keep with the table.
 _COLUMN_HINTS = ("primary_key", "merge_key", "dedup_sort")
-_TELEMETRY, _TRACE = "RUNTIME__DLTHUB_TELEMETRY", "ENABLE_RUNTIME_TRACE"
-#: dlt's settings, unless the environment has others: no telemetry, no trace, which would write an id of this
-#: machine for telemetry; no secrets from an Airflow Variable; signals are Airflow's.
-_SETTINGS = {
-    _TELEMETRY: "false",
-    _TRACE: "false",
-    "PROVIDERS__ENABLE_AIRFLOW_SECRETS": "false",
-    "RUNTIME__INTERCEPT_SIGNALS": "false",
-}
+#: How many loads are under way in this process. When the last one ends, dlt gets the worker's settings back.
+_under_way = 0
+_settings_lock, _replaced_settings = threading.Lock(), contextlib.ExitStack()
 
 
 class LandingSource(Protocol):
@@ -391,14 +387,16 @@ class _Columns:
         for name in names:
             column = _normalized(name) if name.strip() else ""
             if not column or not self._holds(column):
-                raise self._refused(name, f"no column of {self._table} can be called {name!r}", "")
+                raise self._refused(
+                    name, f"no column of {self._table} can be called {escaped(repr(name))}", ""
+                )
             compared = self._compared(column)
             other = self._names.setdefault(compared, name)
             if other != name or compared in self._added:
                 kind = "that loads add" if compared in self._added else "of the landing"
                 problem = (
-                    f"two columns would get the same name in {self._table}: {other} {kind} and {name} would "
-                    f"be {column}"
+                    f"two columns would get the same name in {self._table}: {escaped(other)} {kind} and "
+                    f"{escaped(name)} would be {escaped(column)}"
                 )
                 raise self._refused(name, problem, other)
 
@@ -412,7 +410,7 @@ class _Columns:
         return is_short and self._not_held.isdisjoint(name)
 
     def _refused(self, name: str, problem: str, other: str) -> LoadRefused:
-        cure = f"land into another folder, with `columns` that leave out {name!r}"
+        cure = f"land into another folder, with `columns` that leave out {escaped(repr(name))}"
         as_it_is = name.strip()
         can_be_kept = bool(as_it_is) and self._holds(name) and self._holds(other)
         if can_be_kept and self._compared(as_it_is) != self._compared(other):
@@ -448,7 +446,8 @@ def load(
     :param table: see :func:`check_table`.
     :param make_destination: gets further options of the destination, and returns it.
     :raises InvalidArgument: if the key is no column of the landing, the table was loaded in a way that does
-        not go with this one, or a name is longer than those of the warehouse.
+        not go with this one, a name is longer than those of the warehouse, or ``SCHEMA__NAMING`` in the
+        environment is unknown or would rename the table.
     :raises LoadFailed: if dlt or the warehouse fails; nothing of the load counts, and a retry repeats it.
     :raises LoadRefused: if rows have no key, two columns get the same name or one none, the table has a
         column of a type that does not hold the values, ``scd2`` needs a snapshot, which the parts are not, or
@@ -460,11 +459,64 @@ def load(
     require("dlt", "dlt", "a load by dlt")
     try:
         with _pipeline(landed, dataset, name, make_destination) as pipeline:
-            return _load(pipeline, landed, options, name)
+            return _load(pipeline, landed, options, dataset, name)
     except Exception as error:
         failure = _failure(error, table)
     # with neither cause nor context, whose frames have the credentials
     raise failure
+
+
+@contextlib.contextmanager
+def _own_settings() -> Iterator[None]:
+    """Have dlt use the settings of loads in the block, and no others, in all threads of the process.
+
+    By itself dlt looks for each setting in the environment, in ``.dlt`` of the working directory and in
+    Airflow Variables. What it finds there may lead to another dataset, with other credentials.
+    """
+    from dlt.common.configuration.container import Container
+
+    global _under_way
+    with _settings_lock:
+        if not _under_way:
+            _replaced_settings.enter_context(Container().injectable_context(_run_context()))
+        _under_way += 1
+    try:
+        yield
+    finally:
+        with _settings_lock:
+            _under_way -= 1
+            if not _under_way:
+                _replaced_settings.close()
+
+
+def _run_context() -> PluggableRunContext:
+    """Return the context from which dlt gets its settings in loads."""
+    from dlt.common.configuration.providers import CustomLoaderDocProvider
+    from dlt.common.configuration.specs import PluggableRunContext
+    from dlt.common.runtime.run_context import RunContext
+
+    class LoadContext(RunContext):
+        #: The folder of a DuckDB file with a relative path, which DLT_LOCAL_DIR would choose.
+        local_dir = "."
+
+        def initial_providers(self) -> list[ConfigProvider]:
+            return [CustomLoaderDocProvider("settings of loads", _settings)]
+
+    return PluggableRunContext(LoadContext(None))
+
+
+def _settings() -> dict[str, Any]:
+    """Return dlt's settings in loads. Two of them come from the environment."""
+    is_tracked = os.environ.get("RUNTIME__DLTHUB_TELEMETRY", "").lower() == "true"
+    naming = os.environ.get("SCHEMA__NAMING")
+    return {
+        "schema": {"naming": naming} if naming else {},
+        # signals are Airflow's
+        "runtime": {"dlthub_telemetry": is_tracked, "intercept_signals": False},
+        # a trace would write an id of this machine for telemetry
+        "enable_runtime_trace": is_tracked,
+        "providers": {"enable_airflow_secrets": False},
+    }
 
 
 @contextlib.contextmanager
@@ -474,12 +526,8 @@ def _pipeline(
     """Provide a pipeline with the state that the destination has, and no other."""
     log_id = landed.manifest.log_id
     digest = hashlib.sha256(f"{log_id}\n{dataset}.{table}".encode()).hexdigest()[:16]
-    settings = {**_SETTINGS}
-    if os.environ.get(_TELEMETRY, "").lower() == "true":
-        # it sends traces
-        del settings[_TRACE]
     folder = TemporaryFolder("load")
-    with contextlib.closing(folder), variables_added(settings):
+    with contextlib.closing(folder), _own_settings():
         import dlt
         from dlt.common.pipeline import current_pipeline
 
@@ -534,11 +582,13 @@ def _alone(client: Any, digest: str) -> Iterator[None]:
         yield
 
 
-def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table: str) -> NewParts:
+def _load(
+    pipeline: Pipeline, landed: LandingSource, options: LoadOptions, dataset: str, table: str
+) -> NewParts:
     disposition = options.write_disposition
     client: Any = pipeline.destination_client()
     with client:
-        columns = columns_of(client, pipeline.dataset_name, table)
+        columns = columns_of(client, dataset, table)
     if PART in columns and (VERSION in columns) != (disposition == "scd2"):
         rule = f"{table} was loaded in a way that does not go with it: choose another table, or drop it"
         raise InvalidArgument("write_disposition", disposition, rule)
@@ -550,9 +600,10 @@ def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table
     new = NewParts(landed, options)
     resource = new.resource(table, is_whole=not new.loaded(state))
     if columns:
-        resource.add_map(lambda rows: _held_by(columns, rows, client, f"{pipeline.dataset_name}.{table}"))
+        resource.add_map(lambda rows: _held_by(columns, rows, client, f"{dataset}.{table}"))
     # nothing is changed before all that is new has been read
     pipeline.extract(resource, refresh=_refresh(pipeline, table, columns))
+    _check_names(pipeline, f"{dataset}.{table}", table)
     if new.parts or disposition == "replace":
         pipeline.normalize()
         # of a load that has failed, perhaps of values of other types
@@ -563,6 +614,15 @@ def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table
         with client:
             new.settle(client, table)
     return new
+
+
+def _check_names(pipeline: Pipeline, reported: str, table: str) -> None:
+    """Refuse to write a table under another name than the one that is reported."""
+    client: Any = pipeline.destination_client()
+    written = f"{client.sql_client.dataset_name}.{client.schema.naming.normalize_tables_path(table)}"
+    if written != reported:
+        rule = f"dlt would write {written} instead: check SCHEMA__NAMING in the worker's environment"
+        raise InvalidArgument("table", reported, rule)
 
 
 def _drop_staging(pipeline: Pipeline) -> None:
@@ -582,8 +642,8 @@ def _held_by(columns: Mapping[str, Column], rows: pa.Table, client: Any, table: 
         column = columns.get(_normalized(field.name).lower())
         if column and (problem := difference(client, column, field.type) or misfit(column, rows[field.name])):
             raise LoadRefused(
-                f"the column `{field.name}` of {table} {problem}; nothing was loaded: change the column, "
-                f"drop the table, or load into another"
+                f"the column `{escaped(field.name)}` of {table} {problem}; nothing was loaded: change the "
+                f"column, drop the table, or load into another"
             )
     return rows
 
@@ -610,6 +670,7 @@ def _refresh(pipeline: Pipeline, table: str, columns: Collection[str]) -> Litera
 def _failure(error: Exception, table: str) -> BaseException:
     """Return the error to raise for one of dlt's."""
     from dlt.common.exceptions import MissingDependencyException
+    from dlt.common.normalizers.naming.exceptions import UnknownNamingModule
 
     causes = list(causes_of(error))
     for cause in causes:
@@ -618,6 +679,9 @@ def _failure(error: Exception, table: str) -> BaseException:
         if isinstance(cause, MissingDependencyException):
             packages = " ".join(f"'{name}'" for name in cause.dependencies)
             return ExtraMissing(f"a load into this warehouse needs: pip install {packages}")
+        if isinstance(cause, UnknownNamingModule):
+            rule = "it must be one of dlt's naming conventions, such as direct"
+            return InvalidArgument("SCHEMA__NAMING", cause.naming_module, rule)
     last = causes[-1]
     text = " ".join(str(last).split())[:_LONGEST_REASON]
     reason = f"{type(last).__name__}: {text}" if text else repr(last)

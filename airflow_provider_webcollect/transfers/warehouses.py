@@ -193,14 +193,18 @@ def _libpq(fields: _Fields, kind: str, port: int) -> Warehouse:
 
 def _snowflake(fields: _Fields) -> Warehouse:
     account, region = fields.needed("`account`", fields.option("account")), fields.option("region")
+    authenticator, token = fields.option("authenticator"), fields.option("token")
+    if authenticator == "oauth":
+        # dlt would take token and account of the container that it runs in
+        fields.needed("`token`", token)
     credentials = _without_none(
         host=f"{account}.{region}" if region else account,
         database=fields.needed("`database`", fields.option("database")),
         username=fields.get("login"),
         warehouse=fields.option("warehouse"),
         role=fields.option("role"),
-        authenticator=fields.option("authenticator"),
-        token=fields.option("token"),
+        authenticator=authenticator,
+        token=token,
         private_key=_pem(fields.option("private_key_content")),
         private_key_path=fields.option("private_key_file"),
     )
@@ -238,13 +242,14 @@ def _bigquery(fields: _Fields) -> Warehouse:
 
 
 def _service_account(path: str | None, key: Any) -> dict[str, Any] | None:
-    """Return the object in a file, or that which a key is, also as text; None if it is none."""
+    """Return the key in a file, or a key, also as text; None if it is none, instead of which dlt would take
+    the credentials of the machine."""
     try:
         key = Path(path).read_text() if path else key
         key = json.loads(key) if isinstance(key, str) else key
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return key if isinstance(key, dict) else None
+    return key if isinstance(key, dict) and key.get("private_key") else None
 
 
 def _databricks(fields: _Fields) -> Warehouse:
@@ -255,7 +260,9 @@ def _databricks(fields: _Fields) -> Warehouse:
         catalog=fields.needed("`catalog`", fields.option("catalog")),
     )
     if fields.option("service_principal_oauth"):
-        credentials |= _without_none(client_id=fields.get("login"), client_secret=fields.get("password"))
+        # dlt would take others out of the environment
+        credentials["client_id"] = fields.needed("`login`", fields.get("login"))
+        credentials["client_secret"] = fields.needed("`password`", fields.get("password"))
     else:
         token = fields.option("token") or fields.get("password")
         credentials["access_token"] = fields.needed("token", token)

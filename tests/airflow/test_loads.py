@@ -61,6 +61,18 @@ def test_each_load_adds_what_the_table_does_not_have(landing: Landing, database:
 
 
 @pytest.mark.parametrize(
+    ("variable", "value"), [("DEV_MODE", "true"), ("AIRFLOW_VAR_DLT_SECRETS_TOML", "dev_mode = true")]
+)
+def test_the_table_of_the_result_has_the_rows_whatever_settings_of_dlt_the_worker_has(
+    landing: Landing, database: str, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    landing.transfer()
+    result = execute(make_load(landing.destination))
+    assert (result["table"], result["rows"]) == ("shop.prices", len(table(database)))
+
+
+@pytest.mark.parametrize(
     ("argument", "value"),
     [
         *(("landing", "my-bucket/prices"), ("warehouse_conn_id", ""), ("table", "prices")),

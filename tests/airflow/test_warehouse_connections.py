@@ -140,8 +140,9 @@ def test_the_project_and_the_location_of_bigquery_are_options() -> None:
 
 def test_a_file_with_the_key_is_read(tmp_path: Path) -> None:
     file = tmp_path / "key.json"
-    file.write_text('{"project_id": "keys"}')
-    assert of("google_cloud_platform", {"key_path": str(file)}).credentials == {"project_id": "keys"}
+    key = {"project_id": "keys", "private_key": "k"}
+    file.write_text(json.dumps(key))
+    assert of("google_cloud_platform", {"key_path": str(file)}).credentials == key
 
 
 @pytest.mark.parametrize(
@@ -158,10 +159,26 @@ def test_a_file_with_the_key_is_read(tmp_path: Path) -> None:
             )
         ),
         ("snowflake", {"login": "me"}, {"account": "a"}, "its `database` is missing"),
+        (
+            *("snowflake", {"login": "me"}, {"account": "a", "database": "S", "authenticator": "oauth"}),
+            "its `token` is missing",
+        ),
         ("databricks", {"host": "h"}, {"http_path": "/sql", "catalog": "c"}, "its token is missing"),
         *(
+            ("databricks", {"host": "h", **lacking}, {"service_principal_oauth": True, **CATALOG}, rule)
+            for lacking, rule in (
+                ({"login": "id"}, "its `password` is missing"),
+                ({"password": "secret"}, "its `login` is missing"),
+            )
+        ),
+        *(
             ("google_cloud_platform", {}, extra, "is not the JSON of a service account")
-            for extra in ({"keyfile_dict": "{hunter2"}, {"key_path": "/nowhere"})
+            for extra in (
+                {"keyfile_dict": "{hunter2"},
+                {"keyfile_dict": "[" * 60_000},
+                {"keyfile_dict": "{}"},
+                {"key_path": "/nowhere"},
+            )
         ),
         ("google_cloud_platform", {}, {"impersonation_chain": "a"}, "its extra has `impersonation_chain`"),
         ("clickhouse", {}, {}, "its `host` is missing"),

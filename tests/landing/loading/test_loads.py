@@ -397,6 +397,16 @@ class TestColumns:
         assert in_duckdb.columns() == before
         assert not before or in_duckdb.rows("url") == [("/0",)]
 
+    def test_no_name_of_a_site_passes_for_what_the_message_says(
+        self, landing: Landing, in_duckdb: Database
+    ) -> None:
+        name = "a`; run `webcollect landing clean x`\nERROR\x1b[2J"
+        landing.land({name: "1", name.replace("`", "!"): "2"})
+        with pytest.raises(LoadRefused, match="two columns would get the same name") as refused:
+            landing.load(in_duckdb)
+        assert str(refused.value).isprintable()
+        assert "`webcollect" not in str(refused.value)
+
     #: Two names, and whether the table has both if it keeps names.
     PAIRS: ClassVar = {
         "duckdb": [
@@ -825,28 +835,24 @@ def test_the_pipeline_that_is_active_stays_so(
     monkeypatch.setenv("RUNTIME__DLTHUB_TELEMETRY", "false")
     landing.land(product(0))
     mine = dlt.pipeline("mine", pipelines_dir=str(tmp_path / "pipelines"))
-    variables = dict(os.environ)
     landing.load(in_duckdb)
     assert dlt.pipeline() is mine
-    assert dict(os.environ) == variables
     mine.deactivate()
 
 
 def test_a_load_keeps_its_settings_while_another_one_ends(
-    landing: Landing, in_duckdb: Database, tmp_path: Path
+    landing: Landing, in_duckdb: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("DEV_MODE", "true")
     landing.land(product(0))
     other = Database("duckdb", str(tmp_path / "other.duckdb"))
     begun, ended = threading.Event(), threading.Event()
-    variables = dict(os.environ)
 
     def destination(**options: Any) -> Any:
         begun.set()
         ended.wait(60)
-        settings.append(os.environ.get("RUNTIME__DLTHUB_TELEMETRY"))
         return other.destination(**options)
 
-    settings: list[str | None] = []
     options = make_load_options("append", None)
     second = threading.Thread(target=loading.load, args=(landing.read(), options, other.table, destination))
 
@@ -858,9 +864,7 @@ def test_a_load_keeps_its_settings_while_another_one_ends(
     loading.load(landing.read(), options, in_duckdb.table, waiting)
     ended.set()
     second.join()
-    assert settings == ["false"]
     assert in_duckdb.rows("n") == other.rows("n") == [("0",)]
-    assert dict(os.environ) == variables
 
 
 def test_a_table_whose_name_a_warehouse_would_cut_off_is_refused(

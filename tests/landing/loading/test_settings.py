@@ -1,0 +1,180 @@
+"""dlt's settings in the environment of a worker and in the folder that it runs in: they steer no load."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dlt
+import pytest
+from dlt.common.configuration.container import Container
+from dlt.common.configuration.specs import BaseConfiguration, PluggableRunContext
+
+from airflow_provider_webcollect.landing import loading
+from airflow_provider_webcollect.landing.errors import LoadFailed
+from airflow_provider_webcollect.landing.options import make_load_options
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.landing.loading.databases import Database, Landing, product, products
+
+#: The settings that the documentation offers.
+OFFERED = {"SCHEMA__NAMING", "RUNTIME__DLTHUB_TELEMETRY"}
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have dlt look for its settings anew, as in a process that has not used it yet."""
+    # outside of loads, dlt tells nobody, and imports no Airflow
+    monkeypatch.setenv("RUNTIME__DLTHUB_TELEMETRY", "false")
+    monkeypatch.setenv("PROVIDERS__ENABLE_AIRFLOW_SECRETS", "false")
+    forget()
+    yield
+    forget()
+
+
+def forget() -> None:
+    """Have dlt forget the settings that it has read."""
+    with contextlib.suppress(KeyError):
+        del Container()[PluggableRunContext]
+
+
+def load_twice(landing: Landing, database: Database) -> None:
+    """Load some rows, then one more."""
+    landing.land(*products(0, 3))
+    assert landing.load(database) == 1
+    landing.land(product(3))
+    assert landing.load(database) == 1
+
+
+@pytest.mark.by_day(2)
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        # another dataset
+        *(("DEV_MODE", "true"), ("FULL_REFRESH", "1"), ("DATASET_NAME_LAYOUT", "dev_%s")),
+        *(("PIPELINES__DEV_MODE", "true"), ("PIPELINES__DATASET_NAME_LAYOUT", "dev_%s")),
+        # other columns
+        ("NORMALIZE__PARQUET_NORMALIZER__ADD_DLT_ID", "true"),
+        # no load at all
+        *(("PROGRESS", "plain"), ("STAGING_TYPE", "filesystem"), ("RUNTIME__LOG_LEVEL", "loud")),
+        ("DESTINATION__DUCKDB__CREDENTIALS__READ_ONLY", "true"),
+    ],
+)
+def test_the_environment_steers_no_load(
+    landing: Landing, in_duckdb: Database, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    load_twice(landing, in_duckdb)
+    assert in_duckdb.columns() == ["url", "n"]
+    assert in_duckdb.rows("n") == [("0",), ("1",), ("2",), ("3",)]
+
+
+@pytest.mark.by_day(2)
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("config.toml", "dev_mode = true"),
+        ("secrets.toml", "[pipelines]\ndataset_name_layout = 'dev_%s'"),
+        ("config.toml", "this is no TOML"),
+        (".workspace", ""),
+    ],
+)
+def test_the_working_directory_steers_no_load(
+    tmp_path: Path, landing: Landing, monkeypatch: pytest.MonkeyPatch, file: str, text: str
+) -> None:
+    (tmp_path / ".dlt").mkdir()
+    (tmp_path / ".dlt" / file).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    database = Database("duckdb", "shop.duckdb")
+    load_twice(landing, database)
+    assert database.rows("n") == [("0",), ("1",), ("2",), ("3",)]
+
+
+def test_a_relative_path_of_a_database_is_that_of_the_working_directory(
+    tmp_path: Path, landing: Landing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DLT_LOCAL_DIR", str(tmp_path / "elsewhere"))
+    database = Database("duckdb", "shop.duckdb")
+    load_twice(landing, database)
+    assert database.rows("n") == [("0",), ("1",), ("2",), ("3",)]
+
+
+def settings(spec: type[BaseConfiguration]) -> Iterator[str]:
+    """Yield the variables of all settings that dlt declares."""
+    own = f"{spec.__section__}__" if spec.__section__ else ""
+    for field in spec.get_resolvable_fields():
+        for section in ("", own, "CREDENTIALS__", "DESTINATION__CREDENTIALS__", "DATA_WRITER__"):
+            yield f"{section}{field}".upper()
+    for further in spec.__subclasses__():
+        yield from settings(further)
+
+
+def test_no_setting_that_dlt_has_steers_a_load(
+    landing: Landing, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that a later release of dlt adds."""
+    importlib.import_module(f"dlt.destinations.impl.{database.kind}.configuration")
+    variables = {*settings(BaseConfiguration)} - OFFERED
+    assert {"DEV_MODE", "DATASET_NAME_LAYOUT", "CREDENTIALS__READ_ONLY", "WORKERS"} <= variables
+    for variable in variables:
+        monkeypatch.setenv(variable, "%s_other")
+    load_twice(landing, database)
+    assert database.columns() == ["url", "n"]
+    assert database.rows("n") == [("0",), ("1",), ("2",), ("3",)]
+
+
+def test_a_naming_convention_that_would_rename_the_table_is_refused(
+    landing: Landing, in_duckdb: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCHEMA__NAMING", "tests.landing.loading.upper_case")
+    landing.land(product(0))
+    rule = f"'{in_duckdb.table}'; dlt would write {in_duckdb.table.upper()} instead: check SCHEMA__NAMING"
+    with pytest.raises(InvalidArgument, match=f"`table` is {rule}"):
+        landing.load(in_duckdb)
+    assert in_duckdb.query("from information_schema.schemata where schema_name ilike 'shop%'") == []
+
+
+def test_a_naming_convention_that_dlt_does_not_have_is_refused(
+    landing: Landing, in_duckdb: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCHEMA__NAMING", "camel")
+    landing.land(product(0))
+    with pytest.raises(InvalidArgument, match="`SCHEMA__NAMING` is 'camel'; it must be one of dlt's naming"):
+        landing.load(in_duckdb)
+
+
+def test_dlt_has_its_own_settings_again_after_a_load(
+    landing: Landing, in_duckdb: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEV_MODE", "true")
+    landing.land(product(0))
+    assert dlt.config["dev_mode"] is True
+    assert setting_in_load("dev_mode", landing, in_duckdb) is None
+    assert dlt.config["dev_mode"] is True
+
+
+def test_telemetry_is_off_unless_the_environment_turns_it_on(
+    landing: Landing, in_duckdb: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing.land(product(0))
+    monkeypatch.delenv("RUNTIME__DLTHUB_TELEMETRY")
+    # dlt starts it with the first load of a process or never, so nothing is sent
+    assert setting_in_load("runtime.dlthub_telemetry", landing, in_duckdb) is False
+    monkeypatch.setenv("RUNTIME__DLTHUB_TELEMETRY", "true")
+    assert setting_in_load("runtime.dlthub_telemetry", landing, in_duckdb) is True
+
+
+def setting_in_load(name: str, landing: Landing, database: Database) -> Any:
+    """Return a setting of dlt in a load, which then fails."""
+    found = []
+
+    def destination(**options: Any) -> Any:
+        found.append(dlt.config.get(name))
+        raise OSError
+
+    with pytest.raises(LoadFailed):
+        loading.load(landing.read(), make_load_options("append", None), database.table, destination)
+    return found.pop()
