@@ -234,8 +234,6 @@ def connected_path(path: str, conn_id: str) -> ObjectStoragePath | Table:
     :raises StorageError: if Airflow, or what it connects to, is in trouble.
     :raises NothingLanded: if there is no such table.
     """
-    from airflow.providers.common.compat.sdk import BaseHook
-
     from airflow_provider_webcollect.service.environment import variables_added
 
     if is_iceberg_name(path):
@@ -243,8 +241,6 @@ def connected_path(path: str, conn_id: str) -> ObjectStoragePath | Table:
     check_destination("landing", path)
     try:
         with variables_added(_AS_AIRFLOW):
-            # for one that is missing, filesystems use the credentials of the environment
-            BaseHook.get_connection(conn_id)
             landing = storage_path(path, conn_id)
             folder_at(landing)
     except Exception as error:  # of Airflow or of the storage's own package
@@ -370,16 +366,33 @@ def folder_at(path: ObjectStoragePath, table_format: str | None = None) -> Folde
     """Return the folder at a path; nothing is read from the storage.
 
     :param table_format: of the table that it is, or will be; None for a folder with a manifest.
-    :raises StorageError: if there is no filesystem for it, or it cannot be set up.
+    :raises StorageError: if Airflow has no such connection as the path names, there is no filesystem for it,
+        or it cannot be set up.
     """
     from airflow_provider_webcollect.landing.tables import landing_folder
 
+    _require_connection(path)
     try:
         fs = path.fs
     except (ImportError, ValueError) as error:
         raise StorageError(_what_to_do(path, error), permanent=True) from error
     public_url = str(path).rstrip("/") if "@" in str(path) else None
     return landing_folder(fs, path.path, public_url, table_format=table_format)
+
+
+def _require_connection(path: ObjectStoragePath) -> None:
+    """Raise if a path names a connection that is missing: filesystems would use the machine's credentials.
+
+    :raises StorageError: which is not permanent, since Airflow 3 also finds no connection while its API
+        server cannot be reached.
+    """
+    from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
+
+    if conn_id := path.serialize()["conn_id"]:
+        try:
+            BaseHook.get_connection(conn_id)
+        except AirflowNotFoundException as error:
+            raise StorageError(f"Airflow has no connection {conn_id!r}, which {path} names") from error
 
 
 def _what_to_do(path: ObjectStoragePath, error: Exception) -> str:

@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import pendulum
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath
 
-from airflow_provider_webcollect.assets import Address
-from airflow_provider_webcollect.operators.webcollect import (
+from airflow_provider_webcollect import (
+    WebCollectAcceptLandingOperator,
     WebCollectCleanLandingOperator,
+    WebCollectLoadOperator,
+    WebCollectQueryAnalyticsOperator,
     WebCollectVerifyLandingOperator,
+    read_landing,
 )
+from airflow_provider_webcollect.assets import Address
+from airflow_provider_webcollect.landing.errors import LandingError
 from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.executions import Task, execute, on_sandbox
-from tests.airflow.landings import GROWING, RETRIES, TABLE, land, landed, manifest, table_rows, transfer
+from tests.airflow.landings import (
+    GROWING,
+    RETRIES,
+    TABLE,
+    land,
+    landed,
+    make_transfer,
+    manifest,
+    table_rows,
+    transfer,
+)
 from tests.storages import Storage
 
 pytest.importorskip("moto", reason="needs moto[server]")
@@ -102,6 +120,50 @@ def test_many_sources_share_the_storage(sandbox: Sandbox, s3: Storage, folder: s
     summary = transfer(f"s3://{folder}", sources=tasks, object_storage_conn_id="storage", file_format="csv")
     assert summary["rows"] == 90
     assert [manifest(f"s3://{folder}/{task}", **s3.options)["rows"] for task in tasks] == [20, 30, 40]
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["in the URL", "beside it"])
+def test_a_connection_that_is_missing_is_refused_also_where_the_machine_has_credentials(
+    s3: Storage, source: Task, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    transfer(f"s3://storage@{folder}/landed", source=source)
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": s3.options["key"],
+        "AWS_SECRET_ACCESS_KEY": s3.options["secret"],
+        "AWS_ENDPOINT_URL": s3.options["endpoint_url"],
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AIRFLOW_CONN_WAREHOUSE": json.dumps({"conn_type": "duckdb", "host": f"{tmp_path}/warehouse.duckdb"}),
+    }.items():
+        monkeypatch.setenv(name, value)
+    missing = "aws_defualt"
+    place, conn = (f"s3://{folder}", missing) if beside else (f"s3://{missing}@{folder}", None)
+    landed_there = {"destination": f"{place}/landed", "object_storage_conn_id": conn}
+    today = pendulum.now("UTC").date()
+    for operator in (
+        make_transfer(f"{place}/prices", source, object_storage_conn_id=conn),
+        WebCollectQueryAnalyticsOperator(
+            task_id="query",
+            start=today,
+            end=today,
+            destination=f"{place}/metrics.jsonl",
+            object_storage_conn_id=conn,
+        ),
+        WebCollectVerifyLandingOperator(task_id="verify", **landed_there),
+        WebCollectCleanLandingOperator(task_id="clean", **landed_there),
+        WebCollectAcceptLandingOperator(task_id="accept", **landed_there),
+        WebCollectLoadOperator(
+            task_id="load",
+            landing=f"{place}/landed",
+            object_storage_conn_id=conn,
+            warehouse_conn_id="warehouse",
+            table="shop.prices",
+        ),
+    ):
+        with pytest.raises(LandingError, match=f"Airflow has no connection '{missing}'"):
+            execute(operator)
+    with pytest.raises(InvalidArgument, match=f"Airflow has no connection '{missing}'"):
+        read_landing(f"{place}/landed", object_storage_conn_id=conn)
+    assert s3.fs.ls(folder, detail=False) == [f"{folder}/landed"]
 
 
 def test_an_address_is_without_the_connection() -> None:
