@@ -27,6 +27,8 @@ OWN = "x-"
 #: without a change after which it is read.
 SETTLE, PAUSE = 1.0, 0.05
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+#: How many lists and mappings of a file can be inside each other.
+DEEPEST = 100
 #: Characters of an id or a name.
 LONGEST_NAME = 200
 #: What begins an expression, a block or a comment of Jinja.
@@ -221,8 +223,6 @@ def _parsed(path: Path, content: bytes) -> CollectionTasks | InvalidArgument:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         return InvalidArgument(OPTION, f"{path}, line {line}", f"it is not UTF-8: {error.reason}")
-    except RecursionError:
-        return InvalidArgument(OPTION, str(path), "it is nested too deeply")
     except InvalidArgument as error:
         return error.with_traceback(None)
 
@@ -259,8 +259,10 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
         # two things that only JSON has: tabs between values, and characters as two escapes
         text = _TWO_ESCAPES.sub(lambda match: bytes.fromhex(match[1] + match[2]).decode("utf-16-be"), text)
         text = text.replace("\t", " ")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        _check_depth(path, yaml.parse(text, Loader=loader))
+        root = yaml.compose(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
@@ -275,6 +277,25 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
             raise InvalidArgument(f"{path}, line {node.start_mark.line + 1}", value, rule)
     entries: list[yaml.MappingNode] = root.value
     return entries
+
+
+def _check_depth(path: Path, events: Iterable[yaml.Event]) -> None:
+    """Refuse lists and mappings inside each other beyond :data:`DEEPEST`.
+
+    To compose deep ones, libyaml would overflow the stack, which ends the process.
+    """
+    import yaml
+
+    depth = 0
+    for event in events:
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > DEEPEST:
+            line = f", line {event.start_mark.line + 1}" if event.start_mark else ""
+            rule = f"it is nested too deeply: at most {DEEPEST} levels are allowed"
+            raise InvalidArgument(OPTION, f"{path}{line}", rule)
 
 
 def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) -> Any:

@@ -91,7 +91,7 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
 
     try:
         return None if value is None else json.loads(value, parse_constant=refuse)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(str(option.name), value, f"it must be JSON: {error}") from error
 
 

@@ -380,7 +380,7 @@ def decode(content: bytes, where: str, kind: type[F]) -> F:
         version = msgspec.json.decode(content, type=_Versioned).version
         if version == VERSION:
             return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DestinationUnreadable(f"{where} is not readable: {error}; {REMEDY}") from error
     raise DestinationUnreadable(
         f"{where} is of version {version}, this provider knows version {VERSION}: upgrade it"

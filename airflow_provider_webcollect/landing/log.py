@@ -283,4 +283,7 @@ def _is_torn(content: bytes) -> bool:
         msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return True
+    except RecursionError:
+        # no write that was cut off leaves that
+        return False
     return False

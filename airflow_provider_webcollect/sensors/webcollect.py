@@ -444,7 +444,7 @@ def _decoded(value: Any) -> Any:
     if isinstance(value, str):
         try:
             return msgspec.json.decode(value)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return value
     return value
 

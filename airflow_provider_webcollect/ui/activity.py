@@ -213,7 +213,7 @@ def _listed(value: object) -> list[Any]:
     if isinstance(value, str) and value.startswith("["):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return [None]
     return value if isinstance(value, list) else [value]
 

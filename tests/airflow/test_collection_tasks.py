@@ -168,7 +168,11 @@ WRONG: dict[str, tuple[str, str]] = {
     "two documents": (SHOP + "---\n" + SHOP, "line 3'; it cannot be read"),
     "half a character": ('- id: a\n  name: "\\ud83d"\n', "line 2'; it cannot be read"),
     "a control character": (SHOP + "  lotno: b\x07\n", "line 3` is '\\x07'; YAML and JSON have no"),
-    "deep lists": (f"{SHOP}  x-a: {'[' * 5000}{']' * 5000}\n", "it is nested too deeply"),
+    "deep lists": (f"{SHOP}  x-a: {'[' * 5000}{']' * 5000}\n", "line 3'; it is nested too deeply"),
+    "open lists": (f"{SHOP}  x-a: {'[' * 60_000}\n", "line 3'; it is nested too deeply: at most 100 levels"),
+    "deep mappings": ("{a: " * 60_000, "line 1'; it is nested too deeply"),
+    "deep blocks": ("- " * 60_000, "line 1'; it is nested too deeply"),
+    "deep keys": ("? " * 60_000, "line 1'; it is nested too deeply"),
     "a batch that is a list": (SHOP + "  lotno: [b]\n", "line 3, lotno` is ['b']; it must be a non-empty"),
     "an empty batch": (SHOP + "  lotno: ''\n", "line 3, lotno` is ''; it must be a non-empty string"),
     "a destination with a field": (
@@ -211,7 +215,8 @@ BEYOND_A_SCHEMA = {name for name in WRONG if name.startswith(("two with one", "a
     *("a merge key", "a cost that is no number"),
 }
 UNREADABLE = {"a key that is no text", "a template without quotes", "a tab", "an open quote"} | {
-    *("two documents", "half a character", "a control character", "deep lists"),
+    *("two documents", "half a character", "a control character"),
+    *("deep lists", "open lists", "deep mappings", "deep blocks", "deep keys"),
 }
 
 

@@ -621,6 +621,7 @@ class TestActivity:
             ({"collection_task_id": "***"}, None),
             ({"collection_task_id": "{{ ds }}"}, None),
             ({"collection_task_ids": '["a", "b"'}, None),
+            ({"collection_task_ids": "[" * 4000}, None),
             ({"collection_task_ids": '["a", "b"]'}, ["a", "b"]),
             ({"collection_task_ids": IDS[:2]}, IDS[:2]),
             ({}, []),

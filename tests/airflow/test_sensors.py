@@ -225,7 +225,7 @@ WRONG_BASELINES = [
             ("task", {"no_new_rows_for": limit}, "`no_new_rows_for` is .*seconds or a timedelta above 0")
             for limit in (0, -1, True, "60", math.inf, datetime.timedelta(0))
         ),
-        *(("task", {"after": after}, "`after`") for after in WRONG_BASELINES),
+        *(("task", {"after": after}, "`after`") for after in (*WRONG_BASELINES, "[" * 60_000)),
         ("subtask", {"collection_task_id": ""}, "collection_task_id"),
         ("subtask", {"sub_task_ids": []}, "sub_task_ids"),
         ("subtask", {"sub_task_ids": "b"}, "sub_task_ids"),

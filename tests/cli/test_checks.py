@@ -138,6 +138,7 @@ class TestDecisions:
     ("checks", "message"),
     [
         ("{price", "--checks is '{price'; it must be JSON"),
+        ("[" * 60_000, "it must be JSON: maximum recursion depth exceeded"),
         ('{"rows": {"min": 0}}', "Error: --checks['rows']['min'] is 0; it must be an integer of 1 or more"),
         ('{"row": {}}', "'row'; its keys can be rows, columns, new_columns, missing_columns"),
     ],

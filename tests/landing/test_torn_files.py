@@ -112,6 +112,7 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes] | None, str]] = {
     "a commit that is cut": (LAST, lambda content: content[:-20], "is not readable"),
     "a commit that is empty": (SECOND, lambda content: b"", "is not readable"),
     "a commit that is no object": (FIRST, lambda content: b"[]", "is not readable"),
+    "a deep commit": (LAST, lambda content: content[:-1] + b',"x":' + b"[" * 60_000, "is not readable"),
     "a commit of a newer version": (LAST, of_newer_version, NEWER),
     "the first commit missing": (FIRST, None, "is missing"),
     "a commit missing": (SECOND, None, "is missing"),
@@ -126,6 +127,7 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes] | None, str]] = {
         "is not readable: .* is not the name of a part",
     ),
     "a manifest that is no object": (MANIFEST, lambda content: b"[]", "is not readable"),
+    "a deep manifest": (MANIFEST, lambda content: b"[" * 60_000, "is not readable"),
     "a manifest without its keys": (MANIFEST, lambda content: b'{"version": 1}', "is not readable"),
     "a manifest of other parts": (
         MANIFEST,
