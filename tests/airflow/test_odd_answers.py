@@ -177,4 +177,4 @@ class TestTexts:
         with proxy(sandbox.url, edit) as url:
             set_connection(host=url)
             ended = await outcome(for_task({"task_id": "t"}))
-        assert f"x: {self.GOOD}." in ended["reason"]
+        assert r"x: a\u0000b." in ended["reason"]

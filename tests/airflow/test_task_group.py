@@ -501,6 +501,7 @@ class TestRuns:
             assert [runs[0].names[f"prices.start[{index}]"] for index in (0, 1)] == ["A b", "Ć"]
             assert runs[0].names["prices.set_loop_items[0]"] == "A b"
 
+    @pytest.mark.by_day(2)
     @both
     @pytest.mark.parametrize("is_native", [False, True], ids=["texts", "native"])
     def test_texts_of_the_entries_are_no_templates(
