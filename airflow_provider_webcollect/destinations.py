@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -213,13 +214,25 @@ def refuse_shared_folders(
 
 
 def storage_path(path: str | ObjectStoragePath, conn_id: str | None) -> ObjectStoragePath:
-    """Return a path on object storage.
+    """Return a path on object storage, whose connection Airflow has.
 
     :param path: may include the connection: ``s3://conn_id@bucket/…``.
     :param conn_id: the Airflow connection of the storage; None for the one in ``path``, if any.
+    :raises StorageError: if Airflow has no such connection. It is not permanent, since Airflow 3 finds none
+        while its API server cannot be reached.
     """
-    from airflow.providers.common.compat.sdk import ObjectStoragePath
+    from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, ObjectStoragePath
 
+    if isinstance(path, str):
+        named = conn_id or urlsplit(path).netloc.rpartition("@")[0]
+    else:
+        named = path.serialize()["conn_id"]
+    if named:
+        try:
+            # filesystems would use the credentials of the machine instead
+            BaseHook.get_connection(named)
+        except AirflowNotFoundException as error:
+            raise StorageError(f"Airflow has no connection {named!r}, which is named for {path}") from error
     if not isinstance(path, str):
         return path
     # in Airflow 2, an explicit None overrides the connection in the path
@@ -274,7 +287,8 @@ def landing_path(value: str | ObjectStoragePath, conn_id: str | None) -> ObjectS
     :param value: a storage path, or ``catalog.namespace.table`` for a table of Iceberg.
     :param conn_id: the Airflow connection of the storage, or of the catalog; None for that in the path, or
         ``iceberg_default``.
-    :raises StorageError: if there is no filesystem for the path, or it cannot be set up.
+    :raises StorageError: if Airflow has no such connection, there is no filesystem for the path, or it cannot
+        be set up.
     :raises NothingLanded: if there is no such table.
     :raises InvalidArgument: if Airflow cannot open the catalog.
     """
@@ -307,12 +321,16 @@ def read_landing(
         connection; other errors are those of :func:`airflow_provider_webcollect.landing.reader.read_landing`.
     """
     from airflow_provider_webcollect.landing import reader
+    from airflow_provider_webcollect.service.environment import variables_added
 
     is_open = hasattr(landing, "fs") or is_iceberg_table(landing)
     if is_open and object_storage_conn_id is not None:
         raise InvalidArgument(
             "object_storage_conn_id", object_storage_conn_id, "what has its filesystem or catalog needs none"
         )
+    if hasattr(landing, "serialize"):
+        with variables_added(_AS_AIRFLOW):
+            storage_path(landing, None)
     connection = None if is_open else connection_of(str(landing), object_storage_conn_id)
     if connection is None:
         return reader.read_landing(landing, storage_options, quarantined=quarantined)
@@ -366,33 +384,16 @@ def folder_at(path: ObjectStoragePath, table_format: str | None = None) -> Folde
     """Return the folder at a path; nothing is read from the storage.
 
     :param table_format: of the table that it is, or will be; None for a folder with a manifest.
-    :raises StorageError: if Airflow has no such connection as the path names, there is no filesystem for it,
-        or it cannot be set up.
+    :raises StorageError: if there is no filesystem for it, or it cannot be set up.
     """
     from airflow_provider_webcollect.landing.tables import landing_folder
 
-    _require_connection(path)
     try:
         fs = path.fs
     except (ImportError, ValueError) as error:
         raise StorageError(_what_to_do(path, error), permanent=True) from error
     public_url = str(path).rstrip("/") if "@" in str(path) else None
     return landing_folder(fs, path.path, public_url, table_format=table_format)
-
-
-def _require_connection(path: ObjectStoragePath) -> None:
-    """Raise if a path names a connection that is missing: filesystems would use the machine's credentials.
-
-    :raises StorageError: which is not permanent, since Airflow 3 also finds no connection while its API
-        server cannot be reached.
-    """
-    from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
-
-    if conn_id := path.serialize()["conn_id"]:
-        try:
-            BaseHook.get_connection(conn_id)
-        except AirflowNotFoundException as error:
-            raise StorageError(f"Airflow has no connection {conn_id!r}, which {path} names") from error
 
 
 def _what_to_do(path: ObjectStoragePath, error: Exception) -> str:

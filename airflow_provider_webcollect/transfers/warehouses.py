@@ -186,7 +186,11 @@ def _libpq(fields: _Fields, kind: str, port: int) -> Warehouse:
         password=fields.get("password"),
         connect_timeout=fields.whole("connect_timeout"),
         client_encoding=fields.option("client_encoding"),
-        query={name: str(value) for name in _LIBPQ if (value := fields.option(name)) is not None},
+        query={
+            # PGHOSTADDR in the environment would lead to another server
+            "hostaddr": "",
+            **{name: str(value) for name in _LIBPQ if (value := fields.option(name)) is not None},
+        },
     )
     return Warehouse(kind=kind, credentials=credentials)
 
@@ -242,8 +246,10 @@ def _bigquery(fields: _Fields) -> Warehouse:
 
 
 def _service_account(path: str | None, key: Any) -> dict[str, Any] | None:
-    """Return the key in a file, or a key, also as text; None if it is none, instead of which dlt would take
-    the credentials of the machine."""
+    """Return the key in a file, or a key, also as text.
+
+    None if it has no private key: dlt would then use the machine's credentials.
+    """
     try:
         key = Path(path).read_text() if path else key
         key = json.loads(key) if isinstance(key, str) else key

@@ -15,6 +15,7 @@ from airflow_provider_webcollect import (
     WebCollectCleanLandingOperator,
     WebCollectLoadOperator,
     WebCollectQueryAnalyticsOperator,
+    WebCollectReplaceUrlsOperator,
     WebCollectVerifyLandingOperator,
     read_landing,
 )
@@ -141,6 +142,13 @@ def test_a_connection_that_is_missing_is_refused_also_where_the_machine_has_cred
     today = pendulum.now("UTC").date()
     for operator in (
         make_transfer(f"{place}/prices", source, object_storage_conn_id=conn),
+        make_transfer(ObjectStoragePath(f"{place}/prices", conn_id=missing), source),
+        WebCollectReplaceUrlsOperator(
+            task_id="urls",
+            collection_task_id=source["task_id"],
+            urls_path=f"{place}/urls.txt",
+            object_storage_conn_id=conn,
+        ),
         WebCollectQueryAnalyticsOperator(
             task_id="query",
             start=today,
@@ -163,6 +171,8 @@ def test_a_connection_that_is_missing_is_refused_also_where_the_machine_has_cred
             execute(operator)
     with pytest.raises(InvalidArgument, match=f"Airflow has no connection '{missing}'"):
         read_landing(f"{place}/landed", object_storage_conn_id=conn)
+    with pytest.raises(LandingError, match=f"Airflow has no connection '{missing}'"):
+        read_landing(ObjectStoragePath(f"{place}/landed", conn_id=missing))
     assert s3.fs.ls(folder, detail=False) == [f"{folder}/landed"]
 
 
