@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from airflow.models.asset import AssetEvent
@@ -39,8 +40,10 @@ AT_WORK = (TaskInstanceState.RUNNING, TaskInstanceState.DEFERRED, TaskInstanceSt
 FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
 #: The arguments that name collection tasks.
 _IDS = ("collection_task_id", "collection_task_ids", "sources")
-#: What Airflow stores of an argument that is too long, or may be a secret, begins with this, or has it.
+#: Airflow's text for a cut argument begins with the first; one that it has masked contains the second.
 _CUT, _MASKED = "Truncated. You can change this behaviour in", "***"
+#: An id, or the whole of a name, in what Airflow has kept of a cut argument: of a list, or of sources.
+_KEPT, _KEPT_SOURCE = re.compile(r"'([^']+)'(?=,)"), re.compile(r"'collection_task_id': '([^']+)'")
 #: The columns that identify an Airflow task in all its runs.
 _TASK = (TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.map_index)
 
@@ -51,17 +54,15 @@ def read_activity(session: Session, dag_ids: Collection[str], now: datetime.date
     :param session: of Airflow's database.
     :param dag_ids: the DAGs whose tasks are returned.
     """
-    running = _running(session, dag_ids, now)
-    # those that are open first
-    failures = sorted(_failures(session, dag_ids, now), key=lambda failure: bool(failure["recovered_at"]))
-    open_failures = sum(not failure["recovered_at"] for failure in failures)
-    tasks = [*running[:MOST_TASKS], *failures[:MOST_TASKS]]
+    running, running_left_out = _running(session, dag_ids, now)
+    failures, failures_left_out = _failures(session, dag_ids, now)
+    tasks = [*running, *failures]
     return {
         "read_at": now.isoformat(),
-        "running_left_out": max(0, len(running) - MOST_TASKS),
-        "failures_left_out": max(0, open_failures - MOST_TASKS),
-        "running": running[:MOST_TASKS],
-        "failures": failures[:MOST_TASKS],
+        "running_left_out": running_left_out,
+        "failures_left_out": failures_left_out,
+        "running": running,
+        "failures": failures,
         "names": file_of_names().names(id_ for task in tasks for id_ in task["collection_task_ids"] or ()),
     }
 
@@ -80,8 +81,12 @@ def waited_for(session: Session, conn_id: str, dag_ids: Collection[str] | None) 
     ]
 
 
-def _running(session: Session, dag_ids: Collection[str], now: datetime.datetime) -> list[dict[str, Any]]:
-    at_work = _tasks(session, dag_ids, TaskInstance.state.in_(AT_WORK), TaskInstance.start_date)
+def _running(
+    session: Session, dag_ids: Collection[str], now: datetime.datetime
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the latest tasks at work, and how many others there are."""
+    all_at_work = _tasks(session, dag_ids, TaskInstance.state.in_(AT_WORK), TaskInstance.start_date)
+    at_work = all_at_work[:MOST_TASKS]
     # a sensor that gives its worker back between two pokes has started at its first one
     pokes = (
         select(TaskReschedule.ti_id, func.min(TaskReschedule.start_date).label("moment"))
@@ -104,7 +109,7 @@ def _running(session: Session, dag_ids: Collection[str], now: datetime.datetime)
                 "way": _way(ti),
             }
         )
-    return waits
+    return waits, len(all_at_work) - len(at_work)
 
 
 def _timeout_at(
@@ -120,7 +125,10 @@ def _timeout_at(
     return since + datetime.timedelta(seconds=seconds) if since and isinstance(seconds, int | float) else None
 
 
-def _failures(session: Session, dag_ids: Collection[str], now: datetime.datetime) -> list[dict[str, Any]]:
+def _failures(
+    session: Session, dag_ids: Collection[str], now: datetime.datetime
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the latest failures, those that are open first, and how many other open ones there are."""
     since = now - datetime.timedelta(days=OPEN_DAYS)
     is_recent = and_(TaskInstance.state.in_(FAILED), TaskInstance.end_date >= since)
     failed = _tasks(session, dag_ids, is_recent, TaskInstance.end_date)
@@ -137,20 +145,25 @@ def _failures(session: Session, dag_ids: Collection[str], now: datetime.datetime
             .group_by(*_TASK)
         )
     }
-    failures = []
+    open_ones, recovered = [], []
     for ti, fields in failed:
         ended_well = last_success.get((ti.dag_id, ti.task_id, ti.map_index))
         ended_at = ti.end_date
         assert ended_at
-        recovered_at = ended_well if ended_well and ended_well > ended_at else None
-        if recovered_at is None or ended_at >= now - datetime.timedelta(hours=RECOVERED_HOURS):
-            facts = {
-                "ended_at": _text(ended_at),
-                "will_retry": ti.state == TaskInstanceState.UP_FOR_RETRY,
-                "recovered_at": _text(recovered_at),
-            }
-            failures.append({**_facts(session, ti, fields), **facts})
-    return failures
+        if not (ended_well and ended_well > ended_at):
+            open_ones.append((ti, fields, None))
+        elif ended_at >= now - datetime.timedelta(hours=RECOVERED_HOURS):
+            recovered.append((ti, fields, ended_well))
+    failures = [
+        {
+            **_facts(session, ti, fields),
+            "ended_at": _text(ti.end_date),
+            "will_retry": ti.state == TaskInstanceState.UP_FOR_RETRY,
+            "recovered_at": _text(recovered_at),
+        }
+        for ti, fields, recovered_at in [*open_ones, *recovered][:MOST_TASKS]
+    ]
+    return failures, max(0, len(open_ones) - MOST_TASKS)
 
 
 def _tasks(
@@ -189,10 +202,22 @@ def _ids(session: Session, ti: TaskInstance, fields: dict[str, Any]) -> list[str
     """Return the ids of the collection tasks of a task; None if they are not known.
 
     Where Airflow has cut the arguments, those that were started in the same run and task group are meant, or
-    those that the task has landed before.
+    those that the task has landed before, if they begin with what is left of the arguments.
     """
     ids = _named(fields)
-    return ids if ids is not None else _started(session, ti) or _landed(session, ti)
+    if ids is not None:
+        return ids
+    kept = _kept(fields)
+    others = (look(session, ti) for look in (_started, _landed)) if kept else ()
+    return next((other for other in others if other and other[: len(kept)] == kept), None)
+
+
+def _kept(fields: dict[str, Any]) -> list[str]:
+    """Return the first ids of arguments that Airflow has cut; none if they are not known."""
+    texts = [value for value in map(fields.get, _IDS) if isinstance(value, str)]
+    cut = next((text for text in texts if text.startswith(_CUT)), "")
+    kept = (_KEPT_SOURCE if _KEPT_SOURCE.search(cut) else _KEPT).findall(cut)
+    return _named({"sources": kept}) or []
 
 
 def _named(fields: dict[str, Any]) -> list[str] | None:
@@ -210,7 +235,7 @@ def _named(fields: dict[str, Any]) -> list[str] | None:
 
 def _listed(value: object) -> list[Any]:
     """Return the entries of an argument, which is a list, the JSON text of one out of a template, or one."""
-    if isinstance(value, str) and value.startswith("["):
+    if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
@@ -231,7 +256,7 @@ def recognized(file: CollectionTasks, value: object) -> str | None:
 
 
 def _started(session: Session, ti: TaskInstance) -> list[str] | None:
-    """Return the collection tasks that the one start in a task's own group has started in its run."""
+    """Return the collection tasks started by the only start operator in the task's group, in its run."""
     start, result = TaskInstance, XComModel
     is_its_result = [
         getattr(start, name) == getattr(result, name) for name in ("dag_id", "run_id", "task_id", "map_index")

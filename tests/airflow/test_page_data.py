@@ -622,7 +622,7 @@ class TestActivity:
             ({"collection_task_id": "{{ ds }}"}, None),
             ({"collection_task_ids": '["a", "b"'}, None),
             ({"collection_task_ids": "[" * 4000}, None),
-            ({"collection_task_ids": '["a", "b"]'}, ["a", "b"]),
+            ({"collection_task_ids": ' ["a", "b"]\n'}, ["a", "b"]),
             ({"collection_task_ids": IDS[:2]}, IDS[:2]),
             ({}, []),
         ],
@@ -653,18 +653,27 @@ class TestActivity:
                 operator = "WebCollectStartSubTasksOperator"
                 events.add_run("run", **task, operator=operator, state="success", end_date=NOW)
         cut = stored({"collection_task_ids": IDS})
-        for task_id in ("shops.wait", "wait"):
+        for task_id in ("shops.wait", "others.wait", "wait"):
             events.add_run("run", arguments=cut, task_id=task_id, state="deferred", start_date=NOW)
-        running = {
-            task["task_id"]: task["collection_task_ids"] for task in self.read(events.dag_id)["running"]
-        }
-        assert running == {"shops.wait": IDS, "wait": None}
+        masked = {"task_id": "shops.masked", "arguments": {"collection_task_id": "Sale ***"}}
+        events.add_run("run", **masked, state="deferred", start_date=NOW)
+        work = self.read(events.dag_id)["running"]
+        ids = {task["task_id"]: task["collection_task_ids"] for task in work}
+        assert ids == {"shops.wait": IDS, "others.wait": None, "wait": None, "shops.masked": None}
 
     def test_what_is_cut_is_known_by_the_landing_before(self, events: Events) -> None:
-        events.add_event(several())
-        cut = stored({"sources": [{"collection_task_id": task_id} for task_id in IDS]})
-        events.add_run("run", arguments=cut, end_date=NOW)
-        assert [task["collection_task_ids"] for task in self.read(events.dag_id)["failures"]] == [["a", "b"]]
+        manifests = [f"s3://bucket/{task_id}/_manifest.json" for task_id in IDS]
+        events.add_event(landed(collection_task_ids=IDS, manifests=manifests))
+        sources = [
+            {"collection_task_id": task_id, "destination": f"s3://bucket/{task_id}"} for task_id in IDS
+        ]
+        events.add_run("run", arguments=stored({"sources": sources}), end_date=NOW)
+        # what it lands now begins with another collection task
+        events.add_run("other", arguments=stored({"sources": sources[1:]}), end_date=NOW - DAY / 2)
+        failures = {
+            task["run_id"]: task["collection_task_ids"] for task in self.read(events.dag_id)["failures"]
+        }
+        assert failures == {"run": IDS, "other": None}
 
     @pytest.mark.webcollect_sandbox(enforce_limits=False)
     def test_a_sensor_that_reschedules_waits_since_its_first_poke(
@@ -827,12 +836,14 @@ class TestService:
         arguments = {"collection_task_ids": IDS, "webcollect_conn_id": "webcollect_default"}
         events.add_run("run", arguments=stored(arguments), state="deferred", start_date=NOW)
         events.add_event(landed(collection_task_id="{{ conn.other.password }}"))
+        events.add_event(landed(collection_task_id=IDS[0]), source_task_id="other")
         view.read(EVERYTHING)
         asked = [
             task_id
             for request in sandbox.control.requests("/cloudextraction/statuses/v2")
             for task_id in json.loads(request["body"])["taskIds"]
         ]
+        assert IDS[0] in asked
         assert not [task_id for task_id in asked if "Truncated" in task_id or "{{" in task_id]
 
     def test_landings_of_mapped_tasks_for_one_asset_are_all_shown(
