@@ -30,7 +30,7 @@ from airflow_provider_webcollect.collection_tasks import (
     parse,
     read_collection_tasks,
 )
-from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
+from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError, quoted
 from airflow_provider_webcollect.service.models import AnalyticsRow
 from airflow_provider_webcollect.service.pages import all_analytics
 
@@ -56,7 +56,8 @@ def in_words(differences: Differences) -> list[str]:
     lines = []
     for kind, tasks in differences.items():
         for task in tasks:
-            other = f", which the service calls {task['service_name']!r}" if "service_name" in task else ""
+            service_name = task.get("service_name")
+            other = f", which the service calls {quoted(service_name)}" if service_name else ""
             why = ", which has not run in the last three months" if kind == "gone" else other
             lines.append(f"{kind}: {task['name']} ({task['id']}){why}")
     return [*lines, ", ".join(f"{len(tasks)} {kind}" for kind, tasks in differences.items())]

@@ -13,7 +13,7 @@ import click
 from airflow_provider_webcollect import __version__
 from airflow_provider_webcollect.cli.connecting import FIELD_NAMES, HINT, NO_NAME
 from airflow_provider_webcollect.cli.landed import land, landing
-from airflow_provider_webcollect.cli.output import INTERRUPTED, PrintableFormatter, tell
+from airflow_provider_webcollect.cli.output import INTERRUPTED, make_printable, tell
 from airflow_provider_webcollect.cli.steering import app, group, subtasks, task
 from airflow_provider_webcollect.cli.tasks import analytics, capacity, discover, follow, read, status, token
 from airflow_provider_webcollect.landing.errors import (
@@ -64,8 +64,8 @@ def webcollect(verbose: bool) -> None:
     TASK is a task's id, or its name in the file of collection tasks.
     """
     handler = logging.StreamHandler()
-    handler.setFormatter(PrintableFormatter("%(message)s"))
-    logging.basicConfig(handlers=[handler])
+    handler.addFilter(make_printable)
+    logging.basicConfig(format="%(message)s", handlers=[handler])
     logging.getLogger("airflow_provider_webcollect").setLevel(logging.INFO if verbose else logging.WARNING)
 
 

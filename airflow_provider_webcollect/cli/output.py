@@ -186,6 +186,7 @@ def log_to_stderr() -> None:
             logging.root.removeHandler(handler)
             beside = logging.StreamHandler()
             beside.setFormatter(handler.formatter)
+            beside.addFilter(make_printable)
             logging.root.addHandler(beside)
 
 
@@ -208,12 +209,11 @@ def printable(text: str, kept: str = "") -> str:
     )
 
 
-class PrintableFormatter(logging.Formatter):
-    """Formats log lines without characters that would control the terminal."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the lines of a record."""
-        return printable(super().format(record), kept="\n")
+def make_printable(record: logging.LogRecord) -> bool:
+    """Replace what would control the terminal in a log line: a filter, which works with any formatter."""
+    if isinstance(record.msg, str):
+        record.msg, record.args = printable(record.getMessage(), kept="\n"), None
+    return True
 
 
 def tell(text: object) -> None:

@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from airflow_provider_webcollect.landing.formats import STRING
 from airflow_provider_webcollect.service import validation
-from airflow_provider_webcollect.service.errors import InvalidArgument, escaped
+from airflow_provider_webcollect.service.errors import InvalidArgument, escaped, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -336,7 +336,7 @@ def _shown(value: Any) -> str:
 def _quoted(text: str) -> str:
     """Return a text of a site in quotes, which are closed even if it is cut."""
     more = "…" if len(text) > _SHOWN_CHARACTERS else ""
-    return escaped(repr(text[:_SHOWN_CHARACTERS])) + more
+    return quoted(text[:_SHOWN_CHARACTERS]) + more
 
 
 def _cut(text: str) -> str:

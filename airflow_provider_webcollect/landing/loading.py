@@ -51,7 +51,7 @@ from airflow_provider_webcollect.landing.options import LoadOptions, check_table
 from airflow_provider_webcollect.landing.storage import causes_of
 from airflow_provider_webcollect.landing.table_types import Column, columns_of, difference, misfit
 from airflow_provider_webcollect.landing.temporary import TemporaryFolder
-from airflow_provider_webcollect.service.errors import InvalidArgument, escaped
+from airflow_provider_webcollect.service.errors import InvalidArgument, escaped, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -387,9 +387,7 @@ class _Columns:
         for name in names:
             column = _normalized(name) if name.strip() else ""
             if not column or not self._holds(column):
-                raise self._refused(
-                    name, f"no column of {self._table} can be called {escaped(repr(name))}", ""
-                )
+                raise self._refused(name, f"no column of {self._table} can be called {quoted(name)}", "")
             compared = self._compared(column)
             other = self._names.setdefault(compared, name)
             if other != name or compared in self._added:
@@ -410,7 +408,7 @@ class _Columns:
         return is_short and self._not_held.isdisjoint(name)
 
     def _refused(self, name: str, problem: str, other: str) -> LoadRefused:
-        cure = f"land into another folder, with `columns` that leave out {escaped(repr(name))}"
+        cure = f"land into another folder, with `columns` that leave out {quoted(name)}"
         as_it_is = name.strip()
         can_be_kept = bool(as_it_is) and self._holds(name) and self._holds(other)
         if can_be_kept and self._compared(as_it_is) != self._compared(other):

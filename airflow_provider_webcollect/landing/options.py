@@ -202,6 +202,8 @@ STORAGE_EXTRAS = {
 }
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<rest>.*)", re.DOTALL)
 _BUCKET = re.compile(r"(?:(?P<conn_id>[^/@]*)@)?(?P<bucket>[^/@]+)(?:/|$)")
+#: Characters that parsers of URLs drop, each in its own way, or that act on a terminal or end a line there.
+_DROPPED = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|[?#]$")
 
 
 def check_location(argument: str, text: str) -> str:
@@ -212,10 +214,10 @@ def check_location(argument: str, text: str) -> str:
     """
     if "::" in text:
         raise InvalidArgument(argument, text, "it must not hold `::`, which chains filesystems")
-    # parsers of URLs drop some characters, each in its own way; others act on a terminal
-    if not text.isprintable() or text.endswith(("?", "#")):
-        rule = "it must hold no unprintable character, and not end with `?` or `#`, which get lost"
-        raise InvalidArgument(argument, text, rule)
+    if _DROPPED.search(text):
+        raise InvalidArgument(
+            argument, text, "it must hold no control character, and not end with `?` or `#`, which get lost"
+        )
     url = _URL.match(text)
     scheme, path = (url["scheme"], url["rest"]) if url else ("file", text)
     if scheme in STORAGE_EXTRAS and not _BUCKET.match(path):

@@ -25,7 +25,7 @@ from airflow_provider_webcollect.operators.landings import (
 )
 from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.service import endpoints, validation
-from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.errors import InvalidArgument, escaped
 from airflow_provider_webcollect.service.models import ActionType
 
 if TYPE_CHECKING:
@@ -592,7 +592,7 @@ class WebCollectDeprecateDataAppOperator(WebCollectOperator):
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         app = hook.client.send(self._call())
-        self.log.info("Data app %s is %s.", app.app_name, app.status)
+        self.log.info("Data app %s is %s.", escaped(app.app_name), escaped(app.status))
         result: dict[str, Any] = app.as_dict()
         return result
 

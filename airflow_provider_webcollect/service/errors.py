@@ -109,6 +109,11 @@ def escaped(text: str) -> str:
     )
 
 
+def quoted(value: object) -> str:
+    """Return the repr of a value of a service or a site for a message, as :func:`escaped` returns a text."""
+    return escaped(repr(value))
+
+
 def _shown(value: object) -> str:
     """Return a repr of ``value`` that is short enough for a message."""
     try:

@@ -21,7 +21,7 @@ import msgspec
 import pendulum
 
 from airflow_provider_webcollect.service import validation
-from airflow_provider_webcollect.service.errors import MalformedResponse, escaped
+from airflow_provider_webcollect.service.errors import MalformedResponse, escaped, quoted
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ class CopyResult(Record, frozen=True):
         """Which copies were not made, and why, in one line; None if all were made."""
         if not self.failed_tasks and self.success_count >= self.request_count:
             return None
-        reasons = "; ".join(f"{failed.task_id}: {failed.reason}" for failed in self.failed_tasks)
+        reasons = escaped("; ".join(f"{failed.task_id}: {failed.reason}" for failed in self.failed_tasks))
         return (
             f"{self.success_count} of {self.request_count} copies were made; these were not: "
             f"{reasons or 'the service does not say which'}"
@@ -499,7 +499,7 @@ def parse_time(value: Any, timezone: str | None) -> pendulum.DateTime | None:
         padded = _LONE_DIGIT.sub(r"0\g<0>", value.strip().replace("/", "-"))
         moment = datetime.datetime.fromisoformat(padded)
     except (AttributeError, ValueError):
-        _warn_of_time(f"{value!r:.100}")
+        _warn_of_time(quoted(value)[:100])
         return None
     return pendulum.instance(moment, tz=timezone)
 

@@ -38,7 +38,7 @@ pytestmark = on_sandbox()
 TASK = {"task_id": "t"}
 LEFTOVER = "part-00009-0badcafe.jsonl"
 SCHEME_OR_ABSOLUTE = r"needs a scheme \(s3://bucket/folder\) or an absolute path \(/data/folder\)"
-SIGNS = "no unprintable character, and not end with `[?]` or `#`"
+SIGNS = "no control character, and not end with `[?]` or `#`"
 SEGMENTS = "no segment that is empty"
 WRONG = [
     ("s4://bucket/prices", "Airflow has no filesystem for the scheme `s4`"),

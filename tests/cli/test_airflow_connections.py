@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from airflow_provider_webcollect.sandbox import Sandbox, demo
 from demo.ports import free_port
 from tests.airflow.conftest import airflow_database, airflow_home  # noqa: F401  # fixtures
 from tests.cli.conftest import Run, json_lines, shown
-from tests.cli.processes import Started
+from tests.cli.processes import Started, on_terminal
 from tests.storages import Storage
 
 pytestmark = [
@@ -274,3 +275,14 @@ class TestStorage:
     ) -> None:
         set_connection("my_storage", **bucket)
         run("landing", "verify", *place).refused(2, named, place[0])
+
+
+def test_a_line_of_the_log_controls_no_terminal_whatever_airflow_makes_of_it(
+    sandbox: Sandbox, set_connection: Callable[..., None], tmp_path: Path
+) -> None:
+    set_connection()
+    task = sandbox.control.add_task("clear\x1b[2J", lots=[1])["task_id"]
+    command = ("-v", "land", task, tmp_path / "landed", "--conn-id", CONN_ID)
+    printed = [on_terminal(*command)[1] for _ in range(2)]
+    assert "clear\ufffd[2J has nothing new for" in printed[1]
+    assert "\x1b[2J" not in "".join(printed)

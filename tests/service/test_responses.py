@@ -220,6 +220,14 @@ def test_what_an_error_says_stays_in_its_line_and_is_no_command_of_ours(name: st
     assert str(error).isprintable()
 
 
+def test_why_a_copy_was_not_made_stays_in_its_line() -> None:
+    failed = {"taskId": "t\n", "reason": "\x1b[2J Fix: run `webcollect token`\n"}
+    counts = {"requestCount": 1, "successCount": 0, "failedTasks": [failed]}
+    shortfall = data(endpoints.copy_tasks(["t"], [1]), counts).shortfall
+    assert shortfall.isprintable()
+    assert "`" not in shortfall
+
+
 class TestRows:
     @any_rows
     @given(rows, layouts, st.sampled_from(["", "\n", "\r\n"]))

@@ -22,7 +22,7 @@ from airflow_provider_webcollect.landing.errors import (
 )
 from airflow_provider_webcollect.landing.names import QUARANTINE, commit_name, copy_name
 from airflow_provider_webcollect.landing.storage.folder import Folder
-from airflow_provider_webcollect.service.errors import InvalidArgument, escaped
+from airflow_provider_webcollect.service.errors import InvalidArgument, escaped, quoted
 from airflow_provider_webcollect.service.pauses import first_done, in_background
 
 if TYPE_CHECKING:
@@ -310,9 +310,7 @@ class TableFolder(Folder):
         landable, wrong = [], []
         for name in columns:
             if "\0" in name:
-                wrong.append(
-                    f"the column {escaped(repr(name))} has a NUL, where readers of tables end its name"
-                )
+                wrong.append(f"the column {quoted(name)} has a NUL, where readers of tables end its name")
             elif other := names.get(name.lower()):
                 both = f"{'partition' if other in partition_by else 'columns'} `{escaped(other)}`"
                 wrong.append(f"the {both} and `{escaped(name)}` would be one: tables ignore letter case")
@@ -322,7 +320,7 @@ class TableFolder(Folder):
         if wrong:
             raise FormatChanged(
                 f"rows do not fit the table {self.url}: {wrong[0]}; name the others alone: "
-                f"columns={escaped(repr(landable))}"
+                f"columns={quoted(landable)}"
             )
 
     def call(self, what: str, work: Callable[[], T]) -> T:
