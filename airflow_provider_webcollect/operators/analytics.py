@@ -233,9 +233,9 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
     id.
 
     A number that the service leaves out, or sends as something else, is unknown and does not count as 0. A
-    metric is that of the rows that have its number, and None if no row has it. If any row of the period lacks
-    the number, a limit that the metric keeps may be exceeded all the same: that is a violation, which says
-    how many rows lack it. A row's successes are also derived from its failures or its rate.
+    metric is that of the rows that have its number, and None if no row has it. If a row lacks the number and
+    the other rows are within the limit, that is a violation, which says how many rows lack it. A row's
+    successes are also derived from its failures or its rate.
 
     :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months. (templated)
     :param end: last day, not after the current UTC date. (templated)
@@ -357,9 +357,9 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         least = self.min_success_rate
         if least is None:
             return None
-        unknown = _unknown(row.execution_metrics.runs_and_successes() for row in rows)
-        if unknown:
-            reason = f"the service does not say for {unknown} how many runs succeeded"
+        if unknown := _unknown(row.execution_metrics.runs_and_successes() for row in rows):
+            known = "" if rate is None else f", and {rate:.1%} of the others"
+            reason = f"the service does not say for {unknown} how many runs succeeded{known}"
         elif rate is None:
             reason = "there was no run"
         else:
@@ -380,8 +380,8 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
             return None
         if unknown := _unknown(_volumes(rows)):
             return (
-                f"the service does not say for {unknown} how many rows were collected; {volume:.0f} in the "
-                f"others, and {volume_before:.0f} in the period before"
+                f"the service does not say for {unknown} how many rows were collected; at least "
+                f"{volume:.0f}, and {volume_before:.0f} in the period before"
             )
         return (
             f"{volume:.0f} rows were collected, {volume_before:.0f} in the period before: "

@@ -212,9 +212,7 @@ class TestCheck:
             check(start=TODAY.subtract(days=60).isoformat(), max_volume_drop=0.5)
 
 
-UNKNOWN = (
-    "the service does not say for {} of 2 analytics rows how many runs succeeded, so the success rate is not"
-)
+UNKNOWN = "the service does not say for {} of 2 analytics rows how many runs succeeded"
 #: Metrics of the rows of a period, the success rate that follows, and how a violation begins.
 ENDS: list[tuple[list[dict[str, Any]], float | None, str]] = [
     ([{"runCount": 4, "successCount": 3}, {"runCount": 6, "successCount": None, "failureCount": 0}], 0.9, ""),
@@ -264,14 +262,14 @@ class TestMetricsThatTheServiceLeavesOut:
             (
                 [None],
                 [50],
-                "the service does not say for 1 of 1 analytics rows how many rows were collected; 0 in the "
-                "others, and 50 in the period before",
+                "the service does not say for 1 of 1 analytics rows how many rows were collected; at "
+                "least 0, and 50 in the period before",
             ),
             (
                 [30, None],
                 [50],
-                "the service does not say for 1 of 2 analytics rows how many rows were collected; 30 in the "
-                "others, and 50 in the period before",
+                "the service does not say for 1 of 2 analytics rows how many rows were collected; at "
+                "least 30, and 50 in the period before",
             ),
             ([], [50], "0 rows were collected, 50 in the period before: a drop by 100.0%, above 30.0%"),
             (
