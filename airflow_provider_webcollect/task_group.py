@@ -95,7 +95,7 @@ class WebCollectTaskGroup(TaskGroup):
         relative to the folder of the DAG's file; or a list of names in the file of
         ``[webcollect] collection_tasks``, of ids (used without anything from the file), and of dicts with the
         file's keys (the name is the id by default). None (default) for all entries of the file of
-        ``[webcollect] collection_tasks``.
+        ``[webcollect] collection_tasks``. Texts in them are not templates, except for ``destination``.
     :param destination: the folders of the rows, such as ``s3://bucket/{name}``: ``{name}`` and ``{id}`` are
         those of each collection task. With ``table_format="iceberg"`` the tables. An entry's own
         ``destination`` overrides it; None (default) if each has one. (templated)
@@ -195,7 +195,9 @@ class WebCollectTaskGroup(TaskGroup):
         land = WebCollectToObjectStorageOperator(
             task_id="land", destination=part.folder, lotno=task.lotno, **usual, **{**self._land, **checks}
         )
-        _keep_as_written(land, "collection_task_id", "lotno", *checks)
+        _keep_as_written(land, "collection_task_id", "lotno")
+        if checks:
+            _keep_as_written(land, "checks")
         wait = WebCollectTaskStatusSensor(task_id="wait", after=start.output, **usual, **self._wait)
         _keep_as_written(wait, "collection_task_id")
         land << wait

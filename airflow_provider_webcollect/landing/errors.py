@@ -42,7 +42,7 @@ class SourceReset(LandingError):
 
 
 class RowsMissing(LandingError):
-    """The rows that were read are not those that the service announced, or has by now."""
+    """The rows read differ from those that the service announced, or the source has changed since."""
 
 
 class ChecksFailed(LandingError):

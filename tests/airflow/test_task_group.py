@@ -501,9 +501,11 @@ class TestRuns:
             assert [runs[0].names[f"prices.start[{index}]"] for index in (0, 1)] == ["A b", "Ć"]
             assert runs[0].names["prices.set_loop_items[0]"] == "A b"
 
-    @pytest.mark.by_day(2)
     @both
-    @pytest.mark.parametrize("is_native", [False, True], ids=["texts", "native"])
+    @pytest.mark.parametrize(
+        "is_native",
+        [pytest.param(False, marks=pytest.mark.at_night, id="texts"), pytest.param(True, id="native")],
+    )
     def test_texts_of_the_entries_are_no_templates(
         self, sandbox: Sandbox, arguments: dict[str, Any], how: dict[str, Any], is_native: bool
     ) -> None:

@@ -246,7 +246,7 @@ class History:
         assert self.on_reset == "append" or len(numbers) <= 1
 
     def check_mark_is_due(self) -> None:
-        """The rows that the source has now are those that have landed: it was not filled again since."""
+        """The first row that the source has now has landed: the source was not filled again since."""
         landed = self.committed_rows()
         assert {*self.source.rows()[:1]} <= landed, f"other rows than {landed} are marked"
 
