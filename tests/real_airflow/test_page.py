@@ -606,7 +606,7 @@ class TestDetails:
     def test_names_that_come_with_landings_are_shown(self, page: Page, url: str) -> None:
         def name_all(data: dict[str, Any]) -> None:
             ids = {source["collection_task_id"] for series in data["series"] for source in series["sources"]}
-            data["names"] = {"webcollect_default": dict.fromkeys(ids, "Prices of shops")}
+            data["names"] = dict.fromkeys(ids, "Prices of shops")
 
         change(page, "landings", name_all)
         change(page, "connections/webcollect_default", lambda data: data.update(names={}))
