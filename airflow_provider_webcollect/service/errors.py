@@ -102,6 +102,8 @@ def escaped(text: str) -> str:
     """Return a text of a service or a site for a message, with escapes for some characters.
 
     Unprintable ones could begin a line of a log, or act on a terminal. Backticks enclose our own commands.
+
+    :param text: such as a message of the service, or the name of a column.
     """
     return "".join(
         character if character.isprintable() and character != "`" else f"\\u{ord(character):04x}"
@@ -110,7 +112,10 @@ def escaped(text: str) -> str:
 
 
 def quoted(value: object) -> str:
-    """Return the repr of a value of a service or a site for a message, as :func:`escaped` returns a text."""
+    """Return the repr of a value of a service or a site for a message, as :func:`escaped` returns a text.
+
+    :param value: such as the name of a column.
+    """
     return escaped(repr(value))
 
 
