@@ -213,11 +213,14 @@ def refuse_shared_folders(
             raise InvalidArgument(names[-index], str(folders[-index]), rule)
 
 
-def storage_path(path: str | ObjectStoragePath, conn_id: str | None) -> ObjectStoragePath:
+def storage_path(
+    path: str | ObjectStoragePath, conn_id: str | None, known: set[str] | None = None
+) -> ObjectStoragePath:
     """Return a path on object storage, whose connection Airflow has.
 
     :param path: may include the connection: ``s3://conn_id@bucket/…``.
     :param conn_id: the Airflow connection of the storage; None for the one in ``path``, if any.
+    :param known: connections that Airflow has, to which this one is added: for many paths it is asked once.
     :raises StorageError: if Airflow has no such connection. It is not permanent, since Airflow 3 finds none
         while its API server cannot be reached.
     """
@@ -227,12 +230,14 @@ def storage_path(path: str | ObjectStoragePath, conn_id: str | None) -> ObjectSt
         named = conn_id or urlsplit(path).netloc.rpartition("@")[0]
     else:
         named = path.serialize()["conn_id"]
-    if named:
+    known = set() if known is None else known
+    if named and named not in known:
         try:
             # filesystems would use the credentials of the machine instead
             BaseHook.get_connection(named)
         except AirflowNotFoundException as error:
             raise StorageError(f"Airflow has no connection {named!r}, which is named for {path}") from error
+        known.add(named)
     if not isinstance(path, str):
         return path
     # in Airflow 2, an explicit None overrides the connection in the path

@@ -460,7 +460,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             run_id=ti.run_id,
             map_index=-1 if ti.map_index is None else ti.map_index,
         )
-        places = self._places()
+        places, known = self._places(), set[str]()
         shared: dict[str, Any] = {
             "log": self.log,
             "client": client.context,
@@ -470,7 +470,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         }
         landings = []
         for place in places:
-            folder, path = self._opened(place)
+            folder, path = self._opened(place, known)
             options = self._options(place)
             report = LandingReport(place, path, run, options.mode, **shared)
             job = job_of(client, place.source, folder, run, options, began=began, observer=report)
@@ -488,12 +488,15 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                     job.folder, report.path, job.run, report.landed.new, job.stop
                 )
 
-    def _opened(self, place: Place) -> tuple[Folder, str | ObjectStoragePath]:
-        """Return the folder of a landing, and where its files are: a catalog says that of a table."""
+    def _opened(self, place: Place, known: set[str]) -> tuple[Folder, str | ObjectStoragePath]:
+        """Return the folder of a landing, and where its files are: a catalog says that of a table.
+
+        :param known: connections that Airflow has.
+        """
         if self.table_format == "iceberg":
             from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
 
             table = IcebergFolder(iceberg_table(str(place.folder), self.iceberg_conn_id, is_made=True))
             return table, str(table.fs.unstrip_protocol(table.root))
-        path = storage_path(place.folder, self.object_storage_conn_id)
+        path = storage_path(place.folder, self.object_storage_conn_id, known)
         return folder_at(path, self.table_format or None), path
