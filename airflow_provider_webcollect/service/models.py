@@ -42,7 +42,7 @@ class _AnyCase(StrEnum):
 
     @classmethod
     def spelled(cls, value: str) -> str:
-        """Return ``value`` in the contract's spelling; another word only gets printable."""
+        """Return ``value`` in the contract's spelling; another word stays, but printable."""
         try:
             return str(cls(value))
         except ValueError:

@@ -42,7 +42,7 @@ FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
 _IDS = ("collection_task_id", "collection_task_ids", "sources")
 #: Airflow's text for a cut argument begins with the first; one that it has masked contains the second.
 _CUT, _MASKED = "Truncated. You can change this behaviour in", "***"
-#: An id, or the whole of a name, in what Airflow has kept of a cut argument: of a list, or of sources.
+#: An id or a name in what Airflow has kept of a cut argument: of a list, and of sources.
 _KEPT, _KEPT_SOURCE = re.compile(r"'([^']+)'(?=,)"), re.compile(r"'collection_task_id': '([^']+)'")
 #: The columns that identify an Airflow task in all its runs.
 _TASK = (TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.map_index)

@@ -354,7 +354,7 @@ class TestMark:
         assert task.folder.manifest()["exported_at"] is None
 
     def check_what_comes_after_a_reset(self, task: Task, old: list[dict[str, Any]]) -> None:
-        """What had landed stays, and a retry does with the new rows what it is told to, before it marks."""
+        """What had landed stays, and a retry handles the new rows by `on_reset` before it marks."""
         assert task.folder.rows() == old
         assert task.folder.manifest()["exported_at"] is None
         if old:

@@ -25,7 +25,7 @@ OFFERED = {"SCHEMA__NAMING", "RUNTIME__DLTHUB_TELEMETRY"}
 
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have dlt look for its settings anew, as in a process that has not used it yet."""
+    """Have dlt look for its settings again, as in a process that has not used it yet."""
     # outside of loads, dlt tells nobody, and imports no Airflow
     monkeypatch.setenv("RUNTIME__DLTHUB_TELEMETRY", "false")
     monkeypatch.setenv("PROVIDERS__ENABLE_AIRFLOW_SECRETS", "false")
