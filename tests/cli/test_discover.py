@@ -362,7 +362,7 @@ OURS = re.compile(r"^(- |  )(last_run|rows|cost): *[^ #\n]*", re.MULTILINE)
 
 
 @given(drawn=st.data())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_a_person_has_written_stays(
     run: Run, sandbox: Sandbox, add: Add, file: Path, drawn: st.DataObject
 ) -> None:
