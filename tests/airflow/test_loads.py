@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import duckdb
 import pytest
@@ -18,6 +19,7 @@ from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
 from tests.airflow.examples import load as example
 from tests.airflow.executions import execute, on_sandbox
 from tests.airflow.landings import GROWING, Landing, make_transfer, transfer
+from tests.postgresql import PostgreSQL
 
 pytestmark = on_sandbox()
 
@@ -70,6 +72,21 @@ def test_the_table_of_the_result_has_the_rows_whatever_settings_of_dlt_the_worke
     landing.transfer()
     result = execute(make_load(landing.destination))
     assert (result["table"], result["rows"]) == ("shop.prices", len(table(database)))
+
+
+def test_a_load_into_postgresql_reaches_the_host_of_its_connection(
+    landing: Landing, postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = urlsplit(f"postgresql://{postgresql.address}")
+    fields = {"host": server.hostname, "port": server.port, "login": server.username}
+    fields |= {"password": server.password, "schema": server.path[1:], "conn_type": "postgres"}
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(fields))
+    landing.transfer()
+    # nothing listens there
+    monkeypatch.setenv("PGHOSTADDR", "127.0.0.9")
+    assert execute(make_load(landing.destination))["rows"] == len(landing.truth())
+    monkeypatch.delenv("PGHOSTADDR")
+    assert postgresql.query("select count(*) from shop.prices") == [(len(landing.truth()),)]
 
 
 @pytest.mark.parametrize(

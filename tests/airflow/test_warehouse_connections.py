@@ -8,10 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 from airflow.models import Connection
-from dlt.destinations.impl.postgres.configuration import PostgresCredentials
 
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers.warehouses import Warehouse, warehouse_of
@@ -138,16 +136,6 @@ def test_the_project_and_the_location_of_bigquery_are_options() -> None:
     warehouse = of("google_cloud_platform", {"project": "shop", "location": "EU"})
     assert warehouse.options == {"project_id": "shop", "location": "EU"}
     assert of("google_cloud_platform").options == {}
-
-
-def test_no_variable_of_the_worker_leads_to_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PGHOSTADDR", "127.0.0.9")
-    fields = {"host": "localhost", "port": 1, "schema": "shop", "login": "me"}
-    credentials = PostgresCredentials(of("postgres", {}, **fields).credentials)
-    with pytest.raises(psycopg2.OperationalError) as refused:
-        psycopg2.connect(credentials.to_native_representation())
-    assert "localhost" in str(refused.value)
-    assert "127.0.0.9" not in str(refused.value)
 
 
 def test_a_file_with_the_key_is_read(tmp_path: Path) -> None:
