@@ -220,7 +220,8 @@ def storage_path(
 
     :param path: may include the connection: ``s3://conn_id@bucket/…``.
     :param conn_id: the Airflow connection of the storage; None for the one in ``path``, if any.
-    :param known: connections that Airflow has, to which this one is added: for many paths it is asked once.
+    :param known: connections that Airflow is known to have; this one is added. With one set for several
+        paths, each connection is looked up once.
     :raises StorageError: if Airflow has no such connection. It is not permanent, since Airflow 3 finds none
         while its API server cannot be reached.
     """
@@ -334,6 +335,7 @@ def read_landing(
             "object_storage_conn_id", object_storage_conn_id, "what has its filesystem or catalog needs none"
         )
     if hasattr(landing, "serialize"):
+        # only for the check that Airflow has its connection
         with variables_added(_AS_AIRFLOW):
             storage_path(landing, None)
     connection = None if is_open else connection_of(str(landing), object_storage_conn_id)

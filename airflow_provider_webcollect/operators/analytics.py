@@ -358,7 +358,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         if least is None:
             return None
         if unknown := _unknown(row.execution_metrics.runs_and_successes() for row in rows):
-            known = "" if rate is None else f", and {rate:.1%} of the others"
+            known = "" if rate is None else f" ({rate:.1%} of the others did)"
             reason = f"the service does not say for {unknown} how many runs succeeded{known}"
         elif rate is None:
             reason = "there was no run"

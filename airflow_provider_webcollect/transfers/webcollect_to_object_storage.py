@@ -491,7 +491,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     def _opened(self, place: Place, known: set[str]) -> tuple[Folder, str | ObjectStoragePath]:
         """Return the folder of a landing, and where its files are: a catalog says that of a table.
 
-        :param known: connections that Airflow has.
+        :param known: as for :func:`storage_path`.
         """
         if self.table_format == "iceberg":
             from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
