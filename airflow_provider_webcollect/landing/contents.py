@@ -25,16 +25,11 @@ from airflow_provider_webcollect.landing.errors import (
     PartsMissing,
     UnreadableRow,
 )
-from airflow_provider_webcollect.landing.fold import whole_runs as whole_runs_of
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.formats.reading import FIRST_BYTES, PartReader, part_reader
-from airflow_provider_webcollect.landing.keyed import (
-    DatedPart,
-    KeyedRows,
-    chosen_columns,
-    in_duckdb,
-    time_or_run,
-)
+from airflow_provider_webcollect.landing.gone import DatedPart, dated_parts, times_of
+from airflow_provider_webcollect.landing.gone import whole_runs as whole_runs_of
+from airflow_provider_webcollect.landing.keyed import KeyedRows, chosen_columns, in_duckdb, time_or_run
 from airflow_provider_webcollect.landing.log import CommitLog
 from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.options import make_load_options
@@ -212,13 +207,9 @@ class LandedData:
         :param count: how many, at most.
         :raises LandingDamaged: if a part is missing; other errors are those of :meth:`iter_rows`.
         """
-        rows: list[Row] = []
-        for part in self.parts(new_only=True):
-            if len(rows) == count:
-                break
-            with self._opened(part, FIRST_BYTES) as file:
-                rows += itertools.islice(self._reader.rows(file), count - len(rows))
-        return rows
+        parts = self.parts(new_only=True)
+        rows = (row for part in parts for row in self._rows(part, FIRST_BYTES))
+        return list(itertools.islice(rows, count))
 
     def to_arrow(self, new_only: bool | str = False, *, since: int | None = None) -> pa.Table:
         """Return the rows as one Arrow table, which must fit into memory.
@@ -314,7 +305,7 @@ class LandedData:
         :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; other errors as in
             :meth:`iter_rows`.
         """
-        return in_duckdb(self._keyed(key).latest(), connection)
+        return in_duckdb(self._keyed(self._dated_parts(), key).latest(), connection)
 
     def changes(
         self,
@@ -356,7 +347,8 @@ class LandedData:
         """
         moment = time_or_run("since", since)
         is_whole = validation.boolean("whole_runs", whole_runs)
-        return in_duckdb(self._keyed(key, compare, moment, is_whole=is_whole).changes(), connection)
+        keyed = self._keyed(self._dated_parts(moment, is_whole), key, compare)
+        return in_duckdb(keyed.changes(), connection)
 
     def count_changes(self, key: str | Sequence[str], run_id: str) -> dict[str, int] | None:
         """Return how many keys are new, changed or gone in a run, compared with the whole run before it.
@@ -372,22 +364,15 @@ class LandedData:
         :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; other errors as in
             :meth:`iter_rows`.
         """
-        runs = whole_runs_of(self.commits(self.manifest.commit), self.manifest.set_apart)
+        runs = whole_runs_of(list(self.commits(self.manifest.commit)), self.manifest.set_apart)
         index = next((index for index, run in enumerate(runs) if run.run_id == run_id), None)
         if index is None:
             return None
-        parts = [
-            DatedPart(
-                part,
-                datetime.datetime.fromisoformat(commit.finished_at),
-                run is not runs[index],
-                run is runs[index],
-            )
-            for run in runs[max(0, index - 1) : index + 1]
-            for commit in run.commits
-            for part in commit.added
-        ]
-        return self._keyed_parts(parts, key).counts()
+        run = runs[index]
+        before = runs[index - 1].parts if index else ()
+        parts = [DatedPart(part, run.ended_at, is_before=True, gone_at=run.ended_at) for part in before]
+        parts += [DatedPart(part, run.ended_at, is_before=False, gone_at=None) for part in run.parts]
+        return self._keyed(parts, key).counts()
 
     def history(
         self,
@@ -407,7 +392,7 @@ class LandedData:
         :param connection: where the relation is created; None for a new connection, which shows times in UTC.
         :param compare: the columns that count as values; None for all.
         """
-        return in_duckdb(self._keyed(key, compare).history(), connection)
+        return in_duckdb(self._keyed(self._dated_parts(), key, compare).history(), connection)
 
     def tables_of(self, part: Part) -> Iterator[pa.Table]:
         """Yield the rows of a part as Arrow tables, some megabytes at a time, typed as in :meth:`to_arrow`.
@@ -521,57 +506,31 @@ class LandedData:
         """Yield those of some commits that have landed parts, in order."""
         yield from self._log.commits(sorted(number for number in self._numbers if number in numbers))
 
-    def _keyed(
-        self,
-        key: object,
-        compare: object = None,
-        moment: datetime.datetime | str | None = None,
-        *,
-        is_whole: bool = False,
-    ) -> KeyedRows:
+    def _keyed(self, parts: Iterable[DatedPart], key: object, compare: object = None) -> KeyedRows:
         for package in ("duckdb", "pyarrow"):
             require(package, "duckdb", "a relation of DuckDB")
         chosen_columns(key, compare, self.manifest.columns)  # before anything is read
-        return self._keyed_parts(list(self._dated_parts(moment, is_whole)), key, compare)
-
-    def _keyed_parts(self, parts: Sequence[DatedPart], key: object, compare: object = None) -> KeyedRows:
         columns = self.manifest.columns or self.manifest.profile.columns
-        return KeyedRows(self.tables_of, self._reader, parts, key, compare, columns)
+        return KeyedRows(self.tables_of, self._reader, list(parts), key, compare, columns)
 
-    def _dated_parts(self, moment: datetime.datetime | str | None, is_whole: bool) -> Iterator[DatedPart]:
+    def _dated_parts(
+        self, moment: datetime.datetime | str | None = None, is_whole: bool = False
+    ) -> Iterator[DatedPart]:
         """Yield the parts, and whether a key in them was there at a moment, and is there now.
 
         :param moment: as ``since`` of :meth:`changes`; None for none.
-        :param is_whole: whether parts count from the last whole run on: those from before it are left out
-            if that was whole at the moment.
+        :param is_whole: whether parts count from the last whole run on.
         """
-        commits = {commit.number: commit for commit in self._commits(self._numbers)}
-        parsed = (datetime.datetime.fromisoformat(commit.finished_at) for commit in commits.values())
-        # none before an earlier one, whatever the hosts' clocks say
-        times = dict(zip(commits, itertools.accumulate(parsed, max), strict=True))
-        numbers = [part.commit or 0 for part in self._all_parts]
-        count = 0 if moment is None else self._parts_before(moment, [times[number] for number in numbers])
-        last = numbers[count - 1] if count else 0
-        runs = whole_runs_of(commits.values(), self.manifest.set_apart) if is_whole else []
-        begins = [run.first for run in runs]
-        # a run that was accepted late may have been read before others
-        ends = [*itertools.accumulate((times[run.commits[-1].number] for run in reversed(runs)), min)][::-1]
-        begin_before = max((run.first for run in runs if run.is_committed_by(last)), default=0)
-        begin_now = max(begins, default=0)
-        for index, part in enumerate(self._all_parts):
-            read_number = commits[numbers[index]].read_number
-            is_now = read_number >= begin_now
-            if read_number >= begin_before:
-                gone_at = None if is_now else ends[bisect.bisect_right(begins, read_number)]
-                yield DatedPart(part, times[numbers[index]], index < count, is_now, gone_at)
-
-    def _parts_before(self, moment: datetime.datetime | str, landed_at: Sequence[datetime.datetime]) -> int:
-        """Return how many parts there were at a time, or before the first one of a run."""
-        if not isinstance(moment, str):
-            return bisect.bisect_right(landed_at, moment)
-        numbers = self._of_run(moment)
-        firsts = (index for index, part in enumerate(self._all_parts) if part.commit in numbers)
-        return next(firsts, len(self._all_parts))
+        commits = list(self._commits(self._numbers))
+        count = 0
+        if isinstance(moment, str):
+            numbers = self._of_run(moment)
+            indexes = (index for index, commit in enumerate(commits) if commit.number in numbers)
+            count = next(indexes, len(commits))
+        elif moment is not None:
+            count = bisect.bisect_right(times_of(commits), moment)
+        runs = whole_runs_of(commits, self.manifest.set_apart) if is_whole else ()
+        yield from dated_parts(commits, runs, count)
 
     def _quarantined_parts(self) -> Iterator[Part]:
         for apart in self.manifest.quarantined:
@@ -589,10 +548,10 @@ class LandedData:
             )
         return reader
 
-    def _rows(self, part: Part) -> Iterator[Row]:
+    def _rows(self, part: Part, ahead: int | None = None) -> Iterator[Row]:
         count = 0
         try:
-            with self._opened(part) as file:
+            with self._opened(part, ahead) as file:
                 for row in self._reader.rows(file):
                     count += 1
                     yield row
@@ -642,22 +601,16 @@ class LandedData:
         """Raise the error for damaged parts, if there are problems."""
         if not problems:
             return
-        if self._is_there(self._log.read()):
-            raise LandingDamaged(self._where, problems) from cause
+        state = self._log.read()
+        if state is not None and self._has_parts(state):
+            waiting = {apart.commit for apart in state.quarantined}
+            if all(apart.commit in waiting for apart in self.manifest.quarantined):
+                raise LandingDamaged(self._where, problems) from cause
         raise LandingReplaced(
             f"{self._where} has changed since it was read, and {problems[0]}; read it again"
         ) from cause
 
-    def _is_there(self, state: Manifest | None) -> bool:
-        """Return whether all that is read from here must still be there.
-
-        :param state: what has landed by now.
-        """
-        if state is None:
-            return False
-        waiting = {apart.commit for apart in state.quarantined}
-        return self._has_parts(state) and all(apart.commit in waiting for apart in self.manifest.quarantined)
-
     def _has_parts(self, state: Manifest) -> bool:
+        """Return whether the parts must still be there after what has landed by now."""
         names = {part.name for part in state.parts}
         return all(part.name in names for part in self._all_parts)

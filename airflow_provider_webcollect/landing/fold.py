@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -69,50 +69,6 @@ def following(state: Manifest | None, kind: Kind, run: Run, **fields: Any) -> Co
         "provider_version": airflow_provider_webcollect.__version__,
     }
     return Commit(kind=kind, run=run, **{**({} if state is None else state.place), **own_fields, **fields})
-
-
-class WholeRun(NamedTuple):
-    """A run all of whose rows have landed and passed their checks, see :func:`whole_runs`.
-
-    :ivar commits: those that have landed its rows, in order.
-    :ivar first: the ``read_number`` of its first rows: what was read since has this or a greater one.
-    """
-
-    run_id: str
-    commits: tuple[Commit, ...]
-    first: int
-
-    def is_committed_by(self, number: int) -> bool:
-        """Return whether what it had read by then was committed by then.
-
-        :param number: of a commit.
-        """
-        return self.first <= number and all(
-            commit.number <= number for commit in self.commits if commit.read_number <= number
-        )
-
-
-def whole_runs(commits: Iterable[Commit], set_apart: Iterable[SetApart]) -> list[WholeRun]:
-    """Return the runs in which a missing key is gone, in the order in which they read the source.
-
-    These are the runs whose rows have all landed, having passed their checks or been accepted by a person:
-    not those of which rows are quarantined or were discarded, or whose checks have failed with ``warn``. As
-    for ``new_only``, a run is what has landed under one id, in whichever tasks.
-
-    :param commits: that have landed rows; all of those of each run.
-    :param set_apart: the rows that the landing has skipped.
-    """
-    runs: dict[str, list[Commit]] = {}
-    for commit in commits:
-        runs.setdefault(commit.run.run_id, []).append(commit)
-    for apart in set_apart:
-        runs.pop(apart.run.run_id, None)
-    whole = [
-        WholeRun(run_id, tuple(landed), min(commit.read_number for commit in landed))
-        for run_id, landed in runs.items()
-        if all(commit.kind == "accepted" or not commit.failed for commit in landed)
-    ]
-    return sorted(whole, key=lambda run: run.first)
 
 
 def alone(commit: Commit) -> Manifest:

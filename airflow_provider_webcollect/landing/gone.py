@@ -1,49 +1,135 @@
-"""The rows of a loaded table whose keys are gone: a whole run has landed since, without them."""
+"""Which keys are gone: a whole run has landed since their last rows, without them."""
 
 from __future__ import annotations
 
-import bisect
 import datetime
 import itertools
-from typing import TYPE_CHECKING, Any
-
-from airflow_provider_webcollect.landing.fold import whole_runs
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from airflow_provider_webcollect.landing.commits import Commit, SetApart
+    from airflow_provider_webcollect.landing.commits import Commit, Part, SetApart
+
+
+class WholeRun(NamedTuple):
+    """A run all of whose rows have landed and passed their checks, see :func:`whole_runs`.
+
+    :ivar parts: that it has landed, in order.
+    :ivar first: the ``read_number`` of its first rows: what was read since has this or a greater one.
+    :ivar ended_at: when its last rows were committed.
+    """
+
+    run_id: str
+    parts: tuple[Part, ...]
+    first: int
+    ended_at: datetime.datetime
+
+
+class DatedPart(NamedTuple):
+    """A part whose rows are asked for, see :func:`dated_parts`.
+
+    :ivar landed_at: when it was committed.
+    :ivar is_before: whether a key with rows in it was there at the moment.
+    :ivar gone_at: when a key without rows in later parts was missing first; None if it is there now.
+    """
+
+    part: Part
+    landed_at: datetime.datetime
+    is_before: bool
+    gone_at: datetime.datetime | None
+
+
+def times_of(commits: Iterable[Commit]) -> list[datetime.datetime]:
+    """Return when commits were made: none before an earlier one, whatever the hosts' clocks say."""
+    times = (datetime.datetime.fromisoformat(commit.finished_at) for commit in commits)
+    return list(itertools.accumulate(times, max))
+
+
+def whole_runs(commits: Sequence[Commit], set_apart: Iterable[SetApart]) -> list[WholeRun]:
+    """Return the runs in which a missing key is gone, in the order in which they read the source.
+
+    These are the runs whose rows have all landed, having passed their checks or been accepted by a person:
+    not those of which rows are quarantined or were discarded, or whose checks have failed with ``warn``. As
+    for ``new_only``, a run is what has landed under one id, in whichever tasks.
+
+    :param commits: that have landed rows, in order; all of those of each run.
+    :param set_apart: the rows that the landing has skipped.
+    """
+    runs: dict[str, list[Commit]] = {}
+    ended_at: dict[str, datetime.datetime] = {}
+    for commit, time in zip(commits, times_of(commits), strict=True):
+        runs.setdefault(commit.run.run_id, []).append(commit)
+        ended_at[commit.run.run_id] = time
+    for apart in set_apart:
+        runs.pop(apart.run.run_id, None)
+    whole = [
+        WholeRun(
+            run_id,
+            tuple(part for commit in landed for part in commit.parts),
+            min(commit.read_number for commit in landed),
+            ended_at[run_id],
+        )
+        for run_id, landed in runs.items()
+        if all(commit.kind != "landed" or not commit.failed for commit in landed)
+    ]
+    return sorted(whole, key=lambda run: run.first)
+
+
+def dated_parts(
+    commits: Sequence[Commit], runs: Iterable[WholeRun] = (), count: int = 0
+) -> Iterator[DatedPart]:
+    """Yield the parts of commits, and whether a key in them was there at a moment, and is there now.
+
+    Parts from before the last run that was whole at the moment are left out.
+
+    :param commits: that have landed rows, in order.
+    :param runs: the whole runs among them; without any, nothing is gone.
+    :param count: how many of the commits, from the first, were there at the moment.
+    """
+    last = commits[count - 1].number if count else 0
+    # rows of these runs were read by then, and committed later
+    late = {commit.run.run_id for commit in commits[count:] if commit.read_number <= last}
+    begins = {run.first: run for run in runs}
+    gone_at: dict[int, datetime.datetime | None] = {}
+    time: datetime.datetime | None = None
+    # from the rows that were read last
+    for number in sorted({commit.read_number for commit in commits}, reverse=True):
+        gone_at[number] = time
+        if run := begins.get(number):
+            # a run that was accepted late may have been read before others
+            time = min(run.ended_at, time or run.ended_at)
+            if run.first <= last and run.run_id not in late:
+                break
+    for index, (commit, landed_at) in enumerate(zip(commits, times_of(commits), strict=True)):
+        if commit.read_number in gone_at:
+            for part in commit.parts:
+                yield DatedPart(part, landed_at, index < count, gone_at[commit.read_number])
 
 
 class Gone:
-    """Decides by whole runs (:func:`~.landing.fold.whole_runs`) whether the keys of a part are gone.
+    """Which rows of a loaded table have keys that are gone.
 
-    :param commits: that have landed rows: all since the last whole run that a load has seen, and all of the
-        runs of these. Other parts are older.
+    :param commits: that have landed rows, in order: all since the last whole run that a load has seen, and
+        all of the runs of these. Other parts are older.
     :param set_apart: the rows that the landing has skipped.
     :ivar first: keys of rows that this commit and later ones have read are there; 0 if no run is whole.
+    :ivar outdated: the numbers of commits whose rows a person has accepted after a whole run that has read
+        the source later.
     """
 
-    def __init__(self, commits: Iterable[Commit], set_apart: Iterable[SetApart]) -> None:
-        commits = list(commits)
-        self._commits = {part.name: commit for commit in commits for part in commit.parts}
+    def __init__(self, commits: Sequence[Commit], set_apart: Iterable[SetApart]) -> None:
         runs = whole_runs(commits, set_apart)
-        self._firsts = [run.first for run in runs]
-        self.first = self._firsts[-1] if runs else 0
-        ended = (max(commit.finished_at for commit in run.commits) for run in reversed(runs))
-        self._times = [datetime.datetime.fromisoformat(time) for time in itertools.accumulate(ended, min)]
+        firsts = {run.first for run in runs}
+        self.first = max(firsts, default=0)
+        later = ((commit.number, range(commit.read_number + 1, commit.number)) for commit in commits)
+        self.outdated = {number for number, numbers in later if not firsts.isdisjoint(numbers)}
+        self._times = {dated.part.name: dated.gone_at for dated in dated_parts(commits, runs)}
+        self._time_of_others = min((run.ended_at for run in runs), default=None)
 
     def at(self, part: str) -> datetime.datetime | None:
         """Return when the keys were first missing in a whole run; None if they are there."""
-        commit = self._commits.get(part)
-        later = len(self._firsts) - bisect.bisect_right(self._firsts, commit.read_number if commit else 0)
-        return self._times[later - 1] if later else None
-
-    def is_outdated(self, part: str) -> bool:
-        """Return whether a person has accepted its rows after a whole run that has read the source later."""
-        commit = self._commits[part]
-        index = bisect.bisect_right(self._firsts, commit.read_number)
-        return index < len(self._firsts) and self._firsts[index] < commit.number
+        return self._times.get(part, self._time_of_others)
 
     def settle(self, client: Any, table: str, landing: str, columns: Sequence[str], mark: str | None) -> None:
         """Delete the rows of keys that are gone, or mark them with the time, by what the table has.
@@ -62,7 +148,7 @@ class Gone:
         wrong: dict[datetime.datetime | None, list[str]] = {}
         for part, time in held:
             at = self.at(part)
-            is_marked_before = time is not None and part not in self._commits
+            is_marked_before = time is not None and part not in self._times
             if not is_marked_before and at != (time and time.replace(tzinfo=time.tzinfo or datetime.UTC)):
                 wrong.setdefault(at, []).append(part)
         for at, parts in wrong.items():

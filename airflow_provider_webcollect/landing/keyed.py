@@ -13,7 +13,7 @@ import datetime
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from airflow_provider_webcollect.landing.formats.reading import ROWS
 from airflow_provider_webcollect.landing.temporary import TemporaryFolder
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.commits import Part
     from airflow_provider_webcollect.landing.formats.reading import PartReader
+    from airflow_provider_webcollect.landing.gone import DatedPart
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ _CHANGES = """
     with states as (
         select
             max(place) filter (is_before) as former,
-            max(place) filter (is_now) as current,
+            max(place) filter (gone_at is null) as current,
             max(place) as latest,
             max(gone_at) as gone_at
         from keyed join parts using (part) group by {key}
@@ -90,22 +91,17 @@ def chosen_columns(
 
 
 def _names(argument: str, names: object, columns: Sequence[str] | None) -> list[str]:
-    if isinstance(names, str):
-        _check_name(argument, names, columns)
-        return [names]
-    listed = list(validation.items(argument, names))
+    is_one = isinstance(names, str)
+    listed = list(validation.items(argument, [names] if is_one else names))
     for index, name in enumerate(listed):
-        _check_name(f"{argument}[{index}]", name, columns)
+        place = argument if is_one else f"{argument}[{index}]"
+        if not isinstance(name, str):
+            raise InvalidArgument(place, name, "it must be the name of a column")
+        if columns is not None:
+            validation.one_of(place, name, tuple(columns), ", the columns of the landing")
         if name in listed[:index]:
-            raise InvalidArgument(f"{argument}[{index}]", name, "every column can be named once")
+            raise InvalidArgument(place, name, "every column can be named once")
     return listed
-
-
-def _check_name(argument: str, name: object, columns: Sequence[str] | None) -> None:
-    if not isinstance(name, str):
-        raise InvalidArgument(argument, name, "it must be the name of a column")
-    if columns is not None:
-        validation.one_of(argument, name, tuple(columns), ", the columns of the landing")
 
 
 def time_or_run(argument: str, value: object) -> datetime.datetime | str:
@@ -133,22 +129,6 @@ def lack_key(rows: pa.Table, key: Sequence[str]) -> pa.ChunkedArray:
             empty = pc.or_kleene(empty, pc.equal(pc.utf8_trim_whitespace(column), ""))
         lacking = pc.or_(lacking, empty)
     return lacking
-
-
-class DatedPart(NamedTuple):
-    """A part whose rows are asked for.
-
-    :ivar landed_at: when it was committed.
-    :ivar is_before: whether a key with rows in it was there before, for :meth:`KeyedRows.changes`.
-    :ivar is_now: whether such a key is there now.
-    :ivar gone_at: when a key without rows in later parts was missing first; None if it is there now.
-    """
-
-    part: Part
-    landed_at: datetime.datetime
-    is_before: bool = False
-    is_now: bool = True
-    gone_at: datetime.datetime | None = None
 
 
 class KeyedRows:
@@ -265,12 +245,9 @@ class KeyedRows:
         import pyarrow as pa
 
         time = pa.timestamp("us", "UTC")
-        types = {"landed_at": time, "is_before": pa.bool_(), "is_now": pa.bool_(), "gone_at": time}
-        parts = {
-            name: pa.array([getattr(dated, name) for dated in self._parts], kind)
-            for name, kind in types.items()
-        }
-        connection.register("parts", pa.table({"part": pa.array(range(len(self._parts))), **parts}))
+        types = {"part": pa.int64(), "landed_at": time, "is_before": pa.bool_(), "gone_at": time}
+        parts = [{**dated._asdict(), "part": number} for number, dated in enumerate(self._parts)]
+        connection.register("parts", pa.Table.from_pylist(parts, pa.schema(types)))
         indexes = [self._schema.get_field_index(name) for name in self._key]
         kinds = [pa.string() if index < 0 else self._schema.field(index).type for index in indexes]
         keys = pa.schema([(f"k{number}", kind) for number, kind in enumerate(kinds)])

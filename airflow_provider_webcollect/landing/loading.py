@@ -101,9 +101,6 @@ class LandingSource(Protocol):
     def parts(self, *, since: int | None = None) -> Sequence[Part]:
         """Return the parts of the commits after one, or all, in the order of their rows."""
 
-    def profiles(self) -> Sequence[Any]:
-        """Return what the rows of each run hold."""
-
     def commits(self, since: int) -> Iterator[Commit]:
         """Yield those that have landed the parts: of the last runs, and all after a number."""
 
@@ -253,13 +250,13 @@ class NewParts:
         return loaded
 
     def _judged(self, since: int) -> Gone:
-        return Gone(self._landed.commits(since), self._landed.manifest.set_apart)
+        return Gone(list(self._landed.commits(since)), self._landed.manifest.set_apart)
 
     def _is_loaded(self, part: Part) -> bool:
         if self.gone is None:
             return True
         is_kept = self._options.on_gone == "mark" or self.gone.at(part.name) is None
-        return is_kept and not self.gone.is_outdated(part.name)
+        return is_kept and part.commit not in self.gone.outdated
 
     @property
     def needed(self) -> set[str]:
@@ -287,7 +284,7 @@ class NewParts:
         missing = self._landed.parts(since=max(loaded, self._since))
         if self._options.write_disposition != "scd2" or not missing:
             return missing
-        if len(self._landed.profiles()) > 1:
+        if len({commit.run for commit in self._landed.commits(0)}) > 1:
             raise LoadRefused(
                 f"the rows of {self._landed.uri} are of several runs: write_disposition='scd2' needs a "
                 f"snapshot, that is a landing with mode='full'"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.commits import Commit, Manifest, Part
     from airflow_provider_webcollect.landing.formats.base import Row
-    from airflow_provider_webcollect.landing.keyed import DatedPart
+    from airflow_provider_webcollect.landing.gone import DatedPart
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.landing.tables.table import Snapshot
 
@@ -204,7 +204,9 @@ class LandedTable(LandedData):
                 "can only be read with all others, and not in order"
             )
 
-    def _dated_parts(self, moment: datetime.datetime | str | None, is_whole: bool) -> Iterator[DatedPart]:
+    def _dated_parts(
+        self, moment: datetime.datetime | str | None = None, is_whole: bool = False
+    ) -> Iterator[DatedPart]:
         # their order decides which row of a key is the latest
         self._refuse_rewritten(self._all_parts)
         if self._is_rewritten():
@@ -212,7 +214,7 @@ class LandedTable(LandedData):
                 f"the table {self.uri} has rows of others, whose place among those that have landed is not "
                 "known"
             )
-        return super()._dated_parts(moment, is_whole)
+        yield from super()._dated_parts(moment, is_whole)
 
     def _has_parts(self, state: Manifest) -> bool:
         now = self._folder.snapshot()
