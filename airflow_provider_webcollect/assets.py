@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from airflow_provider_webcollect.collection_tasks import task_id_of
+from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.tables import is_iceberg_name
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class LandedSource(NamedTuple):
     :ivar checks: the outcome of each check, as :class:`~.landing.checks.CheckOutcome` has it.
     :ivar manifest: of its landing.
     :ivar commit: the number of the landing's last commit then; None if it is not known.
+    :ivar quarantined: the numbers of the commits that have quarantined rows of the run.
     """
 
     collection_task_id: str
@@ -118,6 +120,12 @@ class LandedSource(NamedTuple):
     checks: list[dict[str, Any]]
     manifest: str
     commit: int | None
+    quarantined: list[int]
+
+    @property
+    def landing(self) -> str:
+        """The folder of its landing, or the name of the table."""
+        return self.manifest.removesuffix(f"/{MANIFEST}")
 
 
 class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +140,10 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     :ivar bytes: of the parts.
     :ivar parts: their number.
     :ivar duration: seconds.
-    :ivar quarantined_rows: rows of this run that are set apart, since they have failed their checks.
+    :ivar quarantined_rows: rows of this run that wait for a person's decision, since they have failed their
+        checks.
+    :ivar quarantined: the numbers of the commits that have quarantined them; unset if there are several
+        sources.
     :ivar total_rows: all rows of an incremental landing; unset for others.
     :ivar changes: how many keys are ``new``, ``changed`` and ``gone`` since the whole run before, if they are
         counted (``whole_runs_key``); None for a run that is not whole; with several sources, the sums.
@@ -148,6 +159,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     :ivar manifests: those of their landings.
     :ivar source_rows: the rows of each of them; ``source_commits`` likewise, and, if there are no more than
         1,000 columns, or checks, in all, ``source_filled`` and ``source_checks``.
+    :ivar source_quarantined: ``quarantined`` of each of them.
     :ivar filled: by column, in which share of the rows it is filled, 0 to 1.
     :ivar checks: the outcome of each check, as :class:`~.landing.checks.CheckOutcome` has it.
     """
@@ -160,6 +172,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     parts: int
     duration: float
     quarantined_rows: int = 0
+    quarantined: list[int] | UnsetType = UNSET
     total_rows: int | UnsetType = UNSET
     changes: dict[str, int] | UnsetType | None = UNSET
     collection_task_id: str | UnsetType = UNSET
@@ -177,6 +190,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     checks: list[dict[str, Any]] | UnsetType = UNSET
     source_filled: list[dict[str, float]] | UnsetType = UNSET
     source_checks: list[list[dict[str, Any]]] | UnsetType = UNSET
+    source_quarantined: list[list[int]] | UnsetType = UNSET
 
     @classmethod
     def of(cls, extra: object) -> LandingEvent | None:
@@ -215,6 +229,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
                 of_each(self.source_checks, self.checks, []),
                 of_each(self.manifests, self.manifest, ""),
                 of_each(self.source_commits, self.commit, None),
+                of_each(self.source_quarantined, self.quarantined, []),
                 strict=True,
             )
         ]

@@ -195,7 +195,9 @@ def _event(history: History, name: str, index: int, rows: int) -> dict[str, Any]
     checks = [_check(is_bad, rows)] if history.empty else []
     if len(history.tasks) == 1:
         one = {"collection_task_id": history.tasks[0], "lotno": None, "filled": filled, "checks": checks}
-        return {**facts, **one, "manifest": f"{folder}/_manifest.json", "commit": index + 1, "uris": None}
+        quarantined = [index + 1] if apart else []
+        where = {"manifest": f"{folder}/_manifest.json", "commit": index + 1, "quarantined": quarantined}
+        return {**facts, **one, **where, "uris": None}
     share = rows // len(history.tasks)
     return {
         **facts,

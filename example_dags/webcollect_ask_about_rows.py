@@ -1,8 +1,9 @@
 """Ask a person what becomes of rows that have failed their checks, with Airflow's own operators for that.
 
-Needs Airflow 3.1 or later, and the connection ``webcollect_default``. If a check fails, nothing of the run is
-committed: its rows stay staged. Somebody chooses in Airflow's *Required Actions* whether they are landed as
-they are, set apart or deleted. If nobody does so within twelve hours, they are set apart.
+Needs Airflow 3.1 or later, and the connection ``webcollect_default``. If a check fails, the rows of the run
+are quarantined. Somebody chooses in Airflow's *Required Actions* whether they land as they are, or are
+deleted. If nobody does so within twelve hours, the run fails, and the rows stay quarantined: decide on them
+with ``webcollect_decide_on_rows``. The next run continues after them.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from airflow_provider_webcollect.landing.review import in_review
 
 
 @task(trigger_rule="all_failed")
-def list_failed_checks(params: dict[str, Any] | None = None, run_id: str | None = None) -> str:
-    """Return what the checks have found in the rows that this run has staged, as Markdown."""
+def find_quarantined(params: dict[str, Any] | None = None, run_id: str | None = None) -> dict[str, Any]:
+    """Return the commit that has quarantined this run's rows, and as Markdown which checks they failed."""
     assert params is not None
-    staged = [entry for entry in in_review(params["destination"]) if entry.run.run_id == run_id]
-    if not staged:
+    quarantined = [rows for rows in in_review(params["destination"]) if rows.run.run_id == run_id]
+    if not quarantined:
         raise AirflowFailException("The landing has failed for another reason: its log says which.")
+    rows = quarantined[-1]
     # indented by four, values of rows are no Markdown
-    return "\n".join(f"    {check}" for check in staged[0].checks)
+    return {"commit": rows.commit, "checks": "\n".join(f"    {check}" for check in rows.checks)}
 
 
 with DAG(
@@ -50,20 +52,20 @@ with DAG(
         task_id="land",
         collection_task_id="{{ params.collection_task_id }}",
         destination="{{ params.destination }}",
-        checks={"columns": {"id": {"filled": 1, "unique": True}, "price": {"filled": 0.95}}},
+        checks={"columns": {"id": {"required": True, "unique": True}, "price": {"filled": 0.95}}},
     )
     ask = HITLOperator(
         task_id="ask",
         subject="Rows for {{ params.destination }} have failed their checks. What becomes of them?",
-        body="{{ ti.xcom_pull('list_failed_checks') }}",
-        options=["accept", "quarantine", "discard"],
-        defaults="quarantine",
+        body="{{ ti.xcom_pull('find_quarantined')['checks'] }}",
+        options=["accept", "discard"],
         response_timeout=timedelta(hours=12),
+        retries=0,
     )
     decide = WebCollectAcceptLandingOperator(
         task_id="decide",
         destination="{{ params.destination }}",
-        run_id="{{ run_id }}",
+        commit="{{ ti.xcom_pull('find_quarantined')['commit'] }}",
         decision="{{ ti.xcom_pull('ask')['chosen_options'][0] }}",
     )
-    land >> list_failed_checks() >> ask >> decide
+    land >> find_quarantined() >> ask >> decide

@@ -1,8 +1,9 @@
 """Add a task's new rows to one landing, unless the site seems to have changed.
 
-Needs the connection ``webcollect_default``. The rows of a run are checked before they are committed. If a
-check fails, the task fails, and what reads the landing sees nothing of these rows. Then run
-``webcollect_decide_on_rows`` with the id of the run, and clear the failed task.
+Needs the connection ``webcollect_default``. The rows of a run are checked before they are committed. Single
+wrong rows are quarantined, and the others land. If more than one row in a hundred is wrong, or another check
+fails, all rows of the run are quarantined, and the task fails. Readers of the landing do not see quarantined
+rows. Run ``webcollect_decide_on_rows`` with the number of the commit; after *accept*, clear the failed task.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from airflow_provider_webcollect import WebCollectToObjectStorageOperator
 
 CHECKS = {
     # at least half of the median of the last ten landings
-    "rows": {"min_of_usual": 0.5},
+    "rows": {"min_of_usual": 0.5, "max_wrong": 0.01},
     "columns": {
-        "id": {"filled": 1, "unique": True},
+        "id": {"required": True, "unique": True},
         "title": {"filled": 0.95},
         "price": {"filled": 0.95, "pattern": r"\d+\.\d\d"},
     },

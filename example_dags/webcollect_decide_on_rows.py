@@ -1,7 +1,7 @@
-"""Accept, set apart or discard rows that have failed the checks of ``webcollect_checked_landing``.
+"""Accept or discard rows that ``webcollect_checked_landing`` has quarantined.
 
-Start it by hand, with the id of the run that has failed: its message names it. Accepted rows are committed as
-they are. Others are set apart or deleted, and the landing skips them.
+Start it by hand, with the number of the commit that has quarantined the rows: the landing's log names it.
+Accepted rows land as they are. Discarded rows are deleted, and the landing skips them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ with DAG(
         "destination": Param(
             "", type="string", description="The landing's folder, such as s3://bucket/prices"
         ),
-        "run_id": Param("", type="string", description="The run that has read the rows"),
-        "decision": Param(
-            "accept", enum=["accept", "quarantine", "discard"], description="What becomes of them"
-        ),
+        "commit": Param(1, type="integer", minimum=1, description="The commit that has quarantined the rows"),
+        "decision": Param("accept", enum=["accept", "discard"], description="What becomes of them"),
     },
     doc_md=__doc__,
     tags=["webcollect"],
@@ -32,6 +30,6 @@ with DAG(
     WebCollectAcceptLandingOperator(
         task_id="decide",
         destination="{{ params.destination }}",
-        run_id="{{ params.run_id }}",
+        commit="{{ params.commit }}",
         decision="{{ params.decision }}",
     )

@@ -2,8 +2,8 @@
 
 Needs the connection ``webcollect_default`` and one of the warehouse, such as PostgreSQL or a DuckDB file, and
 on workers the extra ``dlt`` and dlt's own one for the warehouse, such as ``dlt[postgres]``. Rows without a
-URL are in the landing alone, since they are no product's; the load's log and result say how many, and where.
-The load takes all that the table does not have yet, so either task can fail, or be cleared, at any time.
+URL are quarantined, since they are no product's; the landing's log and result say how many. The load takes
+all that the table does not have yet, so either task can fail, or be cleared, at any time.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ with DAG(
         task_id="land",
         collection_task_id="{{ params.collection_task_id }}",
         destination="{{ params.destination }}",
+        # with more rows than these without a URL, the task fails
+        checks={"rows": {"max_wrong": 0.1}, "columns": {KEY: {"required": True}}},
     )
     load = WebCollectLoadOperator(
         task_id="load",
@@ -47,6 +49,5 @@ with DAG(
         table="{{ params.table }}",
         write_disposition="merge",
         primary_key=KEY,
-        on_missing_key="skip",
     )
     land >> load

@@ -158,7 +158,7 @@ def test_the_landing_protocol_names_files_that_exist_and_every_kind_of_commit() 
 
 
 def test_the_reference_explains_every_key_of_manifest_and_commits() -> None:
-    _, manifests, commits = re.split(r"\n## `_\S+`, version 1\n", (REFERENCE / "manifest.md").read_text())
+    _, manifests, commits = re.split(r"\n## `_\S+`, version 2\n", (REFERENCE / "manifest.md").read_text())
     manifest, _, part = manifests.partition("| Key of a part |")
     commit = commits.partition("\n### ")[0]
     for table, kind in ((manifest, Manifest), (part, Part), (commit, Commit)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import getpass
 import itertools
 import json
 import re
@@ -64,14 +65,13 @@ if TYPE_CHECKING:
 
     from duckdb import DuckDBPyRelation
 
-    from airflow_provider_webcollect.landing.contents import LandedData, RunProfile
+    from airflow_provider_webcollect.landing.commits import Manifest, SetApart
+    from airflow_provider_webcollect.landing.contents import RunProfile
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 COLUMNS = ("column", "rows", "filled", "numbers", "booleans", "lists", "shortest", "longest")
 RUNS = ("run", "finished_at", "rows")
-WAITING = ("quarantined", "staged")
 LEFTOVERS = ("name", "bytes", "modified")
-REPLACED = ("rows", "parts", "finished_at")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 #: Which rows a command reads; both are arguments of the methods of :class:`.LandedData`.
 _new_only_option = click.option("--new-only", is_flag=True, help="Only the rows that the last run has added.")
@@ -159,7 +159,7 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
     "--on-failed-checks",
     type=click.Choice(["fail", "warn", "quarantine"]),
     default="fail",
-    help="fail: land nothing; quarantine: set the rows apart (incremental).",
+    help="fail: quarantine the rows, exit code 3; quarantine: the same, exit code 0; warn: land them.",
 )
 @storage_option
 @connection_options
@@ -172,18 +172,21 @@ def land(
     DESTINATION is a folder on disk, such as /data/prices or ./prices, or on object storage, such as
     s3://bucket/prices; or the name of a table of Iceberg, catalog.namespace.table. After an interrupt, the
     same command resumes after the last finished part. The rows count once they are committed; --since of the
-    other commands takes the number of the commit.
+    other commands takes the number of the commit. Quarantined rows wait for `landing accept` or `landing
+    discard`; the next landing continues after them.
     """
     stop = Stop()
     location = _location(landing, options["table_format"], options.pop("object_storage_conn_id"))
     with connect(conn_id, url, patient=True).client(stop) as client, _progress() as on_progress:
         job = _job(client, task_id, location, on_progress, **options)
         landed = _until_interrupted(job, stop)
+    quarantined = [apart for apart in landed.manifest.quarantined if apart.run == job.run]
     manifest = landed.manifest
     row = {
         "destination": shown_place(location),
         "new_rows": sum(part.rows for part in landed.new),
         "new_parts": len(landed.new),
+        **_quarantined(quarantined),
         "rows": manifest.rows,
         "parts": manifest.part_count,
         "bytes": manifest.bytes,
@@ -236,27 +239,34 @@ def _job(
         if is_iceberg_table(location)
         else landing_folder(*locate(location), table_format=table_format)
     )
+    run, run_began = _run_of(folder, run_id)
     return job_of(
         client,
         source,
         folder,
-        _run(run_id) if run_id else _unfinished_run(folder) or _run(_new_run_id()),
+        run,
         make_options(
             make_format(check_table_format(table_format, file_format), compression, columns or None),
             max_part_bytes=max_part_bytes or MAX_PART_BYTES,
             **options,
         ),
+        run_began=run_began,
         observer=Shown(),
     )
 
 
+def _run_of(folder: Folder, run_id: str | None) -> tuple[Run, datetime.datetime | None]:
+    """Return the run of a command, and when it began; None if an earlier command may have begun it."""
+    if run_id:
+        return _run(run_id), None
+    if unfinished := _unfinished_run(folder):
+        return unfinished, None
+    began = datetime.datetime.now(datetime.UTC)
+    return _run(f"{began.isoformat(timespec='seconds')} {secrets.token_hex(4)}"), began
+
+
 def _run(run_id: str) -> Run:
     return Run(dag_id="webcollect", task_id="land", run_id=run_id)
-
-
-def _new_run_id() -> str:
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return f"{now} {secrets.token_hex(4)}"
 
 
 def _unfinished_run(folder: Folder) -> Run | None:
@@ -266,7 +276,7 @@ def _unfinished_run(folder: Folder) -> Run | None:
     unfinished = [
         draft
         for draft in commits.staged().values()
-        if draft.follows(state) and draft.run == _run(draft.run.run_id)
+        if draft.may_continue(state) and draft.run == _run(draft.run.run_id)
     ]
     return max(unfinished, key=lambda draft: draft.started_at).run if unfinished else None
 
@@ -335,22 +345,22 @@ def verify(location: Any, output: str) -> None:
         "run": f"{run.dag_id}.{run.task_id} {run.run_id}",
         "finished_at": manifest.finished_at,
         "exported_at": manifest.exported_at,
-        **_apart(location, landed),
+        **_apart(manifest),
     }
     show([row], output)
 
 
-def _apart(location: Any, landed: LandedData) -> dict[str, Any]:
-    """Return how many rows wait for a decision, and in which commits, or were discarded; None for none."""
-    waiting = review.in_review(location)
-    rows = {state: sum(apart.rows for apart in waiting if apart.state == state) for state in WAITING}
-    discarded = sum(apart.rows for apart in landed.manifest.set_apart if apart.kind == "discarded")
-    apart = {
-        "quarantined_commits": ", ".join(str(rows.commit) for rows in waiting if rows.commit is not None),
-        **{f"{state}_rows": count for state, count in rows.items()},
-        "discarded_rows": discarded,
+def _apart(manifest: Manifest) -> dict[str, Any]:
+    """Return how many rows are quarantined, by which commits, and how many were discarded; None for none."""
+    discarded = sum(apart.rows for apart in manifest.set_apart if apart.kind == "discarded")
+    return {**_quarantined(manifest.quarantined), "discarded_rows": discarded or None}
+
+
+def _quarantined(quarantined: Sequence[SetApart]) -> dict[str, Any]:
+    return {
+        "quarantined_commits": ", ".join(str(apart.commit) for apart in quarantined) or None,
+        "quarantined_rows": sum(apart.rows for apart in quarantined) or None,
     }
-    return {name: value or None for name, value in apart.items()}
 
 
 @landing.command()
@@ -416,44 +426,75 @@ def _show_runs(runs: Sequence[RunProfile], output: str) -> None:
     show(rows, output, (*RUNS, *headings.values()))
 
 
-@landing.command()
-@at_landing
-@click.argument("run", required=False)
-@output_option
-def accept(location: Any, run: str | None, output: str) -> None:
-    """Land rows that have failed their checks, as they are.
-
-    RUN is the id of the run that has read them; without it, of the only such run. They get a commit of their
-    own, so a load of new commits has them.
-    """
-    _show_reviewed(review.accept(location, run), output)
+_commit_option = click.option(
+    "--commit",
+    type=click.IntRange(min=1),
+    metavar="COMMIT",
+    help="The number of the commit that has quarantined the rows. It may be left out if there is only one.",
+)
 
 
 @landing.command()
 @at_landing
-@click.argument("run")
-@click.option("--yes", is_flag=True, help="Do not ask before: they cannot be put back.")
+@_commit_option
 @output_option
-def discard(location: Any, run: str, yes: bool, output: str) -> None:
-    """Delete rows that have failed their checks.
+def accept(location: Any, commit: int | None, output: str) -> None:
+    """Land quarantined rows as they are.
 
-    RUN is the id of the run that has read them. The next run skips them; the manifest says how
-    many they were. Rows of `--mode full` are only deleted, and the next run reads the source again.
+    `landing verify` shows the numbers of the commits, and `landing cat --quarantined` the rows. Accepted rows
+    get a commit of their own, so that a load of new commits has them.
     """
+    apart = review.waiting(location, commit)
+    _show_evidence(apart)
+    _show_decided(review.accept(location, commit=apart.commit, by=_user()), output)
+
+
+@landing.command()
+@at_landing
+@_commit_option
+@click.option("--yes", is_flag=True, help="Do not ask before: discarded rows cannot be put back.")
+@output_option
+def discard(location: Any, commit: int | None, yes: bool, output: str) -> None:
+    """Delete quarantined rows.
+
+    `landing verify` shows the numbers of the commits, and then how many rows were discarded. The landing
+    skips these rows. If it would have begun anew with them, the next run reads the source again.
+    """
+    apart = review.waiting(location, commit)
+    _show_evidence(apart)
     if not yes:
-        ask(f"Delete the rows of {run} that wait for a decision at {shown_place(location)}?")
-    _show_reviewed(review.discard(location, run), output)
+        ask(f"Delete the {counted(apart.rows, 'row')} of commit {apart.commit} at {shown_place(location)}?")
+    _show_decided(review.discard(location, commit=apart.commit, by=_user()), output)
 
 
-def _show_reviewed(rows: review.InReview, output: str) -> None:
+def _show_evidence(apart: SetApart) -> None:
+    """Say on standard error which rows are decided on, and which checks they have failed."""
+    tell(f"Commit {apart.commit} has quarantined {counted(apart.rows, 'row')} of run {apart.run.run_id}:")
+    for outcome in apart.checks:
+        tell(f"  {outcome}")
+    if apart.replaces:
+        tell("If accepted, they replace all rows that have landed.")
+    if apart.is_earlier:
+        tell("The landing has begun anew since, and may have the same rows already.")
+
+
+def _show_decided(apart: SetApart, output: str) -> None:
     row = {
-        "run": rows.run.run_id,
-        "rows": rows.rows,
-        "was": rows.state,
-        "commit": rows.commit,
-        "checks": ", ".join(outcome.check for outcome in rows.checks),
+        "commit": apart.commit,
+        "run": apart.run.run_id,
+        "rows": apart.rows,
+        "checks": ", ".join(outcome.check for outcome in apart.checks),
     }
     show([row], output)
+
+
+def _user() -> str:
+    """Return the name of who runs the command."""
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        # such as in a container whose user has no name
+        return "unknown user"
 
 
 @landing.command()
@@ -464,11 +505,23 @@ def _show_reviewed(rows: review.InReview, output: str) -> None:
     "--quarantined",
     type=click.IntRange(min=1),
     metavar="COMMIT",
-    help="The rows that the commit of this number has set apart; `verify` shows which there are.",
+    help="The rows that the commit of this number has quarantined; `verify` shows the numbers.",
 )
-def cat(location: Any, new_only: bool, since: int | None, quarantined: int | None) -> None:
+@click.option(
+    "--reasons",
+    is_flag=True,
+    help="""With --quarantined: write {"broke": […], "row": {…}} for each row, with the rules it broke.""",
+)
+def cat(location: Any, new_only: bool, since: int | None, quarantined: int | None, reasons: bool) -> None:
     """Write the landed rows as JSON lines, whatever their format is."""
-    for row in read_landing(location, quarantined=quarantined).iter_rows(new_only, since=since):
+    if reasons and (quarantined is None or new_only or since is not None):
+        raise click.UsageError("--reasons requires --quarantined, and excludes --new-only and --since")
+    landed = read_landing(location, quarantined=quarantined)
+    rows: Iterator[Any] = landed.iter_rows(new_only, since=since)
+    if reasons:
+        reasoned = zip(landed.reasons(), rows, strict=True)
+        rows = ({"broke": broke, "row": row} for broke, row in reasoned)
+    for row in rows:
         write(as_json(row).encode() + b"\n")
 
 
@@ -603,7 +656,8 @@ def _age(context: click.Context, option: click.Parameter, value: str) -> float:
 def clean(location: Any, older_than: float, yes: bool, output: str) -> None:
     """List the files that no landing needs; --yes removes them.
 
-    They are left by landings that were interrupted, or that committed later than another one.
+    They are left by landings that were interrupted, replaced, or beaten to their commit by another one.
+    Quarantined rows stay.
     """
     leftovers = cleaning.clean(location, older_than=older_than, dry_run=not yes)
     if not leftovers:
@@ -615,30 +669,8 @@ def clean(location: Any, older_than: float, yes: bool, output: str) -> None:
     tell(done if leftovers else "Nothing to remove")
 
 
-@landing.command()
-@at_landing
-@click.option("--yes", is_flag=True, help="Put it back; without it, it is only shown.")
-@output_option
-def restore(location: Any, yes: bool, output: str) -> None:
-    """Show what a landing has replaced; --yes puts that back.
-
-    It stays until the landing begins again once more, or is cleaned up. What is landed now takes its place: a
-    second `restore` puts that back.
-    """
-    _require_landing(location)
-    before = cleaning.replaced_landing(location)
-    if yes:
-        cleaning.restore(location)
-    facts = before and (before.rows, before.part_count, before.finished_at)
-    rows = [dict(zip(REPLACED, facts, strict=True))] if facts else []
-    if rows or output != "table":
-        show(rows, output, REPLACED)
-    message = "Put back" if yes else "--yes puts it back" if rows else "No landing was replaced here"
-    tell(message)
-
-
 def _require_landing(location: Any) -> None:
-    """Raise :class:`NothingLanded` if nothing has landed in a folder, and nothing is staged there."""
+    """Raise :class:`NothingLanded` if a folder has neither commits nor drafts of one."""
     commits = CommitLog(landing_at(location))
     if commits.read() is None and not commits.staged():
         raise NothingLanded(f"nothing has landed at {shown_place(location)}, or the path is another")

@@ -1,24 +1,22 @@
-"""Checks of rows before they are committed: their declaration, the counts they need, their outcomes."""
+"""Checks of rows before they are committed: their declaration and their outcomes."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 import re
-import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
-from msgspec import UNSET
 
-from airflow_provider_webcollect.landing.formats import STRING
 from airflow_provider_webcollect.service import validation
-from airflow_provider_webcollect.service.errors import InvalidArgument, escaped, quoted
+from airflow_provider_webcollect.service.errors import InvalidArgument, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from fractions import Fraction
 
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.profile import Profile
@@ -28,13 +26,14 @@ OnFailedChecks = Literal["fail", "warn", "quarantine"]
 State = Literal["passed", "failed", "warning", "skipped"]
 #: How many earlier landings decide what is usual, at most and at least.
 MOST_USUAL, LEAST_USUAL = 10, 4
-#: How many values of a column ``unique`` compares: beyond these it would take too much memory.
+#: Maximum number of values that ``unique`` compares; more would use too much memory.
 MOST_COMPARED = 1_000_000
-_EXAMPLES = 3
-#: The most names of columns that an outcome lists.
+#: The most names of columns, or allowed values, that an outcome lists.
 _NAMED = 10
 _SHOWN_CHARACTERS = 60
 _SHOWN_NAME = 100
+#: Types of columns that hold numbers begin with one of these.
+_NUMERIC = ("int", "float", "decimal")
 #: Names of columns that nobody takes for something else.
 _PLAIN = re.compile(r"[\w.-]{1,60}")
 _encode = msgspec.json.Encoder().encode
@@ -43,26 +42,43 @@ _encode = msgspec.json.Encoder().encode
 class RowChecks(msgspec.Struct, frozen=True, kw_only=True):
     """Checks of the number of rows.
 
-    :ivar min: the least number.
+    :ivar min: the least number. Of these three, only rows count that break no rule about values, if there is
+        ``max_wrong``.
     :ivar min_of_usual: the least multiple of what is usual; ``max_of_usual`` is the greatest.
+    :ivar max_wrong: the largest share of the rows that may break rules about values, 0 to 1. Above 0, such
+        rows are quarantined one by one, and the others land.
     """
 
     min: int | None = None
     min_of_usual: float | None = None
     max_of_usual: float | None = None
+    max_wrong: float = 0.0
 
 
 class ColumnChecks(msgspec.Struct, frozen=True, kw_only=True):
     """Checks of the values of a column.
 
-    :ivar filled: at least this share of the rows has a value that is not null and not blank, 0 to 1.
-    :ivar pattern: a regular expression of RE2 that each such value matches as a whole.
-    :ivar unique: no such value is there twice.
+    A value is there if it is not null, not blank text, and not an empty list or object. The first six are
+    rules about values, which single rows break. All of them but ``required`` are about values that are there.
+
+    :ivar required: each row has a value.
+    :ivar pattern: a regular expression of RE2 that each value matches as a whole.
+    :ivar min: each value is a number, also one in a text, and at least this one; ``max`` is the greatest.
+        Numbers are compared as 64-bit floats.
+    :ivar values: the allowed values, as texts; of a value that is no text, its JSON is compared.
+    :ivar unique: no value is there twice; the first of two is right.
+    :ivar filled: at least this share of the rows has a value, 0 to 1.
+    :ivar filled_of_usual: the least multiple of the share that is usual.
     """
 
-    filled: float | None = None
+    required: bool = False
     pattern: str | None = None
+    min: float | None = None
+    max: float | None = None
+    values: tuple[str, ...] | None = None
     unique: bool = False
+    filled: float | None = None
+    filled_of_usual: float | None = None
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +92,11 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
     columns: Mapping[str, ColumnChecks] = {}
     new_columns: Level = "allow"
     missing_columns: Level = "allow"
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether a retry may continue: which values there were before, for ``unique``, is not kept."""
+        return not any(column.unique for column in self.columns.values())
 
 
 class Example(msgspec.Struct, frozen=True):
@@ -96,8 +117,8 @@ class CheckOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of one check.
 
     :ivar check: its name: ``rows.min``, ``columns.price.filled``, ``missing_columns``.
-    :ivar state: ``passed``; ``failed``; ``warning`` if it may not fail a landing; ``skipped`` if there is
-        nothing to compare with.
+    :ivar state: ``passed``; ``failed``; ``warning`` if it alone does not fail a landing; ``skipped`` if there
+        is nothing to compare with.
     :ivar expected: what was asked for, in words; ``found`` likewise.
     :ivar examples: some of the values that fail it.
     """
@@ -119,12 +140,31 @@ class CheckOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.check}: {self.found}{examples}; expected: {self.expected}"
 
 
+class RuleCounts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many rows have broken each rule about values. The draft of a commit keeps it for a retry.
+
+    :ivar broken: the number of these rows by the name of the rule: ``columns.price.pattern``.
+    :ivar examples: some of the wrong values, at most three, by the name of the rule; of ``filled`` too.
+    :ivar names: the columns that wrong rows have, about a thousand at most.
+    :ivar wrong_rows: rows that have broken at least one rule; only :meth:`ValueRules.split` counts them.
+    """
+
+    broken: dict[str, int] = {}
+    examples: dict[str, tuple[Example, ...]] = {}
+    names: tuple[str, ...] = ()
+    wrong_rows: int = 0
+
+
+NOTHING_WRONG = RuleCounts()
+
+
 def make_checks(checks: object, file_format: FileFormat) -> Checks | None:
     """Return the checked declaration; None if there are no checks. Imports nothing heavy.
 
-    :param checks: a dict with any of ``rows`` (``min``, ``min_of_usual``, ``max_of_usual``), ``columns`` (for
-        each name ``filled``, ``pattern``, ``unique``), ``new_columns`` and ``missing_columns`` (``allow``,
-        ``warn``, ``fail``).
+    :param checks: a dict with any of ``rows`` (``min``, ``min_of_usual``, ``max_of_usual``, ``max_wrong``),
+        ``columns`` (for each name ``required``, ``pattern``, ``min``, ``max``, ``values``, ``unique``,
+        ``filled``, ``filled_of_usual``), ``new_columns`` and ``missing_columns`` (``allow``, ``warn``,
+        ``fail``).
     :param file_format: of the parts.
     :raises InvalidArgument: if a check is wrong, or does not go with the format.
     """
@@ -160,15 +200,16 @@ def _keys(argument: str, value: object, kind: type[msgspec.Struct]) -> Mapping[s
 
 def _row_checks(value: object) -> RowChecks:
     declared = _keys("checks['rows']", value, RowChecks)
-    least, most = (
-        _number(f"checks['rows'][{name!r}]", declared.get(name), low, high)
-        for name, low, high in (("min_of_usual", 0.0, 1.0), ("max_of_usual", 1.0, None))
-    )
+
+    def number(name: str, *limits: Any) -> float | None:
+        return _number(f"checks['rows'][{name!r}]", declared.get(name), *limits)
+
     rows = declared.get("min")
     return RowChecks(
         min=None if rows is None else validation.integer("checks['rows']['min']", rows, 1),
-        min_of_usual=least,
-        max_of_usual=most,
+        min_of_usual=number("min_of_usual", *_SHARE),
+        max_of_usual=number("max_of_usual", " 1 or more", lambda number: number >= 1),
+        max_wrong=number("max_wrong", " from 0 to 1", lambda number: 0 <= number <= 1) or 0.0,
     )
 
 
@@ -180,30 +221,55 @@ def _column_checks(name: object, value: object, file_format: FileFormat) -> Colu
     if file_format.columns is not None and name not in file_format.columns:
         raise InvalidArgument("checks['columns']", name, "it must be one of `columns`")
     declared = _keys(argument, value, ColumnChecks)
-    kind = getattr(file_format, "column_types", {}).get(name, STRING)
-    checks = ColumnChecks(
-        filled=_number(f"{argument}['filled']", declared.get("filled"), 0.0, 1.0),
-        pattern=_pattern(f"{argument}['pattern']", declared.get("pattern")),
-        unique=validation.boolean(f"{argument}['unique']", declared.get("unique", False), may_be_text=True),
-    )
-    for check in ("pattern", "unique"):
-        if getattr(checks, check) and kind != STRING:
-            # a part that is read back after an interruption has other texts for the same values
-            rule = f"column_types makes it {kind}, and this is a check of texts"
+
+    def parsed(check: str, parse: Callable[..., Any], *limits: Any, **options: Any) -> Any:
+        given = declared.get(check)
+        return None if given is None else parse(f"{argument}[{check!r}]", given, *limits, **options)
+
+    low, high = (parsed(check, _number) for check in ("min", "max"))
+    kind = getattr(file_format, "column_types", {}).get(name)
+    for check, bound in (("min", low), ("max", high)):
+        if bound is not None and kind and not kind.startswith(_NUMERIC):
+            rule = f"column_types makes the column {kind}, which is not a number"
             raise InvalidArgument(f"{argument}[{check!r}]", declared[check], rule)
-    return checks
+    if low is not None and high is not None and low > high:
+        rule = f"it must be at most `max`, {_plain(high)}"
+        raise InvalidArgument(f"{argument}['min']", declared["min"], rule)
+    return ColumnChecks(
+        required=parsed("required", validation.boolean, may_be_text=True) or False,
+        pattern=parsed("pattern", _pattern),
+        min=low,
+        max=high,
+        values=parsed("values", _allowed),
+        unique=parsed("unique", validation.boolean, may_be_text=True) or False,
+        filled=parsed("filled", _number, *_SHARE),
+        filled_of_usual=parsed("filled_of_usual", _number, *_SHARE),
+    )
 
 
-def _pattern(argument: str, pattern: object) -> str | None:
-    if pattern is None:
-        return None
+def _allowed(argument: str, values: object) -> tuple[str, ...]:
+    """Return the texts of allowed values."""
+    listed = validation.items(argument, values)
+    for index, value in enumerate(listed):
+        # of what JSON has no number for, the text is null
+        if not isinstance(value, str | int | float) or value in (math.inf, -math.inf) or value != value:
+            raise InvalidArgument(f"{argument}[{index}]", value, "it must be a text, a number or a boolean")
+        if isinstance(value, str):
+            validation.encodable(f"{argument}[{index}]", value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            validation.integer(f"{argument}[{index}]", value)
+    texts = (str.__str__(value) if isinstance(value, str) else _encode(value).decode() for value in listed)
+    return tuple(dict.fromkeys(texts))
+
+
+def _pattern(argument: str, pattern: object) -> str:
     import re2
 
     if not isinstance(pattern, str):
         raise InvalidArgument(argument, pattern, "it must be a regular expression")
     validation.encodable(argument, pattern)
     try:
-        _matcher(pattern)
+        matchers(pattern)
     except re2.error as error:
         reason = error.args[0].decode(errors="replace")
         raise InvalidArgument(
@@ -212,29 +278,47 @@ def _pattern(argument: str, pattern: object) -> str | None:
     return pattern
 
 
-def _matcher(pattern: str) -> Callable[[str], Any]:
-    """Return a function that matches whole texts, in a time that grows with the text alone."""
+def matchers(pattern: str) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
+    """Return two functions that match whole texts in UTF-8, in a time that grows with the text alone.
+
+    :return: an exact one, and one that takes a third of the time, but may miss a match.
+    """
     import re2
 
     options = re2.Options()
     # otherwise it writes errors to standard error
     options.log_errors = False
-    # of texts it would also count the characters
-    matches = re2.compile(pattern.encode(), options).fullmatch
-    return lambda text: matches(text.encode())
+    exact = re2.compile(pattern.encode(), options).fullmatch
+    quick = re2.Set.FullMatchSet(options)
+    try:
+        quick.Add(pattern.encode())
+        quick.Compile()
+    except re2.error:
+        # it takes more memory than the expression alone
+        return exact, exact
+    return exact, quick.Match
 
 
-def _number(argument: str, value: object, low: float, high: float | None) -> float | None:
-    """Return a number above 0 within the limits; one in a text (a template) is accepted too."""
+#: What a share is, and whether a number is one.
+_SHARE: tuple[str, Callable[[float], bool]] = (" above 0, up to 1", lambda number: 0 < number <= 1)
+
+
+def _number(
+    argument: str, value: object, limits: str = "", holds: Callable[[float], bool] = math.isfinite
+) -> float | None:
+    """Return a finite number; one in a text (a template) is accepted too.
+
+    :param limits: in words.
+    :param holds: whether a number is within the limits.
+    """
     if value is None:
         return None
-    number = 0.0
+    number = math.nan
     if isinstance(value, int | float | str) and not isinstance(value, bool):
         with contextlib.suppress(ValueError, OverflowError):
             number = float(value)
-    limits = f"{low:g} or more" if high is None else f"above {low:g}, up to {high:g}"
-    if not number or not low <= number <= (sys.float_info.max if high is None else high):
-        raise InvalidArgument(argument, value, f"it must be a number {limits}")
+    if not math.isfinite(number) or not holds(number):
+        raise InvalidArgument(argument, value, f"it must be a number{limits}")
     return number
 
 
@@ -250,205 +334,227 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_cut: bool = False
 
 
-class ValueCounter:
-    """Counts the values that fail the checks of columns, while rows are written.
-
-    :param checks: what is checked.
-    :ivar offset: the cursor with which the rows are read that come next.
-    """
-
-    def __init__(self, checks: Checks) -> None:
-        self.offset = 0
-        self.columns = {name: _Values(column_checks) for name, column_checks in checks.columns.items()}
-
-    @property
-    def first(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        return tuple(self.columns)
-
-    @property
-    def needs_values(self) -> bool:
-        """Whether checks need more than the profile of rows."""
-        return any(column.checks.pattern or column.checks.unique for column in self.columns.values())
-
-    def add(self, names: Sequence[str], columns: Sequence[Sequence[Any]], rows: int) -> None:
-        """Count rows, see :class:`~.landing.profile.Inspector`."""
-        for name, values in self.columns.items():
-            if name in names:
-                values.add(columns[names.index(name)], self.offset)
-            elif rows:
-                values.note("filled", UNSET, self.offset)
-
-
-class _Values:
-    """The values of one column.
-
-    :ivar wrong: how many fail each check, and ``examples`` the first of them.
-    """
-
-    def __init__(self, checks: ColumnChecks) -> None:
-        self.checks = checks
-        self.wrong: Counter[str] = Counter()
-        self.examples: dict[str, tuple[Example, ...]] = {}
-        self.seen: set[int] = set()
-        self._matches = _matcher(checks.pattern) if checks.pattern else None
-
-    def add(self, values: Sequence[Any], offset: int) -> None:
-        for value in values:
-            text = value if type(value) is str else _text(value)
-            if not text or text.isspace():
-                self.note("filled", value, offset)
-                continue
-            if self._matches and not self._matches(text):
-                self.note("pattern", value, offset)
-            if self.checks.unique:
-                self._compare(text, offset)
-
-    def note(self, check: str, value: Any, offset: int) -> None:
-        """Count a value that fails a check."""
-        self.wrong[check] += 1
-        noted = self.examples.get(check, ())
-        if len(noted) < _EXAMPLES and (example := Example(_shown(value), offset)) not in noted:
-            self.examples[check] = (*noted, example)
-
-    def _compare(self, text: str, offset: int) -> None:
-        # eight bytes instead of the text; two texts of a million share a number once in forty million runs
-        number = hash(text)
-        if number in self.seen:
-            self.note("unique", text, offset)
-        elif len(self.seen) < MOST_COMPARED:
-            self.seen.add(number)
-
-
-def _text(value: Any) -> str:
-    """Return a value that is no text as JSON; empty for one that does not fill a column."""
-    if value is None or value is UNSET or value == [] or value == {}:
-        return ""
-    return _encode(value).decode()
-
-
-def _shown(value: Any) -> str:
-    if value is UNSET:
-        return "missing"
-    return _quoted(value) if type(value) is str else escaped(_cut(_encode(value).decode()))
-
-
-def _quoted(text: str) -> str:
+def shown(value: str) -> str:
     """Return a text of a site in quotes, which are closed even if it is cut."""
-    more = "…" if len(text) > _SHOWN_CHARACTERS else ""
-    return quoted(text[:_SHOWN_CHARACTERS]) + more
+    more = "…" if len(value) > _SHOWN_CHARACTERS else ""
+    return quoted(value[:_SHOWN_CHARACTERS]) + more
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """Return a text that is not too long for a message."""
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+def _plain(number: float) -> str:
+    return str(number).removesuffix(".0")
 
 
 def evaluate(
     checks: Checks,
     rows: int,
     profile: Profile,
-    values: ValueCounter,
+    counts: RuleCounts,
     history: Sequence[Counts],
     rows_before: int = 0,
 ) -> tuple[CheckOutcome, ...]:
     """Return the outcome of each check. Without rows, only their number is checked.
 
-    :param rows: of the run.
-    :param profile: of these rows.
-    :param values: of these rows.
+    :param rows: of the run, also those that broke rules about values.
+    :param profile: of the rows that would land: with ``max_wrong``, those that broke no rule.
+    :param counts: of all rows.
     :param history: the landings before this one, the latest last.
     :param rows_before: rows of the run that were checked before: only their number counts.
     """
-    outcomes = [*_of_rows(checks.rows, rows_before + rows, history[-MOST_USUAL:])]
+    recent = history[-MOST_USUAL:]
+    outcomes = [*_of_rows(checks.rows, rows_before + rows - counts.wrong_rows, recent)]
     if rows:
-        for name, counted in values.columns.items():
-            outcomes += _of_column(name, rows - profile.unread, profile, counted)
-        outcomes += _of_names(checks, profile, history[-MOST_USUAL:])
+        outcomes += _of_wrong_rows(checks.rows, rows, counts)
+        for name in checks.columns:
+            outcomes += _of_column(name, checks, rows, profile, counts, recent)
+        outcomes += _of_names(checks, profile, counts, recent)
     return tuple(outcomes)
 
 
 def _outcome(
-    check: str, passed: bool, expected: str, observed: str, examples: tuple[Example, ...] = ()
+    check: str,
+    passed: bool,
+    expected: str,
+    observed: str,
+    examples: tuple[Example, ...] = (),
+    otherwise: State = "failed",
 ) -> CheckOutcome:
-    state: State = "passed" if passed else "failed"
-    return CheckOutcome(check, state, expected, observed, () if passed else examples)
+    return CheckOutcome(
+        check, "passed" if passed else otherwise, expected, observed, () if passed else examples
+    )
 
 
-def _of_rows(checks: RowChecks, rows: int, history: Sequence[Counts]) -> list[CheckOutcome]:
-    observed, outcomes = "1 row" if rows == 1 else f"{rows:,} rows", []
-    if checks.min is not None:
-        outcomes.append(_outcome("rows.min", rows >= checks.min, f"at least {checks.min:,}", observed))
-    # both take long to import, and parsing a DAG needs neither
+def _exact(number: float) -> Fraction:
+    """Return a declared number as it was written: 0.55 times 100 is 55."""
+    # it takes long to import, and parsing a DAG does not need it
     from fractions import Fraction
-    from statistics import median
 
-    counts = [record.rows for record in history]
-    usual = median(counts or [0])
-    for name, share, words, holds in (
+    return Fraction(str(number))
+
+
+def _of_rows(checks: RowChecks, rows: int, history: Sequence[Counts]) -> Iterator[CheckOutcome]:
+    observed, past = "1 row" if rows == 1 else f"{rows:,} rows", [_exact(record.rows) for record in history]
+    if checks.min is not None:
+        yield _outcome("rows.min", rows >= checks.min, f"at least {checks.min:,}", observed)
+    for name, multiple, words, holds in (
         ("min_of_usual", checks.min_of_usual, "at least", operator.ge),
         ("max_of_usual", checks.max_of_usual, "at most", operator.le),
     ):
-        if share is None:
+        if multiple is not None:
+            compared = f"{words} {multiple:g} times", _exact(multiple), holds, "{:,.12g}".format
+            yield _beside_usual(f"rows.{name}", _exact(rows), observed, past, *compared)
+
+
+def _beside_usual(
+    check: str,
+    value: Fraction,
+    observed: str,
+    past: Sequence[Fraction],
+    words: str,
+    multiple: Fraction,
+    holds: Callable[[Any, Any], bool],
+    show: Callable[[float], str],
+    examples: tuple[Example, ...] = (),
+) -> CheckOutcome:
+    """Return the outcome of a comparison with a multiple of the median of earlier landings."""
+    from statistics import median
+
+    if len(past) < LEAST_USUAL:
+        observed += f", and {len(past)} landings before this one"
+        return CheckOutcome(check, "skipped", f"{words} the usual", observed)
+    usual, listed = median(past), ", ".join(show(float(number)) for number in past)
+    expected = f"{words} {show(float(usual))}, the median of the last landings ({listed})"
+    return _outcome(check, holds(value, multiple * usual), expected, observed, examples)
+
+
+def _of_wrong_rows(checks: RowChecks, rows: int, counts: RuleCounts) -> Iterator[CheckOutcome]:
+    """Yield what ``max_wrong`` says of single rows: how many are wrong, and which could not be written."""
+    if not checks.max_wrong:
+        return
+    passed = counts.wrong_rows <= _exact(checks.max_wrong) * rows
+    observed = f"{counts.wrong_rows:,} of {rows:,} rows break rules about values"
+    yield _outcome("rows.max_wrong", passed, f"at most {checks.max_wrong * 100:g} % of the rows", observed)
+    for rule, wrong in counts.broken.items():
+        kind, _, rest = rule.partition(".")
+        name, _, check = rest.rpartition(".")
+        examples, observed = counts.examples.get(rule, ()), f"{wrong:,} of {rows:,} rows"
+        if kind == "rows":
+            observed += " cannot be read"
+            yield CheckOutcome(rule, "warning", "each row can be read", observed, examples)
+        elif check == "type":
+            observed += " have another value"
+            expected = "each value fits the type of the column"
+            yield CheckOutcome(_named(name, check), "warning", expected, observed, examples)
+
+
+def _named(name: str, check: str) -> str:
+    """Return the name of a check for a message, where names of columns are cut."""
+    return f"columns.{name[:_SHOWN_NAME]}.{check}"
+
+
+def _of_column(
+    name: str, checks: Checks, rows: int, profile: Profile, counts: RuleCounts, history: Sequence[Counts]
+) -> Iterator[CheckOutcome]:
+    column, held, judged = checks.columns[name], profile.columns.get(name), rows - profile.unread
+    reasons = {"that break rules": counts.wrong_rows, "that cannot be decoded": profile.unread}
+    without = "".join(f", without {count:,} {reason}" for reason, count in reasons.items() if count)
+    if held is not None:
+        empty = counts.examples.get(f"columns.{name}.filled", ())
+        yield from _of_shares(name, column, held.filled, judged - counts.wrong_rows, without, empty, history)
+    elif not (column.required and judged) and name not in counts.names:
+        yield _present(name, column, profile, judged - counts.wrong_rows, without)
+    otherwise: State = "warning" if checks.rows.max_wrong else "failed"
+    for check, expected, does in _value_rules(column) if judged else ():
+        wrong, filled = counts.broken.get(f"columns.{name}.{check}", 0), held.filled if held else 0
+        if held is None and not wrong and check != "required":
             continue
-        if len(counts) < LEAST_USUAL:
-            too_few = f"{observed}, and {len(counts)} landings before this one"
-            expected = f"{words} {share:g} times as many as usual"
-            outcomes.append(CheckOutcome(f"rows.{name}", "skipped", expected, too_few))
-            continue
-        listed = ", ".join(f"{count:,}" for count in counts)
-        expected = f"{words} {share:g} times {usual:,g}, the median of the last landings ({listed})"
-        # exact: 0.55 times 100 is 55
-        bound = Fraction(str(share)) * Fraction(usual)
-        outcomes.append(_outcome(f"rows.{name}", holds(rows, bound), expected, observed))
-    return outcomes
+        of = f"the values in {judged:,} rows" if checks.rows.max_wrong else f"{filled:,} values"
+        if check == "required":
+            of = f"{judged:,} rows"
+        elif check == "unique" and filled - wrong >= MOST_COMPARED:
+            of = f"the first {MOST_COMPARED:,} values"
+        examples = counts.examples.get(f"columns.{name}.{check}", ())
+        observed = f"{wrong:,} of {of} {does}"
+        yield _outcome(_named(name, check), not wrong, expected, observed, examples, otherwise)
 
 
-def _of_column(name: str, rows: int, profile: Profile, values: _Values) -> list[CheckOutcome]:
-    from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, percent
+def _present(name: str, column: ColumnChecks, profile: Profile, rows: int, without: str) -> CheckOutcome:
+    """Return the outcome for a column that no row has.
 
-    checks, counts = values.checks, profile.columns.get(name)
-    unread = f", without {profile.unread:,} that cannot be decoded" if profile.unread else ""
-    outcomes: list[CheckOutcome] = []
+    :param rows: those that would land and were decoded; ``without`` names the others.
+    """
+    from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
 
-    def add(check: str, passed: bool, expected: str, observed: str) -> None:
-        examples = values.examples.get(check, ())
-        outcomes.append(
-            _outcome(f"columns.{name[:_SHOWN_NAME]}.{check}", passed, expected, observed, examples)
-        )
+    check, expected = _named(name, "required" if column.required else "present"), "a column of this name"
+    if not rows:
+        return CheckOutcome(check, "skipped", expected, f"no row{without}")
+    if profile.is_cut:
+        why = f"only the first {MAX_COLUMNS} columns were counted"
+        return CheckOutcome(check, "skipped", expected, why)
+    return _outcome(check, False, expected, f"no row has it{without}")
 
-    if counts is None:
-        expected = "a column of this name"
-        if profile.is_cut or not rows:
-            why = f"only the first {MAX_COLUMNS} columns were counted" if rows else f"no row{unread}"
-            return [CheckOutcome(f"columns.{name[:_SHOWN_NAME]}.present", "skipped", expected, why)]
-        add("present", False, expected, f"no row has it{unread}")
-        return outcomes
-    if checks.filled is not None:
-        share = counts.filled / rows
-        observed = f"filled in {percent(share)} of {rows:,} rows{unread}"
-        expected = f"filled in at least {percent(checks.filled)} of the rows"
-        add("filled", share >= checks.filled, expected, observed)
-    if checks.pattern is not None:
-        wrong = values.wrong["pattern"]
-        observed = f"{wrong:,} of {counts.filled:,} values do not match"
-        add("pattern", not wrong, f"each value matches {_cut(checks.pattern)}", observed)
-    if checks.unique:
-        wrong = values.wrong["unique"]
-        of = f"the first {MOST_COMPARED:,}" if len(values.seen) >= MOST_COMPARED else f"{counts.filled:,}"
-        add("unique", not wrong, "no value twice", f"{wrong:,} of {of} values were there before")
-    return outcomes
+
+def _of_shares(
+    name: str,
+    column: ColumnChecks,
+    filled: int,
+    rows: int,
+    without: str,
+    examples: tuple[Example, ...],
+    history: Sequence[Counts],
+) -> Iterator[CheckOutcome]:
+    """Yield what is found of the share of the rows in which a column is filled."""
+    from fractions import Fraction
+
+    from airflow_provider_webcollect.landing.profile import percent
+
+    share = Fraction(filled, rows)
+    observed = f"filled in {percent(filled / rows)} of {rows:,} rows{without}"
+    if (least := column.filled) is not None:
+        expected = f"filled in at least {percent(least)} of the rows"
+        yield _outcome(_named(name, "filled"), share >= _exact(least), expected, observed, examples)
+    if (least := column.filled_of_usual) is not None:
+        # in a landing of very many columns, it is not known whether a column was filled
+        known = [past for past in history if past.rows and (name in past.filled or not past.is_cut)]
+        shares = [Fraction(past.filled.get(name, 0), past.rows) for past in known]
+        compared = f"filled in at least {least:g} times", _exact(least), operator.ge, percent
+        yield _beside_usual(_named(name, "filled_of_usual"), share, observed, shares, *compared, examples)
+
+
+def _value_rules(column: ColumnChecks) -> Iterator[tuple[str, str, str]]:
+    """Yield the rules about values: the name, what is expected, and what wrong values or rows do."""
+    if column.required:
+        yield "required", "a value in each row", "have no value"
+    if column.pattern is not None:
+        yield "pattern", f"each value matches {cut(column.pattern)}", "do not match"
+    if column.min is not None:
+        low = _plain(column.min)
+        yield "min", f"each value is a number of at least {low}", f"are below {low} or no number"
+    if column.max is not None:
+        high = _plain(column.max)
+        yield "max", f"each value is a number of at most {high}", f"are above {high} or no number"
+    if column.values is not None:
+        yield "values", f"each value is one of {_listed(column.values)}", "are none of these"
+    if column.unique:
+        yield "unique", "no value twice", "were there before"
 
 
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(name if _PLAIN.fullmatch(name) else _quoted(name) for name in names[:_NAMED]) + more
+    return ", ".join(name if _PLAIN.fullmatch(name) else shown(name) for name in names[:_NAMED]) + more
 
 
-def _of_names(checks: Checks, profile: Profile, history: Sequence[Counts]) -> list[CheckOutcome]:
+def _of_names(
+    checks: Checks, profile: Profile, counts: RuleCounts, history: Sequence[Counts]
+) -> list[CheckOutcome]:
     from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
 
     earlier = [set(record.filled) for record in history]
-    here, ever = set(profile.columns), set().union(*earlier)
+    here, ever = {*profile.columns, *counts.names}, set().union(*earlier)
     always = set.intersection(*earlier) if earlier else set()
     outcomes = []
     for name, level, names, expected in (

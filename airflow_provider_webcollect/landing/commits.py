@@ -13,14 +13,14 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import pendulum
 
-from airflow_provider_webcollect.landing.checks import CheckOutcome, Counts
+from airflow_provider_webcollect.landing.checks import NOTHING_WRONG, CheckOutcome, Counts, RuleCounts
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable
 from airflow_provider_webcollect.landing.names import check_part_names
 from airflow_provider_webcollect.landing.profile import Profile
 
 #: Version of the layout of all files.
-VERSION = 1
-#: How many runs a manifest has records of.
+VERSION = 2
+#: How many runs, and how many decisions, a manifest has records of.
 MOST_RECORDS = 30
 
 #: The advice for a file that was damaged or has vanished.
@@ -28,7 +28,7 @@ REMEDY = (
     "put it back as it was, if the storage keeps earlier versions; or give the landing another destination"
 )
 
-Kind = Literal["landed", "quarantined", "accepted", "discarded", "restored", "exported"]
+Kind = Literal["landed", "decided", "exported"]
 
 
 def now() -> str:
@@ -102,7 +102,7 @@ NO_PROFILE = Profile()
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A finished file of rows; it never changes.
+    """A finished file of rows; it never changes, and no other file ever gets its name.
 
     :ivar name: relative to the landing's folder, with the partition's folders if it has any.
     :ivar start_offset: the cursor before its first row.
@@ -110,6 +110,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     :ivar columns: how many of the landing's columns it has, from the first; None for all of them.
     :ivar commit: the number of the commit that has landed it; in that commit itself it is left out.
     :ivar profile: what its rows hold, column by column; only in the commit.
+    :ivar broke: for a file of single rows that are quarantined: how many of them have broken each rule, by
+        its name. Each line is ``{"broke": [<names of rules>], "row": <the row as the service sent it>}``.
     """
 
     name: str
@@ -121,6 +123,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     columns: int | None = None
     commit: int | None = None
     profile: Profile = NO_PROFILE
+    broke: dict[str, int] = {}
 
 
 def missing_part(parts: Iterable[Part], files: Mapping[str, int]) -> Part | None:
@@ -132,27 +135,50 @@ def missing_part(parts: Iterable[Part], files: Mapping[str, int]) -> Part | None
 
 
 class SetApart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Source rows the landing has skipped: quarantined or discarded.
+    """Rows that a run has read, and that are not in the landing: quarantined or discarded.
 
-    :ivar commit: the number of the commit that has set them apart, and has their parts.
+    :ivar commit: the number of the commit that has quarantined them, and has their parts.
     :ivar kind: ``quarantined`` while they wait for a person's decision.
     :ivar run: that has read them.
-    :ivar start_offset: the cursor before the first row; ``next_offset`` is the one after the last.
-    :ivar at: when they were set apart or discarded.
-    :ivar checks: that they have failed.
-    :ivar is_earlier: whether the source was reset since (``on_reset="append"``): the total does not count
-        them.
+    :ivar at: when they were quarantined or discarded.
+    :ivar checks: the checks that rows of the run have failed, and the rules about values that these rows have
+        broken.
+    :ivar has_failed: whether they are all rows of the run, which has failed its checks; if not, they are
+        single rows that have broken rules about values, and others have landed.
+    :ivar replaces: whether the landing would begin anew with them: accepted, they take the place of all
+        other rows. The landing stands in its source as if they had not been read.
+    :ivar is_earlier: whether the landing has begun anew since, or the source was reset (
+        ``on_reset="append"``): the total does not count them.
     """
 
     commit: int
     kind: Literal["quarantined", "discarded"]
     run: Run
     rows: int
-    start_offset: int
-    next_offset: int
     at: str
     checks: tuple[CheckOutcome, ...] = ()
+    has_failed: bool = False
+    replaces: bool = False
     is_earlier: bool = False
+
+    def __str__(self) -> str:
+        return f"{counted(self.rows, 'row')} of {self.run.run_id} (commit {self.commit})"
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """A person's decision on rows that were quarantined.
+
+    :ivar commit: the number of the commit that has made it.
+    :ivar about: the number of the commit whose rows were quarantined; ``run_id`` is that of their run.
+    :ivar by: who has decided: a task's try, or the name of a person.
+    :ivar is_accepted: whether the rows have landed; if not, they are discarded.
+    """
+
+    commit: int
+    about: int
+    run_id: str
+    by: str
+    is_accepted: bool
 
 
 class RunRecord(Counts, frozen=True, kw_only=True, omit_defaults=True):
@@ -178,7 +204,6 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
     :ivar run: whose rows these are.
     :ivar started_at: when the attempt began that has made the commit at ``finished_at``; ISO 8601 in UTC.
     :ivar checks: the outcomes of the checks of the commit's rows.
-    :ivar set_apart: source rows the landing has skipped: quarantined or discarded.
     """
 
     version: int = VERSION
@@ -197,11 +222,12 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: str
     provider_version: str
     checks: tuple[CheckOutcome, ...] = ()
-    set_apart: tuple[SetApart, ...] = ()
     parts: tuple[Part, ...] = ()
 
-    def __post_init__(self) -> None:
-        check_part_names(part.name for part in self.parts)
+    @property
+    def written(self) -> tuple[Part, ...]:
+        """All parts that it names."""
+        return self.parts
 
     @property
     def place(self) -> dict[str, Any]:
@@ -218,20 +244,22 @@ _PLACE = (
 class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
     """One entry of the log, or the draft of one: what an attempt has written so far, for a retry of its run.
 
-    In a draft, ``total`` counts the source's rows up to the end of its last part. A draft whose checks have
-    failed waits for a person's decision.
+    In a draft, ``total`` counts the source's rows up to the end of its last part.
 
     :ivar number: 1, 2, 3, … without gaps.
-    :ivar kind: ``landed``; ``quarantined``, the rows wait for a decision; ``accepted`` or ``discarded``, it
-        was made; ``restored``, an earlier state is put back; ``exported``, the service has confirmed the
-        mark.
+    :ivar kind: ``landed``; ``decided``, a person has accepted or discarded quarantined rows; ``exported``,
+        the service has confirmed the mark.
     :ivar attempt_id: of the attempt that has made it, random; in the names of its parts.
-    :ivar replaces: whether the landing begins, or begins again, with the first row: from now on it has these
-        parts alone. False for the first commit of an incremental landing, which has none to replace.
+    :ivar replaces: whether the landing begins, or begins anew, with the first row: from now on it has these
+        parts alone, unless all rows are quarantined. False for the first commit of an incremental landing,
+        which has none to replace.
     :ivar first_page: where the reading of the parts began: the first page of rows, or the last landed one.
-    :ivar parts: those that it adds, sets apart, or leaves out; if it accepts rows, those of the rows.
-    :ivar about: the commit that it accepts or discards, or whose state it puts back, with ``set_apart``; None
-        for rows that were staged.
+    :ivar parts: those that it adds to the landing; none if it discards rows.
+    :ivar quarantined: parts of rows that wait for a person's decision.
+    :ivar rules: the digest of the rules that its rows were judged by, with ``rule_counts``, what they have
+        counted; only in a draft.
+    :ivar about: the number of the commit on whose quarantined rows it decides; None for other kinds.
+    :ivar by: who has decided; empty if nobody is named.
     """
 
     number: int
@@ -239,32 +267,47 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
     attempt_id: str
     replaces: bool = False
     first_page: PageFingerprint | None = None
+    quarantined: tuple[Part, ...] = ()
+    rules: str = ""
+    rule_counts: RuleCounts = NOTHING_WRONG
     about: int | None = None
+    by: str = ""
 
     @property
     def rows(self) -> int:
-        """Number of rows of its parts."""
+        """Number of rows that it adds to the landing."""
         return sum(part.rows for part in self.parts)
+
+    @property
+    def quarantined_rows(self) -> int:
+        """Number of rows that wait for a decision."""
+        return sum(part.rows for part in self.quarantined)
+
+    @property
+    def written(self) -> tuple[Part, ...]:
+        """All parts that it names: those that it adds, and those that wait."""
+        return (*self.parts, *self.quarantined)
+
+    @property
+    def waits_to_replace(self) -> bool:
+        """Whether all of its rows wait, and the landing would begin anew with them."""
+        return self.replaces and not self.parts and bool(self.quarantined)
 
     @property
     def changes_rows(self) -> bool:
         """Whether it changes the rows of the landing."""
-        return self.kind in ("landed", "accepted", "restored")
+        return bool(self.parts) or (self.kind == "landed" and not self.quarantined)
 
     @property
     def read_number(self) -> int:
-        """The number of the commit that first had its rows: the one that set them apart, or its own."""
+        """The number of the commit that first had its rows: the one that quarantined them, or its own."""
         return self.number if self.about is None else self.about
 
     @property
     def added(self) -> tuple[Part, ...]:
-        """The parts that it adds to the landing, as a manifest has them; none if it sets rows apart."""
-        if not self.changes_rows:
-            return ()
-        # those that are put back have numbers of their own
+        """The parts that it adds to the landing, as a manifest has them."""
         return tuple(
-            msgspec.structs.replace(part, commit=part.commit or self.number, profile=NO_PROFILE)
-            for part in self.parts
+            msgspec.structs.replace(part, commit=self.number, profile=NO_PROFILE) for part in self.parts
         )
 
     @property
@@ -272,29 +315,49 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
         """The checks that its rows have failed."""
         return tuple(outcome for outcome in self.checks if outcome.state == "failed")
 
-    def follows(self, state: Manifest | None) -> bool:
-        """Return whether it is the next commit after what has landed; if a draft is not, it never will be.
+    @property
+    def start(self) -> tuple[bool, int, int]:
+        """Whether a draft replaces, the cursor with which it begins, and how many source rows precede it."""
+        rows = sum(part.rows for part in self.written)
+        offset = min((part.start_offset for part in self.written), default=self.next_offset)
+        return self.replaces, offset, self.total - rows
+
+    def may_continue(self, state: Manifest | None) -> bool:
+        """Return whether a draft may still be continued; if it may not, it never will be.
+
+        It may, unless others have changed since where the landing stands in its source. Most decisions, and
+        marks, do not.
 
         :param state: what has landed; None for nothing.
         """
-        return self.number == (0 if state is None else state.commit) + 1
+        return state is None or self.number > state.place_commit
 
-    def with_part(
-        self, part: Part, columns: tuple[str, ...], first_page: PageFingerprint, last_page: PageFingerprint
+    def with_parts(
+        self,
+        parts: Iterable[Part],
+        quarantined: Iterable[Part],
+        columns: tuple[str, ...],
+        first_page: PageFingerprint,
+        last_page: PageFingerprint,
+        next_offset: int,
     ) -> Commit:
-        """Return a draft after another part.
+        """Return a draft after more rows.
 
-        :param part: the part.
+        :param parts: those that are written.
+        :param quarantined: those of single rows that are quarantined.
         :param columns: of all parts.
         :param first_page: with which the reading of all parts began.
         :param last_page: with which it has ended so far.
+        :param next_offset: the cursor after that.
         """
+        new = (*parts, *quarantined)
         return msgspec.structs.replace(
             self,
-            parts=(*self.parts, part),
+            parts=(*self.parts, *parts),
+            quarantined=(*self.quarantined, *quarantined),
             columns=columns or None,
-            next_offset=part.next_offset,
-            total=self.total + part.rows,
+            next_offset=next_offset,
+            total=self.total + sum(part.rows for part in new),
             first_page=first_page,
             last_page=last_page,
         )
@@ -306,7 +369,8 @@ class Manifest(Landing, frozen=True, kw_only=True):
     ``run``, ``started_at``, ``finished_at`` and ``checks`` are of the last commit of rows.
 
     :ivar commit: the number of the last commit; ``first_commit`` is the one with which the landing began, or
-        has begun again, ``rows_commit`` the last that has changed the rows.
+        has begun again, ``rows_commit`` the last that has changed the rows, ``place_commit`` the last that
+        has changed where it stands in its source.
     :ivar log_id: a random id of the log: in an emptied folder, another log begins with the same numbers.
     :ivar rows: of all parts, as ``bytes``. These and the rows that were set apart are ``total`` and
         ``earlier_rows``.
@@ -314,8 +378,8 @@ class Manifest(Landing, frozen=True, kw_only=True):
     :ivar history: the last :data:`MOST_RECORDS` runs that have landed rows, the latest last; also those whose
         parts were replaced since.
     :ivar profile: what all rows hold.
-    :ivar replaced: the parts of the landing before it began again: programs may still read them, and they can
-        be put back.
+    :ivar set_apart: rows that were read, and are not in the landing: quarantined or discarded.
+    :ivar decisions: the last :data:`MOST_RECORDS` decisions, the latest last.
     :ivar part_count: how many parts there are; ``parts`` has fewer in a table, which knows its own files.
     """
 
@@ -327,14 +391,18 @@ class Manifest(Landing, frozen=True, kw_only=True):
     exported_at: str | None = None
     history: tuple[RunRecord, ...] = ()
     profile: Profile = Profile()
-    replaced: tuple[str, ...] = ()
+    set_apart: tuple[SetApart, ...] = ()
+    decisions: tuple[Decision, ...] = ()
     rows_commit: int = 0
+    place_commit: int = 0
     part_count: int = 0
 
     @property
     def source_rows(self) -> int:
         """Number of the source's first rows that are in the landing or set apart."""
-        apart = sum(skipped.rows for skipped in self.set_apart if not skipped.is_earlier)
+        apart = sum(
+            skipped.rows for skipped in self.set_apart if not (skipped.is_earlier or skipped.replaces)
+        )
         return self.rows - self.earlier_rows + apart
 
     @property
@@ -374,14 +442,17 @@ def decode(content: bytes, where: str, kind: type[F]) -> F:
     """Decode a file of a landing.
 
     :param where: its path, for the error.
-    :raises DestinationUnreadable: if it is not of the kind, or has a newer layout.
+    :raises DestinationUnreadable: if it is not of the kind, or has another layout.
     """
     try:
         version = msgspec.json.decode(content, type=_Versioned).version
         if version == VERSION:
-            return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            decoded = msgspec.json.decode(content, type=kind)
+            check_part_names(part.name for part in decoded.written)
+            return decoded
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise DestinationUnreadable(f"{where} is not readable: {error}; {REMEDY}") from error
+    way = "upgrade it" if version > VERSION else "give the landing another destination"
     raise DestinationUnreadable(
-        f"{where} is of version {version}, this provider knows version {VERSION}: upgrade it"
+        f"{where} is of version {version}, this provider knows version {VERSION}: {way}"
     )

@@ -26,7 +26,12 @@ from airflow_provider_webcollect.landing.errors import (
     UnreadableRow,
 )
 from airflow_provider_webcollect.landing.formats import require
-from airflow_provider_webcollect.landing.formats.reading import FIRST_BYTES, PartReader, part_reader
+from airflow_provider_webcollect.landing.formats.reading import (
+    FIRST_BYTES,
+    PartReader,
+    SingleRows,
+    part_reader,
+)
 from airflow_provider_webcollect.landing.gone import DatedPart, dated_parts, times_of
 from airflow_provider_webcollect.landing.gone import whole_runs as whole_runs_of
 from airflow_provider_webcollect.landing.keyed import KeyedRows, chosen_columns, in_duckdb, time_or_run
@@ -34,6 +39,7 @@ from airflow_provider_webcollect.landing.log import CommitLog
 from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.options import make_load_options
 from airflow_provider_webcollect.landing.profile import Profile, sum_of
+from airflow_provider_webcollect.landing.quarantine import read_single_rows
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -210,6 +216,21 @@ class LandedData:
         parts = self.parts(new_only=True)
         rows = (row for part in parts for row in self._rows(part, FIRST_BYTES))
         return list(itertools.islice(rows, count))
+
+    def reasons(self) -> Iterator[list[str]]:
+        """Yield, for each row in the order of :meth:`iter_rows`, the names of the rules that it has broken.
+
+        They are known of single rows that are quarantined (``checks["rows"]["max_wrong"]``), such as
+        ``columns.price.pattern``. The list is empty for other rows: those that have landed, and those that
+        wait because their run has failed its checks.
+
+        :raises PartsMissing: if a file of quarantined rows is missing, or is not what was written.
+        """
+        for part in self.parts():
+            if part.broke:
+                yield from ([*single.broke] for single in read_single_rows(self._folder, part))
+            else:
+                yield from ([] for _ in range(part.rows))
 
     def to_arrow(self, new_only: bool | str = False, *, since: int | None = None) -> pa.Table:
         """Return the rows as one Arrow table, which must fit into memory.
@@ -407,7 +428,7 @@ class LandedData:
         count = 0
         try:
             with self._opened(part) as file:
-                for table in self._reader.tables(file):
+                for table in self._reader_of(part).tables(file):
                     count += table.num_rows
                     yield table
         except (UnreadableRow, RecursionError) as error:
@@ -535,7 +556,7 @@ class LandedData:
     def _quarantined_parts(self) -> Iterator[Part]:
         for apart in self.manifest.quarantined:
             for commit in self._log.commits([apart.commit]):
-                yield from commit.parts
+                yield from commit.quarantined
 
     @functools.cached_property
     def _reader(self) -> PartReader:
@@ -548,11 +569,14 @@ class LandedData:
             )
         return reader
 
+    def _reader_of(self, part: Part) -> PartReader:
+        return SingleRows() if part.broke else self._reader
+
     def _rows(self, part: Part, ahead: int | None = None) -> Iterator[Row]:
         count = 0
         try:
             with self._opened(part, ahead) as file:
-                for row in self._reader.rows(file):
+                for row in self._reader_of(part).rows(file):
                     count += 1
                     yield row
         except UnreadableRow as error:
@@ -590,7 +614,7 @@ class LandedData:
             return f"has {size} bytes instead of {part.bytes}"
         try:
             with self._folder.opened(part.name) as file:
-                rows = self._reader.count(file, part.sha256)
+                rows = self._reader_of(part).count(file, part.sha256)
         except PartsMissing:  # it was deleted since the files were listed
             return "is missing"
         if rows is None:

@@ -73,12 +73,14 @@ class Page:
 class SourceReader:
     """Reads a source once, from the first row or from the end of the landed rows.
 
-    :ivar count: the number of the source's rows up to those read last, and the total announced last.
+    :ivar count: the number of the source's rows up to those read last, and the total announced with them.
+    :ivar latest_total: the total announced last, also with a page that was only confirmed.
     :ivar no_late_rows: whether ``late_rows_delay`` seconds have passed without new rows.
     """
 
     def __init__(self, job: Job) -> None:
         self.count = RowCount()
+        self.latest_total = 0
         self.no_late_rows = False
         self._job = job
         self._offset = 0
@@ -176,6 +178,7 @@ class SourceReader:
             page, rows, _ = self._read_again(first, first.rows)
             if digest_rows(rows[: first.rows or 1]) == first.sha256:
                 self._confirmed, self._waited, self._pages = time.monotonic(), False, 0
+                self.latest_total = page.total
                 return
             wait = next(waits, None) if page.total < self.count.rows else None
             if wait is None:
@@ -217,6 +220,7 @@ class SourceReader:
             self.count.add(len(answer.rows), answer.total, more=answer.rest_total > 0)
         except PagingError as contradiction:
             raise rows_missing(self._job.source, contradiction.message) from contradiction
+        self.latest_total = answer.total
         self._refuse_endless_read(answer.rest_total)
         page = Page(
             answer.rows, self._offset, answer.offset, self.count.rows, answer.total, landed=self._landed

@@ -46,7 +46,7 @@ class RowsMissing(LandingError):
 
 
 class ChecksFailed(LandingError):
-    """Rows are not what the checks ask for; nothing was committed, and what was read stays staged.
+    """Rows are not what the checks ask for: they wait for a decision, or there were none to commit.
 
     :param outcomes: the :class:`~.landing.checks.CheckOutcome` of each check that failed.
     """
@@ -73,7 +73,7 @@ class NothingLanded(LandingError):
 
 
 class NothingToReview(LandingError):
-    """No rows of such a run wait for a decision; nothing was changed."""
+    """No such rows wait for a decision, or it is not clear which are meant; nothing was changed."""
 
     permanent = True
 

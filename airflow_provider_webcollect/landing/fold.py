@@ -12,6 +12,7 @@ import airflow_provider_webcollect
 from airflow_provider_webcollect.landing.commits import (
     MOST_RECORDS,
     Commit,
+    Decision,
     Manifest,
     RunRecord,
     SetApart,
@@ -71,9 +72,34 @@ def following(state: Manifest | None, kind: Kind, run: Run, **fields: Any) -> Co
     return Commit(kind=kind, run=run, **{**({} if state is None else state.place), **own_fields, **fields})
 
 
+def quarantined_by(commit: Commit) -> SetApart:
+    """Return the rows that a commit has quarantined, as a manifest has them."""
+    return SetApart(
+        commit=commit.number,
+        kind="quarantined",
+        run=commit.run,
+        rows=commit.quarantined_rows,
+        at=commit.finished_at,
+        checks=tuple(outcome for outcome in commit.checks if outcome.state in ("failed", "warning")),
+        has_failed=bool(commit.failed and not commit.parts),
+        replaces=commit.waits_to_replace,
+    )
+
+
 def alone(commit: Commit) -> Manifest:
-    """Return what a commit has set apart as a landing of its own."""
-    return _after(None, replace(commit, kind="landed", total=commit.rows, earlier_rows=0))
+    """Return what a commit has quarantined as a landing of its own; single rows have no types."""
+    rows, parts = commit.quarantined_rows, commit.quarantined
+    is_mixed = any(part.broke for part in parts)
+    encoding = {**commit.encoding, "column_types": None} if is_mixed else commit.encoding
+    own = {
+        "kind": "landed",
+        "parts": parts,
+        "quarantined": (),
+        "replaces": False,
+        "total": rows,
+        "earlier_rows": 0,
+    }
+    return _after(None, replace(commit, encoding=encoding, **own))
 
 
 def _after(state: Manifest | None, commit: Commit) -> Manifest:
@@ -81,50 +107,68 @@ def _after(state: Manifest | None, commit: Commit) -> Manifest:
         state is None or state.source.is_same_as(commit.source),
         f"it is of {commit.source}, and the landing of {state and state.source}",
     )
-    if state is None or commit.replaces:
-        _require(
-            commit.kind == "restored" or (commit.kind != "exported" and commit.about is None),
-            "nothing was landed before it",
-        )
-        return _moved(_begun(state, commit), commit)
-    if commit.kind == "exported":
+    _require(state is not None or commit.kind == "landed", "nothing was landed before it")
+    if state is not None and commit.kind == "exported":
         return replace(state, commit=commit.number, exported_at=commit.finished_at)
-    if commit.about is not None:
+    if state is not None and commit.kind == "decided":
         return _decided(state, commit)
+    if commit.waits_to_replace:
+        return _with_apart(_begun(None, commit) if state is None else state, commit)
+    if state is None or commit.replaces:
+        state = _begun(state, commit)
     return _moved(state, commit)
 
 
 def _begun(state: Manifest | None, commit: Commit) -> Manifest:
-    """Return the state of a landing that begins, or begins again, without rows.
+    """Return the state of a landing that begins, or begins anew, without rows.
 
-    :param state: what it replaces.
+    :param state: what it replaces; what waits there for a decision goes on waiting.
     """
-    # a table keeps its own versions
-    replaced = () if state is None or commit.table_format else tuple(part.name for part in state.parts)
-    return Manifest(
+    begun = Manifest(
         commit=commit.number,
         first_commit=commit.number,
         log_id=commit.attempt_id if state is None else state.log_id,
+        source=commit.source,
+        format=commit.format,
+        compression=commit.compression,
+        encoding=commit.encoding,
+        table_format=commit.table_format,
         run=commit.run,
         started_at=commit.started_at,
         finished_at=commit.finished_at,
         provider_version=commit.provider_version,
-        history=() if state is None else state.history,
-        replaced=replaced,
-        set_apart=commit.set_apart,
-        **{**commit.place, "columns": None, "earlier_rows": 0},
+    )
+    if state is None:
+        return begun
+    return replace(
+        begun, history=state.history, decisions=state.decisions, set_apart=_as_earlier(state.set_apart)
     )
 
 
+def _as_earlier(set_apart: Iterable[SetApart]) -> tuple[SetApart, ...]:
+    return tuple(replace(apart, is_earlier=True) for apart in set_apart)
+
+
 def _moved(state: Manifest, commit: Commit) -> Manifest:
-    """Return the state once rows have been landed or set apart, and the place in the source has changed."""
-    apart = tuple(replace(skipped, is_earlier=True) for skipped in state.set_apart)
-    place = commit.place
-    if commit.kind == "discarded":
-        # columns that only these rows have are none of the landing's
-        place["columns"] = state.columns
-    moved = replace(state, set_apart=apart if _is_reset(state, commit) else state.set_apart, **place)
-    moved = (_with_parts if commit.changes_rows else _with_apart)(moved, commit)
+    """Return the state once rows have been landed or quarantined, and the place in the source has changed."""
+    columns = state.columns or ()
+    _require(
+        (commit.columns or ())[: len(columns)] == columns,
+        f"its columns are {commit.columns}, and the landing begins with {columns}",
+    )
+    apart = _as_earlier(state.set_apart) if _is_reset(state, commit) else state.set_apart
+    moved = replace(
+        state,
+        commit=commit.number,
+        place_commit=commit.number,
+        exported_at=None,
+        set_apart=apart,
+        **commit.place,
+    )
+    if commit.changes_rows:
+        moved = _with_parts(moved, commit)
+    if commit.quarantined:
+        moved = _with_apart(moved, commit)
     rows = moved.source_rows
     _require(
         rows == commit.total, f"it makes {rows} of the source's rows, and says that there are {commit.total}"
@@ -134,9 +178,7 @@ def _moved(state: Manifest, commit: Commit) -> Manifest:
 
 def _is_reset(state: Manifest, commit: Commit) -> bool:
     """Return whether a commit has the rows of a source that was filled again (``on_reset="append"``)."""
-    if commit.kind == "restored":
-        return False
-    is_reset = state.source_rows > 0 and bool(commit.parts) and commit.parts[0].start_offset == 0
+    is_reset = state.source_rows > 0 and bool(commit.written) and commit.start[1] == 0
     earlier = state.rows if is_reset else state.earlier_rows
     _require(
         commit.earlier_rows == earlier,
@@ -146,18 +188,46 @@ def _is_reset(state: Manifest, commit: Commit) -> bool:
 
 
 def _decided(state: Manifest, commit: Commit) -> Manifest:
-    """Return the state once a person has decided on rows that were set apart."""
+    """Return the state once a person has decided on rows that were quarantined."""
     waiting = [skipped for skipped in state.quarantined if skipped.commit == commit.about]
     _require(bool(waiting), f"it decides on commit {commit.about}, of which no rows wait")
-    apart = waiting[0]
-    if commit.kind == "discarded":
-        discarded = replace(apart, kind="discarded", at=commit.finished_at)
-        others = tuple(discarded if skipped is apart else skipped for skipped in state.set_apart)
-        return replace(state, commit=commit.number, set_apart=others)
-    _require(commit.rows == apart.rows, f"it has {commit.rows} rows of {apart.rows} that were set apart")
-    earlier = state.earlier_rows + (apart.rows if apart.is_earlier else 0)
+    (apart,) = waiting
+    is_accepted = bool(commit.parts)
     others = tuple(skipped for skipped in state.set_apart if skipped is not apart)
-    return _with_parts(replace(state, set_apart=others, earlier_rows=earlier), commit)
+    if not is_accepted:
+        others = (*others, replace(apart, kind="discarded", at=commit.finished_at))
+        decided = replace(state, commit=commit.number, set_apart=others)
+    else:
+        rows = commit.rows + commit.quarantined_rows
+        _require(rows == apart.rows, f"it has {rows} rows of {apart.rows} that wait")
+        _require(commit.replaces == apart.replaces, f"it replaces: {commit.replaces}")
+        state = replace(state, set_apart=others)
+        decided = _moved(_begun(state, commit), commit) if apart.replaces else _added(state, apart, commit)
+    decision = Decision(
+        commit=commit.number,
+        about=apart.commit,
+        run_id=apart.run.run_id,
+        by=commit.by,
+        is_accepted=is_accepted,
+    )
+    return replace(decided, decisions=(*state.decisions, decision)[-MOST_RECORDS:])
+
+
+def _added(state: Manifest, apart: SetApart, commit: Commit) -> Manifest:
+    """Return the state with rows that a person has accepted, and those of them that still wait."""
+    earlier = state.earlier_rows + (commit.rows if apart.is_earlier else 0)
+    # what others write meanwhile has other columns
+    has_columns = commit.columns == state.columns
+    added = replace(
+        state,
+        earlier_rows=earlier,
+        columns=commit.columns,
+        place_commit=state.place_commit if has_columns else commit.number,
+    )
+    if commit.quarantined:
+        left = replace(quarantined_by(commit), is_earlier=apart.is_earlier)
+        added = replace(added, set_apart=(*added.set_apart, left))
+    return _with_parts(added, commit)
 
 
 def _with_parts(state: Manifest, commit: Commit) -> Manifest:
@@ -175,7 +245,7 @@ def _with_parts(state: Manifest, commit: Commit) -> Manifest:
         provider_version=commit.provider_version,
         checks=commit.checks,
         exported_at=None,
-        history=state.history if commit.kind == "restored" else _with_record(state, commit, profile),
+        history=_with_record(state, commit, profile),
         profile=sum_of((state.profile, profile)),
         part_count=state.part_count + len(commit.parts),
         parts=(*state.parts, *commit.added),
@@ -183,19 +253,8 @@ def _with_parts(state: Manifest, commit: Commit) -> Manifest:
 
 
 def _with_apart(state: Manifest, commit: Commit) -> Manifest:
-    """Return the state with the rows of a commit set apart."""
-    _require(bool(commit.parts), f"it is {commit.kind}, and has no rows")
-    apart = SetApart(
-        commit=commit.number,
-        kind="discarded" if commit.kind == "discarded" else "quarantined",
-        run=commit.run,
-        rows=commit.rows,
-        start_offset=commit.parts[0].start_offset,
-        next_offset=commit.parts[-1].next_offset,
-        at=commit.finished_at,
-        checks=commit.failed,
-    )
-    return replace(state, commit=commit.number, exported_at=None, set_apart=(*state.set_apart, apart))
+    """Return the state with the rows that a commit has quarantined."""
+    return replace(state, commit=commit.number, set_apart=(*state.set_apart, quarantined_by(commit)))
 
 
 def _with_record(state: Manifest, commit: Commit, profile: Profile) -> tuple[RunRecord, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -72,6 +73,8 @@ class Job:
     :param source: what is read.
     :param folder: of this landing alone.
     :param run: what it is for; its rows count once, in any of its attempts.
+    :param run_began: when the run began, with a zone; None if that is not known. A run that is older than
+        those that the manifest knows is looked for in the log.
     :param began: when a task that lands several sources began, by ``time.monotonic()``: each of them waits
         for late rows until ``late_rows_delay`` seconds after that; None to count from its own beginning.
     :param options: see :func:`~airflow_provider_webcollect.landing.options.make_options`.
@@ -85,6 +88,7 @@ class Job:
     source: Source
     folder: Folder
     run: Run
+    run_began: datetime.datetime | None = None
     began: float | None = None
     options: Options
     pages: Pages
@@ -100,6 +104,7 @@ def job_of(
     run: Run,
     options: Options,
     *,
+    run_began: datetime.datetime | None = None,
     began: float | None = None,
     observer: Observer | None = None,
 ) -> Job:
@@ -107,9 +112,10 @@ def job_of(
 
     :param client: of the service; once its ``stop`` is set, nothing is committed any more.
     :param source: the host of the client is added to it.
-    :param folder: see :class:`Job`, as for ``run``, ``options`` and ``began``.
+    :param folder: see :class:`Job`, as for ``run``, ``options``, ``run_began`` and ``began``.
     :param run: likewise.
     :param options: likewise.
+    :param run_began: likewise.
     :param began: likewise.
     :param observer: likewise; None for none.
     """
@@ -119,6 +125,7 @@ def job_of(
         source=msgspec.structs.replace(source, host=client.context.settings.host),
         folder=folder,
         run=run,
+        run_began=run_began,
         began=began,
         options=options,
         pages=PageReader(client, task, lotno, size=options.page_size, sent=observer.on_request),

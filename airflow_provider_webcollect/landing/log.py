@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import functools
 import logging
 from concurrent.futures import wait
@@ -10,7 +11,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_provider_webcollect.landing.commits import REMEDY, Commit, F, Manifest, decode, encode
+from airflow_provider_webcollect.landing.commits import (
+    MOST_RECORDS,
+    REMEDY,
+    Commit,
+    F,
+    Manifest,
+    decode,
+    encode,
+)
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable, LogContended
 from airflow_provider_webcollect.landing.fold import Contradiction, fold
 from airflow_provider_webcollect.landing.names import (
@@ -165,7 +174,9 @@ class CommitLog:
         with span("commit", facts):
             after = self._folded(state, [commit])
             assert after is not None
-            if commit.changes_rows or commit.kind == "quarantined":
+            # single rows have no columns of the landing yet, and what waits to replace all may never land
+            are_typed = any(not part.broke for part in commit.quarantined) and not commit.waits_to_replace
+            if commit.changes_rows or are_typed:
                 self._folder.refuse(after, functools.partial(self.parts_after, after))
             name = commit_name(commit.number)
             if not self._folder.created(name, encode(commit)):
@@ -203,18 +214,47 @@ class CommitLog:
         later = [part for part in state.parts if (part.commit or 0) > max(number, self._shown)]
         return (*earlier, *later)
 
-    def commits_of(self, state: Manifest, run: Run) -> tuple[Commit, ...]:
-        """Return the commits of a run whose rows are in the landing or set apart, in order.
+    def commits_of(
+        self, state: Manifest, run: Run, began: datetime.datetime | None = None
+    ) -> tuple[Commit, ...]:
+        """Return the commits that have a run's rows: landed, quarantined or accepted, in order.
 
-        :param run: one of the last that have landed rows, or have had them set apart.
+        The manifest knows those of the last runs. The log is read from its beginning for one that may be
+        older.
+
+        :param began: when the run began; None if that is not known.
         """
-        record = state.record_of(run)
-        # after the landing has begun again, earlier parts are there only if they were put back
-        put_back = {part.commit for part in state.parts}
-        landed = record.commits if record else ()
-        numbers = {number for number in landed if number >= state.first_commit or number in put_back}
+        record, history = state.record_of(run), state.history
+        numbers = {*(record.commits if record else ())}
         numbers.update(apart.commit for apart in state.set_apart if apart.run == run)
-        return tuple(self.commits(sorted(numbers)))
+        earlier: list[Commit] = []
+        if record is None and len(history) >= MOST_RECORDS:
+            oldest = datetime.datetime.fromisoformat(history[0].finished_at)
+            if began is None or began <= oldest:
+                before = self.commits(range(1, history[0].commits[-1]))
+                earlier = [commit for commit in before if commit.run == run and commit.written]
+        numbers.difference_update(commit.number for commit in earlier)
+        return (*earlier, *self.commits(sorted(numbers)))
+
+    def decision_by(self, state: Manifest, by: str, run_id: str | None, about: int | None) -> Commit | None:
+        """Return the last decision of somebody; None if there is none.
+
+        :param by: who has decided.
+        :param run_id: whose rows were decided on; None for any.
+        :param about: the number of the commit that has quarantined them; None for any.
+        """
+        for decision in reversed(state.decisions):
+            is_meant = run_id in (None, decision.run_id) and about in (None, decision.about)
+            if decision.by == by and is_meant:
+                return next(self.commits([decision.commit]))
+        if len(state.decisions) < MOST_RECORDS or any(apart.commit == about for apart in state.quarantined):
+            return None
+        mine = [
+            commit
+            for commit in self.commits(range(1, state.decisions[0].commit))
+            if commit.by == by and run_id in (None, commit.run.run_id) and about in (None, commit.about)
+        ]
+        return mine[-1] if mine else None
 
     def staged(self, run: Run | None = None) -> dict[str, Commit]:
         """Return the drafts of attempts that have not committed them, by the names of their files.
@@ -250,9 +290,13 @@ class CommitLog:
             ]
             wait(reading)
             contents = [future.result() for future in reading]
-        count = next((index for index, content in enumerate(contents) if content is None), len(contents))
+        count = _whole(contents)
         if any(contents[count:]):
-            raise self._missing(numbers[count])
+            # it may have been created since it was looked for, and before those after it
+            contents[count:] = map(self._folder.read, names[count:])
+            count = _whole(contents)
+            if any(contents[count:]):
+                raise self._missing(numbers[count])
         return [
             decode(content or b"", self._folder.path_of(name), Commit)
             for name, content in zip(names[:count], contents, strict=False)
@@ -275,6 +319,11 @@ class CommitLog:
         return DestinationUnreadable(
             f"{self._folder.path_of(commit_name(number))} is missing, which says what has landed; {REMEDY}"
         )
+
+
+def _whole(contents: Sequence[bytes | None]) -> int:
+    """Return how many files there are before the first that is absent."""
+    return next((index for index, content in enumerate(contents) if content is None), len(contents))
 
 
 def _is_torn(content: bytes) -> bool:

@@ -12,7 +12,7 @@ MANIFEST = "_manifest.json"
 COMMITS = "_commits"
 #: The folder of what attempts have written so far.
 STAGED = "_staged"
-#: The folder of quarantined rows of a table.
+#: The folder of single rows that are quarantined, and of all quarantined rows of a table.
 QUARANTINE = "_quarantine"
 #: The pattern of a folder of a Hive partition.
 PARTITION_PATTERN = r"[A-Za-z0-9-][A-Za-z0-9._-]*=[A-Za-z0-9._=-]+"
@@ -48,8 +48,18 @@ def part_name(number: int, attempt_id: str, suffix: str) -> str:
 
 
 def copy_name(name: str) -> str:
-    """Return a name for a copy of a part, in the same folder: with another random id, so that it is new."""
+    """Return a name for a copy of a part: with another random id, so that it is new."""
     return _ATTEMPT_ID.sub(f"-{new_attempt_id()}", name)
+
+
+def quarantine_name(name: str) -> str:
+    """Return the name of quarantined rows of a part."""
+    return f"{QUARANTINE}/{name}"
+
+
+def data_name(name: str) -> str:
+    """Return a new name with which quarantined rows are in the landing, in the folder of their partition."""
+    return copy_name(name.removeprefix(f"{QUARANTINE}/"))
 
 
 def check_part_names(names: Iterable[str]) -> None:

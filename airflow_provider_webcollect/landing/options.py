@@ -164,9 +164,9 @@ def make_options(
     :param late_rows_delay: seconds to wait for rows that the source may not show yet; by default 15.
     :param checks: what the rows must be before they are committed, see :func:`~.landing.checks.make_checks`;
         None for no checks.
-    :param on_failed_checks: ``fail`` commits nothing, and what was read stays staged; ``warn`` commits;
-        ``quarantine``, for ``incremental``, commits that the rows were set apart, see
-        :func:`~.landing.review.quarantine`; rows with which a landing begins again stay staged.
+    :param on_failed_checks: ``fail`` commits the rows as quarantined, and raises an error; ``quarantine``
+        does so without the error; ``warn`` lands them. Single rows that have broken rules about values wait
+        in each case (``checks["rows"]["max_wrong"]``).
     :raises InvalidArgument: if an argument is wrong, or does not go with the mode.
     """
     validation.one_of("if_exists", if_exists, get_args(IfExists))
@@ -177,8 +177,6 @@ def make_options(
         raise InvalidArgument("if_exists", if_exists, "it goes with mode='full' alone")
     if mode == "full" and on_reset != "fail":
         raise InvalidArgument("on_reset", on_reset, INCREMENTAL_ALONE)
-    if mode == "full" and on_failed_checks == "quarantine":
-        raise InvalidArgument("on_failed_checks", on_failed_checks, INCREMENTAL_ALONE)
     return Options(
         file_format=file_format,
         mode=mode,

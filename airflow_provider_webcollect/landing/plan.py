@@ -2,55 +2,57 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_provider_webcollect.landing.checks import Checks
 from airflow_provider_webcollect.landing.commits import Manifest
 from airflow_provider_webcollect.landing.errors import DestinationTaken, FormatChanged
 from airflow_provider_webcollect.landing.fold import following
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.landing.commits import Commit, Landing, Run
+    from airflow_provider_webcollect.landing.commits import Commit, Landing
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.job import Job
 
 log = logging.getLogger(__name__)
 
 
-def make_plan(job: Job, state: Manifest | None, staged: Iterable[Commit]) -> list[Commit]:
+def make_plan(
+    job: Job, state: Manifest | None, staged: Iterable[Commit], *, has_committed: bool
+) -> list[Commit]:
     """Return the drafts with which a landing may begin; the first that the source still matches is used.
 
     :param state: what has landed; None for nothing.
     :param staged: the drafts of earlier attempts of the run, the last one last.
+    :param has_committed: whether an attempt of the run has committed: its result stays, whatever has landed
+        since.
     :return: none if what has landed stays as it is.
     :raises DestinationTaken: if another source, or another run's rows, must not be changed.
     :raises FormatChanged: if the data to continue has other format options.
     """
     if state is not None:
         _refuse_another_source(job, state)
-        if has_committed(job.run, state):
+        if has_committed:
             # before a mark, rows that have come since must land first
             if state.run != job.run or not is_mark_due(job, state):
                 return []
-        elif job.options.mode == "full" and job.options.if_exists == "fail":
+        elif job.options.mode == "full" and state.rows_commit and job.options.if_exists == "fail":
             raise DestinationTaken(
                 f"{job.folder.root} holds what {state.run} landed; land with mode='incremental', which adds "
                 "what is new, or give every run its own destination (in a DAG, with {{ run_id }} in it), or "
                 "land with if_exists='skip' or if_exists='overwrite'"
             )
-        elif job.options.mode == "full" and job.options.if_exists == "skip":
+        elif job.options.mode == "full" and state.rows_commit and job.options.if_exists == "skip":
             return []
     starts = _starts(job, state)
-    resumed = [start for draft in staged if (start := _resumed(job, draft, starts))]
+    continued = (draft for draft in staged if draft.may_continue(state))
+    resumed = [start for draft in continued if (start := _resumed(job, draft, starts))]
     return [*resumed[-1:], *starts]
-
-
-def has_committed(run: Run, state: Manifest) -> bool:
-    """Return whether an attempt of a run has committed: its result stays, whatever has landed since."""
-    return state.record_of(run) is not None or any(apart.run == run for apart in state.set_apart)
 
 
 def is_mark_due(job: Job, state: Manifest | None) -> bool:
@@ -81,10 +83,12 @@ def _kind(table_format: str | None) -> str:
 
 def _starts(job: Job, state: Manifest | None) -> list[Commit]:
     """Return the possible beginnings besides the drafts of earlier attempts, the best first."""
+    rules = _digest_of(job.options.checks)
     first_row = following(
         None,
         "landed",
         job.run,
+        rules=rules,
         number=1 if state is None else state.commit + 1,
         replaces=state is not None or job.options.mode == "full",
         source=job.source,
@@ -96,7 +100,7 @@ def _starts(job: Job, state: Manifest | None) -> list[Commit]:
         return [first_row]
     _refuse_another_format(job, first_row, state)
     encoding = {"encoding": first_row.encoding, "columns": first_row.columns or state.columns}
-    end = following(state, "landed", job.run, source=job.source, **encoding)
+    end = following(state, "landed", job.run, source=job.source, rules=rules, **encoding)
     match job.options.on_reset:
         case "full":
             return [end, first_row]
@@ -108,19 +112,26 @@ def _starts(job: Job, state: Manifest | None) -> list[Commit]:
 
 def _resumed(job: Job, draft: Commit, starts: Sequence[Commit]) -> Commit | None:
     """Return the draft of an earlier attempt for this one, if it can be used."""
-    if not draft.parts or draft.source != job.source:
+    if not draft.written or draft.source != job.source:
         return None
     # a landing that restarted from the first row after a reset of the source still needs `on_reset`
-    if (start := next((start for start in starts if _begins(start) == _begins(draft)), None)) is None:
+    if (start := next((start for start in starts if start.start == draft.start), None)) is None:
         return None
-    if _options_of(draft) != _options_of(start):
-        log.warning("%d rows were written with other format options; they are read again.", draft.total)
+    if (draft.rules, _options_of(draft)) != (start.rules, _options_of(start)):
+        log.warning(
+            "%d rows were written with other checks or format options; they are read again.", draft.total
+        )
         return None
-    return msgspec.structs.replace(draft, attempt_id=start.attempt_id, checks=())
+    # others may have decided, or marked, since it was begun
+    return msgspec.structs.replace(
+        draft, attempt_id=start.attempt_id, number=start.number, earlier_rows=start.earlier_rows
+    )
 
 
-def _begins(draft: Commit) -> tuple[object, ...]:
-    return (draft.number, draft.replaces, draft.total - draft.rows, draft.earlier_rows)
+def _digest_of(checks: Checks | None) -> str:
+    """Return the digest of the rules about values, which tell what was quarantined and counted so far."""
+    rules = checks and (checks.rows.max_wrong, checks.columns)
+    return hashlib.sha256(msgspec.json.encode(rules)).hexdigest()[:16] if rules else ""
 
 
 def encoding_of(file_format: FileFormat) -> dict[str, Any]:

@@ -106,6 +106,25 @@ def _quarantined(folder: Folder, number: int) -> QuarantinedData:
 class QuarantinedData(LandedData):
     """The rows that a commit has quarantined, as a landing of their own; created by :func:`read_landing`."""
 
+    def tables_of(self, part: Part) -> Iterator[pa.Table]:
+        import pyarrow as pa
+
+        for table in super().tables_of(part):
+            # beside single rows, which have no types, other rows have none either
+            yield (
+                table.cast(pa.schema([(name, pa.string()) for name in table.column_names]))
+                if (self._has_single_rows and not part.broke)
+                else table
+            )
+
+    def _commits(self, numbers: Collection[int]) -> Iterator[Commit]:
+        for commit in super()._commits(numbers):
+            yield msgspec.structs.replace(commit, parts=commit.quarantined)
+
+    @functools.cached_property
+    def _has_single_rows(self) -> bool:
+        return any(part.broke for part in self._all_parts)
+
     def _has_parts(self, state: Manifest) -> bool:
         return any(apart.commit == self.manifest.commit for apart in state.quarantined)
 

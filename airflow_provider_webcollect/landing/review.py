@@ -1,196 +1,173 @@
-"""Rows that have failed their checks: set apart by the landing, accepted or discarded by a person.
+"""Decisions on quarantined rows: a person accepts or discards them, by one commit.
 
-They are staged (in the draft of a commit) or quarantined (a commit sets them apart). In each case one commit
-decides.
+Who decides is named, so that a decision whose response was lost is not taken a second time, on other rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
 
-from airflow_provider_webcollect.landing.commits import Commit, Manifest, Run, counted, missing_part, now
-from airflow_provider_webcollect.landing.errors import NothingToReview, PartsMissing
-from airflow_provider_webcollect.landing.fold import following
+from airflow_provider_webcollect.landing.commits import counted
+from airflow_provider_webcollect.landing.errors import NothingToReview
+from airflow_provider_webcollect.landing.fold import following, quarantined_by
 from airflow_provider_webcollect.landing.log import TRIES, CommitLog, contended, unless_beaten
 from airflow_provider_webcollect.landing.options import landing_at
+from airflow_provider_webcollect.landing.quarantine import brought_back
+from airflow_provider_webcollect.service.errors import escaped
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.landing.checks import CheckOutcome
+    from airflow_provider_webcollect.landing.commits import Commit, Manifest, SetApart
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
-#: Returns the commit that decides on rows, given where they are, what has landed, and the commit of the rows,
-#: of which they are quarantined, or its draft, in which they are staged.
-Decide = Callable[["Folder", Manifest | None, Commit], Commit]
+log = logging.getLogger(__name__)
+Choice = Literal["accept", "discard"]
 
 
-class InReview(NamedTuple):
-    """Rows that wait for a person's decision.
-
-    :ivar state: ``staged`` or ``quarantined``.
-    :ivar commit: the number of the commit that has quarantined them; None for staged ones.
-    :ivar checks: that they have failed.
-    """
-
-    state: str
-    run: Run
-    rows: int
-    commit: int | None
-    checks: tuple[CheckOutcome, ...]
-
-    def __str__(self) -> str:
-        return f"{counted(self.rows, 'row')} of {self.run.run_id} ({self.state})"
-
-
-def in_review(landing: Any) -> tuple[InReview, ...]:
-    """Return the rows of a landing that wait for a decision, the staged ones first.
+def in_review(landing: Any) -> tuple[SetApart, ...]:
+    """Return the rows of a landing that wait for a decision, by the commits that have quarantined them.
 
     :param landing: its folder or manifest, as for
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
+    :raises DestinationUnreadable: if a commit cannot be read.
     """
-    return _Waiting(landing_at(landing)).waiting
+    state = CommitLog(landing_at(landing)).read()
+    return state.quarantined if state else ()
 
 
-def accept(landing: Any, run_id: str | None = None, commit: int | None = None) -> InReview:
-    """Land rows that have failed their checks as they are, each once.
-
-    The export is not marked; the next run with ``mark_exported`` marks it.
+def waiting(landing: Any, commit: int | None = None) -> SetApart:
+    """Return the rows that a commit has quarantined, if they wait for a decision.
 
     :param landing: as for :func:`in_review`.
-    :param run_id: the Airflow run that has read them; None if the rows of only one run wait.
-    :param commit: the number of the commit that has quarantined them; None for any rows of the run.
+    :param commit: its number; None for the only one.
+    :raises NothingToReview: if they do not wait, or those of several commits do. It says who has decided, if
+        that is known.
+    :raises DestinationUnreadable: as for :func:`in_review`.
+    """
+    folder = landing_at(landing)
+    return _chosen(folder, CommitLog(folder).read(), None, commit)
+
+
+def accept(landing: Any, run_id: str | None = None, commit: int | None = None, by: str = "") -> SetApart:
+    """Land quarantined rows as they are, each once, after all others.
+
+    Single rows that the landing cannot hold, since they do not fit the types of its columns or its format, go
+    on waiting; the commit of the decision has quarantined them then.
+
+    Rows with which the landing would have begun anew take the place of all that has landed. The export is not
+    marked; the next run with ``mark_exported`` marks it.
+
+    :param landing: as for :func:`in_review`.
+    :param run_id: the Airflow run that has read them; None for any.
+    :param commit: the number of the commit that has quarantined them; None if it is the only one of the run.
+    :param by: who decides. A second call by the same, about the same run and commit as far as they are named,
+        changes nothing, and returns what the first has accepted. Empty for nobody: then each call decides.
     :return: what was accepted.
-    :raises NothingToReview: if no such rows wait for a decision.
-    :raises PartsMissing: if parts of these rows are missing; nothing is committed then.
+    :raises NothingToReview: if no such rows wait for a decision, or those of several commits do.
+    :raises PartsMissing: if a file of these rows is missing or damaged; nothing is committed then.
+    :raises FormatChanged: if the landing has begun anew since, in another format or with other columns.
+    :raises UnreadableRow: if the landing can hold none of the rows; nothing is committed then.
     :raises LogContended: if other landings have committed again and again meanwhile.
     """
-    return _decide(landing_at(landing), run_id, _accepted, commit)
+    return _decide(landing_at(landing), "accept", run_id, commit, by)
 
 
-def discard(landing: Any, run_id: str, commit: int | None = None) -> InReview:
-    """Delete rows that have failed their checks; the landing skips them, and counts them as discarded.
+def discard(landing: Any, run_id: str | None = None, commit: int | None = None, by: str = "") -> SetApart:
+    """Delete quarantined rows; the landing skips them, and counts them as discarded.
 
-    Staged rows of a landing that begins with the first row (``mode="full"``, or after a reset) are only
-    dropped: the next run reads the source again.
+    Rows with which the landing would have begun anew are only dropped: the next run reads the source again.
 
     :param landing: as for :func:`in_review`.
-    :param run_id: the Airflow run that has read them.
-    :param commit: as for :func:`accept`.
+    :param run_id: as for :func:`accept`, like ``commit`` and ``by``.
+    :param commit: likewise.
+    :param by: likewise.
     :return: what was discarded.
-    :raises NothingToReview: if no such rows wait for a decision.
-    :raises LogContended: as for :func:`accept`.
+    :raises NothingToReview: as for :func:`accept`.
+    :raises LogContended: likewise.
     """
-    return _decide(landing_at(landing), run_id, _discarded, commit)
+    return _decide(landing_at(landing), "discard", run_id, commit, by)
 
 
-def quarantine(landing: Any, run_id: str | None = None) -> InReview:
-    """Set staged rows apart, as the run would have with ``on_failed_checks="quarantine"``.
-
-    :param landing: as for :func:`in_review`.
-    :param run_id: as for :func:`accept`.
-    :return: what was set apart.
-    :raises NothingToReview: if they are quarantined already, or a landing would begin with them.
-    :raises LogContended: as for :func:`accept`.
-    """
-    return _decide(landing_at(landing), run_id, _quarantined)
-
-
-def _decide(folder: Folder, run_id: str | None, decide: Decide, number: int | None = None) -> InReview:
-    """Carry out a decision on the rows of a run; None for the only one whose rows wait.
-
-    :param number: of the commit that has quarantined them; None for whichever of them.
-    """
+def _decide(folder: Folder, choice: Choice, run_id: str | None, number: int | None, by: str) -> SetApart:
+    commits = CommitLog(folder)
     for _ in range(TRIES):
-        waiting_rows = _Waiting(folder)
-        chosen = waiting_rows.choose(run_id, number)
-        # by the next try, other rows may wait too
-        run_id = chosen.run.run_id
         with unless_beaten(folder):
-            name, read = waiting_rows.commit_of(chosen)
-            commit = replace(decide(folder, waiting_rows.state, read), finished_at=now())
-            is_discarded = commit.kind == "discarded"
-            if not (is_discarded and commit.replaces):
-                waiting_rows.log.publish(waiting_rows.log.append(waiting_rows.state, commit))
-                kept_parts = () if is_discarded else commit.parts
-                folder.delete(part.name for part in read.parts if part not in kept_parts)
-            folder.delete(name)
-            return chosen
+            state = commits.read()
+            if by and state and (earlier := commits.decision_by(state, by, run_id, number)):
+                commits.publish(state)
+                return _decided_before(commits, earlier, choice)
+            apart = _chosen(folder, state, run_id, number)
+            assert state is not None
+            # by the next try, other rows may wait too
+            number = apart.commit
+            (read,) = commits.commits([number])
+            made = _accepted(folder, state, read) if choice == "accept" else {}
+            decision = following(state, "decided", read.run, about=number, by=by, **made)
+            commits.publish(commits.append(state, decision))
+            if choice == "discard":
+                with contextlib.suppress(Exception):
+                    # what is left is removed by `clean`
+                    folder.delete(part.name for part in read.quarantined)
+            return replace(apart, rows=decision.rows or apart.rows)
     raise contended(folder)
 
 
-def _accepted(folder: Folder, state: Manifest | None, read: Commit) -> Commit:
-    if missing := missing_part(read.parts, folder.files()):
-        raise PartsMissing(f"{missing.name} is not at {folder.url} any more; nothing was committed")
-    if read.kind == "landed":
-        return replace(read, kind="accepted")
-    parts = folder.brought_back(read.parts)
-    return following(state, "accepted", read.run, parts=parts, checks=read.checks, about=read.number)
+def _chosen(folder: Folder, state: Manifest | None, run_id: str | None, number: int | None) -> SetApart:
+    """Return the rows that are named, or the only ones that wait.
 
-
-def _discarded(folder: Folder, state: Manifest | None, read: Commit) -> Commit:
-    if read.kind == "landed":
-        return replace(read, kind="discarded")
-    return following(state, "discarded", read.run, about=read.number)
-
-
-def _quarantined(folder: Folder, state: Manifest | None, read: Commit) -> Commit:
-    if read.kind != "landed" or read.replaces:
-        kind = "staged" if read.kind == "landed" else read.kind
-        rows = f"{counted(read.rows, 'row')} of {read.run.run_id} ({kind})"
-        raise NothingToReview(f"{rows} at {folder.url} cannot be quarantined")
-    return replace(read, kind="quarantined", parts=folder.set_aside(read.parts))
-
-
-class _Waiting:
-    """The state of a landing, and its rows that wait for a decision.
-
-    :ivar waiting: the rows, the staged ones first.
+    :raises NothingToReview: if there are none, or several.
     """
+    quarantined = state.quarantined if state else ()
+    chosen = [
+        apart
+        for apart in quarantined
+        if run_id in (None, apart.run.run_id) and number in (None, apart.commit)
+    ]
+    if len(chosen) == 1:
+        return chosen[0]
+    listed = ", ".join(map(str, quarantined)) or "none"
+    if chosen:
+        raise NothingToReview(f"name the commit whose rows are meant at {folder.url}: {listed}")
+    for decision in reversed(state.decisions if state else ()):
+        if decision.about == number:
+            verb = "accepted" if decision.is_accepted else "discarded"
+            who = f" by {escaped(decision.by)}" if decision.by else ""
+            raise NothingToReview(f"the rows of commit {number} at {folder.url} were {verb} already{who}")
+    named = [f"commit {number}"] * (number is not None) + [f"run {run_id}"] * (run_id is not None)
+    which = f" of {' and '.join(named)}" if named else ""
+    raise NothingToReview(f"no rows{which} wait for a decision at {folder.url}; there are {listed}")
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-        self.log = CommitLog(folder)
-        self.state = state = self.log.read()
-        # those of an earlier commit were read again by later runs
-        self._drafts = {
-            draft.run: (name, draft)
-            for name, draft in self.log.staged().items()
-            if draft.failed and draft.follows(state)
-        }
-        staged = [draft for _, draft in self._drafts.values()]
-        quarantined = state.quarantined if state else ()
-        self.waiting = (
-            *(InReview("staged", draft.run, draft.rows, None, draft.failed) for draft in staged),
-            *(
-                InReview("quarantined", apart.run, apart.rows, apart.commit, apart.checks)
-                for apart in quarantined
-            ),
-        )
 
-    def choose(self, run_id: str | None, number: int | None) -> InReview:
-        """Return the rows of a run; None for the only one whose rows wait.
+def _decided_before(commits: CommitLog, earlier: Commit, choice: Choice) -> SetApart:
+    """Return what the same decider has decided on before.
 
-        :param number: of the commit that has quarantined them; None for whichever of them.
-        """
-        of_run = [
-            rows
-            for rows in self.waiting
-            if run_id in (None, rows.run.run_id) and number in (None, rows.commit)
-        ]
-        # a run that was cleared may have failed its checks twice: those staged have to be decided on first
-        if of_run and (run_id is not None or len(of_run) == 1):
-            return of_run[0]
-        listed = ", ".join(map(str, self.waiting))
-        if of_run:
-            raise NothingToReview(f"name one of the runs whose rows wait at {self._folder.url}: {listed}")
-        whose = "no rows wait" if run_id is None else f"no rows of {run_id} wait"
-        raise NothingToReview(f"{whose} for a decision at {self._folder.url}; there are {listed or 'none'}")
+    :raises NothingToReview: if the decision was the other one.
+    """
+    assert earlier.about is not None
+    (read,) = commits.commits([earlier.about])
+    if (choice == "accept") != bool(earlier.parts):
+        verb = "accepted" if earlier.parts else "discarded"
+        raise NothingToReview(f"{escaped(earlier.by)} has {verb} the rows of commit {read.number} already")
+    return replace(quarantined_by(read), rows=earlier.rows or read.quarantined_rows)
 
-    def commit_of(self, chosen: InReview) -> tuple[list[str], Commit]:
-        """Return the commit that has the rows, or the draft that has them with its file."""
-        if chosen.commit is not None:
-            return [], next(self.log.commits([chosen.commit]))
-        name, draft = self._drafts[chosen.run]
-        return [name], draft
+
+def _accepted(folder: Folder, state: Manifest, read: Commit) -> dict[str, Any]:
+    """Return the fields of the commit that accepts rows."""
+    place = read.place if read.waits_to_replace else state.place
+    landing = read if read.waits_to_replace else state
+    back = brought_back(folder, read, landing)
+    if back.left:
+        rows = counted(sum(part.rows for part in back.left), "row")
+        log.warning("%s of commit %d cannot land, and go on waiting.", rows, read.number)
+    names = back.columns.names if back.columns.fixed or landing.format != "jsonl" else None
+    return {
+        **place,
+        "columns": names,
+        "parts": back.parts,
+        "quarantined": back.left,
+        "checks": read.checks,
+        "replaces": read.waits_to_replace,
+    }

@@ -9,20 +9,25 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-import shlex
 from collections import deque
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_provider_webcollect.landing.checks import Checks, ValueCounter, evaluate
+from airflow_provider_webcollect.landing.checks import NOTHING_WRONG, evaluate
 from airflow_provider_webcollect.landing.commits import counted, missing_part, now
 from airflow_provider_webcollect.landing.copy import SourceReader, rows_missing
-from airflow_provider_webcollect.landing.errors import ChecksFailed, DestinationTaken, SomeFailed, SourceReset
+from airflow_provider_webcollect.landing.errors import (
+    ChecksFailed,
+    DestinationTaken,
+    DestinationUnreadable,
+    SomeFailed,
+    SourceReset,
+)
 from airflow_provider_webcollect.landing.fold import following
 from airflow_provider_webcollect.landing.job import Job, Landed
 from airflow_provider_webcollect.landing.log import TRIES, CommitLog, Conflict, contended, unless_beaten
-from airflow_provider_webcollect.landing.plan import has_committed, is_mark_due, make_plan
+from airflow_provider_webcollect.landing.plan import is_mark_due, make_plan
 from airflow_provider_webcollect.landing.profile import sum_of
 from airflow_provider_webcollect.landing.staging import Staging
 from airflow_provider_webcollect.service.pauses import first_done, in_background
@@ -32,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from airflow_provider_webcollect.landing.checks import CheckOutcome
-    from airflow_provider_webcollect.landing.commits import Commit, Manifest
+    from airflow_provider_webcollect.landing.checks import CheckOutcome, RuleCounts
+    from airflow_provider_webcollect.landing.commits import Commit, Manifest, SetApart
     from airflow_provider_webcollect.landing.copy import Page
 
 log = logging.getLogger(__name__)
@@ -57,7 +62,8 @@ def run_job(job: Job) -> Landed:
     :raises SourceReset: if the source no longer begins with the data to continue.
     :raises RowsMissing: if the service returned fewer or more rows than it announced, or has other rows by
         now; nothing is marked then.
-    :raises ChecksFailed: if a check failed, unless ``on_failed_checks`` is ``warn``.
+    :raises ChecksFailed: if a check failed, and ``on_failed_checks`` is ``fail``, or there are no rows that
+        could be quarantined; also for a run whose rows wait since an earlier attempt.
     :raises DestinationUnreadable: if a commit is torn, missing, of a newer version, or contradicts the
         others.
     :raises CastFailed: if a value does not fit its column's type.
@@ -99,20 +105,25 @@ class _Landing:
         self._log = CommitLog(job.folder)
         self._state = state = self._log.read()
         #: Of earlier attempts of the run: their commits, the parts that these have landed, the last checks.
-        self._own = self._log.commits_of(state, job.run) if state else ()
-        landed = [commit for commit in self._own if commit.kind in ("landed", "accepted")]
+        self._own = self._log.commits_of(state, job.run, job.run_began) if state else ()
+        landed = [commit for commit in self._own if state and commit.number >= state.first_commit]
         self._own_parts = tuple(part for commit in landed for part in commit.parts)
         self._own_checks = self._own[-1].checks if self._own else ()
 
     def run(self) -> Landed:
         job, state = self._job, self._state
         if state is None:
-            job.folder.refuse_foreign_files()
+            self._refuse_foreign_files()
         drafts = self._log.staged(job.run)
+        complete = drafts
         if drafts:
             files = job.folder.files()
-            drafts = {name: draft for name, draft in drafts.items() if not missing_part(draft.parts, files)}
-        starts = make_plan(job, state, drafts.values())
+            complete = {
+                name: draft for name, draft in drafts.items() if not missing_part(draft.written, files)
+            }
+        checks = job.options.checks
+        resumable = complete.values() if checks is None or checks.is_resumable else ()
+        starts = make_plan(job, state, resumable, has_committed=bool(self._own))
         if state is not None and not starts:
             return self._kept(state)
         reader = SourceReader(job)
@@ -121,13 +132,25 @@ class _Landing:
         if state is not None and pages is None:
             return self._nothing_new(state, draft, reader)
         parts_before = 0 if state is None or draft.replaces else state.part_count
-        if draft.parts:
+        if draft.written:
             count = counted(parts_before + len(draft.parts), "part")
             log.info("Resuming after %d rows in %s.", draft.total, count)
         with Staging(job, draft, parts_before, drafts) as staging:
             staging.write(pages or iter(()))
             _complete(job, staging, reader)
-            return self._commit(staging, reader, self._check(staging.draft, staging.values))
+            return self._commit(staging, reader, self._check(staging.draft, staging.rules.counts))
+
+    def _refuse_foreign_files(self) -> None:
+        """Refuse files of others where nothing has landed.
+
+        :raises Conflict: if another landing has made them since the log was read.
+        """
+        try:
+            self._job.folder.refuse_foreign_files()
+        except (DestinationTaken, DestinationUnreadable):
+            if self._log.read() is None:
+                raise
+            raise Conflict from None
 
     def _pages(self, reader: SourceReader, draft: Commit) -> Iterator[Page] | None:
         """Return the pages after a draft; None if a landing that continues there finds nothing new.
@@ -136,7 +159,7 @@ class _Landing:
         """
         state, pages = self._state, reader.pages()
         first = next(pages, None)
-        if first is None and state is not None and not draft.parts:
+        if first is None and state is not None and not draft.written:
             if draft.replaces and state.rows:
                 raise SourceReset(
                     f"{self._job.source} has no rows now, and the {state.rows} rows at "
@@ -151,48 +174,51 @@ class _Landing:
         return itertools.chain(() if first is None else (first,), pages)
 
     def _kept(self, state: Manifest) -> Landed:
-        """Return the result of a landing that leaves what has landed as it is."""
-        is_own = has_committed(self._job.run, state)
+        """Return the result of a landing that leaves what has landed as it is.
+
+        :raises ChecksFailed: if rows of this run wait, and ``on_failed_checks`` is ``fail``.
+        """
+        job, is_own = self._job, bool(self._own)
         if is_own:
-            log.info("%s has landed already.", self._job.run)
-        return Landed(self._log.publish(state), is_own, self._own_parts, checks=self._own_checks)
+            log.info("%s has landed already.", job.run)
+        latest = self._log.publish(state)
+        waiting = [apart for apart in latest.quarantined if apart.run == job.run and apart.has_failed]
+        if waiting and job.options.on_failed_checks == "fail":
+            raise _quarantined(job, waiting[-1])
+        return Landed(latest, is_own, self._own_parts, checks=self._own_checks)
 
     def _nothing_new(self, state: Manifest, draft: Commit, reader: SourceReader) -> Landed:
         """Return the result of a landing that has found nothing new; mark the export, if that is due."""
-        outcomes = self._check(None, ValueCounter(Checks()))
+        outcomes = self._check(None, NOTHING_WRONG)
         # rows of its own were checked before their commit, or a person has accepted them
         if not self._own and (failed := self._failed(outcomes)):
-            raise _refusal(self._job, 0, failed)
+            raise _refusal(self._job, failed, "Nothing was committed or marked")
         log.info("%s has nothing new for %s.", self._job.source, self._job.folder.root)
         return Landed(self._published(state, draft, reader), new=self._own_parts, checks=outcomes)
 
     def _commit(self, staging: Staging, reader: SourceReader, outcomes: tuple[CheckOutcome, ...]) -> Landed:
-        """Commit what was read, unless its rows have failed their checks; then mark the export."""
-        job = self._job
-        commit = msgspec.structs.replace(staging.draft, checks=outcomes, finished_at=now())
+        """Commit what was read; if it has failed its checks, as rows that wait. Then mark the export."""
+        job, draft = self._job, staging.draft
+        commit = msgspec.structs.replace(
+            draft, checks=outcomes, finished_at=now(), rules="", rule_counts=NOTHING_WRONG
+        )
         if failed := self._failed(outcomes):
-            if not commit.parts:
-                raise _refusal(job, 0, failed)
-            if job.options.on_failed_checks != "quarantine" or commit.replaces:
-                staging.refuse(outcomes)
-                raise _refusal(job, commit.rows, failed)
-            aside = job.folder.set_aside(commit.parts)
-            commit = msgspec.structs.replace(commit, kind="quarantined", parts=aside)
+            if not commit.written:
+                raise _refusal(job, failed, "Nothing was committed or marked")
+            waiting = (*job.folder.set_aside(commit.parts), *commit.quarantined)
+            commit = msgspec.structs.replace(commit, parts=(), quarantined=waiting)
         job.stop.check()
         state = self._log.append(self._state, commit)
-        if failed:
-            log.warning("%s of %s are quarantined.", counted(commit.rows, "row"), job.source)
-        committed = () if failed else commit.parts
-        new = committed if commit.replaces else (*self._own_parts, *committed)
-        landed = Landed(state, new=new, committed=committed, checks=outcomes)
+        raises = failed and job.options.on_failed_checks == "fail"
+        if commit.quarantined and not raises:
+            _log_quarantined(job, state.set_apart[-1])
+        new = commit.parts if commit.replaces and commit.parts else (*self._own_parts, *commit.parts)
+        landed = Landed(state, new=new, committed=commit.parts, checks=outcomes)
         staging.end()
         job.observer.on_commit(landed)
-        landed = dataclasses.replace(landed, manifest=self._published(state, staging.draft, reader))
-        # a table's are copied when they are quarantined: no other commit can name these
-        job.folder.delete(part.name for part in staging.draft.parts if part not in commit.parts)
-        if self._state is not None and commit.replaces:
-            # one generation is kept, for those who read it, and to be put back
-            job.folder.delete(self._state.replaced)
+        landed = dataclasses.replace(landed, manifest=self._published(state, draft, reader))
+        if raises:
+            raise _quarantined(job, state.set_apart[-1])
         return landed
 
     def _published(self, state: Manifest, draft: Commit, reader: SourceReader) -> Manifest:
@@ -207,6 +233,9 @@ class _Landing:
         if not is_mark_due(job, latest) or latest.commit != state.commit:
             return latest
         _confirm(job, draft, reader)
+        if reader.latest_total > draft.total:
+            log.info("%s has more rows by now: the next run lands them, and marks.", job.source)
+            return latest
         job.stop.check()
         with span("mark", {}):
             job.mark()
@@ -216,25 +245,26 @@ class _Landing:
             log.warning("Another landing has committed to %s while the export was marked.", job.folder.root)
         return self._log.publish(latest)
 
-    def _check(self, draft: Commit | None, values: ValueCounter) -> tuple[CheckOutcome, ...]:
+    def _check(self, draft: Commit | None, counts: RuleCounts) -> tuple[CheckOutcome, ...]:
         """Return the outcomes of the checks of a run's rows.
 
         :param draft: of the rows besides those that an earlier attempt has committed; None for no others.
+        :param counts: what the rules about values have counted of these.
         """
         job, state = self._job, self._state
         if (checks := job.options.checks) is None:
             return ()
-        parts = draft.parts if draft else ()
+        parts, written = (draft.parts, draft.written) if draft else ((), ())
         record = state and state.record_of(job.run)
-        if record is not None and not parts:
+        if record is not None and not written:
             # only the mark is left to do, of rows that were checked before
             return self._own_checks
         with span("check", {}) as recorded:
             outcomes = evaluate(
                 checks,
-                sum(part.rows for part in parts),
+                sum(part.rows for part in written),
                 sum_of(part.profile for part in parts),
-                values,
+                counts,
                 [past for past in (state.history if state else ()) if past.run != job.run],
                 rows_before=record.rows if record and job.options.mode == "incremental" else 0,
             )
@@ -253,30 +283,54 @@ class _Landing:
         return tuple(outcome for outcome in outcomes if outcome.state == "failed")
 
 
-def _refusal(job: Job, rows: int, failed: Sequence[CheckOutcome]) -> ChecksFailed:
+def _refusal(job: Job, outcomes: Sequence[CheckOutcome], what: str) -> ChecksFailed:
     """Return the error for failed checks.
 
-    :param rows: how many are staged.
+    :param outcomes: those that have failed first.
+    :param what: what has become of the rows, and what to do.
     """
-    where, run_id = job.folder.as_argument, shlex.quote(job.run.run_id)
-    commands = (
-        f"`webcollect landing accept {where}` lands them as they are, "
-        f"`webcollect landing discard {where} {run_id}` leaves them out"
-    )
-    if not commands.isprintable():
-        # pasted into a terminal, they would control it
-        commands = "Accept or discard them"
-    ways = (
-        f"; the {counted(rows, 'row')} that were read stay staged there. {commands}; or change `checks` and "
-        "land again (in a DAG, clear the task)"
-        if rows
-        else ""
-    )
-    more = f"; and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
+    failed = [outcome for outcome in outcomes if outcome.state == "failed"]
+    more = f"; and {len(outcomes) - _SHOWN} more" if len(outcomes) > _SHOWN else ""
     return ChecksFailed(
         f"{counted(len(failed), 'check')} failed for {job.source} at {job.folder.url}: "
-        f"{'; '.join(map(str, failed[:_SHOWN]))}{more}. Nothing was committed or marked{ways}",
+        f"{'; '.join(map(str, outcomes[:_SHOWN]))}{more}. {what}",
         failed,
+    )
+
+
+def _waits(rows: int) -> str:
+    return "waits" if rows == 1 else "wait"
+
+
+def _quarantined(job: Job, apart: SetApart) -> ChecksFailed:
+    """Return the error for rows of a run that wait, since it has failed its checks."""
+    # those that have failed first, and then the rules that single rows have broken
+    outcomes = sorted(apart.checks, key=lambda outcome: outcome.state != "failed")
+    rows = f"{counted(apart.rows, 'row')} of commit {apart.commit}"
+    return _refusal(job, outcomes, f"{rows} {_waits(apart.rows)} for a decision. {_ways(job, apart)}")
+
+
+def _ways(job: Job, apart: SetApart) -> str:
+    """Return what a person can do about rows that wait."""
+    where = job.folder.as_argument
+    if not where.isprintable():
+        # pasted into a terminal, a command would control it
+        return "Accept or discard them"
+    return (
+        f"`webcollect landing cat {where} --quarantined {apart.commit} --reasons` shows them, "
+        f"`webcollect landing accept {where} --commit {apart.commit}` lands them, and "
+        f"`webcollect landing discard {where} --commit {apart.commit}` deletes them"
+    )
+
+
+def _log_quarantined(job: Job, apart: SetApart) -> None:
+    log.warning(
+        "%s of %s are quarantined by commit %d: %s. %s.",
+        counted(apart.rows, "row"),
+        job.source,
+        apart.commit,
+        "; ".join(map(str, apart.checks[:_SHOWN])),
+        _ways(job, apart),
     )
 
 

@@ -1,39 +1,56 @@
-"""Writing the parts of a landing, and the draft of its commit: for a retry, or for a person's decision."""
+"""Writing the parts of a landing, and the draft of its commit: for a retry."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import time
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from airflow_provider_webcollect.landing.checks import Checks, ValueCounter
+from airflow_provider_webcollect.landing.checks import Checks, RuleCounts
 from airflow_provider_webcollect.landing.commits import Part, encode
-from airflow_provider_webcollect.landing.copy import write_behind
+from airflow_provider_webcollect.landing.copy import WriteBehind, write_behind
 from airflow_provider_webcollect.landing.errors import RowsMissing, UnreadableRow
 from airflow_provider_webcollect.landing.formats.base import slices
-from airflow_provider_webcollect.landing.formats.reading import part_reader
-from airflow_provider_webcollect.landing.names import part_name, staged_name
+from airflow_provider_webcollect.landing.formats.single_rows import SUFFIX, as_lines
+from airflow_provider_webcollect.landing.names import part_name, quarantine_name, staged_name
 from airflow_provider_webcollect.landing.profile import Profiler
+from airflow_provider_webcollect.landing.rules import ValueRules
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.spans import span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
-    from airflow_provider_webcollect.landing.checks import CheckOutcome
     from airflow_provider_webcollect.landing.commits import Commit
     from airflow_provider_webcollect.landing.copy import Page
     from airflow_provider_webcollect.landing.formats import FileFormat
-    from airflow_provider_webcollect.landing.formats.base import Rows
+    from airflow_provider_webcollect.landing.formats.base import Columns, Rows, RowWriter
+    from airflow_provider_webcollect.landing.formats.single_rows import SingleRow
     from airflow_provider_webcollect.landing.job import Job
     from airflow_provider_webcollect.landing.profile import Profile
+    from airflow_provider_webcollect.landing.storage.folder import PartFile
 
 #: Seconds between two writes of a draft: stores such as Google Cloud Storage take one a second of an object.
 INTERVAL = 1.0
+
+
+class SortedPage(NamedTuple):
+    """A page whose rows are sorted by the rules about values.
+
+    :ivar rows: those that land.
+    :ivar wrong: those that are quarantined, each by itself.
+    :ivar counts_before: what the rules had counted before this page, if they sort rows.
+    """
+
+    page: Page
+    rows: Rows
+    wrong: Sequence[SingleRow] = ()
+    counts_before: RuleCounts | None = None
 
 
 class Staging:
@@ -46,15 +63,15 @@ class Staging:
         order is that of the rows.
     :param earlier: the files of earlier attempts of the run.
     :ivar draft: what is written.
-    :ivar values: of all parts, if there are checks of columns, also of those that an earlier attempt has
-        written.
+    :ivar rules: what they have counted, also of parts that an earlier attempt has written.
     """
 
     def __init__(self, job: Job, draft: Commit, parts_before: int, earlier: Iterable[str]) -> None:
+        options = job.options
         self.draft = draft
-        self.values = ValueCounter(job.options.checks or Checks())
+        self.rules = ValueRules(options.checks or Checks(), options.file_format, draft.rule_counts)
         self._job = job
-        self._columns = job.options.file_format.columns_after(draft.columns or ())
+        self._columns = options.file_format.columns_after(draft.columns or ())
         self._parts_before = parts_before
         self._name = staged_name(job.run.digest(), draft.attempt_id)
         self._earlier = list(earlier)
@@ -63,9 +80,6 @@ class Staging:
         self._saved = time.monotonic()
 
     def __enter__(self) -> Staging:
-        if self.values.needs_values:
-            for part in self.draft.parts:
-                self._count_again(part)
         return self
 
     def __exit__(
@@ -81,18 +95,15 @@ class Staging:
 
     def write(self, pages: Iterator[Page]) -> None:
         """Write pages as parts, while the next ones come."""
-        page = next(pages, None)
+        sorted_pages = map(self._sorted, pages)
+        page = next(sorted_pages, None)
         while page is not None:
-            with span("part", {"webcollect.offset": page.offset}) as recorded:
-                left_over = self._write_part(page, pages)
-                part = self.draft.parts[-1]
-                recorded.set({"webcollect.rows": part.rows, "webcollect.bytes": part.bytes})
-            page = left_over or next(pages, None)
-
-    def refuse(self, outcomes: tuple[CheckOutcome, ...]) -> None:
-        """Save that the rows have failed their checks: a person decides on them."""
-        self.draft = msgspec.structs.replace(self.draft, checks=outcomes)
-        self._save()
+            with span("part", {"webcollect.offset": page.page.offset}) as recorded:
+                before = self.draft
+                left_over = self._write_part(page, sorted_pages)
+                rows, size = self.draft.total - before.total, _bytes_of(self.draft) - _bytes_of(before)
+                recorded.set({"webcollect.rows": rows, "webcollect.bytes": size})
+            page = left_over or next(sorted_pages, None)
 
     def end(self) -> None:
         """Delete the drafts of the run: what they have is committed, or read again."""
@@ -103,65 +114,137 @@ class Staging:
         self._job.folder.write(self._name, encode(self.draft))
         self._is_there, self._is_saved, self._saved = True, True, time.monotonic()
 
-    def _count_again(self, part: Part) -> None:
-        file_format = self._job.options.file_format
-        types = getattr(file_format, "column_types", {})
-        reader = part_reader(file_format.name, file_format.compression, self._columns.names, types)
-        assert reader is not None
-        self.values.offset = part.start_offset
-        with self._job.folder.opened(part.name) as file:
-            reader.inspect(file, self.values, is_sanitized=getattr(file_format, "sanitize_formulas", False))
+    def _sorted(self, page: Page) -> SortedPage:
+        self.rules.offset = page.offset
+        if not self.rules.is_split:
+            return SortedPage(page, page.rows)
+        before = self.rules.counts
+        return SortedPage(page, *self.rules.split(page.rows), before)
 
-    def _write_part(self, first: Page, others: Iterator[Page]) -> Page | None:
-        """Write the next part.
+    def _write_part(self, first: SortedPage, others: Iterator[SortedPage]) -> SortedPage | None:
+        """Write the next part, and a file of the single rows of its pages that are quarantined.
 
         :return: the page that was read but belongs to the next part, if there is one.
         """
-        options, draft = self._job.options, self.draft
-        number = self._parts_before + len(draft.parts) + 1
-        name = part_name(number, draft.attempt_id, options.file_format.suffix)
-        if options.partition:
-            name = f"{options.partition}/{name}"
-        last = left_over = None
-        profiler = Profiler(self.values if self.values.columns else None)
-        with (
-            self._job.folder.part(name) as file,
-            write_behind(file) as behind,
-            options.file_format.writer(behind, self._columns, profiler) as writer,
-        ):
+        options, draft, begin = self._job.options, self.draft, first.page
+        last, left_over = begin, None
+        with _PartFiles(self._job, draft, self._parts_before, self._columns, self.rules) as files:
             for page in itertools.chain((first,), others):
-                self.values.offset = page.offset
-                if not writer.write(page.rows):
+                if not files.add(page):
                     left_over = page
                     break
-                last = page
-                self._job.observer.on_progress(page.rows_so_far, page.total)
+                last = page.page
+                self._job.observer.on_progress(last.rows_so_far, last.total)
                 self._job.stop.check()
-                if behind.bytes >= options.max_part_bytes:
+                if files.bytes >= options.max_part_bytes:
                     break
-            if number == 1:
-                _refuse_another_letter_case(options.file_format, profiler.profile(0), first.rows)
-        # the first page of a part is always written
-        assert last is not None
-        rows = last.rows_so_far - (first.rows_so_far - len(first.rows))
-        part = Part(
-            name=name,
-            rows=rows,
-            bytes=file.bytes,
-            sha256=file.sha256,
-            start_offset=draft.next_offset,
-            next_offset=last.next_offset,
-            columns=None if self._columns.fixed else len(writer.columns) or None,
-            profile=profiler.profile(rows),
-        )
+            if files.number == 1 and files.rows:
+                _refuse_another_letter_case(options.file_format, files.profiler.profile(0), begin.rows)
         self._job.stop.check()
-        begin = draft.first_page or (draft.last_page if draft.total else first.fingerprint())
-        self.draft = draft.with_part(part, self._columns.names, begin, last.fingerprint())
+        first_page = draft.first_page or (draft.last_page if draft.total else begin.fingerprint())
+        self.draft = msgspec.structs.replace(
+            draft.with_parts(
+                *files.finished(start_offset=draft.next_offset, next_offset=last.next_offset),
+                self._columns.names,
+                first_page,
+                last.fingerprint(),
+                last.next_offset,
+            ),
+            rule_counts=(left_over and left_over.counts_before) or self.rules.counts,
+        )
         self._is_saved = False
         # otherwise the next part, or an error, saves it
         if time.monotonic() - self._saved >= INTERVAL:
             self._save()
         return left_over
+
+
+class _PartFiles:
+    """The file of the next part, and that of the single rows of its pages; each begins with its first row.
+
+    As a context manager it ends them, or drops them on an error.
+
+    :param draft: which they follow.
+    :ivar number: of the part.
+    :ivar rows: how many rows the part has; ``wrong`` is how many are in the other file.
+    :ivar profiler: of the part's rows.
+    """
+
+    def __init__(
+        self, job: Job, draft: Commit, parts_before: int, columns: Columns, rules: ValueRules
+    ) -> None:
+        self.number = parts_before + len(draft.parts) + 1
+        self.rows = self.wrong = 0
+        # rules that sort rows have counted before; of those that are written, they keep examples of no value
+        self.profiler = Profiler(rules if rules.first else None)
+        self._job, self._columns, self._file_format = job, columns, job.options.file_format
+        folder = f"{job.options.partition}/" if job.options.partition else ""
+        self._name = folder + part_name(self.number, draft.attempt_id, self._file_format.suffix)
+        apart = part_name(len(draft.quarantined) + 1, draft.attempt_id, SUFFIX)
+        self._apart_name = quarantine_name(folder + apart)
+        self._broke: Counter[str] = Counter()
+        self._open = contextlib.ExitStack()
+        self._file: PartFile | None = None
+        self._apart: PartFile | None = None
+        self._behind: WriteBehind | None = None
+        self._writer: RowWriter | None = None
+
+    def __enter__(self) -> _PartFiles:
+        self._open.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of both files so far."""
+        return (self._behind.bytes if self._behind else 0) + (self._apart.bytes if self._apart else 0)
+
+    def add(self, page: SortedPage) -> bool:
+        """Write a page, and return whether it belongs to this part; if not, nothing was written."""
+        if page.rows and not self._begun().write(page.rows):
+            return False
+        if page.wrong:
+            if self._apart is None:
+                self._apart = self._open.enter_context(self._job.folder.part(self._apart_name))
+            self._apart.write(as_lines(page.wrong))
+            self._broke.update(rule for row in page.wrong for rule in row.broke)
+        self.rows += len(page.rows)
+        self.wrong += len(page.wrong)
+        return True
+
+    def finished(self, **place: int) -> tuple[list[Part], list[Part]]:
+        """Return the part, and the file of single rows, as far as they have rows; both are ended.
+
+        :param place: their ``start_offset`` and ``next_offset``.
+        """
+        parts, quarantined = [], []
+        if self._file is not None and self._writer is not None:
+            columns = None if self._columns.fixed else len(self._writer.columns) or None
+            profile = self.profiler.profile(self.rows)
+            parts = [_part(self._name, self._file, self.rows, columns=columns, profile=profile, **place)]
+        if self._apart is not None:
+            broke = dict(self._broke)
+            quarantined = [_part(self._apart_name, self._apart, self.wrong, broke=broke, **place)]
+        return parts, quarantined
+
+    def _begun(self) -> RowWriter:
+        """Return the writer of the part, whose file begins with its first row."""
+        if self._writer is None:
+            self._file = self._open.enter_context(self._job.folder.part(self._name))
+            self._behind = self._open.enter_context(write_behind(self._file))
+            writer = self._file_format.writer(self._behind, self._columns, self.profiler)
+            self._writer = self._open.enter_context(writer)
+        return self._writer
+
+
+def _part(name: str, file: PartFile, rows: int, **facts: Any) -> Part:
+    return Part(name=name, rows=rows, bytes=file.bytes, sha256=file.sha256, **facts)
+
+
+def _bytes_of(draft: Commit) -> int:
+    return sum(part.bytes for part in draft.written)
 
 
 def _refuse_another_letter_case(file_format: FileFormat, profile: Profile, rows: Rows) -> None:

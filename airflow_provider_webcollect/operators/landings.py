@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
     from pyiceberg.table import Table
 
-Decision = Literal["accept", "quarantine", "discard"]
+Choice = Literal["accept", "discard"]
 
 
 class _LandingOperator(BaseOperator):
@@ -98,57 +98,79 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
 
 
 class WebCollectAcceptLandingOperator(_LandingOperator):
-    """Accepts, quarantines or discards rows that have failed their checks and are staged or quarantined.
+    """Accepts or discards rows that wait for a decision, since they have failed their checks.
 
     Accepted rows are committed to the landing, each once: a consumer finds them after the last commit that it
-    has seen. Quarantined ones are set apart, discarded ones are deleted, and the landing skips both.
-    See :mod:`airflow_provider_webcollect.landing.review`.
+    has seen. Rows with which the landing would have begun anew take the place of all others. Discarded rows
+    are deleted, and the landing skips them. See :mod:`airflow_provider_webcollect.landing.review`.
 
-    Returns ``{"destination", "run_id", "rows", "state", "checks"}``: the run that has read the rows, how many
-    they are, whether they were ``staged`` or ``quarantined``, and the names of the checks that have failed.
+    A retry of the task decides on nothing else: if an earlier try has made its commit, it returns that. A
+    task that a person clears decides anew.
+
+    Returns ``{"destination", "run_id", "commit", "rows", "checks"}``: the run that has read the rows, the
+    number of the commit that has quarantined them, how many they are, and the names of the checks that have
+    failed.
 
     :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``;
         or a table of Iceberg, ``catalog.namespace.table``. (templated)
-    :param run_id: the run that has read the rows; None (default) for the only one whose rows wait. It must be
-        named to discard them. (templated)
-    :param decision: ``accept`` (default), ``quarantine`` or ``discard``; a template lets a person choose, see
-        ``example_dags/webcollect_ask_about_rows.py``. Rows that are quarantined already, and those with
-        which a landing begins (``mode="full"``, or after a reset), cannot be quarantined. (templated)
+    :param decision: ``accept`` (default) or ``discard``; a template lets a person choose, see
+        ``example_dags/webcollect_ask_about_rows.py``. (templated)
+    :param run_id: the run that has read the rows; None (default) for any. (templated)
+    :param commit: the number of the commit that has quarantined them, as ``quarantined`` in the result of the
+        landing says; None (default) if the rows of only one wait. To discard rows, it or ``run_id`` must be
+        given. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
         the storage's default credentials, or ``iceberg_default``. (templated)
-    :raises AirflowFailException: if no such rows wait for this decision; and if a retry cannot help.
+    :raises AirflowFailException: if no such rows wait; and if a retry cannot help.
     :raises LandingError: for any other error, such as other landings that keep committing there; the task is
         retried.
     """
 
-    template_fields: Sequence[str] = (*_LandingOperator.template_fields, "run_id", "decision")
+    template_fields: Sequence[str] = (*_LandingOperator.template_fields, "decision", "run_id", "commit")
 
-    def __init__(self, *, run_id: str | None = None, decision: Decision = "accept", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        decision: Choice = "accept",
+        run_id: str | None = None,
+        commit: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
-        self.run_id = run_id
         self.decision = decision
+        self.run_id = run_id
+        self.commit = commit
         check_at_parse(self, self._check)
 
-    def _check(self) -> None:
+    def _check(self) -> int | None:
+        """Return the number of the commit; None for any."""
         self._check_destination()
-        validation.one_of("decision", self.decision, get_args(Decision))
-        if self.decision == "discard" and not self.run_id:
-            raise InvalidArgument("run_id", self.run_id, "it must be named to discard rows")
+        validation.one_of("decision", self.decision, get_args(Choice))
+        # a template renders None as an empty text, or as a text
+        is_any = str(self.commit) in ("", "None")
+        if self.decision == "discard" and is_any and not self.run_id:
+            raise InvalidArgument("commit", self.commit, "it, or `run_id`, must be given to discard rows")
+        return None if is_any else validation.integer("commit", self.commit, 1)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Carry out the decision, and return what it was about."""
         from airflow_provider_webcollect.landing import review
 
+        ti = context["ti"]
+        mapped = "" if ti.map_index in (None, -1) else f"[{ti.map_index}]"
+        # a retry is the same decider; clearing a task lets it have more tries
+        by = f"{ti.dag_id}.{ti.task_id}{mapped} {ti.run_id} of {ti.max_tries + 1} tries"
         with airflow_errors():
-            self._check()
-            rows: review.InReview = getattr(review, self.decision)(self._path(), self.run_id or None)
+            commit = self._check()
+            decide = {"accept": review.accept, "discard": review.discard}[self.decision]
+            rows = decide(self._path(), self.run_id or None, commit, by)
         self.log.info("%s: %s", self.decision, rows)
         return storable(
             {
                 "destination": str(self.destination),
                 "run_id": rows.run.run_id,
+                "commit": rows.commit,
                 "rows": rows.rows,
-                "state": rows.state,
                 "checks": [outcome.check for outcome in rows.checks],
             }
         )
@@ -157,9 +179,9 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
 class WebCollectCleanLandingOperator(_LandingOperator):
     """Removes old files that no landing needs from a folder.
 
-    These are parts, incomplete files, what failed runs have staged, and the manifests for Redshift's COPY of
-    all runs except the last one that has landed rows. It may run while a landing writes to the folder, see
-    :func:`~airflow_provider_webcollect.landing.cleaning.clean`. Each file is logged.
+    These are parts, incomplete files, what interrupted runs have staged, and the manifests for Redshift's
+    COPY of all runs except the last one that has landed rows. It may run while a landing writes to the
+    folder, see :func:`~airflow_provider_webcollect.landing.cleaning.clean`. Each file is logged.
 
     Returns ``{"files", "bytes", "dry_run"}``: how much was removed, or would be removed.
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.destinations import Place
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.landing.checks import CheckOutcome
+    from airflow_provider_webcollect.landing.commits import SetApart
     from airflow_provider_webcollect.landing.options import Mode
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.call import ClientContext
@@ -195,8 +196,13 @@ class LandingReport(Observer):
         source = self.place.source
         hook.report_read(source.collection_task_id, source.lotno)
         self.task = dataset_name(hook, source.collection_task_id, source.lotno)
-        if self.landed is not None and (asset := landing_asset(self.path)):
+        if self.has_output and (asset := landing_asset(self.path)):
             get_hook_lineage_collector().add_output_asset(context=self.path, uri=asset.uri)
+
+    @property
+    def has_output(self) -> bool:
+        """Whether it has ended without an error, or has landed rows before one."""
+        return self.landed is not None and (self.is_complete or bool(self.landed.new))
 
     @property
     def result(self) -> Landed:
@@ -205,9 +211,14 @@ class LandingReport(Observer):
         return self.landed
 
     @property
+    def quarantined(self) -> list[SetApart]:
+        """The rows of the run that wait for a decision."""
+        return [apart for apart in self.result.manifest.quarantined if apart.run == self.run]
+
+    @property
     def quarantined_rows(self) -> int:
         """The number of quarantined rows of the run."""
-        return sum(skipped.rows for skipped in self.result.manifest.quarantined if skipped.run == self.run)
+        return sum(apart.rows for apart in self.quarantined)
 
     def summary(self, listed: bool) -> dict[str, Any]:
         """Return the summary of the landing, for XCom.
@@ -216,9 +227,11 @@ class LandingReport(Observer):
         """
         folder, landed, manifest = str(self.place.folder), self.result, self.result.manifest
         files = [Address.of(self.path).file(part.name) for part in landed.new]
+        # a full landing whose rows all wait leaves what another has landed
+        is_whole = self.mode == "full" and not (self.quarantined and not landed.new)
         held = (
             Contents(manifest.part_count, manifest.rows, manifest.bytes, manifest.profile)
-            if self.mode == "full"
+            if is_whole
             else Contents.of(landed.new)
         )
         facts = {
@@ -230,6 +243,7 @@ class LandingReport(Observer):
             "bytes": held.bytes,
             "parts": held.parts,
             "quarantined_rows": self.quarantined_rows,
+            "quarantined": [apart.commit for apart in self.quarantined],
             # cut, so that 1 is all of them
             "filled": {
                 name: counts.filled * 10_000 // held.rows / 10_000
@@ -343,6 +357,7 @@ def report_to_outlets(
             source_commits=[summary["commit"] for summary in summaries],
             source_filled=_few([summary["filled"] for summary in summaries]),
             source_checks=_few([summary["checks"] for summary in summaries]),
+            source_quarantined=[summary["quarantined"] for summary in summaries],
             **connections,
             **sums,
         )
@@ -394,16 +409,16 @@ def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any
     inputs, outputs = [], []
     for landing in reports:
         inputs.append(facet.InputDataset(*landing.task, inputFacets=_quality(landing)))
-        if landing.landed is None:
+        if not landing.has_output:
             continue
+        manifest = landing.result.manifest
         fields = [
-            facet.SchemaDatasetFacetFields(name=name, type=kind)
-            for name, kind in _columns(landing.landed.manifest).items()
+            facet.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in _columns(manifest).items()
         ]
         written = facet.OutputStatisticsOutputDatasetFacet(
             rowCount=landing.committed.rows, size=landing.committed.bytes
         )
-        facets: dict[str, Any] = version_of(landing.landed.manifest)
+        facets: dict[str, Any] = version_of(manifest)
         if fields:
             facets["schema"] = facet.SchemaDatasetFacet(fields=fields)
         outputs.append(

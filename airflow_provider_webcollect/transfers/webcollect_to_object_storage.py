@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import itertools
 import time
@@ -74,6 +75,15 @@ MOST_AT_ONCE = 32
 LONGEST_KEY = 250
 
 
+def _run_began(context: Context) -> datetime.datetime | None:
+    """Return when a run began, or later if it can have landed nothing before; None if that is not known."""
+    if context["ti"].try_number <= 1:
+        return datetime.datetime.now(datetime.UTC)
+    run: Any = context.get("dag_run")
+    # clearing a run changes the time of its start
+    return getattr(run, "run_after", None) or getattr(run, "logical_date", None)
+
+
 class WebCollectToObjectStorageOperator(BaseOperator):
     """Moves a task's rows to a folder on object storage, exactly once (contract.md, endpoints 17, 18 and 19).
 
@@ -84,18 +94,20 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     All runs of a DAG share one ``destination``: each run adds the new rows. A batch (``lotno``), or with
     ``mode="full"`` the whole history, is landed in a folder for this run alone.
 
-    Returns ``{"destination", "manifest", "commit", "rows", "bytes", "parts", "quarantined_rows", "filled",
-    "checks", "uris", "objects", "redshift_manifest", "duration"}``, the duration in seconds. ``commit`` is
-    the number of the landing's last commit, with which a consumer can say what it has seen:
-    ``read_landing(…).uris(since=…)`` names what came after it. ``filled`` has, for each column, the share of
-    the rows that have a value, and ``checks`` the outcome of each check. ``uris`` and ``objects`` (paths
-    without scheme and bucket) name the parts that this run has landed. They are empty if there are none, None
-    if there are more than 1,000. Of an incremental landing, rows, bytes and parts count only these, and
-    ``total_rows`` counts all rows; a full one has no ``total_rows``. With ``sources``, they are sums, without
-    ``manifest``, ``commit``, ``filled``, ``checks`` and ``redshift_manifest``, and ``sources`` lists the
-    results of each source. The ``extra`` of the events of outlet assets has the same contents, but without
-    the lists if there are several sources, and ``webcollect_conn_id``, ``collection_task_id`` and ``lotno``
-    (``collection_task_ids`` for several).
+    Returns ``{"destination", "manifest", "commit", "rows", "bytes", "parts", "quarantined_rows",
+    "quarantined", "filled", "checks", "uris", "objects", "redshift_manifest", "duration"}``, the duration in
+    seconds. ``commit`` is the number of the landing's last commit, with which a consumer can say what it has
+    seen: ``read_landing(…).uris(since=…)`` names what came after it. ``quarantined_rows`` of this run wait
+    for a person's decision, and ``quarantined`` has the numbers of the commits that have quarantined them.
+    ``filled`` has, for each column, the share of the rows that have a value, and ``checks`` the outcome of
+    each check. ``uris`` and ``objects`` (paths without scheme and bucket) name the parts that this run has
+    landed. They are empty if there are none, None if there are more than 1,000. Of an incremental landing,
+    rows, bytes and parts count only these, and ``total_rows`` counts all rows; a full one has no
+    ``total_rows``. With ``sources``, they are sums, without ``manifest``, ``commit``, ``quarantined``,
+    ``filled``, ``checks`` and ``redshift_manifest``, and ``sources`` lists the results of each source. The
+    ``extra`` of the events of outlet assets has the same contents, but without the lists if there are several
+    sources, and ``webcollect_conn_id``, ``collection_task_id`` and ``lotno`` (``collection_task_ids`` for
+    several).
 
     Without ``outlets``, the outlet is an asset of the destination, if that is no template and the task is not
     mapped. With ``sources``, an outlet that is the asset of a source's folder gets the event of a landing of
@@ -134,8 +146,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         this run; None (default) means ``full`` for a source with ``lotno``, and ``incremental`` for others.
         (templated)
     :param on_reset: for ``incremental``, if the source was emptied or has lost rows: ``fail`` (default);
-        ``full`` to land everything again, what it replaces can be put back (``webcollect landing restore``);
-        ``append`` to keep what is landed and add all rows of the source to it. (templated)
+        ``full`` to land everything again, in the place of what is landed; ``append`` to keep that and add all
+        rows of the source. (templated)
     :param skip_if_nothing_new: for ``incremental``: skip the task if this run has landed nothing, also if a
         run before has failed after its commit.
     :param if_exists: for ``full``, if the folder holds the commit of another run: ``fail`` (default),
@@ -161,10 +173,11 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     :param checks: what the rows of a run must be before they are committed, such as ``{"rows": {"min": 100,
         "min_of_usual": 0.5}, "columns": {"price": {"filled": 0.95}}, "missing_columns": "fail"}``; see
         :func:`~airflow_provider_webcollect.landing.checks.make_checks`. (templated)
-    :param on_failed_checks: ``fail`` (default) commits nothing and fails the task without retries; what was
-        read stays staged, until a person decides on it. ``warn`` commits, with a warning. ``quarantine``, for
-        ``incremental``, sets the run's rows apart, marks nothing, and the next run continues after them.
-        (templated)
+    :param on_failed_checks: ``fail`` (default) quarantines the rows of the run, and fails the task without
+        retries; ``quarantine`` quarantines them, and the task succeeds; ``warn`` lands them, with a warning.
+        Quarantined rows wait for a person's decision; nothing is marked meanwhile, and the next run continues
+        after them. Rows with which the landing would begin anew (``mode="full"``, ``on_reset="full"``)
+        replace nothing until somebody accepts them. (templated)
     :param whole_runs_key: for ``incremental``, if each run collects everything: the column, or columns, that
         tell its rows apart. After the commit, the task counts how many of these keys are ``new``, ``changed``
         or ``gone`` since the whole run before; result and events have that as ``changes``. It is None for a
@@ -473,7 +486,16 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             folder, path = self._opened(place, known)
             options = self._options(place)
             report = LandingReport(place, path, run, options.mode, **shared)
-            job = job_of(client, place.source, folder, run, options, began=began, observer=report)
+            job = job_of(
+                client,
+                place.source,
+                folder,
+                run,
+                options,
+                run_began=_run_began(context),
+                began=began,
+                observer=report,
+            )
             landings.append((report, job))
         return landings
 

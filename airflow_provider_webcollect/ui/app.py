@@ -90,9 +90,9 @@ def _columns(key: _Series, session: SessionDep) -> dict[str, Any]:
 
 
 @app.get("/landings/{asset_id}/rows", dependencies=[_may_read_asset, _may_read_data])
-def _rows(key: _Series) -> dict[str, Any]:
+def _rows(key: _Series, landing: str | None = None, commit: int | None = None) -> dict[str, Any]:
     with _errors_as_responses():
-        return read_rows(key)
+        return read_rows(key, landing, commit)
 
 
 @app.get("/landings/{asset_id}/loads", dependencies=[_may_read_asset])
@@ -108,9 +108,9 @@ def _loads(key: _Series, request: Request, user: GetUserDep) -> dict[str, Any]:
 
 
 @app.get("/landings/{asset_id}/waiting", dependencies=[_may_read_asset, _may_edit_dag])
-def _waiting(key: _Series, run_id: str, collection_task_id: str) -> dict[str, Any]:
+def _waiting(key: _Series, landing: str, commit: int) -> dict[str, Any]:
     with _errors_as_responses():
-        return read_waiting(key, run_id, collection_task_id)
+        return read_waiting(key, landing, commit)
 
 
 def _refuse_other_sites(request: Request) -> None:
@@ -135,13 +135,12 @@ def _refuse_other_sites(request: Request) -> None:
 def _decision(
     key: _Series,
     user: GetUserDep,
-    run_id: Annotated[str, Body()],
-    collection_task_id: Annotated[str, Body()],
-    decision: Annotated[Decision, Body()],
+    landing: Annotated[str, Body()],
     commit: Annotated[int, Body()],
+    decision: Annotated[Decision, Body()],
 ) -> dict[str, Any]:
     with _errors_as_responses():
-        return decide(key, run_id, collection_task_id, decision, commit, user.get_name())
+        return decide(key, landing, commit, decision, user.get_name())
 
 
 @contextlib.contextmanager

@@ -25,7 +25,6 @@ from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select, tru
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.collection_tasks import file_of_names
 from airflow_provider_webcollect.landing.checks import CheckOutcome
-from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
 
 if TYPE_CHECKING:
@@ -77,8 +76,8 @@ _IS_LANDING = (
 )
 
 
-#: When somebody has decided on the rows of a run and a collection task, by both.
-_Decided = dict[tuple[str | None, str], datetime.datetime]
+#: When somebody has decided on the rows of a commit, by the landing's manifest and the commit's number.
+_Decided = dict[tuple[str, int], datetime.datetime]
 
 
 class SeriesKey(NamedTuple):
@@ -190,7 +189,7 @@ def read_landings(
         landed = [events[place.event_id] for place in reversed(places[key]) if place.event_id in events]
         if landed and key.asset_id in assets:
             is_expected = key.dag_id not in unexpected
-            facts = _described(landed, failures[key], now, is_expected, decisions.get(key[1:], {}))
+            facts = _described(landed, failures[key], now, is_expected, decisions)
             is_paused = key.dag_id in paused
             series.append({**key._asdict(), "asset": assets[key.asset_id], "is_paused": is_paused, **facts})
     series.sort(key=lambda one: (one["dag_id"], one["task_id"], one["map_index"], one["asset"]["name"]))
@@ -431,7 +430,7 @@ def _judge(runs: Sequence[PastRun]) -> None:
     for run in runs:
         run.usual_rows = _usual(counts)
         # of a run whose rows are quarantined, their checks say what is wrong
-        if run.event and not run.event.quarantined_rows:
+        if run.event and not _quarantined(run.event):
             run.mark = _mark(run.event.rows, counts)
             counts.append(run.event.rows)
 
@@ -457,16 +456,18 @@ def _sources(runs: Sequence[PastRun], newest: LandingEvent) -> list[dict[str, An
     """Return the collection tasks of the newest landing, with what is usual and unusual for each of them."""
     earlier: dict[str, list[int]] = {}
     for run in runs[:-1]:
-        for source in run.event.sources() if run.event and not run.event.quarantined_rows else ():
-            if source.rows is not None:
+        quarantined = _quarantined(run.event) if run.event else set()
+        for source in run.event.sources() if run.event else ():
+            if source.rows is not None and source.manifest not in quarantined:
                 earlier.setdefault(source.collection_task_id, []).append(source.rows)
     # a run that has failed says nothing of its sources
     has_ended_well = runs[-1].event is not None
+    quarantined = _quarantined(newest)
     described = []
     for source in newest.sources():
         counts = earlier.get(source.collection_task_id, [])
         mark = None
-        if has_ended_well and source.rows is not None and not newest.quarantined_rows:
+        if has_ended_well and source.rows is not None and source.manifest not in quarantined:
             mark = _mark(source.rows, counts)
         outcomes = _not_passed(source) if has_ended_well else []
         described.append(
@@ -476,14 +477,20 @@ def _sources(runs: Sequence[PastRun], newest: LandingEvent) -> list[dict[str, An
                 "commit": source.commit,
                 "usual_rows": _usual(counts),
                 "mark": mark,
-                "checks": [
-                    {"state": outcome.state, "text": shortened(str(outcome))}
-                    for outcome in outcomes[:MOST_OUTCOMES]
-                ],
-                "checks_left_out": max(0, len(outcomes) - MOST_OUTCOMES),
+                **told_checks(outcomes),
             }
         )
     return described
+
+
+def told_checks(outcomes: Sequence[CheckOutcome]) -> dict[str, Any]:
+    """Return the first checks that rows have not passed, and the number of the others."""
+    return {
+        "checks": [
+            {"state": outcome.state, "text": shortened(str(outcome))} for outcome in outcomes[:MOST_OUTCOMES]
+        ],
+        "checks_left_out": max(0, len(outcomes) - MOST_OUTCOMES),
+    }
 
 
 def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
@@ -491,22 +498,22 @@ def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def quarantining(event: LandingEvent | None) -> list[LandedSource]:
-    """Return the sources whose rows a run has quarantined."""
-    sources = event.sources() if event and event.quarantined_rows else []
-    return [source for source in sources if any(o.state == "failed" for o in _not_passed(source))] or sources
+def _quarantined(event: LandingEvent) -> set[str]:
+    """Return the manifests of the sources of which a run has quarantined all rows, not only single ones."""
+    sources = event.sources() if event.quarantined_rows else []
+    return {source.manifest for source in sources if source.quarantined and not source.rows}
 
 
-def _decisions(session: Session, since: datetime.datetime) -> dict[tuple[Any, ...], _Decided]:
-    """Return when somebody has decided on the page, by Airflow task, as in a key, then as in ``_Decided``."""
-    columns = (Log.dag_id, Log.task_id, Log.map_index, Log.run_id, Log.extra, Log.dttm)
+def _decisions(session: Session, since: datetime.datetime) -> _Decided:
+    """Return the decisions that were made on the page."""
     is_decision = (Log.event.in_(DECISIONS.values()), Log.dttm >= since)
-    decided: dict[tuple[Any, ...], _Decided] = {}
-    rows = session.execute(select(*columns).where(*is_decision).order_by(Log.dttm))
-    for *task, run_id, extra, moment in rows:
+    decided: _Decided = {}
+    rows = session.execute(select(Log.extra, Log.dttm).where(*is_decision).order_by(Log.dttm))
+    for extra, moment in rows:
         assert extra
         assert moment
-        decided.setdefault(tuple(task), {})[run_id, json.loads(extra)["collection_task_id"]] = moment
+        facts = json.loads(extra)
+        decided[facts["manifest"], facts["commit"]] = moment
     return decided
 
 
@@ -518,16 +525,20 @@ def _quarantines(runs: Sequence[PastRun], now: datetime.datetime, decided: _Deci
     since = now - datetime.timedelta(days=OPEN_DAYS)
     quarantines = []
     for run in reversed(runs):
+        if run.event is None or not run.event.quarantined_rows or run.ended_at < since:
+            continue
         waiting = [
             {
                 "collection_task_id": source.collection_task_id,
-                "landing": source.manifest.removesuffix(f"/{MANIFEST}"),
+                "landing": source.landing,
+                "commit": commit,
             }
-            for source in quarantining(run.event)
-            # a run that was cleared may have quarantined others since
-            if decided.get((run.run_id, source.collection_task_id), run.ended_at) <= run.ended_at
+            for source in run.event.sources()
+            for commit in source.quarantined
+            # in a folder that was emptied, the numbers begin anew
+            if decided.get((source.manifest, commit), run.ended_at) <= run.ended_at
         ]
-        if run.event and waiting and run.ended_at >= since:
+        if waiting:
             quarantines.append(
                 {
                     "run_id": run.run_id,

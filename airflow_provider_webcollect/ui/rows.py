@@ -6,8 +6,10 @@ Functions that ask the storage, which may hang, have no session of Airflow's dat
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.models.log import Log
@@ -25,12 +27,16 @@ from airflow_provider_webcollect.landing.errors import NothingLanded, NothingToR
 from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.options import connection_of
 from airflow_provider_webcollect.landing.reader import read_landing
-from airflow_provider_webcollect.ui.landings import DECISIONS, quarantining, runs_of, shortened
+from airflow_provider_webcollect.ui.landings import DECISIONS, runs_of, shortened, told_checks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
+    from airflow_provider_webcollect.assets import LandedSource
     from airflow_provider_webcollect.ui.landings import SeriesKey
+
+    #: The id of a run, what its event says of a source, and the connection of the storage.
+    _Found = tuple[str, LandedSource, str | None]
 
 Decision = Literal["accept", "discard"]
 
@@ -44,26 +50,27 @@ _LOADED = ("table", "rows", "parts", "commit", "skipped_rows", "skipped")
 _turns = threading.BoundedSemaphore(MOST_AT_ONCE)
 
 
-def read_rows(key: SeriesKey) -> dict[str, Any]:
+def read_rows(key: SeriesKey, landing: str | None = None, commit: int | None = None) -> dict[str, Any]:
     """Return the first rows of the newest run with rows, as texts; of several sources, of one.
 
     :param key: of the landing's series.
+    :param landing: with ``commit``, to return the first rows that this commit has quarantined there, with the
+        rules that each has broken.
     :raises NothingLanded: if there are none.
+    :raises NothingToReview: if the rows of the commit do not wait for a decision.
     :raises LandingError: or :class:`.InvalidArgument`, if the storage cannot be read.
     """
-    with create_session() as session:
-        events = [run.event for run in reversed(runs_of(session, key)) if run.event]
-    sources = [
-        (source, event.object_storage_conn_id)
-        for event in events
-        for source in event.sources()
-        if source.rows
-    ]
-    if not sources:
+    if commit is not None:
+        found = _quarantining(key, landing, commit)
+    elif (newest := _newest(key, lambda source: bool(source.rows))) is not None:
+        found = newest
+    else:
         raise NothingLanded("none of the latest runs has landed rows")
-    source, conn_id = sources[0]
-    with _opened(source.manifest, conn_id) as landing:
-        rows = read_landing(landing).first_rows(MOST_ROWS)
+    _, source, conn_id = found
+    with _opened(source.manifest, conn_id) as path:
+        landed = read_landing(path, quarantined=commit)
+        rows = landed.first_rows(MOST_ROWS)
+        reasons = [] if commit is None else list(itertools.islice(landed.reasons(), MOST_ROWS))
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = names[:MOST_COLUMNS]
     return storable(
@@ -71,6 +78,7 @@ def read_rows(key: SeriesKey) -> dict[str, Any]:
             "collection_task_id": source.collection_task_id,
             "columns": [_text(name) for name in columns],
             "rows": [[_text(row.get(name)) for name in columns] for row in rows],
+            "broke": [_text(", ".join(broke) or None) for broke in reasons],
             "left_out": len(names) - len(columns),
         }
     )
@@ -120,49 +128,75 @@ def read_loads(key: SeriesKey, dag_ids: Collection[str]) -> list[dict[str, Any]]
     return sorted(loads_of.values(), key=lambda load: load["ended_at"], reverse=True)
 
 
-def read_waiting(key: SeriesKey, run_id: str, collection_task_id: str) -> dict[str, Any]:
-    """Return how many quarantined rows of a run wait for a decision, and the commit that they are of.
+def read_waiting(key: SeriesKey, landing: str, commit: int) -> dict[str, Any]:
+    """Return what a person should know of quarantined rows before a decision.
 
-    :raises NothingToReview: if there are none.
+    :param landing: as for :func:`decide`, like ``commit``.
+    :raises NothingToReview: if they do not wait for a decision; it says who has decided, if that is known.
     :raises LandingError: or :class:`.InvalidArgument`, if the storage cannot be read.
     """
-    with _opened(*_place(key, run_id, collection_task_id)) as landing:
-        waiting = review.in_review(landing)
-    for in_review in waiting:
-        if in_review.run.run_id == run_id and in_review.commit is not None:
-            return {"rows": in_review.rows, "commit": in_review.commit}
-    raise NothingToReview(f"somebody has decided already: no quarantined rows of {run_id} wait any more")
+    _, source, conn_id = _quarantining(key, landing, commit)
+    with _opened(source.manifest, conn_id) as path:
+        apart = review.waiting(path, commit)
+        parts = read_landing(path, quarantined=commit).parts()
+    broken = sum((Counter(part.broke) for part in parts), Counter())
+    outcomes = sorted(apart.checks, key=lambda outcome: outcome.state != "failed")
+    told = told_checks(outcomes)
+    for outcome, check in zip(outcomes, told["checks"], strict=False):
+        check["rows"] = broken.get(outcome.check)
+    return storable(
+        {
+            "run_id": apart.run.run_id,
+            "rows": apart.rows,
+            "is_whole": apart.has_failed,
+            "replaces": apart.replaces,
+            "is_earlier": apart.is_earlier,
+            **told,
+        }
+    )
 
 
-def decide(
-    key: SeriesKey, run_id: str, collection_task_id: str, decision: Decision, commit: int, user: str
-) -> dict[str, Any]:
+def decide(key: SeriesKey, landing: str, commit: int, decision: Decision, user: str) -> dict[str, Any]:
     """Accept or discard the rows that a commit has quarantined, by one commit; the audit log has it.
 
-    :param commit: of the rows that the user was shown; others of the run stay as they are.
-    :param user: the user who has decided.
-    :raises NothingToReview: if they do not wait any more.
+    :param landing: the folder, or the name of the table.
+    :param commit: its number.
+    :param user: the user who decides; a second decision of the same user on the same rows changes nothing.
+    :raises NothingToReview: if they do not wait for a decision; it says who has decided, if that is known.
     :raises LandingError: or :class:`.InvalidArgument`, if the storage cannot be read or written.
     """
-    manifest, conn_id = _place(key, run_id, collection_task_id)
-    with _opened(manifest, conn_id) as landing:
-        rows = {"accept": review.accept, "discard": review.discard}[decision](landing, run_id, commit).rows
-    facts = {"collection_task_id": collection_task_id, "manifest": manifest, "commit": commit, "rows": rows}
+    run_id, source, conn_id = _quarantining(key, landing, commit)
+    with _opened(source.manifest, conn_id) as path:
+        act = {"accept": review.accept, "discard": review.discard}[decision]
+        rows = act(path, commit=commit, by=user).rows
+    facts = {"collection_task_id": source.collection_task_id, "manifest": source.manifest, "commit": commit}
+    extra = json.dumps(storable({**facts, "rows": rows}))
     task: dict[str, Any] = {**key._asdict(), "run_id": run_id}
     with create_session() as session:
-        session.add(Log(DECISIONS[decision], owner=user, extra=json.dumps(storable(facts)), **task))
+        session.add(Log(DECISIONS[decision], owner=user, extra=extra, **task))
     return {"rows": rows}
 
 
-def _place(key: SeriesKey, run_id: str, collection_task_id: str) -> tuple[str, str | None]:
-    """Return the manifest of rows that a run has quarantined, and the connection of their storage."""
+def _quarantining(key: SeriesKey, landing: str | None, commit: int) -> _Found:
+    """Return the source of which a commit has quarantined rows."""
+    found = _newest(key, lambda source: source.landing == landing and commit in source.quarantined)
+    if found is None:
+        raise NothingToReview(f"no run shown here has quarantined rows in commit {commit} at {landing}")
+    return found
+
+
+def _newest(key: SeriesKey, is_meant: Callable[[LandedSource], bool]) -> _Found | None:
+    """Return the newest of the sources that are meant."""
     with create_session() as session:
-        events = [run.event for run in runs_of(session, key) if run.event and run.run_id == run_id]
-    for event in events:
-        for source in quarantining(event):
-            if source.collection_task_id == collection_task_id:
-                return source.manifest, event.object_storage_conn_id
-    raise NothingToReview(f"no run {run_id} that has quarantined rows of {collection_task_id} is known")
+        runs = runs_of(session, key)
+    found = (
+        (run.run_id, source, run.event.object_storage_conn_id)
+        for run in reversed(runs)
+        if run.event
+        for source in run.event.sources()
+        if is_meant(source)
+    )
+    return next(found, None)
 
 
 @contextlib.contextmanager

@@ -51,15 +51,18 @@ class Store(dict[str, Any]):
     delete = dict.pop
 
 
-def execute(operator: Any, *, tries: int = 1, run_id: str | None = None, **context: Any) -> Any:
+def execute(
+    operator: Any, *, tries: int = 1, run_id: str | None = None, max_tries: int = 2, **context: Any
+) -> Any:
     """Render an operator's templates, execute it, and return its result.
 
     :param tries: each but the last must fail in such a way that Airflow retries the task.
     :param run_id: by default that of a new run.
+    :param max_tries: grows when a person clears the task.
     :param context: what the context holds beside the usual, or instead of it.
     """
     names = {"dag_id": "dag", "task_id": operator.task_id, "run_id": run_id or f"run_{next(_numbers)}"}
-    ti = {**names, "map_index": -1, "max_tries": 2, "xcom_push": lambda **stored: None}
+    ti = {**names, "map_index": -1, "max_tries": max_tries, "xcom_push": lambda **stored: None}
     context = {"task_state_store": Store(), **context}
     for number in range(1, tries):
         # in a process of its own, the operator is another one

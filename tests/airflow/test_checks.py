@@ -56,14 +56,15 @@ def decide(landing: Landing, **arguments: Any) -> WebCollectAcceptLandingOperato
 
 
 class TestFail:
-    def test_the_task_fails_without_retries_and_nothing_is_published_or_marked(
+    def test_the_task_fails_without_retries_and_its_rows_wait_unmarked(
         self, sandbox: Sandbox, changed: Landing
     ) -> None:
         run = changed.run(checks=CHECKS, mark_exported=True, **GROWING, **RETRIES)
         assert run.states == {"land": "failed"}
         assert run.xcoms.get("land") is None
-        with pytest.raises(Exception, match="nothing has landed at"):
-            read_landing(changed.destination)
+        assert changed.rows() == []
+        (waiting,) = in_review(changed.destination)
+        assert (waiting.rows, waiting.commit, waiting.has_failed) == (30, 1, True)
         assert not sandbox.control.requests("/data/markexported")
         assert not sandbox.control.task(changed.task_id)["exported"]
         # one try: a retry would begin with the first page once more
@@ -77,29 +78,38 @@ class TestFail:
         assert run.xcoms["decide"] == {
             "destination": failed.destination,
             "run_id": "r1",
+            "commit": 1,
             "rows": 30,
-            "state": "staged",
             "checks": ["columns.price.filled"],
         }
         assert failed.rows() == failed.truth()
         summaries = [failed.transfer(**GROWING, run_id=run) for run in ("r2", "r1")]
         facts = [(summary["rows"], summary["total_rows"], summary["commit"]) for summary in summaries]
-        assert facts == [(0, 30, 1), (30, 30, 1)]
+        assert facts == [(0, 30, 2), (30, 30, 2)]
         assert rows_at(summaries[1]["uris"]) == failed.rows()
 
-    def test_a_person_sets_rows_apart_once_and_the_landing_goes_on_behind_them(self, failed: Landing) -> None:
-        operator = decide(failed, decision="quarantine")
-        decided = execute(operator)
-        assert (decided["rows"], decided["state"]) == (30, "staged")
-        assert [entry.state for entry in in_review(failed.destination)] == ["quarantined"]
-        assert failed.transfer(**GROWING)["total_rows"] == 0
+    def test_a_cleared_task_says_again_that_its_rows_wait(self, failed: Landing) -> None:
+        assert failed.transfer(**GROWING, run_id="r2")["total_rows"] == 0
+        with pytest.raises(AirflowFailException, match=r"filled in 0 % of 30 rows.*30 rows of commit 1 wait"):
+            failed.transfer(**GROWING, checks=CHECKS, run_id="r1")
+        execute(decide(failed, commit=1, decision="discard"))
+        summary = failed.transfer(**GROWING, checks=CHECKS, run_id="r1")
+        assert (summary["rows"], summary["quarantined"], summary["uris"]) == (0, [], [])
         read_landing(failed.destination).verify()
-        with pytest.raises(AirflowFailException, match="cannot be quarantined"):
-            execute(operator)
+
+    def test_a_retry_decides_once_and_a_cleared_task_anew(self, failed: Landing) -> None:
+        """The first try has made its commit; then other rows wait."""
+        first = execute(decide(failed), run_id="d")
+        failed.grow(30)
+        with pytest.raises(AirflowFailException):
+            failed.transfer(**GROWING, checks={"rows": {"min": 100}}, run_id="r2")
+        assert execute(decide(failed), run_id="d") == first
+        assert [rows.run.run_id for rows in in_review(failed.destination)] == ["r2"]
+        assert execute(decide(failed), run_id="d", max_tries=5)["run_id"] == "r2"
 
     def test_nothing_to_decide_on_ends_the_task_without_retries(self, landing: Landing) -> None:
         landing.transfer()
-        with pytest.raises(AirflowFailException, match="no rows of r1 wait for a decision"):
+        with pytest.raises(AirflowFailException, match="no rows of run r1 wait for a decision"):
             execute(decide(landing, run_id="r1", decision="discard"))
 
     def test_of_many_sources_the_good_ones_land(self, source: Task, changed: Landing) -> None:
@@ -144,8 +154,8 @@ class TestWarnAndQuarantine:
         assert not sandbox.control.task(changed.task_id)["exported"]
         read_landing(changed.destination).verify()
         sandbox.control.change_rows(changed.task_id, "price", renamed="cost")
-        accepted = execute(decide(changed))
-        assert (accepted["rows"], accepted["state"]) == (30, "quarantined")
+        accepted = execute(decide(changed, commit=str(extra["quarantined"][0])))
+        assert (accepted["rows"], accepted["commit"]) == (30, 1)
         assert changed.rows() == changed.truth()
 
     @pytest.mark.parametrize("form", [{}, TABLE], ids=["folder", "table"])
@@ -170,7 +180,7 @@ class TestWarnAndQuarantine:
         ({"checks": {"row": {}}}, "`checks` is 'row'"),
         ({"checks": {"columns": {"price": {"pattern": "("}}}}, "it is not a regular expression"),
         ({"on_failed_checks": "ignore"}, "`on_failed_checks` is 'ignore'"),
-        ({"on_failed_checks": "quarantine"}, "it goes with mode='incremental' alone"),
+        ({"checks": {"rows": {"max_wrong": 2}}}, "must be a number from 0 to 1"),
     ],
 )
 def test_a_wrong_check_is_an_import_error(wrong: dict[str, Any], message: str) -> None:

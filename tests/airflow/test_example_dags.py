@@ -317,9 +317,9 @@ def test_rows_without_prices_land_only_if_a_person_accepts_them(
     assert bad.states == {"land": "failed", "use": "upstream_failed"}
     assert landed(conf["destination"]) == sandbox.control.true_rows(task_id)[:400]
 
-    which = {"destination": conf["destination"], "run_id": bad.run_id}
+    which = {"destination": conf["destination"], "commit": 2}
     decided = run_dag(load("webcollect_decide_on_rows"), {**which, "decision": "accept"})
-    facts = {"rows": 40, "state": "staged", "checks": ["columns.price.filled"]}
+    facts = {"run_id": bad.run_id, "rows": 40, "checks": ["columns.price.filled"]}
     assert decided.xcoms["decide"] == {**which, **facts}
     assert landed(conf["destination"]) == sandbox.control.true_rows(task_id)
 
@@ -403,9 +403,9 @@ def test_nobody_is_asked_about_good_rows_another_failure_or_a_start_that_succeed
 ) -> None:
     # what becomes of an answer, docs/guides/ask-a-person.md shows, and tests/real_airflow of every answer
     person = Person("any")
-    steps = ("list_failed_checks", "ask", "decide")
+    steps = ("find_quarantined", "ask", "decide")
     skipped = dict.fromkeys((*steps, "query_status", "start_again", "wait", "give_up"), "skipped")
-    failed = {"land": "failed", **dict.fromkeys(steps, "upstream_failed"), "list_failed_checks": "failed"}
+    failed = {"land": "failed", **dict.fromkeys(steps, "upstream_failed"), "find_quarantined": "failed"}
     for about, task_id, expected in (
         ("rows", task["task_id"], {"land": "success", **skipped}),
         ("rows", "no-such-task", failed),

@@ -99,7 +99,8 @@ def test_clean_removes_what_is_older_than_a_day(
     [
         (WebCollectVerifyLandingOperator, {"destination": ""}),
         (WebCollectAcceptLandingOperator, {"decision": "keep"}),
-        (WebCollectAcceptLandingOperator, {"run_id": None, "decision": "discard"}),
+        (WebCollectAcceptLandingOperator, {"commit": None, "decision": "discard"}),
+        (WebCollectAcceptLandingOperator, {"commit": 0}),
         (WebCollectCleanLandingOperator, {"destination": " "}),
         (WebCollectCleanLandingOperator, {"older_than": -1}),
         (WebCollectCleanLandingOperator, {"older_than": "a day"}),

@@ -139,7 +139,8 @@ def test_without_a_landing_the_task_is_retried(destination: str, database: str) 
 def test_the_keyed_example_keeps_the_latest_row_of_each_product(
     sandbox: Sandbox, destination: str, database: str
 ) -> None:
-    days = [[("a", "1.00"), ("b", "2.00")], [("", "0.00"), ("b", "2.50"), ("c", "3.00")]]
+    others = [(f"d{number}", "4.00") for number in range(7)]
+    days = [[("a", "1.00"), ("b", "2.00")], [("", "0.00"), ("b", "2.50"), ("c", "3.00"), *others]]
     rows = [{"url": url, "price": price} for day in days for url, price in day]
     task = sandbox.control.add_task(rows=rows, lots=[2])
     dag = example("webcollect_keyed_load")
@@ -148,10 +149,10 @@ def test_the_keyed_example_keeps_the_latest_row_of_each_product(
     conf["warehouse_conn_id"] = "warehouse"
     run_dag(dag, conf)
     assert table(database, "url, price") == days[0]
-    sandbox.control.grow(task["task_id"], 3)
+    sandbox.control.grow(task["task_id"], 10)
     run = run_dag(dag, conf)
 
     assert run.states == {"land": "success", "load": "success"}
-    assert (run.xcoms["load"]["rows"], run.xcoms["load"]["skipped_rows"]) == (2, 1)
-    assert [*run.xcoms["load"]["skipped"].values()] == [1]
-    assert table(database, "url, price") == [("a", "1.00"), ("b", "2.50"), ("c", "3.00")]
+    assert (run.xcoms["land"]["rows"], run.xcoms["land"]["quarantined_rows"]) == (9, 1)
+    assert (run.xcoms["load"]["rows"], run.xcoms["load"]["skipped_rows"]) == (9, 0)
+    assert table(database, "url, price") == [("a", "1.00"), ("b", "2.50"), *days[1][2:]]

@@ -426,33 +426,54 @@ class TestChecks:
 
     def test_quarantined_rows_are_told_for_a_week_with_the_folder_to_decide_on(self, events: Events) -> None:
         for days in (8, 6, 0):
-            bad = {"rows": 0, "quarantined_rows": 30, "checks": [outcome()]}
+            bad = {"rows": 0, "quarantined_rows": 30, "quarantined": [7], "checks": [outcome()]}
             events.add_event(landed_a(**bad), NOW - DAY * days)
         events.add_event(landed_a(), NOW - DAY * 3)
         told = events.one()["quarantines"]
         assert [datetime.datetime.fromisoformat(entry["ended_at"]) for entry in told] == [NOW, NOW - DAY * 6]
-        waiting = [{"collection_task_id": "a", "landing": "s3://bucket/prices"}]
+        waiting = [{"collection_task_id": "a", "landing": "s3://bucket/prices", "commit": 7}]
         assert [(entry["rows"], entry["waiting"]) for entry in told] == [(30, waiting)] * 2
         assert {entry["run_id"] for entry in told} <= {run["run_id"] for run in events.runs()}
 
-    def test_each_of_several_sources_has_its_own_and_those_that_failed_are_quarantined(
+    def test_each_of_several_sources_has_its_own_and_all_its_quarantined_commits(
         self, events: Events
     ) -> None:
+        for _ in range(4):
+            events.add_event(several(rows=60, source_rows=[30, 30]), NOW - DAY)
         checks = [[outcome(state="warning")], [outcome()]]
-        events.add_event(several(source_rows=[1, 2], source_checks=checks, quarantined_rows=30))
+        bad = {"source_checks": checks, "quarantined_rows": 30, "source_quarantined": [[], [5, 7]]}
+        events.add_event(several(rows=1, source_rows=[1, 0], **bad))
         told = [[check["state"] for check in source["checks"]] for source in events.one()["sources"]]
-        assert (told, events.marks()) == ([["warning"], ["failed"]], ["checks"])
-        waiting = [{"collection_task_id": "b", "landing": "b"}]
+        # the other source is judged by its rows
+        assert (told, events.marks()) == ([["warning"], ["failed"]], ["checks", "odd"])
+        assert [source["mark"] for source in events.one()["sources"]] == ["odd", None]
+        waiting = [{"collection_task_id": "b", "landing": "b", "commit": commit} for commit in (5, 7)]
         assert [entry["waiting"] for entry in events.one()["quarantines"]] == [waiting]
 
     def test_a_run_whose_rows_are_quarantined_is_neither_empty_nor_odd_nor_usual(
         self, events: Events
     ) -> None:
         events.add(100, 100, 100, 100, ended=NOW - DAY)
-        events.add_event(landed_a(rows=0, quarantined_rows=100, checks=[outcome()]), NOW - DAY / 2)
+        bad = {"quarantined_rows": 100, "quarantined": [5], "checks": [outcome()]}
+        events.add_event(landed_a(rows=0, **bad), NOW - DAY / 2)
         assert (events.marks(), events.runs()[-1]["state"]) == (["checks"], "quarantined")
         events.add(0)
         assert events.marks() == ["empty"]
+
+    @pytest.mark.parametrize("state", ["warning", "failed"])
+    def test_a_run_of_which_single_rows_are_quarantined_is_judged_by_those_that_landed(
+        self, events: Events, state: str
+    ) -> None:
+        events.add(100, 100, 100, 100, ended=NOW - DAY)
+        single = {
+            "quarantined_rows": 3,
+            "quarantined": [5],
+            "total_rows": 997,
+            "checks": [outcome(state=state)],
+        }
+        events.add_event(landed_a(rows=900, **single))
+        assert (events.marks(), events.runs()[-1]["state"]) == (["checks", "odd"], "landed")
+        assert [entry["rows"] for entry in events.one()["quarantines"]] == [3]
 
     def test_a_real_landing_that_fails_its_checks_is_shown(
         self, connected: None, source: Task, destination: str
@@ -469,7 +490,7 @@ class TestChecks:
             "no_such": [None]
         }
         told = [(entry["run_id"], entry["rows"], entry["waiting"]) for entry in series["quarantines"]]
-        waiting = [{"collection_task_id": source["task_id"], "landing": destination}]
+        waiting = [{"collection_task_id": source["task_id"], "landing": destination, "commit": 1}]
         assert told == [(run.run_id, 400, waiting)]
 
 

@@ -28,7 +28,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from airflow_provider_webcollect.landing.reader import read_landing
-from airflow_provider_webcollect.landing.review import accept, discard, in_review
+from airflow_provider_webcollect.landing.review import accept, discard, in_review, waiting
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.transfers.landing_to_warehouse import WebCollectLoadOperator
 from airflow_provider_webcollect.ui import rows
@@ -42,6 +42,11 @@ from tests.storages import Storage
 pytestmark = on_sandbox()
 
 QUARANTINES = {"checks": {"rows": {"min": 99}}, "on_failed_checks": "quarantine", **GROWING}
+#: The same, for the rows that have no URL alone.
+QUARANTINES_SINGLE_ROWS: dict[str, Any] = {
+    "checks": {"rows": {"max_wrong": 0.2}, "columns": {"url": {"required": True}}},
+    **GROWING,
+}
 #: What a browser says of a request of the page's own script.
 OWN = {"Origin": "http://testserver", "Sec-Fetch-Site": "same-origin"}
 
@@ -109,11 +114,16 @@ def quarantined(landing: Landing, events: Events) -> dict[str, Any]:
     return quarantine(landing, events)
 
 
-def quarantine(landing: Landing, events: Events) -> dict[str, Any]:
-    extra = reported(landing.destination, landing.task, **QUARANTINES)
-    *_, waiting = in_review(landing.destination)
-    events.add_event(extra, now(), source_run_id=waiting.run.run_id)
-    return {"run_id": waiting.run.run_id, "collection_task_id": landing.task_id}
+def quarantine(landing: Landing, events: Events, **options: Any) -> dict[str, Any]:
+    extra = reported(landing.destination, landing.task, **{**QUARANTINES, **options})
+    (commit,) = extra["quarantined"]
+    events.add_event(extra, now(), source_run_id=run_of(landing, commit))
+    return {"landing": landing.destination, "commit": commit}
+
+
+def run_of(landing: Landing, commit: int) -> str:
+    """Return the run whose rows a commit has quarantined."""
+    return waiting(landing.destination, commit).run.run_id
 
 
 def now() -> datetime.datetime:
@@ -127,25 +137,16 @@ class TestDecisions:
     ) -> None:
         person = Visitor(events, "user")
         (told,) = person.series()["quarantines"]
-        assert (told["run_id"], told["rows"], person.series()["may_decide"]) == (
-            quarantined["run_id"],
-            30,
-            True,
-        )
-        # the question before the decision has its numbers from the storage
-        status, waiting = person.get("waiting", **quarantined)
-        assert (status, waiting) == (200, {"rows": 30, "commit": 1})
-        assert person.decide(decision=decision, commit=1, **quarantined) == (200, {"rows": 30})
+        run_id = run_of(landing, 1)
+        assert (told["run_id"], told["rows"], person.series()["may_decide"]) == (run_id, 30, True)
+        assert told["waiting"] == [{"collection_task_id": landing.task_id, **quarantined}]
+        assert person.decide(decision=decision, **quarantined) == (200, {"rows": 30})
         state = read_landing(landing.destination).manifest
         assert (state.commit, state.rows) == (2, count)
         assert person.series()["quarantines"] == []
         with create_session() as session:
             (log,) = session.scalars(select(Log).where(Log.dag_id == events.dag_id))
-            assert (log.event, log.owner, log.run_id) == (
-                f"webcollect_{decision}",
-                "a user",
-                quarantined["run_id"],
-            )
+            assert (log.event, log.owner, log.run_id) == (f"webcollect_{decision}", "a user", run_id)
             assert json.loads(log.extra or "")["rows"] == 30
 
     def test_of_two_people_at_once_one_decides_and_the_other_is_told(
@@ -153,38 +154,56 @@ class TestDecisions:
     ) -> None:
         together = threading.Barrier(2)
 
-        def press(decision: str) -> tuple[int, Any]:
+        def press(role: str, decision: str) -> tuple[int, Any]:
             together.wait()
-            return Visitor(events, "user").decide(decision=decision, commit=1, **quarantined)
+            return Visitor(events, role).decide(decision=decision, **quarantined)
 
         with ThreadPoolExecutor() as pool:
-            answers = sorted(pool.map(press, ["accept", "discard"]), key=lambda answer: answer[0])
-        assert [status for status, _ in answers] == [200, 409]
-        assert "no rows of" in answers[1][1]
+            answers = list(pool.map(press, ["user", "admin"], ["accept", "discard"]))
+        assert sorted(status for status, _ in answers) == [200, 409]
+        first = "accepted already by a user" if answers[0][0] == 200 else "discarded already by a admin"
+        assert first in next(said for status, said in answers if status == 409)
         assert read_landing(landing.destination).manifest.commit == 2
 
-    @pytest.mark.parametrize("decide", [accept, discard])
+    @pytest.mark.parametrize(("decide", "verb"), [(accept, "accepted"), (discard, "discarded")])
     def test_what_somebody_has_decided_elsewhere_is_told(
-        self, landing: Landing, events: Events, quarantined: dict[str, Any], decide: Callable[..., Any]
+        self,
+        landing: Landing,
+        events: Events,
+        quarantined: dict[str, Any],
+        decide: Callable[..., Any],
+        verb: str,
     ) -> None:
-        decide(landing.destination, quarantined["run_id"])
+        decide(landing.destination, commit=1, by="Ann")
         person = Visitor(events, "user")
-        status, said = person.get("waiting", **quarantined)
-        assert (status, said.partition(":")[0]) == (409, "somebody has decided already")
-        assert person.decide(decision="accept", commit=1, **quarantined)[0] == 409
+        status, told = person.get("waiting", **quarantined)
+        assert (status, told.endswith(f"were {verb} already by Ann")) == (409, True)
+        assert person.get("rows", **quarantined)[0] == 409
+        assert person.decide(decision="accept", **quarantined) == (409, told)
         assert read_landing(landing.destination).manifest.commit == 2
 
-    def test_only_the_rows_that_were_told_are_decided_on(
+    def test_who_presses_twice_decides_once(
+        self, landing: Landing, events: Events, quarantined: dict[str, Any]
+    ) -> None:
+        person = Visitor(events, "user")
+        for _ in range(2):
+            assert person.decide(decision="accept", **quarantined) == (200, {"rows": 30})
+        assert person.decide(decision="discard", **quarantined)[0] == 409
+        assert read_landing(landing.destination).manifest.commit == 2
+
+    def test_of_several_commits_of_a_run_only_the_one_that_was_told_is_decided_on(
         self, landing: Landing, events: Events, quarantined: dict[str, Any]
     ) -> None:
         person = Visitor(events, "user")
         landing.grow(30)
-        other = quarantine(landing, events)
-        assert person.get("waiting", **other) == (200, {"rows": 30, "commit": 2})
-        assert person.decide(decision="accept", commit=2, **quarantined)[0] == 409
-        assert person.decide(decision="accept", commit=2, **other) == (200, {"rows": 30})
+        extra = reported(landing.destination, landing.task, **QUARANTINES)
+        events.add_event({**extra, "quarantined": [1, 2]}, now(), source_run_id=run_of(landing, 1))
+        (told,) = person.series()["quarantines"]
+        assert [entry["commit"] for entry in told["waiting"]] == [1, 2]
+        assert person.decide(decision="accept", **{**quarantined, "commit": 2}) == (200, {"rows": 30})
         assert [entry.commit for entry in in_review(landing.destination)] == [1]
-        assert [entry["run_id"] for entry in person.series()["quarantines"]] == [quarantined["run_id"]]
+        (told,) = person.series()["quarantines"]
+        assert [entry["commit"] for entry in told["waiting"]] == [1]
 
     def test_who_may_only_read_has_no_buttons_and_decides_nothing(
         self, landing: Landing, events: Events, quarantined: dict[str, Any]
@@ -192,7 +211,7 @@ class TestDecisions:
         viewer = Visitor(events, "viewer")
         assert viewer.series()["may_decide"] is False
         assert viewer.get("waiting", **quarantined)[0] == 403
-        assert viewer.decide(decision="accept", commit=1, **quarantined)[0] == 403
+        assert viewer.decide(decision="accept", **quarantined)[0] == 403
         assert len(in_review(landing.destination)) == 1
 
     @pytest.mark.parametrize(
@@ -210,7 +229,7 @@ class TestDecisions:
     def test_another_site_decides_nothing(
         self, landing: Landing, events: Events, quarantined: dict[str, Any], headers: dict[str, str]
     ) -> None:
-        body = json.dumps({"decision": "accept", "commit": 1, **quarantined})
+        body = json.dumps({"decision": "accept", **quarantined})
         assert Visitor(events, "admin").send(headers, body) == 403
         assert len(in_review(landing.destination)) == 1
 
@@ -218,24 +237,111 @@ class TestDecisions:
     def test_a_browser_on_plain_http_and_a_script_tell_less(
         self, events: Events, quarantined: dict[str, Any], headers: dict[str, str]
     ) -> None:
-        body = json.dumps({"decision": "accept", "commit": 1, **quarantined})
+        body = json.dumps({"decision": "accept", **quarantined})
         assert Visitor(events, "admin").send({"Content-Type": "application/json", **headers}, body) == 200
 
     def test_only_landings_that_the_page_knows_are_written_to(
         self, landing: Landing, events: Events, quarantined: dict[str, Any]
     ) -> None:
         person = Visitor(events, "admin")
-        for wrong in ({"run_id": "another"}, {"collection_task_id": "another"}):
+        for wrong in ({"landing": f"{landing.destination}-other"}, {"commit": 2}, {"commit": -1}):
             which = {**quarantined, **wrong}
-            assert person.decide(decision="accept", commit=1, **which)[0] == 409
-        assert person.decide(decision="delete", commit=1, **quarantined)[0] == 422
+            assert person.decide(decision="accept", **which)[0] == 409
+            assert person.get("rows", **which)[0] == 409
+        assert person.decide(decision="delete", **quarantined)[0] == 422
         assert len(in_review(landing.destination)) == 1
 
     def test_a_landing_that_cannot_be_reached_is_told(self, events: Events) -> None:
         place = {"object_storage_conn_id": "missing", "manifest": "s3://bucket/gone/_manifest.json"}
-        events.add_event(landed_a(**place, rows=0, quarantined_rows=5), now(), source_run_id="r1")
-        status, said = Visitor(events, "admin").get("waiting", run_id="r1", collection_task_id="a")
+        events.add_event(landed_a(**place, rows=0, quarantined_rows=5, quarantined=[3]), now())
+        status, said = Visitor(events, "admin").get("waiting", landing="s3://bucket/gone", commit=3)
         assert (status, "'missing'" in said, "s3://bucket/gone" in said) == (502, True, True)
+
+
+class TestEvidence:
+    def test_of_a_run_that_failed_its_checks_these_and_five_rows_are_told(
+        self, landing: Landing, events: Events, quarantined: dict[str, Any]
+    ) -> None:
+        person = Visitor(events, "user")
+        text = "rows.min: 30 rows; expected: at least 99"
+        assert person.get("waiting", **quarantined) == (
+            200,
+            {
+                **{
+                    "run_id": run_of(landing, 1),
+                    "rows": 30,
+                    "is_whole": True,
+                    "replaces": False,
+                    "is_earlier": False,
+                },
+                "checks": [{"state": "failed", "text": text, "rows": None}],
+                "checks_left_out": 0,
+            },
+        )
+        status, sample = person.get("rows", **quarantined)
+        assert (status, sample["columns"], sample["broke"]) == (200, list(landing.truth()[0]), [None] * 5)
+        assert [row[0] for row in sample["rows"]] == [
+            _as_text(row[sample["columns"][0]]) for row in landing.truth()[:5]
+        ]
+
+    def test_of_single_rows_each_is_told_with_the_rules_that_it_broke(
+        self, landing: Landing, events: Events
+    ) -> None:
+        landing.sandbox.control.change_rows(landing.task_id, "url", "empty", from_row=28)
+        which = quarantine(landing, events, **QUARANTINES_SINGLE_ROWS)
+        person = Visitor(events, "user")
+        _, told = person.get("waiting", **which)
+        assert (told["rows"], told["is_whole"]) == (2, False)
+        (check,) = told["checks"]
+        assert (check["state"], check["rows"]) == ("warning", 2)
+        assert check["text"].startswith("columns.url.required: 2 of 30 rows have no value")
+        _, sample = person.get("rows", **which)
+        assert sample["broke"] == ["columns.url.required"] * 2
+        assert len(sample["rows"]) == 2
+        # the rows that have landed are judged as those of any other run
+        assert [run["state"] for run in person.series()["runs"]] == ["landed"]
+        assert person.decide(decision="accept", **which) == (200, {"rows": 2})
+        assert read_landing(landing.destination).manifest.rows == 30
+
+    def test_single_rows_are_told_as_such_though_the_run_landed_with_a_failed_check(
+        self, landing: Landing, events: Events
+    ) -> None:
+        landing.sandbox.control.change_rows(landing.task_id, "url", "empty", from_row=28)
+        checks = {**QUARANTINES_SINGLE_ROWS["checks"], "rows": {"max_wrong": 0.2, "min": 99}}
+        which = quarantine(landing, events, checks=checks, on_failed_checks="warn")
+        person = Visitor(events, "user")
+        _, told = person.get("waiting", **which)
+        assert (told["rows"], told["is_whole"]) == (2, False)
+        assert [check["state"] for check in told["checks"]] == ["failed", "warning"]
+        assert [run["state"] for run in person.series()["runs"]] == ["landed"]
+
+    def test_rows_that_would_replace_all_others_are_told_as_such(
+        self, landing: Landing, events: Events
+    ) -> None:
+        full = {"mode": "full", "if_exists": "overwrite"}
+        reported(landing.destination, landing.task, **full)
+        landing.grow(5)
+        which = quarantine(landing, events, **full)
+        person = Visitor(events, "user")
+        _, told = person.get("waiting", **which)
+        assert (told["rows"], told["replaces"]) == (35, True)
+        # the rows that the run before has landed are still there
+        (run,) = person.series()["runs"]
+        assert (run["state"], run["rows"], run["quarantined_rows"]) == ("quarantined", 0, 35)
+        assert person.decide(decision="accept", **which) == (200, {"rows": 35})
+        assert read_landing(landing.destination).manifest.rows == 35
+
+    def test_of_many_checks_some_are_told_in_short(self, landing: Landing, events: Events) -> None:
+        checks = {"columns": {f"{index}{'c' * 400}": {"filled": 1} for index in range(7)}}
+        which = quarantine(landing, events, checks=checks)
+        _, told = Visitor(events, "user").get("waiting", **which)
+        assert (len(told["checks"]), told["checks_left_out"]) == (5, 2)
+        assert all(len(check["text"]) <= 300 for check in told["checks"])
+
+    def test_who_may_not_decide_may_see_the_rows_that_wait(
+        self, events: Events, quarantined: dict[str, Any]
+    ) -> None:
+        assert Visitor(events, "viewer").get("rows", **quarantined)[0] == 200
 
 
 class TestRows:

@@ -48,7 +48,7 @@ def test_the_files_of_a_landing(names: str, kind: type[Commit | Manifest]) -> No
 
 
 def test_what_the_log_of_a_landing_says() -> None:
-    """Rows that were landed, quarantined, landed after a reset, discarded, marked, replaced and put back."""
+    """Rows that were landed, quarantined, landed after a reset, decided on, marked and replaced."""
     contents = [file.read_bytes() for file in sorted(LANDING.glob("_commits/*"))]
     commits = [decode(content, "", Commit) for content in contents]
     state = fold(None, commits)

@@ -49,7 +49,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"if_exists": "append"}, "if_exists"),
 ]
 #: Options that a full landing has no use for.
-INCREMENTAL_ALONE = {"on_reset": "full", "skip_if_nothing_new": True, "on_failed_checks": "quarantine"}
+INCREMENTAL_ALONE = {"on_reset": "full", "skip_if_nothing_new": True}
 ELSEWHERE = {"collection_task_id": "b", "destination": "gs://b/c"}
 #: Wrong arguments, and combinations of them.
 WRONG_COMBINATIONS: list[tuple[dict[str, Any], str]] = [

@@ -60,6 +60,7 @@ class TestSummary:
         assert summary == {
             "destination": destination,
             "quarantined_rows": 0,
+            "quarantined": [],
             "checks": [],
             "manifest": f"{destination}/_manifest.json",
             "commit": 1,
@@ -187,6 +188,7 @@ class TestAssetEvents:
         assert told == {
             "quarantined_rows": 0,
             "source_checks": [[], []],
+            "source_quarantined": [[], []],
             "webcollect_conn_id": "webcollect_default",
             "object_storage_conn_id": None,
             "collection_task_ids": tasks,

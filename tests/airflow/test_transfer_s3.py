@@ -241,5 +241,7 @@ class TestRedshift:
 
 
 def test_the_commands_of_a_failed_check_name_the_connection_of_the_storage(source: Task, folder: str) -> None:
-    with pytest.raises(AirflowFailException, match=rf"webcollect landing accept s3://storage@{folder}`"):
+    with pytest.raises(
+        AirflowFailException, match=rf"webcollect landing accept s3://storage@{folder} --commit 1`"
+    ):
         transfer(f"s3://{folder}", source, object_storage_conn_id="storage", checks={"rows": {"min": 500}})

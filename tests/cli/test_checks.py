@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_provider_webcollect import read_landing
 from airflow_provider_webcollect.sandbox import Sandbox
 from tests.cli.conftest import Ended, Run, shown
 
@@ -83,55 +86,136 @@ class TestDecisions:
         failed.refused(
             3,
             "columns.price.filled: filled in 0 % of 40 rows",
-            f"`webcollect landing accept {folder}`",
-            f"`webcollect landing discard {folder} bad`",
-            "or change `checks` and land again",
+            f"`webcollect landing cat {folder} --quarantined 2 --reasons`",
+            f"`webcollect landing accept {folder} --commit 2`",
+            f"`webcollect landing discard {folder} --commit 2`",
         )
 
-    def test_the_same_command_with_other_checks_lands_what_was_read(
+    def test_the_next_run_continues_after_quarantined_rows(
         self, failed: Ended, land: Callable[..., Ended], sandbox: Sandbox, run: Run, task: str, folder: Path
     ) -> None:
-        assert land("bad", "--checks", "{}").code == 0
-        assert run("landing", "cat", folder).lines == sandbox.control.true_rows(task)
+        sandbox.control.grow(task, 5)
+        assert land("next", "--on-failed-checks", "warn").code == 0
+        rows = sandbox.control.true_rows(task)
+        assert run("landing", "cat", folder).lines == rows[:100] + rows[140:]
 
-    def test_accepted_rows_are_landed(
-        self, sandbox: Sandbox, run: Run, failed: Ended, task: str, folder: Path
+    def test_accepted_rows_are_landed_once_the_evidence_was_shown(
+        self, sandbox: Sandbox, run: Run, failed: Ended, task: str, folder: Path, monkeypatch: Any
     ) -> None:
-        (line,) = shown(run("landing", "accept", folder), "table")
-        assert (line["run"], line["rows"], line["was"]) == ("bad", "40", "staged")
+        monkeypatch.setenv("LOGNAME", "alice")
+        ended = run("landing", "accept", folder)
+        (line,) = shown(ended, "table")
+        assert line == {"commit": "2", "run": "bad", "rows": "40", "checks": "columns.price.filled"}
+        assert ended.err.splitlines()[0] == "Commit 2 has quarantined 40 rows of run bad:"
+        assert "  columns.price.filled: filled in 0 % of 40 rows" in ended.err
         assert run("landing", "cat", folder).lines == sandbox.control.true_rows(task)
+        (decision,) = read_landing(folder).manifest.decisions
+        assert (decision.about, decision.by, decision.is_accepted) == (2, "alice", True)
+        for options in ([], ["--commit", 2]):
+            again = run("landing", "accept", folder, *options)
+            assert (again.code, again.out) == (3, "")
+        assert "the rows of commit 2" in again.err
+        assert "were accepted already by alice" in again.err
+
+    def test_who_has_no_name_can_decide(
+        self, run: Run, failed: Ended, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def nameless() -> str:
+            raise KeyError("uid not found")
+
+        monkeypatch.setattr(getpass, "getuser", nameless)
+        assert run("landing", "accept", folder).code == 0
+        assert read_landing(folder).manifest.decisions[0].by == "unknown user"
 
     def test_discarded_rows_are_counted_out_once_it_was_asked(
         self, run: Run, failed: Ended, folder: Path
     ) -> None:
-        facts = run("landing", "verify", folder, "-o", "json").json[0]
-        assert (facts["rows"], facts["staged_rows"], facts["discarded_rows"]) == (100, 40, None)
-        run("landing", "discard", folder, "bad").refused(
-            2, f"Delete the rows of bad that wait for a decision at {folder}?"
-        )
-        run("landing", "discard", folder, "other", "--yes").refused(
-            3, "no rows of other wait for a decision", "40 rows of bad (staged)"
-        )
-        ended = run("landing", "discard", folder, "bad", "--yes")
-        assert ended.code == 0, ended.err
-        facts = run("landing", "verify", folder, "-o", "json").json[0]
-        assert (facts["rows"], facts["staged_rows"], facts["discarded_rows"]) == (100, None, 40)
+        def counts() -> tuple[object, ...]:
+            facts = run("landing", "verify", folder, "-o", "json").json[0]
+            names = ("rows", "quarantined_commits", "quarantined_rows", "discarded_rows")
+            return tuple(facts[name] for name in names)
 
-    def test_quarantined_rows_are_verified_and_read_by_the_number_of_their_commit(
-        self, sandbox: Sandbox, run: Run, grown: None, land: Callable[..., Ended], task: str, folder: Path
+        assert counts() == (100, "2", 40, None)
+        run("landing", "discard", folder).refused(
+            2, "columns.price.filled", f"Delete the 40 rows of commit 2 at {folder}?"
+        )
+        run("landing", "discard", folder, "--commit", 3, "--yes").refused(3, "commit 3", "40 rows of bad")
+        assert counts() == (100, "2", 40, None)
+        ended = run("landing", "discard", folder, "--yes")
+        assert ended.code == 0, ended.err
+        assert counts() == (100, None, None, 40)
+
+    def test_of_the_rows_of_several_commits_one_must_be_named(
+        self, failed: Ended, land: Callable[..., Ended], sandbox: Sandbox, run: Run, task: str, folder: Path
     ) -> None:
-        assert land("bad", "--on-failed-checks", "quarantine").code == 0
-        facts = run("landing", "verify", folder, "-o", "json").json[0]
-        assert (facts["rows"], facts["quarantined_rows"], facts["quarantined_commits"]) == (100, 40, "2")
+        sandbox.control.grow(task, 5)
+        sandbox.control.change_rows(task, "price", "empty")
+        ended = land("next", "--on-failed-checks", "quarantine", "-o", "json")
+        (landed,) = ended.json
+        assert (landed["new_rows"], landed["quarantined_rows"], landed["quarantined_commits"]) == (0, 5, "3")
+        for decide in ("accept", "discard"):
+            run("landing", decide, folder).refused(
+                3, "40 rows of bad (commit 2)", "5 rows of next (commit 3)"
+            )
+        (line,) = run("landing", "accept", folder, "--commit", 3, "-o", "json").json
+        assert line == {"commit": 3, "run": "next", "rows": 5, "checks": "columns.price.filled"}
+        assert run("landing", "accept", folder).code == 0
+        rows = sandbox.control.true_rows(task)
+        assert run("landing", "cat", folder).lines == rows[:100] + rows[140:] + rows[100:140]
+
+    def test_that_accepted_rows_would_replace_the_others_is_said(
+        self, failed: Ended, run: Run, task: str, folder: Path
+    ) -> None:
+        full = ("--mode", "full", "--if-exists", "overwrite", "--checks", CHECKS, "--run-id", "full")
+        assert run("land", task, folder, *full).code == 3
+        said = "If accepted, they replace all rows that have landed."
+        ended = run("landing", "discard", folder, "--commit", 3, "--yes")
+        assert (ended.code, ended.err.splitlines()[-1]) == (0, said)
+        assert said not in run("landing", "accept", folder).err
+
+
+class TestQuarantined:
+    def test_quarantined_rows_are_read_by_the_number_of_their_commit(
+        self, sandbox: Sandbox, run: Run, failed: Ended, task: str, folder: Path
+    ) -> None:
         rows = sandbox.control.true_rows(task)
         assert run("landing", "cat", folder, "--quarantined", 2).lines == rows[100:]
+        reasoned = [{"broke": [], "row": row} for row in rows[100:]]
+        assert run("landing", "cat", folder, "--quarantined", 2, "--reasons").lines == reasoned
         assert run("landing", "cat", folder).lines == rows[:100]
         run("landing", "cat", folder, "--quarantined", 1).refused(
             3, "no rows of commit 1 wait for a decision"
         )
-        (line,) = run("landing", "accept", folder, "bad", "-o", "json").json
-        checks = "columns.price.filled"
-        assert line == {"run": "bad", "rows": 40, "was": "quarantined", "commit": 2, "checks": checks}
+
+    def test_single_rows_have_the_reasons_why_they_are_quarantined(
+        self, sandbox: Sandbox, run: Run, connected: None, folder: Path
+    ) -> None:
+        rows: list[dict[str, Any]] = [
+            {"id": "1", "price": "1.00"},
+            {"id": "2", "price": "free"},
+            {"id": None, "price": "?"},
+        ]
+        task = sandbox.control.add_task(rows=rows, lots=[3])["task_id"]
+        columns = {"id": {"required": True}, "price": {"pattern": r"\d+\.\d\d"}}
+        checks = json.dumps({"rows": {"max_wrong": 0.7}, "columns": columns})
+        ended = run("land", task, folder, "--mode", "incremental", "--checks", checks, "-o", "json")
+        (landed,) = ended.json
+        assert (landed["new_rows"], landed["quarantined_rows"], landed["quarantined_commits"]) == (1, 2, "1")
+        assert run("landing", "cat", folder).lines == rows[:1]
+        broke = [["columns.price.pattern"], ["columns.id.required", "columns.price.pattern"]]
+        assert run("landing", "cat", folder, "--quarantined", 1, "--reasons").lines == [
+            {"broke": rules, "row": row} for rules, row in zip(broke, rows[1:], strict=True)
+        ]
+        assert run("landing", "accept", folder).code == 0
+        assert run("landing", "cat", folder).lines == rows
+
+    @pytest.mark.parametrize(
+        "options", [[], ["--quarantined", 1, "--new-only"], ["--quarantined", 1, "--since", 0]]
+    )
+    def test_reasons_are_those_of_all_rows_of_a_commit(
+        self, run: Run, folder: Path, options: list[object]
+    ) -> None:
+        run("landing", "cat", folder, "--reasons", *options).refused(2, "--reasons requires --quarantined")
 
 
 @pytest.mark.parametrize(

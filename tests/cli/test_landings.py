@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox
-from tests.cli.conftest import OUTPUTS, Run, Show, contents, shown
+from tests.cli.conftest import OUTPUTS, Run, Show, shown
 from tests.cli.processes import Started
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
@@ -107,7 +107,7 @@ class TestVerify:
         (tmp_path / "empty").mkdir()
         for folder in (tmp_path / "nothing", tmp_path / "empty"):
             for command in (
-                *(["verify"], ["cat"], ["sql"], ["clean"], ["clean", "--yes"], ["restore"]),
+                *(["verify"], ["cat"], ["sql"], ["clean"], ["clean", "--yes"]),
                 *(["latest", "--key", "id"], ["history", "--key", "id"], ["profile"]),
                 ["changes", "--key", "id", "--since", "r"],
             ):
@@ -349,43 +349,3 @@ class TestClean:
         assert ended.code == 2
         assert "older-than" in ended.err or "older_than" in ended.err
         assert names(landed) == before
-
-
-class TestRestore:
-    @pytest.fixture
-    def replaced(self, land: Callable[..., Path], sandbox: Sandbox, task: str) -> Path:
-        """The folder of a landing of 300 rows that was replaced by 120."""
-        land()
-        sandbox.control.reset_data(task)
-        sandbox.control.grow(task, 120)
-        return land("--late-rows-delay", 0, "--on-reset", "full")
-
-    def rows(self, run: Run, folder: Path) -> int:
-        """Return how many rows are landed, once they are verified."""
-        [row] = run("landing", "verify", folder, "-o", "json").json
-        return int(row["rows"])
-
-    def test_without_yes_it_is_only_shown(self, run: Run, replaced: Path, output: str) -> None:
-        before = contents(replaced)
-        first = json.loads((replaced / "_commits" / "00000001.json").read_text())
-        ended = run("landing", "restore", replaced, "-o", output)
-        assert (ended.code, ended.err) == (0, "--yes puts it back\n")
-        assert shown(ended, output) == [{"rows": "300", "parts": "3", "finished_at": first["finished_at"]}]
-        assert contents(replaced) == before
-
-    def test_with_yes_it_is_put_back_and_a_second_time_what_was_there(self, run: Run, replaced: Path) -> None:
-        for there, other in ((300, 120), (120, 300)):
-            ended = run("landing", "restore", replaced, "--yes")
-            assert (ended.code, ended.err) == (0, "Put back\n")
-            assert f"{there} " in ended.out
-            assert self.rows(run, replaced) == there
-            assert [row["rows"] for row in run("landing", "restore", replaced, "-o", "json").json] == [other]
-
-    def test_where_nothing_was_replaced_nothing_is_shown_and_nothing_put_back(
-        self, run: Run, landed: Path
-    ) -> None:
-        ended = run("landing", "restore", landed, "-o", "json")
-        assert (ended.code, ended.json) == (0, [])
-        assert run("landing", "restore", landed).err == "No landing was replaced here\n"
-        run("landing", "restore", landed, "--yes").refused(1, "no landing that was replaced")
-        assert self.rows(run, landed) == 300

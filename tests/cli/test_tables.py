@@ -73,9 +73,7 @@ def test_columns_of_an_error_are_not_taken_for_options(run: Run, sandbox: Sandbo
     run("land", task, table, "--table-format", "delta").refused(3, "the columns `url` and `URL` would be one")
 
 
-def test_files_that_no_version_needs_go_and_a_table_puts_its_versions_back_itself(
-    run: Run, land: Callable[..., Ended], table: Path
-) -> None:
+def test_files_that_no_version_needs_go(run: Run, land: Callable[..., Ended], table: Path) -> None:
     land()
     left = table / "part-00009-0badcafe.parquet"
     left.write_bytes(b"rows")
@@ -83,11 +81,9 @@ def test_files_that_no_version_needs_go_and_a_table_puts_its_versions_back_itsel
     assert [row["name"] for row in run("landing", "clean", table, "-o", "json").json] == [left.name]
     assert [row["name"] for row in run("landing", "clean", table, "--yes", "-o", "json").json] == [left.name]
     assert not left.exists()
-    for options in ([], ["--yes"]):
-        run("landing", "restore", table, *options).refused(2, "a table keeps its own versions")
 
 
-@pytest.mark.parametrize("command", [["verify"], ["cat"], ["sql", "select 1"], ["clean"], ["restore"]])
+@pytest.mark.parametrize("command", [["verify"], ["cat"], ["sql", "select 1"], ["clean"]])
 def test_a_table_of_others_is_no_landing(run: Run, table: Path, command: list[str]) -> None:
     import pyarrow as pa
     from deltalake import write_deltalake

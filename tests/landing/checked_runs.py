@@ -11,6 +11,11 @@ from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.run import run_job
 from tests.landing.pages import make_job, serving, through
 
+#: Lands all rows in the place of those that have landed.
+OVERWRITE: dict[str, Any] = {"mode": "full", "if_exists": "overwrite"}
+#: Checks that rows without prices fail.
+FILLED: dict[str, Any] = {"columns": {"price": {"filled": 0.95}}}
+
 
 def goods(count: int, **values: Any) -> list[dict[str, Any]]:
     """Rows of a shop; a value that is None leaves the column out."""
@@ -27,21 +32,25 @@ class Runs:
 
     def __init__(self, folder: Any, **options: Any) -> None:
         self.folder = folder
-        self._options = options
+        self.options = options
         self.rows: list[dict[str, Any]] = []
         self._number = 0
 
     def land(self, rows: list[dict[str, Any]], checks: Any = None, **options: Any) -> Landed:
         """Land rows that have been added."""
-        self._number += 1
         self.rows += rows
+        return self.next(checks, **options)
+
+    def next(self, checks: Any = None, **options: Any) -> Landed:
+        """Land what is there in the name of the next run."""
+        self._number += 1
         return self.again(checks, **options)
 
     def again(self, checks: Any = None, **options: Any) -> Landed:
         """Land what is there in the name of the last run."""
         run = Run(dag_id="d", task_id="t", run_id=f"run {self._number}")
         usual = {"mode": "incremental", "folder": self.folder.destination, "run": run}
-        options = {**usual, **self._options, **options}
+        options = {**usual, **self.options, **options}
         file_format = options.setdefault("file_format", make_format())
         fetch = options.pop("fetch", None) or serving(self.rows)
         if read := options.pop("read", None):

@@ -31,6 +31,7 @@ from airflow_provider_webcollect.service.pages import PageReader
 from tests.conftest import leave_to_the_night
 from tests.interruption import Pauses
 from tests.landing.checked_runs import Runs
+from tests.landing.decisions import Ledger
 from tests.landing.formats.parts import read_part
 from tests.landing.pages import Fetch, Stream, make_job, through
 from tests.storages import Storage
@@ -167,7 +168,7 @@ class Folder:
 
     @property
     def location(self) -> SimpleNamespace:
-        """The folder as `read_landing`, `clean` and `restore` take it, such as an `ObjectStoragePath`."""
+        """The folder as `read_landing` and `clean` take it, such as an `ObjectStoragePath`."""
         return SimpleNamespace(fs=self.fs, path=self.root)
 
     def names(self) -> set[str]:
@@ -230,11 +231,15 @@ class Folder:
         for part in manifest["parts"]:
             rows = self.rows_of(part)
             if manifest["format"] != "jsonl":
-                columns = manifest["columns"][: part["columns"]]
+                columns = manifest["columns"][: part.get("columns")]
                 assert all([*row] == columns for row in rows)
                 rows = [dict.fromkeys(manifest["columns"]) | row for row in rows]
             landed += rows
-        apart = sum(entry["rows"] for entry in manifest["set_apart"] if not entry.get("is_earlier"))
+        apart = sum(
+            entry["rows"]
+            for entry in manifest["set_apart"]
+            if not entry.get("is_earlier") and not entry.get("replaces")
+        )
         assert manifest["rows"] == manifest["earlier_rows"] + manifest["total"] - apart == len(landed)
         assert manifest["bytes"] == sum(part["bytes"] for part in manifest["parts"])
         return landed
@@ -250,13 +255,8 @@ class Folder:
 
     def committed(self) -> list[dict[str, Any]]:
         """Return the parts that have landed, as the commits alone say it."""
-        parts: list[dict[str, Any]] = []
-        for commit in self.commits():
-            if commit.get("replaces"):
-                parts = []
-            if commit["kind"] in ("landed", "accepted", "restored"):
-                parts += commit.get("parts", [])
-        return parts
+        ledger = Ledger(self.commits())
+        return [ledger.parts[name] for _, name in ledger.landed]
 
     def committed_rows(self) -> list[dict[str, Any]]:
         """Return the rows that have landed, as the commits alone say it."""
@@ -264,16 +264,8 @@ class Folder:
 
     def apart(self) -> list[dict[str, Any]]:
         """Return the parts of rows that are quarantined, as the commits alone say it."""
-        parts: dict[int, list[dict[str, Any]]] = {}
-        commits = self.commits()
-        for commit in commits:
-            parts.pop(commit.get("about"), None)
-            if commit.get("replaces"):
-                kept = [entry for entry in commit.get("set_apart", ()) if entry["kind"] == "quarantined"]
-                parts = {entry["commit"]: commits[entry["commit"] - 1]["parts"] for entry in kept}
-            if commit["kind"] == "quarantined":
-                parts[commit["number"]] = commit["parts"]
-        return [part for of_commit in parts.values() for part in of_commit]
+        ledger = Ledger(self.commits())
+        return [ledger.parts[name] for _, name in ledger.names_waiting()]
 
     def rows_apart(self) -> list[dict[str, Any]]:
         """Return the rows that are quarantined."""
@@ -282,8 +274,7 @@ class Folder:
     def needed(self) -> set[str]:
         """Return the names of the files that the landing needs."""
         commits = {name for name in self.names() if name.startswith("_commits/")}
-        parts = (*self.manifest()["parts"], *self.apart())
-        return {MANIFEST, *commits, *(part["name"] for part in parts)}
+        return {MANIFEST, *commits, *Ledger(self.commits()).needed()}
 
 
 @pytest.fixture(params=["disk", *(pytest.param(kind, marks=pytest.mark.at_night) for kind in SERVERS)])

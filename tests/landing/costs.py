@@ -184,6 +184,7 @@ class Landing:
                 source=SOURCE,
                 folder=Folder(storage.fs, self.folder.root),
                 run=run_of(self.runs - 1),
+                run_began=datetime.datetime.now(datetime.UTC),
                 file_format=self._format,
                 mode="incremental",
             )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from airflow_provider_webcollect.landing.commits import (
     Commit,
-    Kind,
     Manifest,
     PageFingerprint,
     Part,
@@ -15,7 +16,7 @@ from airflow_provider_webcollect.landing.commits import (
 )
 from airflow_provider_webcollect.landing.fold import following
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.names import part_name
+from airflow_provider_webcollect.landing.names import data_name, part_name
 from airflow_provider_webcollect.landing.plan import encoding_of
 
 #: With which row a landing begins: behind those that are landed; with the first, added or in their place.
@@ -23,16 +24,16 @@ Begin = Literal["end", "reset", "replace"]
 
 
 def commit_after(
-    state: Manifest | None, rows: int, *, kind: Kind = "landed", begin: Begin = "end", run: str = "r1"
+    state: Manifest | None, rows: int, waiting: int = 0, *, begin: Begin = "end", run: str = "r1"
 ) -> Commit:
-    """Return the commit of a run that lands rows, or sets them apart, as a part each.
+    """Return the commit of a run that lands rows and quarantines those after them, as a part each.
 
     :param state: what has landed before.
     """
     earlier = {"earlier_rows": state.rows} if begin == "reset" and state is not None else {}
     commit = following(
         state if begin == "end" else None,
-        kind,
+        "landed",
         Run(dag_id="d", task_id="t", run_id=run),
         number=1 if state is None else state.commit + 1,
         source=Source(collection_task_id="t"),
@@ -41,8 +42,8 @@ def commit_after(
         **earlier,
     )
     before, parts_before = commit.next_offset, state.part_count if state else 0
-    for number in range(1, rows + 1):
-        part = Part(
+    parts = [
+        Part(
             name=part_name(parts_before + number, commit.attempt_id, ".jsonl"),
             rows=1,
             bytes=8,
@@ -50,25 +51,17 @@ def commit_after(
             start_offset=before + number - 1,
             next_offset=before + number,
         )
-        commit = commit.with_part(part, (), PageFingerprint(), PageFingerprint())
-    return commit
+        for number in range(1, rows + waiting + 1)
+    ]
+    page = PageFingerprint()
+    return commit.with_parts(parts[:rows], parts[rows:], (), page, page, before + rows + waiting)
 
 
-def decision(state: Manifest, about: Commit, kind: Kind) -> Commit:
+def decision(state: Manifest, about: Commit, *, accepts: bool, by: str = "") -> Commit:
     """Return the commit that accepts or discards what another has quarantined."""
-    parts = about.parts if kind == "accepted" else ()
-    return following(state, kind, about.run, parts=parts, about=about.number)
-
-
-def restoring(state: Manifest, before: Manifest) -> Commit:
-    """Return the commit that puts back what had landed before."""
-    return following(
-        state,
-        "restored",
-        before.run,
-        replaces=True,
-        parts=before.parts,
-        about=before.commit,
-        set_apart=before.set_apart,
-        **before.place,
-    )
+    fields: dict[str, Any] = {"about": about.number, "by": by}
+    if accepts:
+        parts = tuple(replace(part, name=data_name(part.name)) for part in about.quarantined)
+        place = about.place if about.waits_to_replace else {}
+        fields |= {"parts": parts, "replaces": about.waits_to_replace, **place}
+    return following(state, "decided", about.run, **fields)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,26 +13,35 @@ import pytest
 
 from airflow_provider_webcollect.landing import checks as checking
 from airflow_provider_webcollect.landing.checks import make_checks
-from airflow_provider_webcollect.landing.commits import Run
 from airflow_provider_webcollect.landing.errors import ChecksFailed
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.options import make_options
 from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
 from airflow_provider_webcollect.landing.review import in_review
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import DataPage
-from tests.landing.checked_runs import Runs, goods
-from tests.landing.conftest import Crash, crashing_at, listed
-from tests.landing.pages import serving
+from tests.landing.checked_runs import FILLED, OVERWRITE, Runs, goods
+from tests.landing.conftest import Crash, Folder, crashing_at, listed
+from tests.storages import local
 
+
+def price(**checks: Any) -> dict[str, Any]:
+    """Return checks of one column."""
+    return {"columns": {"price": checks}}
+
+
+#: What is no share, or none above 0.
+SHARES = [0, 1.5, "most", float("nan"), 10**400]
+#: Checks, options of the format, and what is said of these.
 WRONG: list[tuple[Any, dict[str, Any], str]] = [
     ("rows", {}, "`checks` is 'rows'; it must be a dict; its keys can be rows, columns, new_columns"),
     ({"row": {}}, {}, "`checks` is 'row'; its keys can be rows, columns, new_columns, missing_columns"),
-    ({"rows": {"minimum": 1}}, {}, "its keys can be min, min_of_usual, max_of_usual"),
+    ({"rows": {"minimum": 1}}, {}, "its keys can be min, min_of_usual, max_of_usual, max_wrong"),
     ({"rows": {"min": 0}}, {}, r"`checks\['rows'\]\['min'\]` is 0; it must be an integer of 1 or more"),
     ({"rows": {"min_of_usual": 2}}, {}, "it must be a number above 0, up to 1"),
-    ({"rows": {"max_of_usual": 0.5}}, {}, "it must be a number 1 or more"),
-    ({"rows": {"max_of_usual": True}}, {}, "it must be a number 1 or more"),
+    *(
+        ({"rows": {"max_of_usual": most}}, {}, "it must be a number 1 or more")
+        for most in (0.5, True, "inf", b"2")
+    ),
     (
         {"columns": ["price"]},
         {},
@@ -39,32 +49,44 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     ),
     ({"columns": {1: {}}}, {}, "columns are named by strings"),
     ({"columns": {"price": 0.9}}, {}, r"`checks\['columns'\]\['price'\]` is 0.9; it must be a dict"),
-    ({"columns": {"price": {"filled": 1.5}}}, {}, "it must be a number above 0, up to 1"),
-    ({"columns": {"price": {"filled": "most"}}}, {}, "it must be a number above 0, up to 1"),
-    ({"columns": {"price": {"filled": float("nan")}}}, {}, "it must be a number above 0, up to 1"),
-    ({"columns": {"price": {"pattern": "("}}}, {}, "it is not a regular expression of RE2: missing \\)"),
-    ({"columns": {"price": {"pattern": "(?<=a)b"}}}, {}, r"regular expression of RE2: .*\(\?<="),
-    ({"columns": {"price": {"pattern": r"(a)\1"}}}, {}, r"regular expression of RE2: .*\\1"),
-    ({"columns": {"price": {"pattern": 5}}}, {}, "it must be a regular expression"),
-    ({"columns": {"price": {"unique": "yes"}}}, {}, r"`checks\['columns'\]\['price'\]\['unique'\]` is 'yes'"),
+    *((price(filled=share), {}, "it must be a number above 0, up to 1") for share in SHARES),
+    *((price(filled_of_usual=share), {}, "it must be a number above 0, up to 1") for share in SHARES),
+    (price(pattern="("), {}, "it is not a regular expression of RE2: missing \\)"),
+    (price(pattern="(?<=a)b"), {}, r"regular expression of RE2: .*\(\?<="),
+    (price(pattern=r"(a)\1"), {}, r"regular expression of RE2: .*\\1"),
+    (price(pattern=5), {}, "it must be a regular expression"),
+    (price(unique="yes"), {}, r"`checks\['columns'\]\['price'\]\['unique'\]` is 'yes'"),
     ({"columns": {"title": {"unique": True}}}, {"columns": ["price"]}, "it must be one of `columns`"),
     ({"new_columns": "ask"}, {}, "it must be one of allow, warn, fail"),
     ({"new_columns": "warn"}, {"columns": ["price"]}, "no other column lands, so that none can be new"),
-    *[
-        (
-            {"columns": {"price": check}},
-            {"file_format": "parquet", "column_types": {"price": "float64"}},
-            "column_types makes it float64, and this is a check of texts",
-        )
-        for check in ({"pattern": "x"}, {"unique": True})
-    ],
-    ({"columns": {"price": {"filled": 10**400}}}, {}, "it must be a number above 0, up to 1"),
-    ({"columns": {"price": {"pattern": "((a{100}){100}){100}"}}}, {}, "it is not a regular expression"),
-    ({"columns": {"price": {"pattern": "\ud800"}}}, {}, "it must be text without half a character"),
+    (price(pattern="((a{100}){100}){100}"), {}, "it is not a regular expression"),
+    (price(pattern="\ud800"), {}, "it must be text without half a character"),
     ({"columns": {"\ud800": {"filled": 1}}}, {}, "it must be text without half a character"),
-    ({"rows": {"max_of_usual": "inf"}}, {}, "it must be a number 1 or more"),
-    ({"rows": {"max_of_usual": b"2"}}, {}, "it must be a number 1 or more"),
     ({"rows": {"min": 10**30}}, {}, "it must be an integer from 1 to 9223372036854775807"),
+    (
+        {"rows": {"max_wrong": 1.01}},
+        {},
+        r"`checks\['rows'\]\['max_wrong'\]` is 1.01; it must be a number from",
+    ),
+    *(({"rows": {"max_wrong": most}}, {}, "it must be a number from 0 to 1") for most in (-0.1, True, "nan")),
+    (price(required="yes"), {}, r"\['price'\]\['required'\]` is 'yes'; it must be True or False"),
+    (price(min="cheap"), {}, r"\['price'\]\['min'\]` is 'cheap'; it must be a number"),
+    *((price(max=most), {}, "it must be a number") for most in (True, "inf")),
+    (price(min="10", max=5.5), {}, r"\['min'\]` is '10'; it must be at most `max`, 5.5"),
+    (price(values=[]), {}, r"\['values'\]` is \[\]; it must hold at least one entry"),
+    (price(values="Berlin"), {}, "it must be a list"),
+    (price(values=["x", None]), {}, r"\['values'\]\[1\]` is None; it must be a text, a number or a boolean"),
+    *(
+        (price(values=[value]), {}, "it must be a text, a number or a boolean")
+        for value in (float("inf"), float("nan"), ["a"])
+    ),
+    (price(values=["\ud800"]), {}, "it must be text without half a character"),
+    (price(values=[10**5000]), {}, "it must be an integer"),
+    (
+        price(maximum=1),
+        {},
+        "keys can be required, pattern, min, max, values, unique, filled, filled_of_usual",
+    ),
 ]
 
 
@@ -91,17 +113,11 @@ def test_nothing_to_check_is_no_check(checks: Any) -> None:
     assert make_checks(checks, make_format()) is None
 
 
-def test_a_quarantine_goes_with_incremental_landings() -> None:
-    with pytest.raises(InvalidArgument, match="it goes with mode='incremental' alone"):
-        make_options(make_format(), mode="full", on_failed_checks="quarantine")
-
-
 def prices(*values: Any) -> list[dict[str, Any]]:
     """Return rows with these prices; None leaves it out."""
     return [row for value in values for row in goods(1, price=value)]
 
 
-FILLED: dict[str, Any] = {"columns": {"price": {"filled": 0.95}}}
 UNIQUE: dict[str, Any] = {"columns": {"url": {"unique": True}}}
 MANY = [f"c{number}" for number in range(MAX_COLUMNS + 5)]
 #: Rows, their checks, and what these find wrong; None if they pass.
@@ -176,10 +192,10 @@ class TestOutcomes:
     def test_what_replaces_a_landing_is_compared_with_what_was_replaced(self, runs: Runs) -> None:
         for _ in range(4):
             runs.rows.clear()
-            runs.land(goods(100), mode="full", if_exists="overwrite")
+            runs.land(goods(100), **OVERWRITE)
         runs.rows.clear()
         checks = {"rows": {"min_of_usual": 0.5}}
-        (outcome,) = runs.outcomes(goods(9), checks, mode="full", if_exists="overwrite").values()
+        (outcome,) = runs.outcomes(goods(9), checks, **OVERWRITE).values()
         assert outcome.state == "failed"
 
     def test_a_pattern_has_a_bound_whatever_it_is(self, runs: Runs) -> None:
@@ -195,7 +211,7 @@ class TestOutcomes:
 
         def landed(rows: list[msgspec.Raw]) -> dict[str, str]:
             fetch = listed([DataPage(offset=len(rows), total=len(rows), rest_total=0, rows=rows)])
-            outcomes = runs.outcomes([], checks, fetch=fetch, mode="full", if_exists="overwrite")
+            outcomes = runs.outcomes([], checks, fetch=fetch, **OVERWRITE)
             return {f"{name} {outcome.state}": outcome.found for name, outcome in outcomes.items()}
 
         assert landed([good, nested])["columns.url.filled passed"] == (
@@ -215,7 +231,7 @@ class TestOutcomes:
         with pytest.raises(ChecksFailed) as failure:
             runs.land(goods(1, **dict.fromkeys(names, "y" * 5000)), checks)
         assert len(str(failure.value)) < 15_000
-        assert "; and 131 more. Nothing" in str(failure.value)
+        assert "; and 131 more. 1 row of commit 2" in str(failure.value)
 
     def test_beyond_its_limit_unique_says_how_many_it_has_compared(
         self, runs: Runs, monkeypatch: pytest.MonkeyPatch
@@ -261,22 +277,21 @@ class TestOutcomes:
 
 
 class TestFailures:
-    def test_nothing_is_committed_or_marked_and_the_message_says_why_and_what_next(self, runs: Runs) -> None:
+    def test_nothing_lands_or_is_marked_and_the_message_says_why_and_what_next(self, runs: Runs) -> None:
         marks: list[str] = []
         runs.land(goods(5), FILLED, mark=lambda: marks.append("marked"))
-        before = runs.folder.manifest()
+        rows = runs.folder.rows()
         with pytest.raises(ChecksFailed) as failure:
             runs.land(goods(4, price=""), FILLED, mark=lambda: marks.append("marked"))
-        assert runs.folder.manifest() == before
+        assert runs.folder.rows() == rows
         assert marks == ["marked"]
         where = shlex.quote(runs.folder.destination.url)
         assert str(failure.value).splitlines() == [
             f"1 check failed for task t at {where}: columns.price.filled: filled in 0 % of 4 rows "
-            "('' at offset 5); expected: filled in at least 95 % of the rows. Nothing was committed or "
-            "marked; the 4 rows that were read stay staged there. "
-            f"`webcollect landing accept {where}` lands them as they are, "
-            f"`webcollect landing discard {where} 'run 2'` leaves them out; "
-            "or change `checks` and land again (in a DAG, clear the task)"
+            "('' at offset 5); expected: filled in at least 95 % of the rows. 4 rows of commit 3 wait for a "
+            f"decision. `webcollect landing cat {where} --quarantined 3 --reasons` shows them, "
+            f"`webcollect landing accept {where} --commit 3` lands them, and "
+            f"`webcollect landing discard {where} --commit 3` deletes them"
         ]
         assert failure.value.permanent
 
@@ -294,29 +309,16 @@ class TestFailures:
         assert message.isprintable()
         where = shlex.quote(runs.folder.destination.url)
         assert re.findall("`([^`]*)`", message) == [
-            f"webcollect landing accept {where}",
-            f"webcollect landing discard {where} 'run 2'",
-            "checks",
+            f"webcollect landing cat {where} --quarantined 2 --reasons",
+            f"webcollect landing accept {where} --commit 2",
+            f"webcollect landing discard {where} --commit 2",
         ]
 
-    def test_a_run_whose_name_would_act_on_a_terminal_is_in_no_command(self, runs: Runs) -> None:
-        run = Run(dag_id="d", task_id="t", run_id="\x1b[201~\ntouch owned\n")
+    def test_a_folder_whose_name_would_act_on_a_terminal_is_in_no_command(self, tmp_path: Path) -> None:
+        runs = Runs(Folder(local(tmp_path).fs, f"{tmp_path}/\x1b[201~\ntouch owned\n"))
         with pytest.raises(ChecksFailed) as failure:
-            runs.land(goods(4, price=""), FILLED, run=run)
-        message = str(failure.value)
-        assert message.isprintable()
-        assert "`webcollect" not in message
-
-    def test_changed_checks_land_what_is_staged_without_reading_it_again(self, runs: Runs) -> None:
-        with pytest.raises(ChecksFailed):
-            runs.land(goods(250, price=""), FILLED, max_part_bytes=1)
-        asked: list[int] = []
-        fetch = serving(runs.rows)
-        landed = runs.again(fetch=lambda offset: asked.append(offset) or fetch(offset))
-        assert landed.manifest.rows == 250
-        assert runs.folder.rows() == runs.rows
-        # the last page and the first, to see whether the source still goes on from there
-        assert asked == [200, 0]
+            runs.land(goods(4, price=""), FILLED)
+        assert "`webcollect" not in str(failure.value)
 
     @pytest.mark.usefixtures("each_part_is_staged")
     @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
@@ -328,7 +330,7 @@ class TestFailures:
         rows = [*(row for price in prices for row in goods(7, price=price)), {"url": "no price"}]
         rows = [row if row["url"] != "https://shop/3" else {**row, "price": 1.25} for row in rows]
         options: dict[str, Any] = {"file_format": chosen, "max_part_bytes": 1}
-        options |= {"mode": "full", "if_exists": "overwrite"}
+        options |= OVERWRITE
         fresh = runs.outcomes([*rows, *rows], checks, **options)
         with pytest.raises(Crash):
             runs.land([], checks, read=crashing_at(2), **options)
@@ -360,10 +362,8 @@ class TestFailures:
         # another run's checks are its own
         assert runs.land(goods(1)).checks == ()
 
-    def test_the_rows_of_a_failed_run_and_of_the_next_are_checked_together(self, runs: Runs) -> None:
+    def test_a_run_is_judged_by_its_own_rows(self, runs: Runs) -> None:
         with pytest.raises(ChecksFailed):
             runs.land(goods(10, price=""), FILLED)
-        with pytest.raises(ChecksFailed, match=r"filled in 90\.9 % of 110 rows"):
-            runs.land(goods(100), FILLED)
         runs.land(goods(100), FILLED)
-        assert runs.folder.rows() == runs.rows
+        assert runs.folder.rows() == goods(100)

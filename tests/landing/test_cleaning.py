@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import itertools
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +15,13 @@ import time_machine
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import NothingLanded
 from airflow_provider_webcollect.landing.names import redshift_manifest
+from airflow_provider_webcollect.landing.review import accept
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.landing.checked_runs import Runs, goods
 from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder, Landed, crashing_at, listed
-from tests.landing.interleaving import Held, kill
-from tests.landing.pages import page, rows_of, widening
+from tests.landing.interleaving import Held
+from tests.landing.pages import rows_of, widening
+from tests.storages import local
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -96,6 +100,17 @@ def test_what_no_landing_needs_is_removed_and_nothing_else(landing: Landed, fold
     assert cleaned(folder) == set()
 
 
+def test_on_a_disk_that_ignores_letter_case_partitions_that_differ_in_it_alone_stay(tmp_path: Path) -> None:
+    runs = Runs(Folder(local(tmp_path).fs, str(tmp_path / "landing")), max_part_bytes=1)
+    runs.land(goods(1), partition="country=US")
+    # the folder of one name is that of the other, and is listed with the first
+    (tmp_path / "landing" / "country=us").symlink_to("country=US")
+    runs.land(goods(1), partition="country=us")
+    assert len(runs.folder.parts()) == 2
+    assert cleaned(runs.folder) == set()
+    assert runs.folder.rows() == runs.rows
+
+
 def test_of_manifests_for_redshift_that_of_the_last_run_stays(landing: Landed, folder: Folder) -> None:
     manifests = [redshift_manifest(run.digest()) for run in (RUN, OTHER_RUN)]
     landing("t", fetch=listed(widening(1)), mode="incremental")
@@ -145,34 +160,25 @@ class TestUnfinishedLandings:
         assert folder.rows() == rows_of(pages)
         assert folder.names() == folder.needed()
 
-    def test_a_landing_that_commits_meanwhile_keeps_all(self, landing: Landed, folder: Folder) -> None:
-        pages = [page([{"a": str(number)}], number, 4) for number in range(4)]
+    @pytest.mark.parametrize("decided", [False, True], ids=["a landing", "a decision"])
+    def test_what_is_committed_meanwhile_stays(self, tmp_path: Path, decided: bool) -> None:
+        """Also if the clock of the storage says that it is old."""
         for operation in itertools.count(1):
-            inner = Folder(folder.fs, f"{folder.root}-{operation}")
-            with pytest.raises(Crash):
-                landing(
-                    "t", fetch=listed(pages), read=crashing_at(3), max_part_bytes=1, folder=inner.destination
-                )
-            held = Held(functools.partial(clean, older_than=0), inner.destination, operation)
-            if held.met is None:
-                break
-            landing("t", fetch=listed(pages), max_part_bytes=1, folder=inner.destination)
-            held.end()
-            assert inner.rows() == rows_of(pages), held.met
+            runs = Runs(Folder.new(local(tmp_path)), max_part_bytes=1)
+            runs.land(goods(2))
+            if decided:
+                runs.land(goods(250), {"rows": {"min": 251}}, on_failed_checks="quarantine")
+            else:
+                with pytest.raises(Crash):
+                    runs.land(goods(250), read=crashing_at(3))
+            with time_machine.travel(datetime.datetime.now(datetime.UTC) + 2 * DAY):
+                held = Held(functools.partial(clean, older_than=DAY), runs.folder.destination, operation)
+                if held.met is None:
+                    break
+                accept(runs.folder.location) if decided else runs.again()
+                held.end()
+            assert runs.folder.rows() == runs.rows, held.met
         assert operation > 4
-
-    def test_what_a_commit_that_was_killed_would_replace_stays(self, landing: Landed, folder: Folder) -> None:
-        landing("t", fetch=listed(widening(2)))
-        options: dict[str, Any] = {"run": OTHER_RUN, "if_exists": "overwrite", "fetch": listed(widening(3))}
-        kill(
-            lambda place: landing("t", folder=place, **options),
-            folder.destination,
-            ("create", "00000002.json"),
-        )
-        assert cleaned(folder) == set()
-        assert folder.rows() == rows_of(widening(2))
-        landing("t", **options)
-        assert folder.rows() == rows_of(widening(3))
 
 
 class TestFoldersThatTellNothing:

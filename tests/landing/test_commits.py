@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,97 +15,84 @@ from hypothesis import strategies as st
 from airflow_provider_webcollect.landing.commits import MOST_RECORDS, Commit, Manifest, Source, decode, encode
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable
 from airflow_provider_webcollect.landing.fold import Contradiction, fold, following
-from tests.landing.logs import Begin, commit_after, decision, restoring
+from tests.landing.decisions import Ledger
+from tests.landing.logs import Begin, commit_after, decision
 
 
 @dataclasses.dataclass
 class Model:
-    """What commits make of a landing, counted by hand.
-
-    :ivar landed: commit and name of each part, in order.
-    :ivar waiting: the commits whose rows are quarantined.
-    :ivar before: what had landed when the landing began again.
-    :ivar ever: all parts that have landed, with the commit that a loader knows them by.
-    """
+    """A log, and the states to which its commits lead; each part has one row."""
 
     commits: list[Commit] = dataclasses.field(default_factory=list)
     states: list[Manifest] = dataclasses.field(default_factory=list)
-    landed: list[tuple[int, str]] = dataclasses.field(default_factory=list)
-    waiting: dict[int, Commit] = dataclasses.field(default_factory=dict)
-    before: tuple[Manifest, list[tuple[int, str]], dict[int, Commit]] | None = None
-    ever: set[tuple[int, str]] = dataclasses.field(default_factory=set)
 
     @property
     def state(self) -> Manifest | None:
         return self.states[-1] if self.states else None
 
-    def do(self, move: str, number: int) -> None:
-        """Make the next commit, if there can be one of that kind.
+    def land(self, rows: int, waiting: int = 0, begin: Begin = "end", run: str = "r1") -> None:
+        """Land rows, and quarantine those after them."""
+        self.add(commit_after(self.state, rows, waiting, begin=begin, run=run))
 
-        :param number: how many rows it has, or which rows it is about.
-        """
-        state = self.state
-        if move in ("landed", "quarantined", "discarded"):
-            self.add(commit_after(state, number, kind=move, run=f"r{number}"))  # type: ignore[arg-type]
-        elif state is None:
+    def decide(self, index: int, *, accepts: bool, by: str = "") -> None:
+        """Accept or discard rows, if any wait."""
+        if self.state is None or not (waiting := self.state.quarantined):
             return
-        elif move in ("reset", "replace"):
-            self.add(commit_after(state, number, begin=move, run=f"r{number}"))  # type: ignore[arg-type]
-        elif move == "exported":
-            self.add(following(state, "exported", state.run))
-        elif move == "restore" and self.before is not None:
-            self.add(restoring(state, self.before[0]))
-        elif move in ("accept", "discard") and self.waiting:
-            about = [*self.waiting.values()][number % len(self.waiting)]
-            self.add(decision(state, about, "accepted" if move == "accept" else "discarded"))
+        about = self.commits[waiting[index % len(waiting)].commit - 1]
+        self.add(decision(self.state, about, accepts=accepts, by=by))
+
+    def mark(self) -> None:
+        """Mark the export."""
+        assert self.state is not None
+        self.add(following(self.state, "exported", self.state.run))
 
     def add(self, commit: Commit) -> None:
-        """Add a commit."""
+        """Add a commit, and the state that it leads to."""
         state = fold(self.state, [commit])
         assert state is not None
-        if commit.kind == "restored":
-            assert self.before is not None
-            now = (self.states[-1], self.landed, self.waiting)
-            (_, self.landed, self.waiting), self.before = self.before, now
-        elif commit.replaces:
-            self.before = (self.states[-1], self.landed, self.waiting)
-            self.landed, self.waiting = [], {}
-        if commit.about is not None and commit.kind != "restored":
-            self.waiting = {number: each for number, each in self.waiting.items() if number != commit.about}
-        if commit.kind in ("landed", "accepted"):
-            own = [(commit.number, part.name) for part in commit.parts]
-            self.landed = [*self.landed, *own]
-            self.ever.update(own)
-        if commit.kind == "quarantined":
-            self.waiting = {**self.waiting, commit.number: commit}
         self.commits.append(commit)
         self.states.append(state)
 
     def check(self) -> None:
-        """The last state has what was counted."""
-        state = self.state
+        """The last state has what is counted without the package."""
+        state, ledger = self.state, Ledger([json.loads(encode(commit)) for commit in self.commits])
         assert state is not None
-        assert [(part.commit, part.name) for part in state.parts] == self.landed
-        assert state.rows == state.part_count == len(self.landed)
-        assert {each.commit for each in state.quarantined} == {*self.waiting}
-        assert state.source_rows == state.total
+        assert ledger.amiss == []
+        assert [part.name for part in state.parts] == [name for _, name in ledger.landed]
+        assert state.rows == state.part_count == len(ledger.landed)
+        assert {each.commit for each in state.quarantined} == ledger.waiting.keys()
+        discarded = {about for about, (_, accepted) in ledger.decided.items() if not accepted}
+        assert {each.commit for each in state.set_apart} == ledger.waiting.keys() | discarded
+        for each in state.set_apart:
+            assert each.replaces or each.is_earlier == (ledger.readings[each.commit] != ledger.reading)
+        of_source = [*ledger.landed, *ledger.names_waiting(), *ledger.discarded]
+        total = sum(reading == ledger.reading for reading, _ in of_source)
+        earlier = sum(reading != ledger.reading for reading, _ in ledger.landed)
+        assert (state.total, state.source_rows, state.earlier_rows) == (total, total, earlier)
         assert len(state.history) <= MOST_RECORDS
         assert state.commit == len(self.commits)
-
-
-MOVES = [
-    *("landed", "landed", "quarantined", "discarded", "reset", "replace"),
-    *("accept", "discard", "exported", "restore"),
-]
+        decided = [commit for commit in self.commits if commit.kind == "decided"]
+        assert [(each.commit, each.about, each.by, each.is_accepted) for each in state.decisions] == [
+            (commit.number, commit.about, commit.by, bool(commit.parts)) for commit in decided
+        ]
 
 
 @st.composite
 def logs(draw: st.DrawFn) -> Model:
     """Logs of at least one commit."""
     model = Model()
-    model.do(draw(st.sampled_from(["landed", "quarantined", "discarded"])), draw(st.integers(1, 3)))
-    for move in draw(st.lists(st.sampled_from(MOVES), max_size=15)):
-        model.do(move, draw(st.integers(1, 3)))
+    few = st.integers(0, 3)
+    for move in ["land", *draw(st.lists(st.sampled_from(["land", "land", "decide", "mark"]), max_size=15))]:
+        match move:
+            case "mark":
+                model.mark()
+            case "decide":
+                model.decide(draw(few), accepts=draw(st.booleans()), by=draw(st.sampled_from(["", "a", "b"])))
+            case _:
+                begins: list[Begin] = ["end", "end", "reset", "replace"]
+                begin, rows, waiting = draw(st.sampled_from(begins)), draw(few), draw(few)
+                # a source without rows resets nothing
+                model.land(rows or int(begin == "reset" and not waiting), waiting, begin, f"r{draw(few)}")
     return model
 
 
@@ -133,10 +121,13 @@ def test_folding_on_from_a_checkpoint_is_folding_all(model: Model, data: st.Data
 
 
 @given(logs(), st.data())
-def test_whoever_remembers_a_commit_gets_each_part_once(model: Model, data: st.DataObject) -> None:
+def test_whoever_remembers_a_commit_gets_each_part_once_and_none_is_missed(
+    model: Model, data: st.DataObject
+) -> None:
     loaded, since = [], 0
     for state in data.draw(st.lists(st.sampled_from(model.states), unique_by=id).map(in_order)):
         loaded += [part.name for part in state.parts if (part.commit or 0) > since]
+        assert {part.name for part in state.parts} <= {*loaded}
         since = state.commit
     assert len(loaded) == len({*loaded})
 
@@ -157,10 +148,16 @@ def wrong(rows: int = 1, begin: Begin = "end", **fields: Any) -> Make:
     return lambda state, log: changed(commit_after(state, rows, begin=begin), **fields)
 
 
-#: Commits that do not follow from a log of: 2 rows landed, 1 quarantined, 1 landed.
+def wrong_decision(on: int, **fields: Any) -> Make:
+    """Return what accepts the rows of a commit with other values of some fields."""
+    return lambda state, log: changed(decision(state, log[on - 1], accepts=True), **fields)
+
+
+#: Commits that do not follow from a log of: 2 rows landed, 1 quarantined, 1 landed, 1 that waits to replace
+#: all of them.
 WRONG: dict[str, tuple[Make, str]] = {
-    "a gap": (wrong(number=5), "it is commit 5 in the place of 4"),
-    "the same number again": (lambda state, log: log[-1], "it is commit 3 in the place of 4"),
+    "a gap": (wrong(number=6), "it is commit 6 in the place of 5"),
+    "the same number again": (lambda state, log: log[-1], "it is commit 4 in the place of 5"),
     "another source": (
         wrong(source=Source(collection_task_id="other")),
         "it is of task other, and the landing of task t",
@@ -188,30 +185,31 @@ WRONG: dict[str, tuple[Make, str]] = {
         "3 rows are not the source's any more, and it says 0",
     ),
     "a decision on what has landed": (
-        lambda state, log: decision(state, log[0], "accepted"),
+        wrong_decision(1),
         "it decides on commit 1, of which no rows wait",
     ),
     "a decision on what is to come": (
-        lambda state, log: changed(decision(state, log[1], "discarded"), about=7),
+        wrong_decision(2, about=7),
         "it decides on commit 7, of which no rows wait",
     ),
-    "accepting other rows": (
-        lambda state, log: changed(decision(state, log[1], "accepted"), parts=commit_after(state, 2).parts),
-        "it has 2 rows of 1 that were set apart",
+    "accepting fewer rows": (
+        lambda state, log: changed(
+            decision(state, commit_after(state, 0, 2), accepts=True), about=log[1].number
+        ),
+        "it has 2 rows of 1 that wait",
     ),
-    "setting no rows apart": (wrong(0, kind="quarantined"), "it is quarantined, and has no rows"),
-    "accepting in the place of all": (
-        lambda state, log: changed(decision(state, log[1], "accepted"), replaces=True),
-        "nothing was landed before it",
-    ),
+    "adding in the place of all": (wrong_decision(2, replaces=True), "it replaces: True"),
+    "adding what would replace all": (wrong_decision(4, replaces=False), "it replaces: False"),
 }
 
 
 def usual_log() -> Model:
-    """Two rows that are landed, one that is quarantined, and one that is landed."""
+    """The log that :data:`WRONG` is about."""
     model = Model()
-    for move, rows in (("landed", 2), ("quarantined", 1), ("landed", 1)):
-        model.do(move, rows)
+    model.land(2)
+    model.land(0, 1)
+    model.land(1)
+    model.land(0, 1, "replace")
     return model
 
 
@@ -222,19 +220,19 @@ def test_a_contradiction_is_refused(case: str) -> None:
     assert model.state is not None
     with pytest.raises(Contradiction, match=said) as refusal:
         fold(model.state, [make(model.state, model.commits)])
-    assert refusal.value.number == 4
+    assert refusal.value.number == 5
 
 
-@pytest.mark.parametrize("about", [1, 2])
-def test_a_second_decision_is_refused(about: int) -> None:
+@pytest.mark.parametrize("accepts", [True, False])
+def test_a_second_decision_is_refused(accepts: bool) -> None:
     model = usual_log()
-    model.do("accept" if about == 1 else "discard", 0)
+    model.decide(0, accepts=accepts)
     assert model.state is not None
     with pytest.raises(Contradiction, match="it decides on commit 2, of which no rows wait"):
-        fold(model.state, [decision(model.state, model.commits[1], "discarded")])
+        fold(model.state, [decision(model.state, model.commits[1], accepts=False)])
 
 
-@pytest.mark.parametrize("needing", [{"kind": "exported"}, {"kind": "accepted", "about": 1}])
+@pytest.mark.parametrize("needing", [{"kind": "exported"}, {"kind": "decided", "about": 1}])
 def test_a_log_does_not_begin_with_what_needs_another(needing: dict[str, Any]) -> None:
     with pytest.raises(Contradiction, match="nothing was landed before it"):
         fold(None, [changed(commit_after(None, 1), **needing)])
@@ -283,21 +281,22 @@ def test_a_name_that_may_lead_out_of_the_folder_is_refused(name: str, kind: type
         decode(content, "there", kind)
 
 
-def test_of_many_runs_the_last_ones_can_be_compared_with() -> None:
+def test_of_many_runs_and_decisions_the_last_ones_are_known() -> None:
     model = Model()
     for number in range(MOST_RECORDS + 5):
-        model.add(commit_after(model.state, 1, run=f"run {number}"))
+        model.land(1, 1, run=f"run {number}")
+        model.decide(0, accepts=False, by=f"{number}")
     assert model.state is not None
-    assert [record.run.run_id for record in model.state.history] == [
-        f"run {number}" for number in range(5, MOST_RECORDS + 5)
-    ]
+    last = range(5, MOST_RECORDS + 5)
+    assert [record.run.run_id for record in model.state.history] == [f"run {number}" for number in last]
+    assert [decided.by for decided in model.state.decisions] == [*map(str, last)]
 
 
 def test_the_commits_of_one_run_are_counted_together() -> None:
-    model = usual_log()
-    for run in ("r7", "r8", "r7"):
-        model.add(commit_after(model.state, 2, run=run))
+    model = Model()
+    for run in ("r6", "r7", "r8", "r7"):
+        model.land(2, run=run)
     assert model.state is not None
     (*_, record) = model.state.history
-    assert (record.run.run_id, record.rows, record.commits) == ("r7", 4, (4, 6))
+    assert (record.run.run_id, record.rows, record.commits) == ("r7", 4, (2, 4))
     assert model.state.record_of(record.run) == record

@@ -22,9 +22,7 @@ import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
-from airflow_provider_webcollect.landing.cleaning import replaced_landing, restore
 from airflow_provider_webcollect.landing.errors import (
-    ChecksFailed,
     DestinationTaken,
     DestinationUnreadable,
     FormatChanged,
@@ -38,11 +36,9 @@ from airflow_provider_webcollect.landing.errors import (
 )
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.review import accept, discard
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.tables import landing_folder
-from airflow_provider_webcollect.service.errors import InvalidArgument
-from tests.landing.checked_runs import Runs, goods
+from tests.landing.checked_runs import FILLED, Runs, goods
 from tests.landing.conftest import SERVERS
 from tests.landing.pages import Rows, job, nothing
 from tests.landing.tables import PARQUET, Table, held_at, land, land_runs, landing, numbers
@@ -113,14 +109,6 @@ class TestRows:
         typed = make_format("parquet", column_types={"n": "int64"})
         land(disk, 4, "r2", mode="full", if_exists="overwrite", file_format=typed)
         assert disk.table().to_pyarrow_dataset().to_table()["n"].to_pylist() == [0, 1, 2, 3]
-
-    def test_after_a_reset_of_the_source_the_table_has_the_new_rows_alone(self, disk: Table) -> None:
-        land(disk, 12)
-        land(disk, 5, "r2", on_reset="full")
-        assert numbers(disk) == list(range(5))
-        for put_back in (replaced_landing, restore):
-            with pytest.raises(InvalidArgument, match="a table keeps its own versions"):
-                put_back(disk.location)
 
 
 class TestCommits:
@@ -362,19 +350,17 @@ class TestOthersAtWork:
             disk.landed().verify()
 
 
-def test_rows_that_do_not_fit_the_table_are_neither_quarantined_nor_accepted(disk: Table) -> None:
+def test_rows_that_do_not_fit_the_table_are_not_quarantined(disk: Table) -> None:
     runs = Runs(disk, file_format=PARQUET)
-    checks = {"columns": {"price": {"filled": 0.95}}}
-    runs.land(goods(20), checks)
-    with pytest.raises(FormatChanged, match="would be one"):
-        runs.land(goods(10, price="", PRICE="1"), checks, on_failed_checks="quarantine")
+    runs.land(goods(20), FILLED)
+    rows = goods(10, price="", PRICE="1")
+    for on_failed_checks in ("quarantine", "fail"):
+        with pytest.raises(FormatChanged, match="would be one"):
+            runs.land(rows, FILLED, on_failed_checks=on_failed_checks)
+        rows = []
     assert disk.log().read().commit == 1
-    with pytest.raises(ChecksFailed):
-        runs.again(checks)
-    with pytest.raises(FormatChanged, match="would be one"):
-        accept(disk.location, "run 2")
-    discard(disk.location, "run 2")
-    runs.land(goods(5), checks)
+    del runs.rows[20:]
+    runs.land(goods(5), FILLED)
     assert len(disk.found()) == 25
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
-import msgspec
 import pytest
 
-from airflow_provider_webcollect.landing.errors import CastFailed, FormatChanged
+from airflow_provider_webcollect.landing.errors import FormatChanged
 from airflow_provider_webcollect.landing.formats import FILE_FORMATS, make_format
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -60,20 +59,6 @@ class TestEveryFormat:
 def as_read(folder: Folder, pages: list[DataPage]) -> list[dict[str, Any]]:
     """Return the rows of pages with null for the columns of the landing that they lack."""
     return [{**dict.fromkeys(folder.manifest()["columns"] or ()), **row} for row in rows_of(pages)]
-
-
-@pytest.mark.parametrize("too_large", ["9" * 39, str(2**128 + 1234), "1e38", "1e-39", "1e-2147483647"])
-def test_of_a_number_too_large_for_its_column_no_other_is_landed(
-    landing: Landed, folder: Folder, sandbox: Sandbox, too_large: str
-) -> None:
-    prices = ["12", too_large, "-" + "9" * 38]
-    task = sandbox.control.add_task(rows=[{"price": price} for price in prices], state="Finished")["task_id"]
-    types = {"price": "decimal(38,0)"}
-    with pytest.raises(CastFailed, match=f"`price` is '{too_large}' in row 2 of the part"):
-        landing(task, file_format=make_format("parquet", column_types=types))
-    assert folder.names() == set()
-    landing(task, file_format=make_format("parquet", column_types=types, on_cast_error="null"))
-    assert [row["price"] for row in folder.rows()] == [12, None, -(10**38 - 1)]
 
 
 class TestNamesInAnotherLetterCase:
@@ -133,10 +118,3 @@ def test_a_growing_landing_keeps_its_format(landing: Landed, folder: Folder) -> 
     landing("t", fetch=listed(pages), mode="incremental")
     with pytest.raises(FormatChanged, match="`file_format` is csv and was jsonl"):
         landing("t", fetch=listed(pages), mode="incremental", run=OTHER_RUN, file_format=make_format("csv"))
-
-
-@pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
-def test_a_badly_encoded_byte_keeps_no_row_away(file_format: str, landing: Landed, folder: Folder) -> None:
-    rows = [msgspec.Raw(b'{"a": "\xe9"}'), msgspec.Raw(b'{"a": "tea"}')]
-    pages = [DataPage(offset=2, total=2, rest_total=0, rows=rows)]
-    assert landing("t", fetch=listed(pages), file_format=make_format(file_format)).rows == 2

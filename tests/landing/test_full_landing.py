@@ -12,6 +12,7 @@ import pytest
 
 import airflow_provider_webcollect
 from airflow_provider_webcollect.landing import copy, staging
+from airflow_provider_webcollect.landing.commits import VERSION
 from airflow_provider_webcollect.landing.errors import RowsMissing
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.endpoints import read_data
@@ -91,13 +92,22 @@ class TestLanding:
             *("version", "commit", "first_commit", "source", "rows", "bytes", "format", "compression"),
             *("encoding", "table_format", "columns", "next_offset", "last_page", "total", "earlier_rows"),
             *("run", "started_at", "finished_at", "exported_at", "provider_version", "checks", "history"),
-            *("set_apart", "log_id", "profile", "replaced", "rows_commit", "part_count", "parts"),
+            *(
+                "set_apart",
+                "log_id",
+                "profile",
+                "decisions",
+                "rows_commit",
+                "place_commit",
+                "part_count",
+                "parts",
+            ),
         }
         (part,) = manifest["parts"]
         assert set(part) == {"name", "start_offset", "next_offset", "rows", "bytes", "sha256", "commit"}
         assert part["commit"] == manifest["commit"] == 1
         assert set(manifest["last_page"]) == {"offset", "rows", "sha256"}
-        assert manifest["version"] == 1
+        assert manifest["version"] == VERSION
         assert manifest["format"] == "jsonl"
         assert manifest["compression"] is manifest["columns"] is None
         assert manifest["run"] == {"dag_id": "d", "task_id": "t", "run_id": "r1", "map_index": -1}
@@ -282,17 +292,6 @@ def test_of_what_is_staged_with_a_part_that_is_not_whole_all_is_read_again(
     task.land(max_part_bytes=1)
     assert task.offsets()[0] == 0
     assert folder.rows() == task.rows()
-
-
-@pytest.mark.parametrize("grown", [40, 2000])
-def test_of_a_source_that_was_reset_meanwhile_all_is_read_again(
-    task: Task, folder: Folder, grown: int
-) -> None:
-    fail_later(task)
-    rows = task.refill(grown)
-    task.land(max_part_bytes=1)
-    assert folder.rows() == rows
-    assert len(rows) == grown
 
 
 def test_what_is_staged_is_written_once_a_second_at_most_and_after_an_error(

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
+import pendulum
 import pytest
 
 from airflow_provider_webcollect.landing import copy
+from airflow_provider_webcollect.landing.commits import MOST_RECORDS, Run
 from airflow_provider_webcollect.landing.errors import RowsMissing, SourceReset
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed as Outcome
+from airflow_provider_webcollect.landing.review import accept, discard
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.models import DataPage
+from tests.landing.checked_runs import OVERWRITE, Runs, goods
 from tests.landing.conftest import (
     OTHER_RUN,
     RUN,
@@ -39,7 +43,6 @@ pytestmark = [
 ]
 
 unexpected = functools.partial(pytest.fail, "these rows must not be marked")
-OVERWRITE: dict[str, Any] = {"mode": "full", "if_exists": "overwrite"}
 
 
 @pytest.fixture
@@ -169,20 +172,6 @@ class TestReset:
         task.land(mark=lambda: client.send(mark_exported(task.id)))
         task.grow(50)
         task.land(run=OTHER_RUN, mark=lambda: client.send(mark_exported(task.id)))
-        assert task.folder.rows() == task.rows()
-
-    def test_landing_anew_goes_on_also_with_fewer_parts_than_the_old_landing(self, task: Task) -> None:
-        task.land(size=30, max_part_bytes=1)
-        task.refill(250)
-        options: dict[str, Any] = {"run": OTHER_RUN, "on_reset": "full", "size": 25, "max_part_bytes": 1}
-        with pytest.raises(Crash):
-            # the first page that is requested shows the reset
-            task.land(read=crashing_at(9), **options)
-        (staged,) = task.folder.staged()
-        assert len(staged["parts"]) < len(task.folder.manifest()["parts"])
-        task.control.clear_requests()
-        task.land(**options)
-        assert 0 not in task.offsets()[:-1]
         assert task.folder.rows() == task.rows()
 
     @pytest.mark.parametrize(
@@ -364,3 +353,83 @@ class TestMark:
         task.land(on_reset="append", mark=lambda: marked.append(len(task.folder.rows())))
         assert task.folder.rows() == [*old, *task.rows()]
         assert marked == [len(old) + len(task.rows())]
+
+
+class TestWhatOthersCommitMeanwhile:
+    @pytest.mark.parametrize(
+        ("rows", "is_known"),
+        [("landed", True), ("accepted", False), ("landed, and others quarantined", True)],
+    )
+    def test_a_run_that_is_cleared_after_many_others_has_its_rows_and_lands_no_others(
+        self, runs: Runs, rows: str, is_known: bool
+    ) -> None:
+        """After more than the manifest has records of."""
+        began = pendulum.now("UTC") if is_known else None
+        bad: dict[str, Any] = {"checks": {"rows": {"min": 9}}, "on_failed_checks": "quarantine"}
+        if rows == "accepted":
+            runs.land(goods(1), **bad)
+            accept(runs.folder.location)
+        else:
+            runs.land(goods(1))
+        if rows == "landed, and others quarantined":
+            with pytest.raises(ConnectionError):
+                runs.again(mark=unreachable)
+            runs.rows += goods(1)
+            runs.again(mark=nothing, **bad)
+            assert len(runs.folder.landed().manifest.quarantined) == 1
+        for _ in range(MOST_RECORDS + 1):
+            runs.land(goods(1))
+        runs.rows += goods(1)
+        before = runs.folder.contents()
+        run = Run(dag_id="d", task_id="t", run_id="run 1")
+        landed = runs.again(run=run, run_began=began, on_failed_checks="quarantine")
+        assert [part.rows for part in landed.new] == [1]
+        assert landed.new[0].name == runs.folder.manifest()["parts"][0]["name"]
+        assert runs.folder.contents() == before
+        # and one whose rows wait, which has no record, after as many
+        runs.land([], **bad)
+        before = runs.folder.contents()
+        assert runs.again(run_began=began, **bad).new == ()
+        assert runs.folder.contents() == before
+
+    def test_what_was_begun_before_another_has_quarantined_the_same_rows_is_read_again(
+        self, runs: Runs
+    ) -> None:
+        """It begins with the first row, as the rows of a source that was reset would."""
+        options: dict[str, Any] = {"on_reset": "append", "max_part_bytes": 1}
+        with pytest.raises(Crash):
+            runs.land(goods(300), read=crashing_at(3), **options)
+        other = Run(dag_id="d", task_id="t", run_id="other")
+        runs.again({"rows": {"min": 301}}, run=other, on_failed_checks="quarantine", **options)
+        assert runs.again(**options).new == ()
+        accept(runs.folder.location)
+        assert len(runs.folder.rows()) == 300
+
+    @pytest.mark.parametrize("by", ["accept", "discard", "mark"])
+    def test_a_run_that_has_read_for_long_goes_on_after_a_decision_or_a_mark(
+        self, runs: Runs, by: str
+    ) -> None:
+        """None of its pages is read again but the last one, and the first, by which it knows the source."""
+        if by == "mark":
+            runs.land(goods(100))
+        else:
+            runs.land(goods(100), {"rows": {"min": 101}}, on_failed_checks="quarantine")
+        run = Run(dag_id="d", task_id="t", run_id="run 1")
+        acts: dict[str, Callable[[], object]] = {
+            "accept": lambda: accept(runs.folder.location),
+            "discard": lambda: discard(runs.folder.location),
+            "mark": lambda: runs.again(run=run, mark=nothing, fetch=serving(runs.rows[:100])),
+        }
+        asked: list[int] = []
+
+        def fetch(offset: int) -> DataPage:
+            if offset == 400 and 400 not in asked:
+                acts[by]()
+            asked.append(offset)
+            return serving(runs.rows)(offset)
+
+        landed = runs.land(goods(500), fetch=fetch, max_part_bytes=1)
+        assert len(runs.folder.commits()) == 3
+        assert sum(part.rows for part in landed.new) == 500
+        assert [asked.count(offset) for offset in (200, 300, 400)] == [1, 1, 1]
+        assert len(runs.folder.rows()) == (500 if by == "discard" else 600)

@@ -5,6 +5,7 @@ Whatever they do, both end well, commits and manifest have the exact rows, and t
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import random
@@ -16,20 +17,31 @@ from typing import Any
 import msgspec
 import pytest
 
+from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.commits import Part
 from airflow_provider_webcollect.landing.errors import LogContended
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.log import TRIES
+from airflow_provider_webcollect.landing.names import MANIFEST
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import ClientTiming
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.interruption import PATIENCE
-from tests.landing.cases import ALL, HALF, KINDS, STATES, Case, landing_of
-from tests.landing.conftest import SERVERS, Folder
-from tests.landing.interleaving import Held, outcome_of, stepping
-from tests.landing.pages import PAGE, Rows, changed, job, true_rows, unreachable
+from tests.landing.conftest import SERVERS, Crash, Folder
+from tests.landing.interleaving import (
+    LOST,
+    Held,
+    Land,
+    Losing,
+    Outcome,
+    kill,
+    outcome_of,
+    stepping,
+    with_storage,
+)
+from tests.landing.pages import PAGE, Rows, changed, job, nothing, true_rows, unreachable
 from tests.service.servers import answer, client_of, query_number, serving
 from tests.storages import Storage, local
 
@@ -37,6 +49,134 @@ pytestmark = pytest.mark.usefixtures("each_part_is_staged")
 
 #: Of this many operations a landing is held at one.
 STRIDE = 1 if ALL_HISTORIES else 20
+#: What a landing does. Run r1 has landed half of the rows where anything is landed.
+KINDS: dict[str, dict[str, Any]] = {
+    "retry": {"run": "r1", "mode": "incremental"},
+    "retry that marks": {"run": "r1", "mode": "incremental", "marks": True},
+    "next": {"mode": "incremental"},
+    "next in a partition": {"mode": "incremental", "partition": "dt=2026-01-01"},
+    "next that marks": {"mode": "incremental", "marks": True},
+    "overwrite": {"mode": "full", "if_exists": "overwrite"},
+}
+HALF, ALL = 10, 25
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What is in the folder before.
+
+    :param landed: rows that run r1 has landed.
+    :param killed_at: the operation at which a first attempt of run a was killed, if there was one.
+    :param kind: what that attempt did.
+    """
+
+    landed: int
+    killed_at: tuple[str, str] | None = None
+    kind: str = "next"
+
+
+STATES = {
+    "nothing": State(0),
+    "a first landing that was killed": State(0, ("create", "00000001.json")),
+    "a first commit that nothing shows": State(0, ("write", MANIFEST)),
+    "a commit": State(HALF),
+    "a landing that was killed": State(HALF, ("create", "00000002.json")),
+    "an overwriting that was killed": State(HALF, ("create", "00000002.json"), "overwrite"),
+    "a commit that nothing shows": State(HALF, ("write", MANIFEST)),
+    "an overwriting that nothing shows": State(HALF, ("write", MANIFEST), "overwrite"),
+    "a commit that is not marked": State(HALF, ("create", "00000003.json"), "next that marks"),
+}
+
+
+@dataclasses.dataclass
+class Case:
+    """Folders in one state, and landings in them."""
+
+    storage: Storage
+    state: State
+
+    def __post_init__(self) -> None:
+        folder = Folder.new(self.storage)
+        if self.state.landed:
+            run_job(job(Rows(self.state.landed), folder.destination, "r1", mode="incremental"))
+        if self.state.killed_at:
+            kill(landing_of(self.state.kind, "a"), folder.destination, self.state.killed_at)
+        self._content = folder.contents()
+        self._before = folder.committed_rows()
+
+    def new_folder(self) -> Folder:
+        folder = Folder.new(self.storage)
+        for name, content in self._content.items():
+            folder.write(name, content)
+        return folder
+
+    def check(self, folder: Folder, *ended: tuple[str, str, Outcome]) -> None:
+        """What a reader gets is exact; the next run brings what is missing, and nothing needless is left.
+
+        :param ended: what landings did, for which runs, and how they have ended.
+        """
+        whole = any(isinstance(outcome, Landed) and kind != "retry" for kind, _, outcome in ended)
+        before = [] if whole else [self._before]
+        assert folder.committed_rows() in [*before, true_rows(ALL)]
+        if all(isinstance(outcome, Landed) for *_, outcome in ended):
+            assert folder.rows() == folder.committed_rows()
+            assert folder.manifest()["commit"] == len(folder.commits())
+        assert folder.rows() in [*before, true_rows(self.state.landed), true_rows(ALL)]
+        for kind, run, outcome in ended:
+            assert isinstance(outcome, Landed | Crash), outcome
+            self.check_retry(folder, kind, run, outcome)
+        run_job(job(Rows(ALL + 5), folder.destination, "last", mode="incremental"))
+        assert folder.rows() == folder.committed_rows() == true_rows(ALL + 5)
+        clean(folder.location, older_than=0)
+        assert folder.names() == folder.needed()
+
+    @staticmethod
+    def check_retry(folder: Folder, kind: str, run: str, outcome: Landed | Crash) -> None:
+        """However a run has ended: the result of a retry is what it has landed and nobody has replaced."""
+
+        def own() -> set[str]:
+            name = KINDS[kind].get("run", run)
+            commits = [commit for commit in folder.commits() if commit["run"]["run_id"] == name]
+            return {part["name"] for commit in commits for part in commit.get("parts", ())}
+
+        if isinstance(outcome, Landed):
+            assert {part.name for part in outcome.new} <= own()
+        landed = landing_of(kind, run)(folder.destination)
+        assert {part.name for part in landed.new} == own() & {part["name"] for part in folder.committed()}
+
+    def interleave(self, first: str, second: str, operation: int, *, kill: bool) -> bool:
+        """Hold the first landing before an operation, while the second runs; then let it go on, or kill it.
+
+        :return: False if the first has fewer operations.
+        """
+        folder = self.new_folder()
+        held = Held(landing_of(first, "a"), folder.destination, operation)
+        if held.met is None:
+            return False
+        other = outcome_of(landing_of(second, "b"), folder.destination)
+        self.check(folder, (first, "a", held.end(kill=kill)), (second, "b", other))
+        return True
+
+
+def landing_of(kind: str, run: str) -> Land:
+    """Return what lands all rows.
+
+    :param kind: one of :data:`KINDS`; a retry belongs to a run of its own.
+    """
+    options = {"run": run, **KINDS[kind]}
+    marks = options.pop("marks", False)
+
+    def land(folder: Destination) -> Landed:
+        def mark() -> None:
+            step = getattr(folder._storage, "step", None)
+            if step is not None:
+                step("mark", "/mark")
+            # it covers all rows of the source
+            assert Folder(folder.fs, folder.root).committed_rows() == true_rows(ALL)
+
+        return run_job(job(Rows(ALL), folder, **options, mark=mark if marks else None))
+
+    return land
 
 
 PAIRS = list(itertools.product(KINDS, repeat=2))
@@ -59,8 +199,8 @@ def test_two_landings_that_meet_do_each_other_no_harm(
 ) -> None:
     case = Case(storage, STATES[state])
     count = 0
-    for operation, kill in operations(state, first, second):
-        if not case.interleave(first, second, operation, kill=kill):
+    for operation, is_killed in operations(state, first, second):
+        if not case.interleave(first, second, operation, kill=is_killed):
             break
         count += 1
     record_property(f"interleavings on {request.node.callspec.params['storage']}", count)
@@ -70,25 +210,16 @@ def operations(state: str, first: str, second: str) -> Iterator[tuple[int, bool]
     """Yield the operations to hold a landing at, and whether it is killed there."""
     chance = random.Random(f"{SEED} {state} {first} {second}")
     for operation in itertools.count(chance.randint(1, STRIDE), STRIDE):
-        for kill in (False, True) if ALL_HISTORIES else (chance.random() < 0.5,):
-            yield operation, kill
+        for is_killed in (False, True) if ALL_HISTORIES else (chance.random() < 0.5,):
+            yield operation, is_killed
 
 
-def test_harm_is_found_where_a_commit_is_created_though_it_is_there(tmp_path: Path) -> None:
-    """The proof of the proof: of two that commit the same number, one is lost to who has read it."""
-    case = Case(local(tmp_path), STATES["a commit"])
-    harmed = 0
-    for operation in itertools.count(1):
-        folder = case.new_folder()
-        held = Held(landing_of("next", "a"), folder.destination, operation, unconditional=True)
-        if not held.met:
-            break
-        other = outcome_of(landing_of("overwrite", "b"), folder.destination)
-        try:
-            case.check(folder, ("next", "a", held.end()), ("overwrite", "b", other))
-        except AssertionError:
-            harmed += 1
-    assert harmed
+class LosingCommit(Losing):
+    """A storage of which the answer of a commit is lost."""
+
+    def lose(self, path: str) -> None:
+        if "/_commits/" in path:
+            super().lose(path)
 
 
 def names(parts: Iterable[Part]) -> list[str]:
@@ -191,6 +322,14 @@ class TestRunsThatMeet:
             counted = sum(part.rows for landed in committed for part in landed.committed)
             assert counted == ALL
         assert operation > 15
+
+    @pytest.mark.parametrize("error", LOST)
+    def test_a_commit_whose_answer_gets_lost_counts(self, folder: Folder, error: str) -> None:
+        losing = LosingCommit(folder.destination._storage, 1, nothing, LOST[error])
+        landed = landing_of("next that marks", "a")(with_storage(folder.destination, losing))
+        assert losing.lost
+        assert sum(part.rows for part in landed.committed) == ALL
+        assert [commit["kind"] for commit in folder.commits()] == ["landed", "exported"]
 
     @pytest.mark.parametrize("form", ["{}//landing", "{}/./landing", "{}/landing/"])
     def test_a_folder_may_be_spelt_in_any_way(self, tmp_path: Path, form: str) -> None:

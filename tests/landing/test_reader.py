@@ -19,7 +19,6 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from airflow_provider_webcollect.landing.cleaning import restore
 from airflow_provider_webcollect.landing.commits import MOST_RECORDS, Run
 from airflow_provider_webcollect.landing.errors import (
     DestinationUnreadable,
@@ -32,12 +31,12 @@ from airflow_provider_webcollect.landing.errors import (
 )
 from airflow_provider_webcollect.landing.formats import make_format, reading
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
-from airflow_provider_webcollect.landing.review import discard
+from airflow_provider_webcollect.landing.review import accept, discard
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import DataPage
 from tests.conftest import ALL_HISTORIES
-from tests.landing.checked_runs import Runs, goods
-from tests.landing.conftest import OTHER_RUN, RUN, Folder, Landed, Task, in_order, listed
+from tests.landing.checked_runs import OVERWRITE, Runs, goods
+from tests.landing.conftest import OTHER_RUN, Folder, Landed, Task, in_order, listed
 from tests.landing.formats.parts import FORMATS, as_texts, filled, named
 from tests.landing.pages import page, rows_of, widening
 from tests.landing.tables import Table
@@ -271,17 +270,21 @@ class TestSomeParts:
         times = [record.finished_at for record in grown.manifest.history]
         assert [run.finished_at for run in profiles] == times
 
-    def test_parts_that_were_put_back_are_those_of_their_own_commits(self, runs: Runs) -> None:
-        for number in range(2):
-            runs.land([{"n": number}], mode="full", if_exists="overwrite")
-        restore(runs.folder.location)
+    def test_rows_that_were_accepted_are_new_for_whoever_remembers_an_earlier_commit(
+        self, runs: Runs
+    ) -> None:
+        """Also where they take the place of all others."""
+        runs.land([{"n": 0}])
+        runs.land([{"n": 1}], {"columns": {"a": {"filled": 1}}}, on_failed_checks="quarantine", **OVERWRITE)
+        assert runs.folder.landed().uris(since=2) == []
+        accept(runs.folder.location)
         landed = runs.folder.landed()
-        assert (landed.manifest.commit, list(landed.iter_rows())) == (3, [{"n": 0}])
-        for chosen in ({"since": 0}, {"new_only": "run 1"}, {"new_only": True}):
-            assert list(landed.iter_rows(**chosen)) == [{"n": 0}]
-        assert landed.uris(since=1) == landed.uris("run 2") == []
-        assert [run.run_id for run in landed.profiles()] == ["run 1"]
-        assert landed.latest("n").count("*").fetchall() == [(1,)]
+        assert (landed.manifest.commit, list(landed.iter_rows())) == (3, runs.rows)
+        for chosen in ({"since": 1}, {"since": 2}, {"new_only": "run 2"}, {"new_only": True}):
+            assert list(landed.iter_rows(**chosen)) == runs.rows
+        assert landed.uris(since=3) == landed.uris("run 1") == []
+        assert [run.run_id for run in landed.profiles()] == ["run 2"]
+        assert landed.latest("n").count("*").fetchall() == [(2,)]
 
     def test_a_run_is_found_by_its_id_in_whichever_of_its_tasks_it_has_landed(self, runs: Runs) -> None:
         """As with `expand_kwargs([a, b])` in one run, and `[b, a]` in the next."""
@@ -544,7 +547,9 @@ class TestDamage:
         task.land(run=OTHER_RUN, if_exists="overwrite")
         landed.verify()
         assert list(landed.iter_rows()) == [rows[0], *half_read] == rows
-        task.land(run=msgspec.structs.replace(RUN, run_id="r3"), if_exists="overwrite")
+        for part in landed.parts():
+            # as `clean` does once they are old
+            folder.damage(part.name, None)
         for read in (landed.verify, landed.to_arrow, lambda: list(landed.iter_rows())):
             with pytest.raises(
                 LandingReplaced, match=r"has changed since it was read, .* is missing"
@@ -561,8 +566,9 @@ class TestDamage:
         def replaced_after(*arguments: Any, **options: Any) -> Any:
             files = list_files(*arguments, **options)
             folder.fs.ls = list_files
-            for run_id in ("r2", "r3"):
-                task.land(run=msgspec.structs.replace(RUN, run_id=run_id), if_exists="overwrite")
+            task.land(run=OTHER_RUN, if_exists="overwrite")
+            for part in landed.parts():
+                folder.damage(part.name, None)
             return files
 
         folder.fs.ls = replaced_after

@@ -1,30 +1,23 @@
-"""Sources that are filled again: their rows are added to what has landed, or replace it; and restoring."""
+"""Sources that are filled again: their rows are added to what has landed, or replace it."""
 
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import pendulum
 import pytest
 import time_machine
 
-from airflow_provider_webcollect.landing.cleaning import clean, replaced_landing, restore
-from airflow_provider_webcollect.landing.commits import Manifest, Source, decode
-from airflow_provider_webcollect.landing.errors import (
-    DestinationTaken,
-    LogContended,
-    NothingLanded,
-    PartsMissing,
-    SourceReset,
-)
-from airflow_provider_webcollect.landing.names import MANIFEST
+from airflow_provider_webcollect.landing.cleaning import clean
+from airflow_provider_webcollect.landing.commits import Manifest, Source
+from airflow_provider_webcollect.landing.errors import DestinationTaken, SourceReset
 from airflow_provider_webcollect.service.models import DataPage
 from tests.interruption import Pauses
-from tests.landing.checked_runs import Runs
+from tests.landing.checked_runs import OVERWRITE, Runs
 from tests.landing.conftest import RUN, Crash, Folder, crashing_at, rows_of_last_run
-from tests.landing.interleaving import Held, kill
+from tests.landing.interleaving import kill
 from tests.landing.pages import PAGE, nothing, serving, true_rows, unreachable
 
 DAY = 24 * 60 * 60
@@ -40,14 +33,6 @@ class Refilled(Runs):
     def __init__(self, folder: Folder) -> None:
         super().__init__(folder, max_part_bytes=1)
         self.asked: list[int] = []
-
-    def replaced(self) -> tuple[AllRows, AllRows]:
-        """Land rows by run r1, and others by r2 in their place; return both."""
-        old = self.refill("old")
-        self.land("r1")
-        new = self.refill("new")
-        self.land("r2", "full")
-        return old, new
 
     def refill(self, name: str, rows: int = 2 * PAGE) -> AllRows:
         """Have it give other rows from now on, and return these."""
@@ -136,37 +121,36 @@ class TestAppend:
 
 
 @pytest.mark.usefixtures("each_part_is_staged")
-class TestAppendInterrupted:
-    @pytest.fixture
-    def rows(self, source: Refilled) -> tuple[AllRows, AllRows]:
-        """Rows that have landed, and others of which an attempt of run r2 has read three pages of five."""
+class TestInterrupted:
+    def interrupted(self, source: Refilled, on_reset: str) -> tuple[AllRows, AllRows]:
+        """Return rows that have landed, and others; of five pages of these, run r2 has read three."""
         old = source.refill("old")
         source.land("r1")
         new = source.refill("new", 5 * PAGE)
         with pytest.raises(Crash):
             # the first page that is requested shows the reset
-            source.land("r2", read=crashing_at(5))
+            source.land("r2", on_reset, read=crashing_at(5))
         return old, new
 
+    @pytest.mark.parametrize("on_reset", ["append", "full"])
     def test_a_retry_goes_on_after_the_last_finished_part(
-        self, source: Refilled, folder: Folder, rows: tuple[AllRows, AllRows]
+        self, source: Refilled, folder: Folder, on_reset: str
     ) -> None:
-        old, new = rows
+        old, new = self.interrupted(source, on_reset)
         (staged,) = folder.staged()
         finished = [part["name"] for part in staged["parts"]]
-        assert (staged["earlier_rows"], len(finished)) == (len(old), 3)
+        kept = old if on_reset == "append" else []
+        assert (staged.get("earlier_rows", 0), len(finished)) == (len(kept), 3)
         assert folder.rows() == old
-        manifest = source.land("r2")
+        manifest = source.land("r2", on_reset)
         # the last finished page, the two that are missing, and the first one again
         assert source.asked == [2 * PAGE, 3 * PAGE, 4 * PAGE, 0]
         assert [part.name for part in manifest.parts[-5:-2]] == finished
         assert rows_of_last_run(manifest) == len(new)
-        assert folder.rows() == old + new
+        assert folder.rows() == kept + new
 
-    def test_a_retry_told_otherwise_adds_nothing(
-        self, source: Refilled, folder: Folder, rows: tuple[AllRows, AllRows]
-    ) -> None:
-        old, new = rows
+    def test_a_retry_told_otherwise_adds_nothing(self, source: Refilled, folder: Folder) -> None:
+        old, new = self.interrupted(source, "append")
         with pytest.raises(SourceReset):
             source.land("r2", "fail")
         assert folder.rows() == old
@@ -175,84 +159,20 @@ class TestAppendInterrupted:
 
 
 class TestReplaced:
-    def test_a_landing_that_is_replaced_is_kept_with_all_of_its_parts_and_its_rows_come_back_exactly(
-        self, source: Refilled, folder: Folder
+    @pytest.mark.parametrize("append", [False, True])
+    def test_the_landing_has_the_new_rows_alone_and_the_old_parts_stay_for_whoever_reads_them(
+        self, source: Refilled, folder: Folder, append: bool
     ) -> None:
-        old = source.refill("old")
-        first = source.land("r1")
-        new = source.refill("new", 3 * PAGE)
-        second = source.land("r2", "full")
-        assert folder.rows() == new
-        assert folder.names() == folder.needed() | {part.name for part in first.parts}
-        assert second.replaced == tuple(part.name for part in first.parts)
-        replaced = replaced_landing(folder.location)
-        assert replaced is not None
-        assert (replaced.rows, replaced.run, replaced.commit) == (len(old), first.run, first.commit)
-        manifest = restore(folder.location)
-        assert folder.rows() == folder.committed_rows() == old
-        assert manifest.parts == first.parts
-        assert decode(folder.read(MANIFEST), MANIFEST, Manifest) == manifest
-
-    def test_one_generation_is_kept(self, source: Refilled) -> None:
-        rows = []
-        for number, name in enumerate(("first", "second", "third"), 1):
-            rows.append(source.refill(name))
-            source.land(f"r{number}", "full")
-        folder = source.folder
-        assert folder.names() - folder.needed() == {*folder.manifest()["replaced"]}
-        assert len(folder.parts()) == 4
-        for expected in (rows[1], rows[2], rows[1]):
-            restore(folder.location)
-            assert folder.rows() == expected
-
-    def test_earlier_rows_come_back_too(self, source: Refilled) -> None:
-        old = source.refill("old")
-        source.land("r1")
-        new = source.refill("new")
-        source.land("r2")
-        source.refill("last")
-        source.land("r3", "full")
-        restore(source.folder.location)
-        assert source.folder.rows() == old + new
-
-    @pytest.mark.parametrize("damage", ["missing", "cut"])
-    def test_without_all_of_its_parts_it_is_not_put_back(self, source: Refilled, damage: str) -> None:
         source.refill("old")
-        first = source.land("r1")
-        source.refill("new")
-        source.land("r2", "full")
-        name = first.parts[1].name
-        if damage == "missing":
-            source.folder.fs.rm_file(f"{source.folder.root}/{name}")
-        else:
-            source.folder.write(name, source.folder.read(name)[:-1])
-        before = source.folder.contents()
-        with pytest.raises(PartsMissing, match=rf"{name} is not at .*; nothing was changed"):
-            restore(source.folder.location)
-        assert source.folder.contents() == before
-
-    @pytest.mark.parametrize("runs", [0, 1, 2])
-    def test_where_nothing_was_replaced_none_is_put_back(self, source: Refilled, runs: int) -> None:
-        for number in range(runs):
-            source.refill(f"rows {number}")
-            source.land(f"r{number}")
-        before = source.folder.contents()
-        assert replaced_landing(source.folder.location) is None
-        with pytest.raises(NothingLanded, match="has no landing that was replaced; nothing was changed"):
-            restore(source.folder.location)
-        assert source.folder.contents() == before
-
-    def test_a_landing_that_was_not_replaced_after_all_cannot_be_put_back(self, source: Refilled) -> None:
-        """The run that was to replace it was killed before its commit, and the source has its rows back."""
-        old = source.refill("old")
-        source.land("r1")
-        source.refill("new")
-        source.killed("r2", ("create", "00000002.json"), on_reset="full")
-        source.rows[:] = old
-        source.grow("old", 1)
-        source.land("r3", "fail")
-        assert source.folder.rows() == source.rows
-        assert replaced_landing(source.folder.location) is None
+        old = source.land("r1")
+        if append:
+            source.refill("older")
+            old = source.land("r2")
+        source.refill("new", 3 * PAGE)
+        new = source.land("r3", "full")
+        assert folder.rows() == folder.committed_rows() == source.rows
+        assert new.earlier_rows == 0
+        assert folder.names() == folder.needed() | {part.name for part in old.parts}
 
     @pytest.mark.usefixtures("each_part_is_staged")
     def test_what_was_staged_for_a_commit_that_another_run_has_made_is_not_gone_on_with(
@@ -267,57 +187,37 @@ class TestReplaced:
         assert source.land("r2", "full") == landed
         assert folder.rows() == new
 
-    def test_a_source_that_has_its_old_rows_again_is_gone_on_with(self, source: Refilled) -> None:
-        old, _ = source.replaced()
-        restore(source.folder.location)
-        source.rows[:] = old
-        source.grow("old", 1)
-        assert rows_of_last_run(source.land("r3", "fail")) == 1
-        assert source.folder.rows() == source.rows
-
-    def test_a_landing_that_commits_meanwhile_is_not_replaced(self, source: Refilled) -> None:
-        source.replaced()
-        new = source.refill("new", 3 * PAGE)
-        held = Held(restore, source.folder.destination, ("create", "00000003.json"))
-        assert held.met
-        source.land("r3", "full")
-        assert isinstance(held.end(), LogContended)
-        assert source.folder.rows() == new
-
     @pytest.mark.parametrize("folder", ["local"], indirect=True)
-    @pytest.mark.parametrize("days", [0.5, 2])
+    @pytest.mark.parametrize("days", [0.5, 1.5, 3])
     def test_clean_keeps_what_was_replaced_less_than_the_age_ago(self, source: Refilled, days: float) -> None:
-        """However old its parts are."""
-        old, new = source.replaced()
-        for name in source.folder.parts():
-            os.utime(f"{source.folder.root}/{name}", (0, 0))
-        with time_machine.travel(pendulum.now("UTC").add(hours=24 * days)):
-            removed = clean(source.folder.location, older_than=DAY)
-        assert {file.name for file in removed} == (
-            set() if days < 1 else set(source.folder.manifest()["replaced"])
-        )
-        assert source.folder.rows() == new
-        if days < 1:
-            restore(source.folder.location)
-            assert source.folder.rows() == old
-        else:
-            assert source.folder.names() == source.folder.needed()
+        """However old its parts are, and however often the landing has begun anew since."""
+        folder, kept = source.folder, []
+        now = pendulum.now("UTC")
+        for number in range(3):
+            source.refill(f"{number}")
+            with time_machine.travel(now.add(hours=24 * number)):
+                kept.append({part.name for part in source.land(f"r{number}", "full").parts})
+        for name in folder.parts():
+            os.utime(f"{folder.root}/{name}", (0, 0))
+        with time_machine.travel(now.add(hours=24 * (days + 1))):
+            removed = {file.name for file in clean(folder.location, older_than=DAY)}
+        # the first was replaced after a day, the second after two
+        assert removed == set().union(*kept[: sum(days > age for age in (1, 2))])
+        assert folder.rows() == source.rows
 
 
 class TestSourcesWithoutRows:
-    OVERWRITE: ClassVar = {"mode": "full", "if_exists": "overwrite"}
-
     def test_rows_shown_late_are_waited_for(self, source: Refilled) -> None:
         source.refill("old")
         source.land("r1")
         source.rows.clear()
         filling = Pauses(lambda seconds: source.refill("new"))
-        source.land("r2", **self.OVERWRITE, late_rows_delay=2, stop=filling)
+        source.land("r2", **OVERWRITE, late_rows_delay=2, stop=filling)
         assert source.folder.rows() == source.refill("new")
 
     def test_one_without_rows_may_be_overwritten(self, source: Refilled) -> None:
         source.land("r1")
-        manifest = source.land("r2", **self.OVERWRITE)
+        manifest = source.land("r2", **OVERWRITE)
         assert (manifest.rows, manifest.run.run_id) == (0, "r2")
 
 
@@ -332,9 +232,7 @@ def at(host: str | None, task: str = TASK) -> Source:
 class TestHosts:
     """A task of the same id at another service is another task."""
 
-    @pytest.mark.parametrize(
-        "options", [{}, {"on_reset": "full"}, {"mode": "full", "if_exists": "overwrite"}]
-    )
+    @pytest.mark.parametrize("options", [{}, {"on_reset": "full"}, OVERWRITE])
     def test_that_of_another_service_is_refused(self, source: Refilled, options: dict[str, Any]) -> None:
         source.refill("old")
         source.land("r1", source=at("openapi.example.com"))

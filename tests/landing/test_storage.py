@@ -206,13 +206,25 @@ class TestDisk:
             Folder(fsspec.filesystem("file"), "/sys/prices").create(COMMIT, b"one")
         assert caught.value.permanent
 
+    @pytest.mark.parametrize("links", [True, False], ids=["", "without links"])
     @pytest.mark.parametrize("operation", ["create", "write"])
     def test_a_full_disk_is_named_and_may_be_mended(
-        self, folder: Folder, monkeypatch: pytest.MonkeyPatch, operation: str
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch, operation: str, links: bool
     ) -> None:
-        def fail(descriptor: int) -> None:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        """Nothing torn stays, also where a file is created in its place, as it cannot be linked there."""
+        left = 1 if operation == "create" and not links else 0
 
+        def fail(descriptor: int) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        def refuse(source: object, target: object) -> None:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+        if not links:
+            monkeypatch.setattr(os, "link", refuse)
         folder.write(MANIFEST, b"one")
         name = {"create": COMMIT, "write": MANIFEST}[operation]
         Path(folder.root, COMMITS).mkdir()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import datetime
 import functools
-import itertools
-import random
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +16,16 @@ import pytest
 
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import (
-    ChecksFailed,
     DestinationTaken,
     FormatChanged,
     NothingLanded,
-    NothingToReview,
     RowsRewritten,
     StorageError,
 )
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.names import MANIFEST
-from airflow_provider_webcollect.landing.review import InReview, accept, discard, quarantine
-from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.review import accept, discard
 from airflow_provider_webcollect.landing.tables.iceberg import load_table
-from tests.conftest import ALL_HISTORIES, SEED
-from tests.landing.checked_runs import Runs, goods
-from tests.landing.interleaving import Held, outcome_of
-from tests.landing.pages import nothing
+from tests.landing.checked_runs import FILLED, Runs, goods
 from tests.landing.tables import (
     PARQUET,
     TYPED_ROW,
@@ -47,15 +36,12 @@ from tests.landing.tables import (
     held_at,
     land,
     land_runs,
-    landing,
     numbers,
     same,
     sql_catalog,
     tables_in,
 )
 from tests.storages import Storage
-
-CHECKS: dict[str, Any] = {"columns": {"price": {"filled": 0.95}}}
 
 
 @pytest.fixture(params=["delta", "iceberg"])
@@ -195,18 +181,16 @@ def test_rows_that_others_have_deleted_or_added_are_as_the_table_has_them(table:
 
 @pytest.mark.parametrize("first", [True, False], ids=["first run", "later run"])
 @pytest.mark.parametrize("decide", [accept, discard])
-@pytest.mark.parametrize("on_failed_checks", ["quarantine", "fail"], ids=["quarantined", "staged"])
 def test_rows_that_have_failed_are_not_in_the_table_until_accepted(
-    table: Table, on_failed_checks: str, decide: Callable[..., Any], first: bool
+    table: Table, decide: Callable[..., Any], first: bool
 ) -> None:
-    options: dict[str, Any] = {"checks": CHECKS, "file_format": PARQUET}
+    options: dict[str, Any] = {"checks": FILLED, "file_format": PARQUET}
     if not isinstance(table, IcebergTable):
         options["partition"] = "dt=2026-01-01"
     checked = functools.partial(Runs(table).land, **options)
     if not first:
         checked(goods(20))
-    with pytest.raises(ChecksFailed) if on_failed_checks == "fail" else contextlib.nullcontext():
-        checked(goods(10, price=""), on_failed_checks=on_failed_checks)
+    checked(goods(10, price=""), on_failed_checks="quarantine")
     before = 0 if first else 20
     assert len(table.rows()) == before
     decide(table.location, "run 1" if first else "run 2")
@@ -215,83 +199,9 @@ def test_rows_that_have_failed_are_not_in_the_table_until_accepted(
     checked(goods(5))
     landed = table.landed()
     assert len(table.rows()) == landed.to_arrow().num_rows == landed.manifest.rows == after + 5
-    assert not [name for name in table.destination.files() if name.startswith("_quarantine/")]
-    assert clean(table.location, older_than=0) == ()
+    # what was read, and, of accepted rows, what was quarantined
+    assert len(clean(table.location, older_than=0)) == 1 + (decide is accept)
     landed.verify()
-
-
-@pytest.mark.by_day(2)
-@pytest.mark.parametrize("quarantined_by", ["a landing", "a person"])
-def test_accepted_rows_stay_wherever_what_quarantines_them_is_held(
-    tables: Callable[[], Table], quarantined_by: str
-) -> None:
-    """It is held at each of its operations while a person accepts the rows, and goes on then."""
-
-    def quarantining(place: Any) -> Any:
-        if quarantined_by == "a person":
-            return quarantine(place, "run 2")
-        return runs.again(CHECKS, folder=place, on_failed_checks="quarantine")
-
-    for operation in itertools.chain([("write", MANIFEST)], operations(quarantined_by)):
-        runs = failed_runs(tables())
-        held = Held(quarantining, runs.folder.destination, operation)
-        if not held.met:
-            break
-        accept(runs.folder.location, "run 2")
-        assert isinstance(held.end(), Landed | InReview | NothingToReview), operation
-        assert len(runs.folder.rows()) == 30, operation
-        runs.folder.landed().verify()
-    assert isinstance(operation, int)
-    assert operation > 12
-
-
-def test_two_that_quarantine_the_same_rows_write_files_of_their_own(table: Table) -> None:
-    failed_runs(table)
-    slow = Held(quarantine, table.destination, ("create", "00000002.json"))
-    of_slow = {name for name in table.names() if name.startswith("_quarantine/")}
-    assert of_slow
-    quarantine(table.location)
-    assert of_slow.isdisjoint(part["name"] for part in table.apart())
-    assert isinstance(slow.end(), NothingToReview)
-
-
-def failed_runs(table: Table) -> Runs:
-    """Return runs: 20 rows have landed, and 10 of run 2 have failed their checks and are staged."""
-    runs = Runs(table, file_format=PARQUET)
-    runs.land(goods(20), CHECKS)
-    with pytest.raises(ChecksFailed):
-        runs.land(goods(10, price=""), CHECKS)
-    return runs
-
-
-def operations(case: str) -> Iterator[int]:
-    """Yield the operations to hold something at: by day, every twelfth."""
-    stride = 1 if ALL_HISTORIES else 12
-    return itertools.count(random.Random(f"{SEED} {case}").randint(1, stride), stride)
-
-
-@pytest.mark.by_day(2)
-@pytest.mark.parametrize(("run", "count"), [("r1", 12), ("r2", 17)], ids=["of one run", "of two runs"])
-@pytest.mark.parametrize("mark", [None, nothing], ids=["lands", "marks"])
-def test_of_two_landings_at_once_each_row_counts_once(
-    tables: Callable[[], Table], run: str, count: int, mark: Callable[[], None] | None
-) -> None:
-    """One is held at each of its operations while the other lands, and goes on then."""
-    for operation in itertools.chain([("commit", "table")], operations(f"{run} {mark is None}")):
-        table = tables()
-        land(table, 5, "r0", mark=mark)
-        late = held_at(table, operation, count=12, run="r1", mark=mark)
-        if not late.met:
-            break
-        outcome = outcome_of(
-            lambda place: run_job(landing(place, count=count, run=run, mark=mark)), table.destination
-        )
-        assert isinstance(outcome, Landed)
-        late.end()
-        assert numbers(table) == list(range(count)), operation
-        assert table.manifest()["rows"] == count
-    assert isinstance(operation, int)
-    assert operation > 12
 
 
 class TestIceberg:

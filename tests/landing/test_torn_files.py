@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.landing.cleaning import clean, restore
+from airflow_provider_webcollect.landing.cleaning import clean
+from airflow_provider_webcollect.landing.commits import VERSION, encode
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable
+from airflow_provider_webcollect.landing.fold import fold
+from airflow_provider_webcollect.landing.job import Landed
+from airflow_provider_webcollect.landing.log import CommitLog
 from airflow_provider_webcollect.landing.names import MANIFEST, commit_name
 from airflow_provider_webcollect.landing.reader import read_landing
-from airflow_provider_webcollect.landing.review import in_review
+from airflow_provider_webcollect.landing.review import accept, in_review
 from airflow_provider_webcollect.landing.run import run_job
-from tests.landing.cases import ALL, landing_of
+from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
+from tests.interruption import PATIENCE
 from tests.landing.conftest import Folder, Store
-from tests.landing.interleaving import kill
-from tests.landing.pages import PAGE, Rows, job, true_rows
+from tests.landing.interleaving import Stepping, kill, with_storage
+from tests.landing.pages import PAGE, Rows, job, nothing, true_rows
 
 pytestmark = pytest.mark.usefixtures("each_part_is_staged")
 
 #: How many runs have landed.
 COMMITS = 3
+#: The rows that the source has in the end.
+ALL = 25
 
 
 @pytest.fixture
@@ -36,7 +45,12 @@ def folder() -> Folder:
 
 def land(folder: Folder, **options: Any) -> None:
     """Land more rows by another run."""
-    run_job(job(Rows(ALL), folder.destination, "last", **{"mode": "incremental", **options}))
+    land_at(folder.destination, **options)
+
+
+def land_at(place: Destination, **options: Any) -> Landed:
+    """Land them."""
+    return run_job(job(Rows(ALL), place, "last", **{"mode": "incremental", **options}))
 
 
 def changed(content: bytes, **fields: Any) -> bytes:
@@ -57,18 +71,6 @@ def test_a_manifest_is_healed_from_the_commits(folder: Folder, left: bytes | Non
     assert folder.rows() == true_rows(ALL)
 
 
-@pytest.mark.parametrize("behind", range(COMMITS))
-def test_a_manifest_of_an_earlier_commit_is_gone_on_from(folder: Folder, behind: int) -> None:
-    earlier = Folder(folder.fs, "bucket/earlier")
-    for number in range(1, COMMITS + 1 - behind):
-        earlier.write(commit_name(number), folder.read(commit_name(number)))
-    run_job(job(Rows(PAGE * COMMITS), earlier.destination, f"r{COMMITS - behind}", mode="incremental"))
-    folder.write(MANIFEST, earlier.read(MANIFEST))
-    assert list(folder.landed().iter_rows()) == true_rows(PAGE * COMMITS)
-    land(folder)
-    assert folder.rows() == true_rows(ALL)
-
-
 def test_a_last_commit_that_was_deleted_by_hand_lands_again(folder: Folder) -> None:
     """Nothing tells of it any more."""
     for name in (MANIFEST, commit_name(COMMITS)):
@@ -77,8 +79,32 @@ def test_a_last_commit_that_was_deleted_by_hand_lands_again(folder: Folder) -> N
     assert folder.rows() == folder.committed_rows() == true_rows(ALL)
 
 
+def test_a_reader_beside_two_commits_reads_what_was_committed(folder: Folder) -> None:
+    """It has found that the first is absent, and then that the second is there."""
+    destination, both_are_there = folder.destination, threading.Event()
+
+    class Beside(Stepping):
+        def read(self, path: str) -> bytes | None:
+            if path.endswith(commit_name(COMMITS + 2)):
+                assert both_are_there.wait(PATIENCE)
+            content = super().read(path)
+            if path.endswith(commit_name(COMMITS + 1)) and not both_are_there.is_set():
+                for number in (1, 2):
+                    rows = Rows(PAGE * (COMMITS + number))
+                    run_job(job(rows, destination, f"beside {number}", mode="incremental"))
+                both_are_there.set()
+            return content
+
+    # of an earlier commit, so that several are read at a time
+    earlier = fold(None, CommitLog(destination).commits(range(1, COMMITS)))
+    assert earlier is not None
+    folder.write(MANIFEST, encode(earlier))
+    landed = read_landing(with_storage(destination, Beside(destination._storage, nothing)))
+    assert list(landed.iter_rows()) == true_rows(PAGE * (COMMITS + 2))
+
+
 def of_newer_version(content: bytes) -> bytes:
-    return changed(content, version=2, parts={"of": "another kind"})
+    return changed(content, version=VERSION + 1, parts={"of": "another kind"})
 
 
 def overwrite(folder: Folder) -> None:
@@ -95,7 +121,7 @@ WORK: dict[str, Callable[[Folder], object]] = {
     "overwrite": overwrite,
     "in_review": in_location(in_review),
     "read_landing": in_location(read_landing),
-    "restore": in_location(restore),
+    "accept": in_location(accept, by="a"),
     "clean": in_location(clean, older_than=0),
 }
 
@@ -106,7 +132,8 @@ def with_parts_twice(content: bytes) -> bytes:
 
 
 FIRST, SECOND, LAST = map(commit_name, (1, 2, COMMITS))
-NEWER = "is of version 2, this provider knows version 1: upgrade it"
+NEWER = f"is of version {VERSION + 1}, this provider knows version {VERSION}: upgrade it"
+OLDER = f"is of version {VERSION - 1}, this provider knows version {VERSION}: give the landing another dest"
 #: Files, what becomes of them, and what is said of it; None for one that vanishes.
 DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes] | None, str]] = {
     "a commit that is cut": (LAST, lambda content: content[:-20], "is not readable"),
@@ -114,6 +141,7 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes] | None, str]] = {
     "a commit that is no object": (FIRST, lambda content: b"[]", "is not readable"),
     "a deep commit": (LAST, lambda content: content[:-1] + b',"x":' + b"[" * 60_000, "is not readable"),
     "a commit of a newer version": (LAST, of_newer_version, NEWER),
+    "a commit of an older version": (FIRST, functools.partial(changed, version=VERSION - 1), OLDER),
     "the first commit missing": (FIRST, None, "is missing"),
     "a commit missing": (SECOND, None, "is missing"),
     "a commit in another's place": (
@@ -128,7 +156,11 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes] | None, str]] = {
     ),
     "a manifest that is no object": (MANIFEST, lambda content: b"[]", "is not readable"),
     "a deep manifest": (MANIFEST, lambda content: b"[" * 60_000, "is not readable"),
-    "a manifest without its keys": (MANIFEST, lambda content: b'{"version": 1}', "is not readable"),
+    "a manifest without its keys": (
+        MANIFEST,
+        lambda content: b'{"version": %d}' % VERSION,
+        "is not readable",
+    ),
     "a manifest of other parts": (
         MANIFEST,
         lambda content: changed(content, parts="none"),
@@ -159,24 +191,24 @@ def test_what_cannot_be_read_is_named_with_the_cure_and_stays(folder: Folder, da
     with pytest.raises(DestinationUnreadable, match=f"{named} {said}") as refusal:
         WORK[work](folder)
     assert refusal.value.permanent
-    assert "upgrade it" in str(refusal.value) or "put it back as it was" in str(refusal.value)
+    assert any(cure in str(refusal.value) for cure in ("upgrade it", "put it back as it was", "give the"))
     assert folder.fs.objects == before
 
 
 def staged_in(folder: Folder) -> str:
     """Kill an attempt before its commit, and return the name of what it has staged."""
-    kill(landing_of("next", "a"), folder.destination, ("create", "00000004.json"))
+    kill(land_at, folder.destination, ("create", "00000004.json"))
     (name,) = [name for name in folder.names() if name.startswith("_staged/")]
     return name
 
 
 @pytest.mark.parametrize(
-    "left", [b"", b'{"version": 1, "parts": [', b"\xff"], ids=["empty", "cut", "no text"]
+    "left", [b"", b'{"version": 2, "parts": [', b"\xff"], ids=["empty", "cut", "no text"]
 )
 def test_what_an_attempt_has_staged_and_is_torn_is_read_again(folder: Folder, left: bytes) -> None:
     name = staged_in(folder)
     folder.write(name, left)
-    landing_of("next", "a")(folder.destination)
+    land(folder)
     assert folder.rows() == true_rows(ALL)
 
 
@@ -184,5 +216,5 @@ def test_a_staged_file_that_leads_out_is_refused(folder: Folder) -> None:
     name = staged_in(folder)
     folder.write(name, folder.read(name).replace(b'"name":"part-', b'"name":"../part-'))
     with pytest.raises(DestinationUnreadable, match=r"'\.\./part-.*' is not the name of a part"):
-        landing_of("next", "a")(folder.destination)
+        land(folder)
     assert len(folder.commits()) == COMMITS

@@ -504,19 +504,31 @@ describe("rows that have failed their checks", () => {
     );
   });
 
+  const text = (decision, facts) =>
+    logic.decisionText(decision, { rows: 30, run_id: "run 1", is_whole: true, replaces: false, ...facts }, "Shops");
+
   test("are decided on by who knows what happens then", () => {
-    const texts = (decision) => logic.decisionTexts(decision, 30, "run 1", "Garden shops");
-    const these = "The 30 rows of run 1 that failed the checks: ";
-    assert.deepEqual(texts("accept"), {
-      verb: "Accept",
-      text: `${these}added to Garden shops as they are, in one commit. What loads its new rows loads them, too.`,
-      done: "30 rows accepted.",
-    });
-    assert.deepEqual(texts("discard"), {
-      verb: "Discard",
-      text: `${these}deleted. Garden shops skips them, and counts them as discarded.`,
-      done: "30 rows discarded.",
-    });
+    const why = "30 rows of run 1 are quarantined: the run failed its checks. ";
+    assert.equal(
+      text("accept"),
+      `${why}Accepted rows are added to Shops as they are, in one commit. What loads its new rows loads them, too.`,
+    );
+    assert.equal(
+      text("discard"),
+      `${why}Discarded rows are deleted. Shops skips them, and counts them as discarded.`,
+    );
+  });
+
+  test("that would replace all others are told as such", () => {
+    assert.match(text("accept", { replaces: true }), / Accepted rows replace all rows that have landed in Shops\.$/);
+    assert.match(text("discard", { replaces: true }), / Shops stays as it is, and the next run reads the source again/);
+  });
+
+  test("of a run whose other rows have landed are told as single ones", () => {
+    assert.match(
+      text("accept", { rows: 1, is_whole: false }),
+      /^1 row of run 1 is quarantined: each broke a rule about values\. The rows that broke no rule have landed\. /,
+    );
   });
 });
 
@@ -557,12 +569,16 @@ describe("lines to copy", () => {
     assert.deepEqual(words.trimEnd().split("\n"), ["landing", "sql", PATH, "select count(*) from landing"]);
   });
 
-  test("a shell takes the folder and the run that somebody decides on as they are", () => {
-    for (const line of Object.values(logic.decidingLines(PATH, "a b", "manual__2026 $(id)"))) {
+  test("a shell takes the folder and the commit that somebody decides on as they are", () => {
+    const { shows, accepts, discards } = logic.decidingLines(PATH, "a b", 7);
+    const wordsOf = (line) => {
       const words = execFileSync("sh", ["-c", line.replace("webcollect", "printf '%s\\n'")]).toString();
-      const connection = ["--object-storage-conn-id", "a b"];
-      assert.deepEqual(words.trimEnd().split("\n").slice(2), [PATH, ...connection, "manual__2026 $(id)"]);
-    }
+      return words.trimEnd().split("\n");
+    };
+    const connection = ["--object-storage-conn-id", "a b"];
+    assert.deepEqual(wordsOf(shows), ["landing", "cat", PATH, "--quarantined", "7", "--reasons", ...connection]);
+    assert.deepEqual(wordsOf(accepts), ["landing", "accept", PATH, "--commit", "7", ...connection]);
+    assert.deepEqual(wordsOf(discards), ["landing", "discard", PATH, "--commit", "7", ...connection]);
   });
 
   // the end of a bracketed paste, a line that runs, an interrupt, a turned line, a line end of Unicode, half a character
@@ -570,16 +586,16 @@ describe("lines to copy", () => {
 
   test("a shell gets no line with characters that act on a terminal, or hide what the line does", () => {
     for (const text of ACTING.map((each) => `s3://a/${each}`)) {
-      const lines = [logic.decidingLines(text, null, "r"), logic.decidingLines("/d", text, "r")];
-      lines.push(logic.decidingLines("/d", null, text), { sql: logic.readingLines(text).shell });
+      const lines = [logic.decidingLines(text, null, 7), logic.decidingLines("/d", text, 7)];
+      lines.push({ sql: logic.readingLines(text).shell });
       assert.deepEqual(new Set(lines.flatMap(Object.values)), new Set([null]), JSON.stringify(text));
     }
   });
 
   test("a shell gets no line in which a name would be an option", () => {
-    const none = { accept: null, discard: null };
-    assert.deepEqual(logic.decidingLines("/d", null, "--yes"), none);
-    assert.deepEqual(logic.decidingLines("--yes", null, "r"), none);
+    const none = { shows: null, accepts: null, discards: null };
+    assert.deepEqual(logic.decidingLines("/d", "--yes", 7), none);
+    assert.deepEqual(logic.decidingLines("--yes", null, 7), none);
   });
 
   test("Python takes the path as it is, by a line that is printable", () => {
@@ -593,7 +609,7 @@ describe("lines to copy", () => {
 
   test("the connection of the storage is named, if the landing's address has none", () => {
     const { shell, python } = logic.readingLines("lake.shop.prices", "glue");
-    assert.match(shell, /^webcollect landing sql 'lake.shop.prices' --object-storage-conn-id 'glue' '/);
+    assert.match(shell, /^webcollect landing sql 'lake.shop.prices' 'select .*' --object-storage-conn-id 'glue'$/);
     assert.equal(python, 'read_landing("lake.shop.prices", object_storage_conn_id="glue")');
   });
 });

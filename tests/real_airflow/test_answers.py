@@ -92,12 +92,16 @@ def test_rows_that_have_failed_their_checks_become_what_is_decided(
     conf = {"collection_task_id": task, "destination": f"file://{tmp_path}/landed"}
     run = Run(airflow, "webcollect_ask_about_rows", option, conf)
 
-    assert run.state == "success"
-    succeeded = dict.fromkeys(("list_failed_checks", "ask", "decide"), "success")
-    assert run.states == {"land": "failed", **succeeded}
     if option:
+        assert run.state == "success"
+        succeeded = dict.fromkeys(("find_quarantined", "ask", "decide"), "success")
+        assert run.states == {"land": "failed", **succeeded}
         assert run.body.startswith("    columns.price.filled: filled in 0 % of 10 rows ('' at offset 0)")
-    # the next run skips them
+    else:
+        assert run.state == "failed"
+        unanswered = {"find_quarantined": "success", "ask": "failed", "decide": "upstream_failed"}
+        assert run.states == {"land": "failed", **unanswered}
+    # the next run continues after them
     sandbox.control.change_rows(task, "price", "number")
     sandbox.control.grow(task, 5)
     run_id = airflow.trigger("webcollect_ask_about_rows", conf)

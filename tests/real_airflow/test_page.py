@@ -206,11 +206,22 @@ def columns_of(view: Locator, dag_id: str) -> Locator:
     return columns
 
 
-def quarantined(view: Locator) -> tuple[Locator, str]:
-    """Return what is said of quarantined rows, and the newest of their runs."""
+def quarantined(view: Locator) -> Locator:
+    """Return what is said of quarantined rows, of which the newest are of commit 30."""
     item = view.locator("[data-attention=quarantined]")
     item.get_by_text(re.compile("rows of 2 runs were quarantined, .* elsewhere is not known")).wait_for()
-    return item, item.get_by_role("listitem").first.get_by_role("link").inner_text()
+    return item
+
+
+def be_quarantined(page: Page, value: str = "9,99") -> None:
+    """Have the storage hold two quarantined rows that broke a rule, which has a value that was collected."""
+    check = {"state": "warning", "text": f"columns.price.pattern: {value}; expected: a number", "rows": 2}
+    facts = {"rows": 2, "run_id": "run 30", "is_whole": False, "replaces": False}
+    waiting = {**facts, "checks": [check], "checks_left_out": 3}
+    broke = ["columns.price.pattern"] * 2
+    sample = {"columns": ["title", value], "rows": [["a", value]] * 2, "broke": broke, "left_out": 0}
+    page.route("**/waiting?*", lambda route: route.fulfill(json=waiting))
+    page.route("**/rows?*commit=*", lambda route: route.fulfill(json={"collection_task_id": "x", **sample}))
 
 
 def in_words(moment: datetime.datetime) -> str:
@@ -393,10 +404,15 @@ class TestDetails:
     ) -> None:
         change(page, "landings", lambda data: [series.update(may_decide=False) for series in data["series"]])
         view = show(page, url)
-        item, run_id = quarantined(view)
-        for verb in ("accept", "discard"):
-            button = item.get_by_role("button", name=f"{verb}s the rows of {run_id}")
-            assert copied(page, button) == f"webcollect landing {verb} 's3://lake/offers' '{run_id}'"
+        item = quarantined(view)
+        options = {
+            "show": ("cat", "--quarantined 30 --reasons"),
+            "accept": ("accept", "--commit 30"),
+            "discard": ("discard", "--commit 30"),
+        }
+        for verb, (command, option) in options.items():
+            button = item.get_by_role("button", name=f"{verb}s the rows of commit 30")
+            assert copied(page, button) == f"webcollect landing {command} 's3://lake/offers' {option}"
         runs = series_of(view, "offers_daily").locator('[data-run-state="quarantined"]')
         assert runs.count() == 2
         assert re.search(r"0 rows, \d+ quarantined", runs.last.locator("title").text_content() or "")
@@ -410,40 +426,59 @@ class TestDetails:
 
         def decide(route: Route) -> None:
             asked.append(route.request.post_data_json)
-            route.fulfill(json={"rows": 600})
+            route.fulfill(json={"rows": 2})
 
-        page.route("**/waiting?*", lambda route: route.fulfill(json={"rows": 600, "commit": 7}))
+        be_quarantined(page)
         page.route("**/decision?*", decide)
         view = show(page, url)
-        item, run_id = quarantined(view)
+        item = quarantined(view)
         dialog = view.get_by_role("dialog")
         for key, count in (("Escape", 0), ("Enter", 0)):
-            item.get_by_role("button", name=f"Accept … the rows of {run_id}").press("Enter")
-            dialog.get_by_text(f"The 600 rows of {run_id} that failed the checks: added to").wait_for()
+            item.get_by_role("button", name="Accept … the rows of commit 30").press("Enter")
+            dialog.get_by_text("2 rows of run 30 are quarantined: each broke a rule about values").wait_for()
             # what is focused leaves all as it is
             page.keyboard.press(key)
             dialog.wait_for(state="hidden")
             assert len(asked) == count
-        button = item.get_by_role("button", name=f"Discard … the rows of {run_id}")
+        button = item.get_by_role("button", name="Discard … the rows of commit 30")
         button.press("Enter")
         dialog.get_by_text("and counts them as discarded").wait_for()
         page.keyboard.press("Shift+Tab")
         page.keyboard.press("Enter")
-        dialog.get_by_role("heading", name="600 rows discarded.").wait_for()
-        (body,) = asked
-        assert (body["decision"], body["commit"], body["run_id"]) == ("discard", 7, run_id)
+        dialog.get_by_role("heading", name="2 rows discarded.").wait_for()
+        assert asked == [{"landing": "s3://lake/offers", "commit": 30, "decision": "discard"}]
         with page.expect_response("**/webcollect/landings"):
             page.keyboard.press("Enter")
+
+    def test_the_checks_and_rows_that_a_decision_is_about_are_texts(self, page: Page, url: str) -> None:
+        markup = "<img src=x onerror=alert(1)>"
+        be_quarantined(page, markup)
+        view = show(page, url)
+        quarantined(view).get_by_role("button", name="Accept …").first.click()
+        dialog = view.get_by_role("dialog")
+        dialog.locator('[data-sample="2"]').wait_for()
+        assert dialog.locator("th").all_inner_texts() == ["Broken rules", "title", markup]
+        assert dialog.locator("td").all_inner_texts() == ["columns.price.pattern", "a", markup] * 2
+        told = dialog.locator("[data-checks]").inner_text()
+        assert f"2 rows: columns.price.pattern: {markup}; expected: a number" in told
+        assert "3 checks more are left out" in told
+        assert view.locator("img").count() == 0
+        # somebody else was faster
+        text = "the rows of commit 30 at s3://lake/offers were discarded already by Ann"
+        fail(page, "**/decision?*", 409, text)
+        dialog.get_by_role("button", name="Accept").click()
+        dialog.get_by_text(text).wait_for()
+        assert dialog.locator("[data-sample]").count() == 0
+        dialog.get_by_role("button", name="Close").click()
 
     def test_a_landing_that_the_server_cannot_reach_is_told_with_what_else_can_be_done(
         self, view: Locator
     ) -> None:
-        item, run_id = quarantined(view)
-        item.get_by_role("button", name=f"Accept … the rows of {run_id}").click()
+        quarantined(view).get_by_role("button", name="Accept … the rows of commit 30").click()
         dialog = view.get_by_role("dialog")
         dialog.get_by_role("heading", name="Nothing to decide on here").wait_for()
         assert "s3://lake/offers" in dialog.get_by_role("status").inner_text()
-        assert dialog.get_by_text(f"webcollect landing accept 's3://lake/offers' '{run_id}'").is_visible()
+        assert dialog.get_by_text("webcollect landing accept 's3://lake/offers' --commit 30").is_visible()
         dialog.get_by_role("button", name="Close").click()
 
     def test_another_site_decides_on_nothing(self, new_page: Page, url: str) -> None:
@@ -451,7 +486,7 @@ class TestDetails:
         new_page.on("response", lambda response: statuses.append(response.status))
         here = urlsplit(url)
         new_page.goto(url)
-        form = "document.body.innerHTML = `<form method=post action='%s'><input name=run_id></form>`"
+        form = "document.body.innerHTML = `<form method=post action='%s'><input name=landing></form>`"
         address = f"{url}/webcollect/landings/1/decision?dag_id=offers_daily&task_id=land"
         # by another name this machine is another site
         new_page.route(
@@ -465,7 +500,7 @@ class TestDetails:
 
     def test_five_rows_and_loads_are_texts(self, page: Page, url: str) -> None:
         markup = "<img src=x onerror=alert(1)>"
-        sample = {"columns": ["*title", markup], "rows": [[markup, None]] * 5, "left_out": 3}
+        sample = {"columns": ["*title", markup], "rows": [[markup, None]] * 5, "broke": [], "left_out": 3}
         load = {"dag_id": "books_daily", "task_id": "load", "run_id": "r", "map_index": -1, "commit": 29}
         done = {
             "table": "shop.books",
@@ -687,7 +722,7 @@ class TestDetails:
     )
     def test_everybody_can_use_it(self, new_page: Page, url: str, theme: str, rules: dict[str, Any]) -> None:
         new_page.add_init_script(f"localStorage.setItem('theme', '{theme}')")
-        sample = {"collection_task_id": "x", "columns": ["a"], "rows": [["b"]], "left_out": 0}
+        sample = {"collection_task_id": "x", "columns": ["a"], "rows": [["b"]], "broke": [], "left_out": 0}
         new_page.route("**/rows?*", lambda route: route.fulfill(json=sample))
         view = show(new_page, url)
         for dag_id in ("shops_daily", "reviews_daily"):
@@ -704,8 +739,8 @@ class TestDetails:
             return [(fault["id"], fault["nodes"][0]["html"]) for fault in grave]
 
         assert faults("webcollect-page") == []
-        new_page.route("**/waiting?*", lambda route: route.fulfill(json={"rows": 600, "commit": 7}))
-        quarantined(view)[0].get_by_role("button", name="Discard …").first.click()
+        be_quarantined(new_page)
+        quarantined(view).get_by_role("button", name="Discard …").first.click()
         view.get_by_role("dialog").get_by_text("and counts them as discarded").wait_for()
         assert faults("webcollect-page dialog") == []
 

@@ -21,18 +21,17 @@ from airflow_provider_webcollect.landing.errors import UnreadableRow
 from airflow_provider_webcollect.landing.formats import Compression, require
 from airflow_provider_webcollect.landing.formats.base import (
     Columns,
-    InspectedRows,
     Row,
     batches,
     columns_of,
     decode_rows,
 )
-from airflow_provider_webcollect.landing.formats.text import FORMULA_STARTS, decompressed
+from airflow_provider_webcollect.landing.formats.single_rows import from_lines
+from airflow_provider_webcollect.landing.formats.text import decompressed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_provider_webcollect.landing.profile import Inspector
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 #: The bytes that are read first: enough for a few rows.
@@ -68,19 +67,6 @@ class PartReader(ABC):
     @abstractmethod
     def count(self, source: BinaryIO, sha256: str) -> int | None:
         """Return the number of rows of a part; None if its SHA-256 is not ``sha256`` (hex digits)."""
-
-    def inspect(self, source: BinaryIO, inspector: Inspector, *, is_sanitized: bool) -> None:
-        """Have a part's rows inspected again, with the values that they had when they were written.
-
-        :param inspector: gets the columns that it needs.
-        :param is_sanitized: whether texts that may be formulas begin with an apostrophe (CSV).
-        """
-        names, rows = inspector.first, self.rows(source)
-        while batch := list(itertools.islice(rows, _INSPECTED_ROWS)):
-            columns = [
-                [_as_written(value, is_sanitized) for value in column] for column in columns_of(batch, names)
-            ]
-            inspector.add(names, columns, len(batch))
 
     def schema(self) -> pa.Schema:
         """Return the columns that are known before reading, with their types."""
@@ -164,13 +150,22 @@ class _JsonLines(_Text):
                 texts = {name: as_texts(column) for name, column in zip(columns.names, values, strict=True)}
                 yield pa.table({**texts, ROWS: pa.nulls(len(batch))})
 
-    def inspect(self, source: BinaryIO, inspector: Inspector, *, is_sanitized: bool) -> None:
-        inspected = InspectedRows(inspector, Columns(self.columns, fixed=bool(self.columns)))
-        for lines in self._lines(source):
-            inspected.add([msgspec.Raw(line) for line in lines])
-
     def _count(self, chunks: Iterator[bytes]) -> int:
         return sum(chunk.count(b"\n") for chunk in chunks)
+
+
+class SingleRows(_JsonLines):
+    """Reads files of single rows that are quarantined, see :mod:`~.landing.formats.single_rows`.
+
+    What is no object, or is nested too deeply, is read as a text, in the column ``row``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(None, ())
+
+    def _lines(self, source: BinaryIO) -> Iterator[list[bytes]]:
+        for lines in super()._lines(source):
+            yield [_readable(bytes(single.row)) for single in from_lines(lines)]
 
 
 class _Csv(_Text):
@@ -286,15 +281,6 @@ def _parquet_file(source: BinaryIO) -> Any:
     return pq.ParquetFile(source)
 
 
-def _as_written(value: Any, is_sanitized: bool) -> Any:
-    """Return the value that a cell of CSV or Parquet had before it became a text."""
-    if value in ("[]", "{}"):
-        return None  # neither fills a column
-    if is_sanitized and isinstance(value, str) and value[:1] == "'" and value[1:2] in FORMULA_STARTS:
-        return value[1:]
-    return value
-
-
 def _batch(lines: Sequence[msgspec.Raw]) -> Sequence[Row]:
     """Return rows; numbers with a fraction or exponent are raw JSON."""
     try:
@@ -315,6 +301,15 @@ def _object(line: bytes) -> Row:
         return _lenient(line, error)
     except RecursionError as error:
         raise UnreadableRow("it is nested deeper than Python can read; the part has its JSON") from error
+
+
+def _readable(row: bytes) -> bytes:
+    """Return the JSON of an object: of a row, or with its text if it cannot be read as one."""
+    try:
+        _object(row)
+    except UnreadableRow:
+        return msgspec.json.encode({"row": row.decode(errors="replace")})
+    return row
 
 
 def _lenient(line: bytes, error: msgspec.DecodeError) -> Row:

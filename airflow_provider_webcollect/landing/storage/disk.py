@@ -88,8 +88,13 @@ def _link(hidden: Path, target: Path) -> None:
             if error.errno not in _NO_LINKS:
                 raise
             with target.open("xb") as file:
-                file.write(hidden.read_bytes())
-                os.fsync(file.fileno())
+                try:
+                    file.write(hidden.read_bytes())
+                    os.fsync(file.fileno())
+                except BaseException as failure:
+                    # such as a full disk: what is torn would stop everybody
+                    drop(failure, target.unlink)
+                    raise
     except FileExistsError as error:
         raise Exists(str(target)) from error
     hidden.unlink()

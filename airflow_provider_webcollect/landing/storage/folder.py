@@ -11,6 +11,8 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import msgspec
+
 from airflow_provider_webcollect.landing.errors import DestinationTaken, PartsMissing, StorageError
 from airflow_provider_webcollect.landing.names import (
     MANIFEST,
@@ -42,6 +44,8 @@ _FILES_OF_TABLES = {
     "iceberg": re.compile(r"metadata/.*\.metadata\.json"),
 }
 _PARTITION = re.compile(PARTITION_PATTERN)
+#: Bytes of a part that are copied at a time.
+_CHUNK_BYTES = 4 * 1024 * 1024
 #: Bytes after which the disk starts to write them, so that the final sync takes little time.
 WRITE_OUT_BYTES = 4 * 1024 * 1024
 
@@ -162,13 +166,23 @@ class Folder:
         """
 
     def set_aside(self, parts: Iterable[Part]) -> tuple[Part, ...]:
-        """Return parts that are quarantined from now on, where they are neither read as rows nor cleaned
-        up."""
+        """Return parts to be quarantined, where a table's own cleaning does not remove them."""
         return tuple(parts)
 
-    def brought_back(self, parts: Iterable[Part]) -> tuple[Part, ...]:
-        """Return quarantined parts as rows again, where a table can have them."""
-        return tuple(parts)
+    def copied(self, part: Part, name: str) -> Part:
+        """Copy a part, and return the copy.
+
+        :param name: of the copy.
+        :raises PartsMissing: if it is not what was written; there is no copy then.
+        """
+        with self.opened(part.name) as file, self.part(name) as copy:
+            while chunk := file.read(_CHUNK_BYTES):
+                copy.write(chunk)
+            if (copy.bytes, copy.sha256) != (part.bytes, part.sha256):
+                raise PartsMissing(
+                    f"{self.path_of(part.name)} is not what was written; nothing was committed"
+                )
+        return msgspec.structs.replace(part, name=name)
 
     def unreferenced(self, names: set[str]) -> set[str]:
         """Return the names of files that no older version of a table needs which can still be read.

@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-import msgspec
-
 from airflow_provider_webcollect.landing.errors import (
     DestinationTaken,
     DestinationUnreadable,
@@ -20,7 +18,7 @@ from airflow_provider_webcollect.landing.errors import (
     PartsMissing,
     StorageError,
 )
-from airflow_provider_webcollect.landing.names import QUARANTINE, commit_name, copy_name
+from airflow_provider_webcollect.landing.names import commit_name, copy_name, quarantine_name
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service.errors import InvalidArgument, escaped, quoted
 from airflow_provider_webcollect.service.pauses import first_done, in_background
@@ -47,8 +45,6 @@ _LAND_AGAIN = (
     "It has landed: put it back, if the storage keeps what was deleted; or land all rows again, with "
     "mode='full' and if_exists='overwrite'"
 )
-#: Bytes of a part that are copied at a time.
-_CHUNK_BYTES = 4 * 1024 * 1024
 
 
 class Snapshot(Protocol):
@@ -264,27 +260,7 @@ class TableFolder(Folder):
                 ) from error
 
     def set_aside(self, parts: Iterable[Part]) -> tuple[Part, ...]:
-        # a table's own cleaning would remove them as files that nobody needs
-        return tuple(self._copied(part, f"{QUARANTINE}/{copy_name(part.name)}") for part in parts)
-
-    def brought_back(self, parts: Iterable[Part]) -> tuple[Part, ...]:
-        # under new names: whatever has quarantined them may delete the old files only after this
-        names = [copy_name(part.name.removeprefix(f"{QUARANTINE}/")) for part in parts]
-        return tuple(map(self._copied, parts, names))
-
-    def _copied(self, part: Part, name: str) -> Part:
-        """Copy a part, and return the copy.
-
-        :raises PartsMissing: if it is not what was written.
-        """
-        with self.opened(part.name) as file, self.part(name) as copied:
-            while chunk := file.read(_CHUNK_BYTES):
-                copied.write(chunk)
-            if (copied.bytes, copied.sha256) != (part.bytes, part.sha256):
-                raise PartsMissing(
-                    f"{self.path_of(part.name)} is not what was written; nothing was committed"
-                )
-        return msgspec.structs.replace(part, name=name)
+        return tuple(self.copied(part, quarantine_name(copy_name(part.name))) for part in parts)
 
     def check_partition(self, partition: str | None) -> None:
         # a landing begins: what an earlier one has written may have gone since

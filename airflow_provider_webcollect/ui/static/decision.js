@@ -1,60 +1,76 @@
 /** The dialog that asks before a decision on quarantined rows, and shows its outcome. */
 import { button, el } from "./dom.js";
-import { decisionTexts } from "./logic.js";
+import { counted, DECISIONS, decisionText } from "./logic.js";
+import { leftOut, rowsTable } from "./sections.js";
 
 const TITLE = "webcollect-decision";
 
 export class DecisionDialog {
   /**
-   * :param ask: returns which rows wait, `{ rows, commit }`; `send` sends a decision, and returns `{ rows }`;
-   *     `complaint` puts the errors of both into words; `closed` is called when the dialog is closed.
+   * :param ask: returns what is known of the rows; `sample` returns some of them; `send` sends a decision, and
+   *     returns `{ rows }`; `complaint` puts their errors into words; `closed` is called when the dialog is closed.
    */
-  constructor({ ask, send, complaint, closed }) {
-    Object.assign(this, { ask, send, complaint });
+  constructor({ ask, sample, send, complaint, closed }) {
+    Object.assign(this, { ask, sample, send, complaint });
     this.title = el("h2", { id: TITLE });
     this.text = el("div", { role: "status" });
+    this.evidence = el("div");
     this.confirm = button("");
     this.cancel = button("Cancel", () => this.element.close());
     const buttons = el("div", { class: "controls" }, this.confirm, this.cancel);
-    this.element = el("dialog", { "aria-labelledby": TITLE, onclose: closed }, this.title, this.text, buttons);
+    const content = [this.title, this.text, this.evidence, buttons];
+    this.element = el("dialog", { "aria-labelledby": TITLE, onclose: closed }, content);
   }
 
   /**
    * Ask whether to accept or to discard rows.
    *
-   * :param decision: `accept` or `discard`; `which` are the rows, `{ run_id, collection_task_id }`, and `name` what
-   *     they land in; `elsewhere` shows how to decide if this fails.
+   * :param decision: `accept` or `discard`; `which` are the rows, `{ series, landing, commit }`, and `name` what they
+   *     land in; `elsewhere` shows how to decide if this fails.
    */
   async open(decision, which, name, elsewhere) {
-    const texts = (rows) => decisionTexts(decision, rows, which.run_id, name);
+    const verb = DECISIONS[decision];
     const asked = (this.asked = {});
     // a response to an earlier question is no longer shown
     const tell = (...what) => this.asked === asked && this.tell(...what);
     const attempt = (act, failed) =>
       act().catch((error) => tell(failed, [el("p", {}, this.complaint(error)), ...elsewhere]));
 
-    const decide = async (commit) => {
-      tell(`${texts(0).verb}: writing the commit …`);
-      const { rows } = await this.send({ ...which, decision, commit });
-      tell(texts(rows).done);
+    const decide = async () => {
+      tell(`${verb}: writing the commit …`);
+      const { rows } = await this.send({ ...which, decision });
+      tell(`${counted(rows, "row")} ${decision}ed.`);
     };
-    tell(`${texts(0).verb}: reading which rows wait …`);
+    tell(`${verb}: reading which rows wait …`);
     this.element.showModal();
     await attempt(async () => {
-      const { rows, commit } = await this.ask(which);
-      const { verb, text } = texts(rows);
+      const sampled = this.sample(which).then(
+        (data) => rowsTable("The first of these rows", data),
+        (error) => el("p", {}, `The rows cannot be shown: ${this.complaint(error)}`),
+      );
+      const waiting = await this.ask(which);
+      const evidence = [checksList(waiting), await sampled];
       const failed = "The decision has failed; open it again to see whether the rows still wait";
-      tell(`${verb} them?`, [el("p", {}, text)], verb, () => attempt(() => decide(commit), failed));
+      const text = el("p", {}, decisionText(decision, waiting, name));
+      tell(`${verb} them?`, [text], evidence, verb, () => attempt(decide, failed));
     }, "Nothing to decide on here");
   }
 
-  tell(title, content = [], verb = null, act = null) {
+  tell(title, content = [], evidence = [], verb = null, act = null) {
     this.title.textContent = title;
     this.text.replaceChildren(...content);
+    this.evidence.replaceChildren(...evidence);
     this.confirm.hidden = !verb;
     this.confirm.textContent = verb ?? "";
     this.confirm.onclick = act;
     this.cancel.textContent = verb ? "Cancel" : "Close";
-    this.cancel.focus();
+    // of a long question, the beginning is read first
+    this.cancel.focus({ preventScroll: true });
   }
+}
+
+/** Return the checks that rows did not pass; of rules about values, with how many rows broke each. */
+function checksList({ checks, checks_left_out }) {
+  const items = checks.map(({ text, rows }) => el("li", {}, rows && el("b", {}, counted(rows, "row"), ": "), text));
+  return el("div", { "data-checks": checks.length }, el("ul", {}, items), leftOut(checks_left_out, "check"));
 }

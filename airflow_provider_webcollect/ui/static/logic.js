@@ -302,41 +302,47 @@ export function quarantineSentence({ quarantines }, zone, now) {
   return `${were}. Whether somebody has decided on them elsewhere is not known here.`;
 }
 
-/** Return the texts before and after a decision on quarantined rows. */
-export function decisionTexts(decision, rows, runId, name) {
-  const these = `The ${counted(rows, "row")} of ${runId} that failed the checks`;
-  const texts = {
-    accept: {
-      verb: "Accept",
-      text: `${these}: added to ${name} as they are, in one commit. What loads its new rows loads them, too.`,
-      done: `${counted(rows, "row")} accepted.`,
-    },
-    discard: {
-      verb: "Discard",
-      text: `${these}: deleted. ${name} skips them, and counts them as discarded.`,
-      done: `${counted(rows, "row")} discarded.`,
-    },
+/** The decisions on quarantined rows, and their buttons. */
+export const DECISIONS = { accept: "Accept", discard: "Discard" };
+
+/** Return why rows are quarantined, and what a decision on them does. */
+export function decisionText(decision, { rows, run_id, is_whole, replaces, is_earlier }, name) {
+  const these = `${counted(rows, "row")} of ${run_id} ${rows === 1 ? "is" : "are"} quarantined`;
+  const why = is_whole
+    ? `${these}: the run failed its checks.`
+    : `${these}: each broke a rule about values. The rows that broke no rule have landed.`;
+  const after = {
+    accept: replaces
+      ? `Accepted rows replace all rows that have landed in ${name}.`
+      : `Accepted rows are added to ${name} as they are, in one commit. What loads its new rows loads them, too.`,
+    discard: replaces
+      ? `Discarded rows are deleted. ${name} stays as it is, and the next run reads the source again.`
+      : `Discarded rows are deleted. ${name} skips them, and counts them as discarded.`,
   };
-  return texts[decision];
+  const since = is_earlier ? " The landing has begun anew since, and may have the same rows already." : "";
+  return `${why} ${after[decision]}${since}`;
 }
 
 /**
  * Return a shell command for a landing; null if a word could be taken for an option, or control the terminal.
  *
  * :param connection: that of the landing's storage, if its address has none.
- * :param argument: what follows the landing.
+ * :param rest: what follows the landing.
  */
-function landingLine(command, landing, connection, argument) {
-  const words = [landing, connection ?? "", argument];
-  if (words.some((word) => word.startsWith("-") || !isPrintable(word))) return null;
+function landingLine(command, landing, connection, rest) {
+  if ([landing, connection ?? ""].some((word) => word.startsWith("-") || !isPrintable(word))) return null;
   const option = connection ? ` --object-storage-conn-id ${shellWord(connection)}` : "";
-  return `webcollect landing ${command} ${shellWord(landing)}${option} ${shellWord(argument)}`;
+  return `webcollect landing ${command} ${shellWord(landing)} ${rest}${option}`;
 }
 
-/** Return the shell commands that decide on rows that have failed their checks; both may be null. */
-export function decidingLines(landing, connection, runId) {
-  const line = (verb) => landingLine(verb, landing, connection, runId);
-  return { accept: line("accept"), discard: line("discard") };
+/** Return the shell commands that show quarantined rows, and decide on them; all may be null. */
+export function decidingLines(landing, connection, commit) {
+  const line = (command, rest) => landingLine(command, landing, connection, rest);
+  return {
+    shows: line("cat", `--quarantined ${commit} --reasons`),
+    accepts: line("accept", `--commit ${commit}`),
+    discards: line("discard", `--commit ${commit}`),
+  };
 }
 
 /** Return the lines that read a landing, in Python and in a shell; the latter may be null. */
@@ -344,7 +350,7 @@ export function readingLines(landing, connection) {
   const argument = connection ? `, object_storage_conn_id=${pythonString(connection)}` : "";
   return {
     python: `read_landing(${pythonString(landing)}${argument})`,
-    shell: landingLine("sql", landing, connection, "select count(*) from landing"),
+    shell: landingLine("sql", landing, connection, shellWord("select count(*) from landing")),
   };
 }
 

@@ -258,6 +258,7 @@ class WebCollectPage extends HTMLElement {
     this.parts = [this.attention, this.landings, this.running, this.service];
     this.dialog = new DecisionDialog({
       ask: ({ series, ...which }) => read(routeOf(series, "waiting", which), this.abort.signal),
+      sample: ({ series, ...which }) => read(routeOf(series, "rows", which), this.abort.signal),
       send: ({ series, ...body }) => read(routeOf(series, "decision"), this.abort.signal, body),
       complaint,
       closed: () => this.refresh(),

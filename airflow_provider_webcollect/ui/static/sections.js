@@ -29,6 +29,7 @@ import {
   columnTexts,
   commitsLoaded,
   counted,
+  DECISIONS,
   decidingLines,
   duration,
   exact,
@@ -205,10 +206,16 @@ function rowsBlock(series, known, { data, problem }) {
   if (problem) return el("p", { role: "status" }, `Its rows cannot be read: ${problem}`);
   if (!data) return null;
   const of = series.sources.length > 1 ? ` of ${collectionName([data.collection_task_id], known)}` : "";
-  const title = `The first rows${of} that the newest run with rows has landed`;
-  const heads = data.columns.map((name) => el("th", { scope: "col" }, name));
-  const cellOf = (value, index) => el("td", { "data-head": data.columns[index] }, value ?? UNKNOWN);
-  const draw = (row) => el("tr", {}, row.map(cellOf));
+  return rowsTable(`The first rows${of} that the newest run with rows has landed`, data);
+}
+
+/** Return rows as a table, with the rules that each has broken, if they are known. */
+export function rowsTable(title, data) {
+  const isBroken = data.broke.some(Boolean);
+  const columns = isBroken ? ["Broken rules", ...data.columns] : data.columns;
+  const heads = columns.map((name) => el("th", { scope: "col" }, name));
+  const cellOf = (value, index) => el("td", { "data-head": columns[index] }, value ?? UNKNOWN);
+  const draw = (row, index) => el("tr", {}, (isBroken ? [data.broke[index], ...row] : row).map(cellOf));
   const table = el(
     "table",
     { "aria-label": title, "data-sample": data.rows.length },
@@ -355,28 +362,26 @@ function quarantineItem({ kind, key, series }, names, now, act) {
 }
 
 /** Return the buttons that decide on quarantined rows; for users who may not, the lines for a shell. */
-function decisionButtons(series, { run_id, object_storage_conn_id }, { collection_task_id, landing }, names, act) {
-  const lines = decisionLines(landing, object_storage_conn_id, run_id);
+function decisionButtons(series, { object_storage_conn_id }, { collection_task_id, landing, commit }, names, act) {
+  const lines = decisionLines(landing, object_storage_conn_id, commit);
   if (!series.may_decide) return lines;
   const isOne = series.sources.length < 2;
   const known = names[series.webcollect_conn_id];
   const name = isOne ? landingName(series, names) : collectionName([collection_task_id], known);
-  const draw = (decision, verb) => {
-    const open = () => act.decide(decision, { series, run_id, collection_task_id }, name, [lines]);
-    return button(`${verb} …`, open, { "aria-label": `${verb} … the rows of ${run_id} in ${name}` });
+  const draw = ([decision, verb]) => {
+    const open = () => act.decide(decision, { series, landing, commit }, name, [lines]);
+    return button(`${verb} …`, open, { "aria-label": `${verb} … the rows of commit ${commit} in ${name}` });
   };
-  return el("div", { class: "decision" }, isOne ? null : name, draw("accept", "Accept"), draw("discard", "Discard"));
+  const which = `${isOne ? "" : `${name}, `}commit ${commit}`;
+  return el("div", { class: "decision" }, which, Object.entries(DECISIONS).map(draw));
 }
 
-/** Return the lines that decide on rows which have failed their checks, with buttons that copy them. */
-function decisionLines(landing, connection, runId) {
-  const { accept, discard } = decidingLines(landing, connection, runId);
-  return el(
-    "div",
-    { class: "decision" },
-    accept && copyable(accept, `the line that accepts the rows of ${runId} at ${landing}`),
-    discard && copyable(discard, `the line that discards the rows of ${runId} at ${landing}`),
-  );
+/** Return the lines that show quarantined rows, and decide on them, with buttons that copy them. */
+function decisionLines(landing, connection, commit) {
+  const rows = `the rows of commit ${commit} at ${landing}`;
+  const draw = ([does, line]) => line && copyable(line, `the line that ${does} ${rows}`);
+  const lines = decidingLines(landing, connection, commit);
+  return el("div", { class: "decision" }, Object.entries(lines).map(draw));
 }
 
 function listItem(kind, word, head, text, links) {

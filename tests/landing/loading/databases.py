@@ -9,8 +9,10 @@ from typing import Any
 
 import duckdb
 import psycopg2
+import pytest
 
 from airflow_provider_webcollect.landing import loading
+from airflow_provider_webcollect.landing.errors import LoadRefused
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.options import make_load_options
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
@@ -42,6 +44,12 @@ class Database:
     def destination(self, **options: Any) -> Any:
         """Return dlt's destination."""
         return Warehouse(kind=self.kind, credentials=self.address).destination(**options)
+
+    def create(self, columns: str) -> None:
+        """Make the table anew, as its users may have done."""
+        self.query(f"create schema if not exists {self.table.partition('.')[0]}")
+        self.query(f"drop table if exists {self.table}")
+        self.query(f"create table {self.table} ({columns})")
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
         """Execute a statement, and return its rows."""
@@ -111,6 +119,19 @@ class Landing(Runs):
         options = make_load_options(write_disposition, key, **more)
         return len(loading.load(self.read(), options, database.table, database.destination).parts)
 
+    def refused(self, said: str, database: Database, *options: Any, **more: Any) -> str:
+        """Have a load of it refused for good, and return the message."""
+        with pytest.raises(LoadRefused, match=said) as refused:
+            self.load(database, *options, **more)
+        assert refused.value.permanent
+        return str(refused.value)
+
+    def order(self, database: Database, *, at: int, kill: bool, **options: Any) -> dict[str, Any]:
+        """Return the order to load it in a process of its own: see :mod:`tests.landing.loading.loader`."""
+        usual = {"write_disposition": "append", "key": None, "on_gone": "keep"}
+        place = {"kind": database.kind, "address": database.address, "table": database.table}
+        return {**usual, **place, "root": self.folder.root, "at": at, "kill": kill, **options}
+
 
 def product(number: int, key: int | None = None, **more: Any) -> dict[str, Any]:
     """Return the numbered row, of the product of that key."""
@@ -120,3 +141,13 @@ def product(number: int, key: int | None = None, **more: Any) -> dict[str, Any]:
 def products(first: int, count: int, keys: int = 1000) -> list[dict[str, Any]]:
     """Return rows, of no more than that number of products."""
     return [product(number, number % keys) for number in range(first, first + count)]
+
+
+def as_rows(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return rows as the database gives them."""
+    return [(row["url"], row["n"]) for row in rows]
+
+
+def latest(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return the last row of each product."""
+    return sorted({row["url"]: (row["url"], row["n"]) for row in rows}.values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 
 from airflow_provider_webcollect.landing.loading import GONE
 from tests.landing.forks import Forks, running
-from tests.landing.loading.databases import Database, Landing, products
+from tests.landing.loading.databases import Database, Landing, as_rows, latest, products
 from tests.landing.loading.loader import FAILED
 
 pytestmark = pytest.mark.at_night
@@ -90,28 +90,24 @@ class History:
         """Load, and return how that ended."""
         on_gone = self.disposition if self.disposition in ("delete", "mark") else "keep"
         is_keyed = self.disposition == "merge" or on_gone != "keep"
-        order = {
-            "kind": self.database.kind,
-            "address": self.database.address,
-            "table": self.database.table,
-            "root": self.landing.folder.root,
-            "write_disposition": "merge" if is_keyed else self.disposition,
-            "key": "url" if is_keyed else None,
-            "on_gone": on_gone,
-            "at": at,
-            "kill": self.chance.random() < 0.7,
-        }
+        order = self.landing.order(
+            self.database,
+            at=at,
+            kill=self.chance.random() < 0.7,
+            write_disposition="merge" if is_keyed else self.disposition,
+            key="url" if is_keyed else None,
+            on_gone=on_gone,
+        )
         status = self.loader.run(order)
         assert status in {0, -signal.SIGKILL, FAILED}
         self.ended[status] += 1
         return status
 
     def check(self) -> None:
-        rows = [(row["url"], row["n"]) for row in self.landing.source]
-        newest = latest((row["url"], row["n"]) for row in self.newest)
+        rows, newest = as_rows(self.landing.source), latest(self.newest)
         match self.disposition:
             case "merge":
-                assert sorted(self.database.rows("url", "n")) == latest(rows)
+                assert sorted(self.database.rows("url", "n")) == latest(self.landing.source)
             case "delete":
                 assert sorted(self.database.rows("url", "n")) == newest
             case "mark":
@@ -122,11 +118,6 @@ class History:
                 assert len(held) == len({url for url, *_ in held})
             case _:
                 assert self.database.rows("url", "n") == rows
-
-
-def latest(rows: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the last row of each product."""
-    return sorted({url: (url, n) for url, n in rows}.values())
 
 
 @pytest.mark.parametrize("disposition", ["append", "merge", "delete", "mark"])
