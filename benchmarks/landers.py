@@ -33,6 +33,13 @@ from benchmarks.measured import measured
 
 PAGE_ROWS = 1000
 AT_ONCE = 8
+#: Three rules about values, which all rows obey.
+RULES: dict[str, Any] = {
+    "columns": {
+        "url": {"required": True},
+        "price": {"pattern": r"\d+\.\d\d", "min": 0},
+    }
+}
 #: The cursor and what is left stand before the rows.
 HEAD = re.compile(rb'"offset": ?(\d+), ?"total": ?(\d+), ?"restTotal": ?(\d+)')
 
@@ -51,6 +58,10 @@ def main(way: str, url: str, folder: str, *tasks: str) -> None:
             fs.exists(path)  # S3's client imports more at its first call
             landed = Folder(fs, path)
             measured(lambda: ours(connected(url), tasks[0], landed, make_format(*way.split())))
+        case "jsonl checked" | "jsonl sorted":
+            landed = Folder(*fsspec.url_to_fs(folder))
+            checks = {**RULES, "rows": {"max_wrong": 0.01 if way == "jsonl sorted" else 0}}
+            measured(lambda: ours(connected(url), tasks[0], landed, make_format("jsonl"), checks))
         case "jsonl traced":
             landed = Folder(*fsspec.url_to_fs(folder))
             with task_span():
@@ -95,10 +106,10 @@ def window(task: str, offset: int) -> dict[str, Any]:
     return {"taskId": task, "offset": offset, "size": PAGE_ROWS}
 
 
-def ours(client: Client, task: str, folder: Folder, file_format: FileFormat) -> int:
+def ours(client: Client, task: str, folder: Folder, file_format: FileFormat, checks: Any = None) -> int:
     """Land with this provider, as its operator does."""
     run = Run(dag_id="benchmark", task_id="land", run_id="1")
-    options = make_options(file_format, mode="full", page_size=PAGE_ROWS, late_rows_delay=0)
+    options = make_options(file_format, mode="full", page_size=PAGE_ROWS, late_rows_delay=0, checks=checks)
     return run_job(job_of(client, Source(collection_task_id=task), folder, run, options)).manifest.rows
 
 

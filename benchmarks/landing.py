@@ -43,6 +43,8 @@ NAMES = {
     "plain": "`requests` and `json` in a loop, JSON lines",
     "jsonl": "this provider, JSON lines",
     "jsonl traced": "this provider, JSON lines, its spans recorded",
+    "jsonl checked": "this provider, JSON lines, three rules about values",
+    "jsonl sorted": "this provider, JSON lines, these rules with `max_wrong`",
     "jsonl gzip": "this provider, JSON lines, gzip",
     "parquet": "this provider, Parquet",
     "dlt jsonl": "dlt, JSON lines",
