@@ -216,7 +216,7 @@ def _decided(state: Manifest, commit: Commit) -> Manifest:
 def _added(state: Manifest, apart: SetApart, commit: Commit) -> Manifest:
     """Return the state with rows that a person has accepted, and those of them that still wait."""
     earlier = state.earlier_rows + (commit.rows if apart.is_earlier else 0)
-    # what others write meanwhile has other columns
+    # drafts that were begun before lack new columns
     has_columns = commit.columns == state.columns
     added = replace(
         state,

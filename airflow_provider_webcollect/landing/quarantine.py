@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.formats.base import Columns
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
-
 #: Bytes of a file of single rows that are read ahead from a store: most files are smaller.
 _AHEAD = 1024 * 1024
 
@@ -129,9 +128,17 @@ def _set_aside(folder: Folder, part: Part, rows: Sequence[SingleRow]) -> Part:
 
 def _is_alike(part: Part, read: Commit, landing: Landing) -> bool:
     """Return whether a part of quarantined rows can be one of the landing as it is."""
-    formats = [(each.format, each.compression, each.encoding) for each in (read, landing)]
-    names = [(each.columns or ())[: part.columns] for each in (read, landing)]
-    return formats[0] == formats[1] and names[0] == names[1]
+    # later runs may name more columns
+    one, other = (
+        (
+            each.format,
+            each.compression,
+            {**each.encoding, "columns": None},
+            (each.columns or ())[: part.columns],
+        )
+        for each in (read, landing)
+    )
+    return one == other
 
 
 def _written(

@@ -139,6 +139,16 @@ class TestLandingsThatBeginAnew:
         accept(folder.location)
         assert folder.rows() == [*local_runs.rows, *goods(3, price="")]
 
+    def test_rows_that_wait_are_accepted_though_later_runs_name_more_columns(self, local_runs: Runs) -> None:
+        csv, wider = make_format("csv"), make_format("csv", columns=["url", "price", "new"])
+        local_runs.land(goods(2), file_format=csv)
+        local_runs.land(goods(1, price=""), FILLED, on_failed_checks="quarantine", file_format=csv)
+        local_runs.land(goods(1), file_format=wider)
+        accept(local_runs.folder.location)
+        landed = local_runs.folder.landed()
+        assert landed.manifest.columns == ("url", "price", "new")
+        assert [row["price"] for row in landed.iter_rows()] == ["1.50", "1.50", "1.50", ""]
+
     @pytest.mark.parametrize(
         ("file_format", "columns"), [("csv", ["url", "price"]), ("jsonl", None), ("csv", ["price", "url"])]
     )
