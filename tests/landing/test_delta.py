@@ -275,6 +275,15 @@ class TestWhatIsThereAlready:
         assert numbers(disk) == list(range(5))
 
 
+def test_of_two_first_landings_at_once_both_land(disk: Table) -> None:
+    """One has read that nothing is there, and then finds the files of the other."""
+    held = held_at(disk, ("files", disk.root.rpartition("/")[2]), count=12, run="r1")
+    assert held.met
+    land(disk, 5, "r2")
+    assert isinstance(held.end(), Landed)
+    assert numbers(disk) == list(range(12))
+
+
 class TestOthersAtWork:
     """Others compact the table, remove old files, delete rows, or write while a landing does."""
 
