@@ -134,7 +134,7 @@ MUTANTS = (
            "if state and (earlier := commits.decision_by(state, '?', run_id, number)):",
            "who decides again, as the answer was lost, decides on no other rows", "landing/test_review.py"),
     Mutant("landing/fold.py", ', set_apart=_as_earlier(state.set_apart)\n    )', "\n    )",
-           "rows that wait go on waiting when the landing begins anew", "landing/test_review.py"),
+           "rows that wait go on waiting when the landing begins again", "landing/test_review.py"),
     Mutant("landing/names.py", 'return copy_name(name.removeprefix(f"{QUARANTINE}/"))',
            'return name.removeprefix(f"{QUARANTINE}/")',
            "a name is never used a second time", "landing/test_review.py"),

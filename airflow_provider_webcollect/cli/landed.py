@@ -458,7 +458,7 @@ def discard(location: Any, commit: int | None, yes: bool, output: str) -> None:
     """Delete quarantined rows.
 
     `landing verify` shows the numbers of the commits, and then how many rows were discarded. The landing
-    skips these rows. If it would have begun anew with them, the next run reads the source again.
+    skips these rows. If it would have begun again with them, the next run reads the source again.
     """
     apart = review.waiting(location, commit)
     _show_evidence(apart)
@@ -475,7 +475,7 @@ def _show_evidence(apart: SetApart) -> None:
     if apart.replaces:
         tell("If accepted, they replace all rows that have landed.")
     if apart.is_earlier:
-        tell("The landing has begun anew since, and may have the same rows already.")
+        tell("The landing has begun again since, and may have the same rows already.")
 
 
 def _show_decided(apart: SetApart, output: str) -> None:

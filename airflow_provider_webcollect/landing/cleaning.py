@@ -47,9 +47,9 @@ def clean(
 
     These are parts that no commit lists, incomplete files, what attempts have staged and not committed, the
     manifests for Redshift's COPY of all runs except the last one that has landed rows, files of rows that
-    were quarantined before a person has decided on them, and the parts of a landing that has begun anew since
-    (``on_reset="full"``, ``if_exists="overwrite"``). No landing removes these itself. It is safe to call this
-    while a landing is running:
+    were quarantined before a person has decided on them, and the parts of a landing that has begun again
+    since (``on_reset="full"``, ``if_exists="overwrite"``). No landing removes these itself. It is safe to
+    call this while a landing is running:
 
     * It removes only files with such names, in the folder itself and in partitions (``key=value``), and no
       commit.
@@ -127,7 +127,7 @@ def _needed(folder: Folder, until: datetime.datetime) -> set[str] | None:
 
 
 def _replaced(commits: CommitLog, state: Manifest, until: datetime.datetime) -> Iterator[str]:
-    """Yield the names of the parts that the landing had at a time, if it has begun anew since."""
+    """Yield the names of the parts that the landing had at a time, if it has begun again since."""
     number = state.first_commit
     (began,) = commits.commits([number])
     while datetime.datetime.fromisoformat(began.finished_at) >= until and number > 1:

@@ -145,9 +145,9 @@ class SetApart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         broken.
     :ivar has_failed: whether they are all rows of the run, which has failed its checks; if not, they are
         single rows that have broken rules about values, and others have landed.
-    :ivar replaces: whether the landing would begin anew with them: accepted, they take the place of all
+    :ivar replaces: whether the landing would begin again with them: accepted, they take the place of all
         other rows. The landing stands in its source as if they had not been read.
-    :ivar is_earlier: whether the landing has begun anew since, or the source was reset (
+    :ivar is_earlier: whether the landing has begun again since, or the source was reset (
         ``on_reset="append"``): the total does not count them.
     """
 
@@ -250,7 +250,7 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
     :ivar kind: ``landed``; ``decided``, a person has accepted or discarded quarantined rows; ``exported``,
         the service has confirmed the mark.
     :ivar attempt_id: of the attempt that has made it, random; in the names of its parts.
-    :ivar replaces: whether the landing begins, or begins anew, with the first row: from now on it has these
+    :ivar replaces: whether the landing begins, or begins again, with the first row: from now on it has these
         parts alone, unless all rows are quarantined. False for the first commit of an incremental landing,
         which has none to replace.
     :ivar first_page: where the reading of the parts began: the first page of rows, or the last landed one.
@@ -290,7 +290,7 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def waits_to_replace(self) -> bool:
-        """Whether all of its rows wait, and the landing would begin anew with them."""
+        """Whether all of its rows wait, and the landing would begin again with them."""
         return self.replaces and not self.parts and bool(self.quarantined)
 
     @property

@@ -120,7 +120,7 @@ def _after(state: Manifest | None, commit: Commit) -> Manifest:
 
 
 def _begun(state: Manifest | None, commit: Commit) -> Manifest:
-    """Return the state of a landing that begins, or begins anew, without rows.
+    """Return the state of a landing that begins, or begins again, without rows.
 
     :param state: what it replaces; what waits there for a decision goes on waiting.
     """

@@ -72,7 +72,7 @@ def brought_back(folder: Folder, read: Commit, landing: Landing) -> BroughtBack:
     :param read: the commit that has quarantined them.
     :param landing: the format in which single rows are written, and its columns so far.
     :raises PartsMissing: if a file is not what was written; nothing was committed then.
-    :raises FormatChanged: if the landing has begun anew since, in another format or with other columns.
+    :raises FormatChanged: if the landing has begun again since, in another format or with other columns.
     :raises UnreadableRow: if the landing can hold none of the rows, as their types or its format say.
     """
     file_format = format_of(landing)
@@ -80,7 +80,7 @@ def brought_back(folder: Folder, read: Commit, landing: Landing) -> BroughtBack:
     whole = [part for part in read.quarantined if not part.broke]
     if not all(_is_alike(part, read, landing) for part in whole):
         raise FormatChanged(
-            f"the landing at {folder.url} has begun anew since commit {read.number}, in another format "
+            f"the landing at {folder.url} has begun again since commit {read.number}, in another format "
             "or with other columns, so the rows of that commit cannot be added; read them with "
             f"quarantined={read.number}, or discard them"
         )

@@ -110,12 +110,10 @@ class QuarantinedData(LandedData):
         import pyarrow as pa
 
         for table in super().tables_of(part):
-            # beside single rows, which have no types, other rows have none either
-            yield (
-                table.cast(pa.schema([(name, pa.string()) for name in table.column_names]))
-                if (self._has_single_rows and not part.broke)
-                else table
-            )
+            if self._has_single_rows and not part.broke:
+                # beside single rows, which have no types, other rows have none either
+                table = table.cast(pa.schema([(name, pa.string()) for name in table.column_names]))
+            yield table
 
     def _commits(self, numbers: Collection[int]) -> Iterator[Commit]:
         for commit in super()._commits(numbers):

@@ -57,8 +57,8 @@ def accept(landing: Any, run_id: str | None = None, commit: int | None = None, b
     Single rows that the landing cannot hold, since they do not fit the types of its columns or its format, go
     on waiting; the commit of the decision has quarantined them then.
 
-    Rows with which the landing would have begun anew take the place of all that has landed. The export is not
-    marked; the next run with ``mark_exported`` marks it.
+    Rows with which the landing would have begun again take the place of all that has landed. The export is
+    not marked; the next run with ``mark_exported`` marks it.
 
     :param landing: as for :func:`in_review`.
     :param run_id: the Airflow run that has read them; None for any.
@@ -68,7 +68,7 @@ def accept(landing: Any, run_id: str | None = None, commit: int | None = None, b
     :return: what was accepted.
     :raises NothingToReview: if no such rows wait for a decision, or those of several commits do.
     :raises PartsMissing: if a file of these rows is missing or damaged; nothing is committed then.
-    :raises FormatChanged: if the landing has begun anew since, in another format or with other columns.
+    :raises FormatChanged: if the landing has begun again since, in another format or with other columns.
     :raises UnreadableRow: if the landing can hold none of the rows; nothing is committed then.
     :raises LogContended: if other landings have committed again and again meanwhile.
     """
@@ -78,7 +78,7 @@ def accept(landing: Any, run_id: str | None = None, commit: int | None = None, b
 def discard(landing: Any, run_id: str | None = None, commit: int | None = None, by: str = "") -> SetApart:
     """Delete quarantined rows; the landing skips them, and counts them as discarded.
 
-    Rows with which the landing would have begun anew are only dropped: the next run reads the source again.
+    Rows with which the landing would have begun again are only dropped: the next run reads the source again.
 
     :param landing: as for :func:`in_review`.
     :param run_id: as for :func:`accept`, like ``commit`` and ``by``.
@@ -156,15 +156,14 @@ def _decided_before(commits: CommitLog, earlier: Commit, choice: Choice) -> SetA
 
 def _accepted(folder: Folder, state: Manifest, read: Commit) -> dict[str, Any]:
     """Return the fields of the commit that accepts rows."""
-    place = read.place if read.waits_to_replace else state.place
     landing = read if read.waits_to_replace else state
     back = brought_back(folder, read, landing)
     if back.left:
         rows = counted(sum(part.rows for part in back.left), "row")
-        log.warning("%s of commit %d cannot land, and go on waiting.", rows, read.number)
+        log.warning("%s of commit %d cannot land: still quarantined.", rows, read.number)
     names = back.columns.names if back.columns.fixed or landing.format != "jsonl" else None
     return {
-        **place,
+        **landing.place,
         "columns": names,
         "parts": back.parts,
         "quarantined": back.left,

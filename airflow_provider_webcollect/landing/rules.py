@@ -70,8 +70,6 @@ class ValueRules:
     :ivar offset: the cursor with which the rows are read that come next.
     :ivar first: the columns that checks name.
     :ivar is_split: whether wrong rows are set apart one by one: ``max_wrong`` is above 0.
-    :ivar is_resumable: whether the counts of an earlier attempt are enough to continue. They are not with
-        ``unique``, since the values that it has read are not known.
     """
 
     def __init__(self, checks: Checks, file_format: FileFormat, counts: RuleCounts = NOTHING_WRONG) -> None:

@@ -101,11 +101,11 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
     """Accepts or discards rows that wait for a decision, since they have failed their checks.
 
     Accepted rows are committed to the landing, each once: a consumer finds them after the last commit that it
-    has seen. Rows with which the landing would have begun anew take the place of all others. Discarded rows
+    has seen. Rows with which the landing would have begun again take the place of all others. Discarded rows
     are deleted, and the landing skips them. See :mod:`airflow_provider_webcollect.landing.review`.
 
     A retry of the task decides on nothing else: if an earlier try has made its commit, it returns that. A
-    task that a person clears decides anew.
+    task that a person clears decides again.
 
     Returns ``{"destination", "run_id", "commit", "rows", "checks"}``: the run that has read the rows, the
     number of the commit that has quarantined them, how many they are, and the names of the checks that have

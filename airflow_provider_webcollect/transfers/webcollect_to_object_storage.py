@@ -176,7 +176,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     :param on_failed_checks: ``fail`` (default) quarantines the rows of the run, and fails the task without
         retries; ``quarantine`` quarantines them, and the task succeeds; ``warn`` lands them, with a warning.
         Quarantined rows wait for a person's decision; nothing is marked meanwhile, and the next run continues
-        after them. Rows with which the landing would begin anew (``mode="full"``, ``on_reset="full"``)
+        after them. Rows with which the landing would begin again (``mode="full"``, ``on_reset="full"``)
         replace nothing until somebody accepts them. (templated)
     :param whole_runs_key: for ``incremental``, if each run collects everything: the column, or columns, that
         tell its rows apart. After the commit, the task counts how many of these keys are ``new``, ``changed``

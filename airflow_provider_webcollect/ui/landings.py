@@ -535,7 +535,7 @@ def _quarantines(runs: Sequence[PastRun], now: datetime.datetime, decided: _Deci
             }
             for source in run.event.sources()
             for commit in source.quarantined
-            # in a folder that was emptied, the numbers begin anew
+            # in a folder that was emptied, the numbers begin again
             if decided.get((source.manifest, commit), run.ended_at) <= run.ended_at
         ]
         if waiting:

@@ -190,7 +190,7 @@ class TestReplaced:
     @pytest.mark.parametrize("folder", ["local"], indirect=True)
     @pytest.mark.parametrize("days", [0.5, 1.5, 3])
     def test_clean_keeps_what_was_replaced_less_than_the_age_ago(self, source: Refilled, days: float) -> None:
-        """However old its parts are, and however often the landing has begun anew since."""
+        """However old its parts are, and however often the landing has begun again since."""
         folder, kept = source.folder, []
         now = pendulum.now("UTC")
         for number in range(3):

@@ -49,7 +49,7 @@ def quarantined(runs: Runs) -> Runs:
     return runs
 
 
-#: How a run may begin the landing anew.
+#: How a run may begin the landing again.
 ANEW = pytest.mark.parametrize("anew", [OVERWRITE, {"on_reset": "full"}], ids=["overwrite", "on_reset"])
 
 
@@ -98,7 +98,7 @@ class TestLandingsThatBeginAnew:
     def test_rows_that_would_replace_a_landing_replace_it_once_they_are_accepted(
         self, runs: Runs, anew: dict[str, Any], choice: Callable[..., Any]
     ) -> None:
-        """Until then all stays, and each run begins anew again."""
+        """Until then all stays, and each run begins again."""
         runs.land(goods(2), FILLED)
         before = runs.folder.manifest()
         for _ in range(2):
@@ -167,7 +167,7 @@ class TestLandingsThatBeginAnew:
             accept(folder.location)
             assert [*folder.landed().iter_rows()] == [*goods(1), *goods(2, price="")]
             return
-        with pytest.raises(FormatChanged, match="has begun anew since commit 1, in another format or"):
+        with pytest.raises(FormatChanged, match="has begun again since commit 1, in another format or"):
             accept(folder.location)
         assert [*folder.landed(quarantined=1).iter_rows()] == goods(2, price="")
         discard(folder.location)

@@ -319,7 +319,7 @@ export function decisionText(decision, { rows, run_id, is_whole, replaces, is_ea
       ? `Discarded rows are deleted. ${name} stays as it is, and the next run reads the source again.`
       : `Discarded rows are deleted. ${name} skips them, and counts them as discarded.`,
   };
-  const since = is_earlier ? " The landing has begun anew since, and may have the same rows already." : "";
+  const since = is_earlier ? " The landing has begun again since, and may have the same rows already." : "";
   return `${why} ${after[decision]}${since}`;
 }
 
