@@ -37,7 +37,6 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 #: The bytes that are read first: enough for a few rows.
 FIRST_BYTES = 64 * 1024
 _PARQUET_ROWS = 10_000
-_INSPECTED_ROWS = 10_000
 #: Cells of one row of CSV: an opening quote and the quoted text, or the unquoted text.
 _CELLS = re.compile(r'(?:^|,)(?:(")([^"]*(?:""[^"]*)*)"|([^,]*))')
 #: A placeholder column that keeps the number of rows while they have no other column.
