@@ -329,6 +329,14 @@ class TestMark:
             task.land(mark=unexpected, on_commit=lambda landed: task.refill(300))
         self.check_what_comes_after_a_reset(task, old)
 
+    @pytest.mark.usefixtures("long_reads")
+    def test_rows_that_have_come_since_the_commit_land_before_they_are_marked(self, task: Task) -> None:
+        task.land(mark=unexpected, on_commit=lambda landed: task.grow(5))
+        assert task.folder.manifest()["exported_at"] is None
+        task.land(run=OTHER_RUN, mark=nothing)
+        assert task.folder.rows() == task.rows()
+        assert task.folder.manifest()["exported_at"]
+
     def test_rows_that_are_announced_and_do_not_come_are_not_marked(self, task: Task) -> None:
         with pytest.raises(ConnectionError):
             task.land(mark=unreachable)

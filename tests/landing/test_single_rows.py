@@ -179,8 +179,10 @@ def test_what_is_accepted_meanwhile_keeps_its_columns(tmp_path: Path) -> None:
 def test_a_column_that_only_wrong_rows_have_is_there(tmp_path: Path) -> None:
     runs = Runs(Folder.new(local(tmp_path)), file_format=make_format())
     rows: list[dict[str, Any]] = [*shop(99, 0), {"n": "99", "discount": "x"}]
-    landed = runs.land(rows, {"rows": {"max_wrong": 0.05}, "columns": {"discount": {"pattern": r"\d+"}}})
-    assert landed.manifest.rows == 99
+    rules = {"rows": {"max_wrong": 0.05}, "columns": {"discount": {"pattern": r"\d+"}}}
+    runs.land([{**row, "discount": "5"} for row in shop(1, 0)], rules)
+    landed = runs.land(rows, {**rules, "missing_columns": "fail"})
+    assert landed.manifest.rows == 100
 
 
 def test_runs_alike_are_as_usual_whatever_share_of_them_is_wrong(tmp_path: Path) -> None:
