@@ -31,10 +31,11 @@ from fastapi import Body, Depends, FastAPI, HTTPException, Request, Response, st
 from sqlalchemy import select
 
 from airflow_provider_webcollect.landing.errors import LandingError, NothingToReview
+from airflow_provider_webcollect.landing.review import Choice
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.ui.activity import read_activity
 from airflow_provider_webcollect.ui.landings import SeriesKey, read_columns, read_landings
-from airflow_provider_webcollect.ui.rows import Decision, decide, read_loads, read_rows, read_waiting
+from airflow_provider_webcollect.ui.rows import decide, read_loads, read_rows, read_waiting
 from airflow_provider_webcollect.ui.service import ServiceView, known_connections
 
 log = logging.getLogger(__name__)
@@ -137,7 +138,7 @@ def _decision(
     user: GetUserDep,
     landing: Annotated[str, Body()],
     commit: Annotated[int, Body()],
-    decision: Annotated[Decision, Body()],
+    decision: Annotated[Choice, Body()],
 ) -> dict[str, Any]:
     with _errors_as_responses():
         return decide(key, landing, commit, decision, user.get_name())

@@ -10,7 +10,7 @@ import itertools
 import json
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from airflow.models.log import Log
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     #: The id of a run, what its event says of a source, and the connection of the storage.
     _Found = tuple[str, LandedSource, str | None]
-
-Decision = Literal["accept", "discard"]
 
 #: How many rows are shown, how many of their columns, and how many characters of a value.
 MOST_ROWS, MOST_COLUMNS, MOST_CHARACTERS = 5, 20, 100
@@ -156,7 +154,7 @@ def read_waiting(key: SeriesKey, landing: str, commit: int) -> dict[str, Any]:
     )
 
 
-def decide(key: SeriesKey, landing: str, commit: int, decision: Decision, user: str) -> dict[str, Any]:
+def decide(key: SeriesKey, landing: str, commit: int, decision: review.Choice, user: str) -> dict[str, Any]:
     """Accept or discard the rows that a commit has quarantined, by one commit; the audit log has it.
 
     :param landing: the folder, or the name of the table.
