@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from airflow_provider_webcollect.collection_tasks import task_id_of
-from airflow_provider_webcollect.landing.names import MANIFEST
+from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.tables import is_iceberg_name
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-    from airflow_provider_webcollect.landing.commits import Source
+    from airflow_provider_webcollect.landing.log.commits import Source
     from airflow_provider_webcollect.landing.reader import LandedData
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
@@ -112,7 +112,7 @@ def make_source(collection_task_id: object, lotno: object, where: str = "") -> S
     :param collection_task_id: the task's id, or its name in the file of collection tasks.
     :param where: prefix of the arguments' names in messages.
     """
-    from airflow_provider_webcollect.landing.commits import Source
+    from airflow_provider_webcollect.landing.log.commits import Source
 
     return Source(
         collection_task_id=task_id_of(f"{where}collection_task_id", collection_task_id),

@@ -24,19 +24,19 @@ import duckdb
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_webcollect.landing.checks import CheckOutcome
-from airflow_provider_webcollect.landing.commits import Part, Run, Source
-from airflow_provider_webcollect.landing.fold import following
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.log import CommitLog
-from airflow_provider_webcollect.landing.names import new_attempt_id, part_name
-from airflow_provider_webcollect.landing.plan import encoding_of
+from airflow_provider_webcollect.landing.log.commits import Part, Run, Source
+from airflow_provider_webcollect.landing.log.fold import following
+from airflow_provider_webcollect.landing.log.names import new_attempt_id, part_name
 from airflow_provider_webcollect.landing.reader import read_landing
+from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.landing.tables import landing_folder
+from airflow_provider_webcollect.landing.write.plan import encoding_of
 from benchmarks.measured import measured
 from benchmarks.report import machine, table
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.landing.commits import Commit, Manifest
+    from airflow_provider_webcollect.landing.log.commits import Commit, Manifest
 
 FAILED = CheckOutcome(check="rows.min", state="failed", expected="more", found="fewer")
 #: 2 % of the prices are others in the next run; 1 % of the keys are missing in two runs each.

@@ -17,7 +17,7 @@ from functools import partial
 import msgspec
 
 from airflow_provider_webcollect.landing.formats import FileFormat, make_format
-from airflow_provider_webcollect.landing.profile import Profiler
+from airflow_provider_webcollect.landing.formats.profile import Profiler
 from airflow_provider_webcollect.sandbox.data import DEFAULT_FIELDS, MadeUpRows
 
 PAGE_ROWS = 1000

@@ -18,12 +18,12 @@ from typing import Any
 import fsspec
 import requests
 
-from airflow_provider_webcollect.landing.commits import Run, Source
 from airflow_provider_webcollect.landing.formats import FileFormat, make_format
-from airflow_provider_webcollect.landing.job import job_of
+from airflow_provider_webcollect.landing.log.commits import Run, Source
 from airflow_provider_webcollect.landing.options import make_options
-from airflow_provider_webcollect.landing.run import land_all, run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder
+from airflow_provider_webcollect.landing.write.job import job_of
+from airflow_provider_webcollect.landing.write.run import land_all, run_job
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client

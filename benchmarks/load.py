@@ -15,8 +15,8 @@ from pathlib import Path
 
 from fsspec.implementations.local import LocalFileSystem
 
-from airflow_provider_webcollect.landing.loading import load
 from airflow_provider_webcollect.landing.options import make_load_options
+from airflow_provider_webcollect.landing.read.loading import load
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.tables import landing_folder
 from airflow_provider_webcollect.transfers.warehouses import Warehouse

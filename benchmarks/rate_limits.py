@@ -30,8 +30,8 @@ from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import WebCollectError
-from airflow_provider_webcollect.service.pauses import GENERAL_RATE, RateLimiter
-from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
+from airflow_provider_webcollect.service.rate_limit import RateLimiter
+from airflow_provider_webcollect.service.settings import GENERAL_RATE, Credentials, Retries, Settings
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from benchmarks.report import machine, table
 from benchmarks.server import sandbox

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
-from airflow_provider_webcollect.landing.commits import Run, Source
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.names import COMMITS, MANIFEST
-from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.log.commits import Run, Source
+from airflow_provider_webcollect.landing.log.names import COMMITS, MANIFEST
 from airflow_provider_webcollect.landing.tables import landing_folder
 from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
+from airflow_provider_webcollect.landing.write.run import run_job
 from airflow_provider_webcollect.sandbox.data import DEFAULT_FIELDS
 from airflow_provider_webcollect.service.models import DataPage
 from benchmarks.formats import PAGE_ROWS, made_up

@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import DAG, AirflowFailException, Param
 from airflow.providers.standard.operators.hitl import HITLOperator
 
 from airflow_provider_webcollect import WebCollectAcceptLandingOperator, WebCollectToObjectStorageOperator
-from airflow_provider_webcollect.landing.review import in_review
+from airflow_provider_webcollect.landing.write.review import in_review
 
 
 @task(trigger_rule="all_failed")

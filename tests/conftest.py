@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_webcollect.service import pauses
+from airflow_provider_webcollect.service import rate_limit
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
-from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
+from airflow_provider_webcollect.service.threads import Stop
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, renewal
 
 if TYPE_CHECKING:  # slow to import, or not in every environment
@@ -173,7 +173,7 @@ def sandbox(
 
     # a process remembers tokens and rates by the service's address, which another test's sandbox may have had
     monkeypatch.setattr(MemoryTokenStore, "_shared", {})
-    for module, memory in ((renewal, "_unsaved"), (pauses, "_shared")):
+    for module, memory in ((renewal, "_unsaved"), (rate_limit, "_shared")):
         monkeypatch.setattr(module, memory, {})
     if request.node.get_closest_marker("beyond_the_contract"):
         yield webcollect_sandbox

@@ -18,7 +18,7 @@ import pytest
 from airflow_provider_webcollect.cli.main import webcollect
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing import errors as landing_errors
-from airflow_provider_webcollect.landing.commits import Commit, Kind, Manifest, Part
+from airflow_provider_webcollect.landing.log.commits import Commit, Kind, Manifest, Part
 from airflow_provider_webcollect.operators import webcollect as operators
 from airflow_provider_webcollect.sensors import webcollect as sensors
 from airflow_provider_webcollect.service import errors
@@ -151,7 +151,7 @@ def test_every_citation_in_the_code_names_a_heading_of_the_reference() -> None:
 def test_the_landing_protocol_names_files_that_exist_and_every_kind_of_commit() -> None:
     page = PROTOCOL.read_text()
     names = re.findall(r"`([\w/]+(?:\.py|/))`", page)
-    assert "plan.py" in names
+    assert "write/plan.py" in names
     for name in names:
         assert (ROOT / name).exists() or (ROOT / "airflow_provider_webcollect/landing" / name).exists(), name
     assert [kind for kind in get_args(Kind) if f"`{kind}`" not in page] == []

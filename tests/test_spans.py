@@ -14,12 +14,12 @@ from typing import Any
 import fsspec
 import pytest
 
-from airflow_provider_webcollect.landing.commits import Run, Source
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Landed, job_of
+from airflow_provider_webcollect.landing.log.commits import Run, Source
 from airflow_provider_webcollect.landing.options import make_options
-from airflow_provider_webcollect.landing.run import land_all, run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder
+from airflow_provider_webcollect.landing.write.job import Landed, job_of
+from airflow_provider_webcollect.landing.write.run import land_all, run_job
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.client import AsyncClient, Client

@@ -22,7 +22,7 @@ from airflow_provider_webcollect.landing.tables import is_iceberg_name, is_icebe
 from airflow_provider_webcollect.service.call import ClientContext, make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
-from airflow_provider_webcollect.service.pauses import Stop
+from airflow_provider_webcollect.service.threads import Stop
 from airflow_provider_webcollect.service.tokens import FileTokenStore, TokenStore
 
 if TYPE_CHECKING:

@@ -34,12 +34,11 @@ from airflow_provider_webcollect.cli.output import (
     tell,
     write,
 )
-from airflow_provider_webcollect.landing import cleaning, review
-from airflow_provider_webcollect.landing.commits import Run, Source, counted
+from airflow_provider_webcollect.landing import cleaning
 from airflow_provider_webcollect.landing.errors import NothingLanded
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Job, Landed, Observer, job_of
-from airflow_provider_webcollect.landing.log import CommitLog
+from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS, percent
+from airflow_provider_webcollect.landing.log.commits import Run, Source, counted
 from airflow_provider_webcollect.landing.options import (
     MAX_PART_BYTES,
     default_mode,
@@ -47,26 +46,28 @@ from airflow_provider_webcollect.landing.options import (
     locate,
     make_options,
 )
-from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, percent
 from airflow_provider_webcollect.landing.reader import read_landing
-from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.landing.tables import (
     check_table_format,
     check_table_name,
     is_iceberg_table,
     landing_folder,
 )
+from airflow_provider_webcollect.landing.write import review
+from airflow_provider_webcollect.landing.write.job import Job, Landed, Observer, job_of
+from airflow_provider_webcollect.landing.write.run import run_job
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import InvalidArgument, Stopped
-from airflow_provider_webcollect.service.pauses import Stop, first_done, in_background
+from airflow_provider_webcollect.service.threads import Stop, first_done, in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from duckdb import DuckDBPyRelation
 
-    from airflow_provider_webcollect.landing.commits import Manifest, SetApart
-    from airflow_provider_webcollect.landing.contents import RunProfile
+    from airflow_provider_webcollect.landing.log.commits import Manifest, SetApart
+    from airflow_provider_webcollect.landing.read.contents import RunProfile
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 COLUMNS = ("column", "rows", "filled", "numbers", "booleans", "lists", "shortest", "longest")

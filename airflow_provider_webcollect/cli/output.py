@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from airflow_provider_webcollect.landing.commits import counted
+from airflow_provider_webcollect.landing.log.commits import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

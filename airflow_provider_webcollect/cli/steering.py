@@ -10,7 +10,7 @@ import click
 
 from airflow_provider_webcollect.cli.connecting import called, connect, connection_options, resolve_tasks
 from airflow_provider_webcollect.cli.output import as_json, ask, output_option, show, tell
-from airflow_provider_webcollect.landing.commits import counted
+from airflow_provider_webcollect.landing.log.commits import counted
 from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import (
     InvalidArgument,

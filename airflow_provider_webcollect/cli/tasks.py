@@ -21,7 +21,7 @@ from airflow_provider_webcollect.cli.connecting import (
     task_names,
 )
 from airflow_provider_webcollect.cli.output import deferred_interrupt, output_option, show, tell, write
-from airflow_provider_webcollect.landing.commits import counted
+from airflow_provider_webcollect.landing.log.commits import counted
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE, get_running_counts
 from airflow_provider_webcollect.service.errors import WebCollectError

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from airflow_provider_webcollect.landing.formats import FileFormat
-    from airflow_provider_webcollect.landing.profile import Profile
+    from airflow_provider_webcollect.landing.formats.profile import Profile
 
 Level = Literal["allow", "warn", "fail"]
 OnFailedChecks = Literal["fail", "warn", "quarantine"]
@@ -487,7 +487,7 @@ def _present(name: str, column: ColumnChecks, profile: Profile, rows: int, witho
 
     :param rows: those that would land and were decoded; ``without`` names the others.
     """
-    from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
+    from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS
 
     check, expected = _named(name, "required" if column.required else "present"), "a column of this name"
     if not rows:
@@ -510,7 +510,7 @@ def _of_shares(
     """Yield what is found of the share of the rows in which a column is filled."""
     from fractions import Fraction
 
-    from airflow_provider_webcollect.landing.profile import percent
+    from airflow_provider_webcollect.landing.formats.profile import percent
 
     share = Fraction(filled, rows)
     observed = f"filled in {percent(filled / rows)} of {rows:,} rows{without}"
@@ -551,7 +551,7 @@ def _listed(names: Sequence[str]) -> str:
 def _of_names(
     checks: Checks, profile: Profile, counts: RuleCounts, history: Sequence[Counts]
 ) -> list[CheckOutcome]:
-    from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
+    from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS
 
     earlier = [set(record.filled) for record in history]
     here, ever = {*profile.columns, *counts.names}, set().union(*earlier)

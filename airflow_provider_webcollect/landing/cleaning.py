@@ -7,17 +7,17 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_provider_webcollect.landing.errors import NothingLanded
-from airflow_provider_webcollect.landing.log import CommitLog
-from airflow_provider_webcollect.landing.names import is_removable, redshift_manifest
+from airflow_provider_webcollect.landing.log.names import is_removable, redshift_manifest
 from airflow_provider_webcollect.landing.options import landing_at
 from airflow_provider_webcollect.landing.storage import storage_errors
+from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider_webcollect.landing.commits import Manifest
+    from airflow_provider_webcollect.landing.log.commits import Manifest
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 log = logging.getLogger(__name__)

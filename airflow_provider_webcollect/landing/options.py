@@ -43,7 +43,7 @@ def check_partition(value: object) -> str | None:
     """
     if value is None or value == "":
         return None
-    from airflow_provider_webcollect.landing.names import PARTITION_PATTERN
+    from airflow_provider_webcollect.landing.log.names import PARTITION_PATTERN
 
     partition = validation.text("partition", value)
     if not re.fullmatch(f"{PARTITION_PATTERN}(?:/{PARTITION_PATTERN})*", partition):
@@ -76,7 +76,7 @@ def make_load_options(
     """Check how a load writes rows.
 
     :param write_disposition: ``append``, ``merge``, ``replace`` or ``scd2``; see
-        :mod:`airflow_provider_webcollect.landing.loading`.
+        :mod:`airflow_provider_webcollect.landing.read.loading`.
     :param primary_key: the columns of the key, by their names in the landing; for ``merge`` alone.
     :param on_missing_key: what to do with rows that have null or a blank text in a column of the key:
         ``fail``, and nothing is loaded; or ``skip`` to load the others; for ``merge`` alone.
@@ -255,7 +255,7 @@ def locate(landing: Any, storage_options: Mapping[str, Any] | None = None) -> tu
     The arguments, and the errors :class:`ExtraMissing` and :class:`InvalidArgument`, are those of
     :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
     """
-    from airflow_provider_webcollect.landing.names import MANIFEST
+    from airflow_provider_webcollect.landing.log.names import MANIFEST
 
     if not (hasattr(landing, "fs") and hasattr(landing, "path")):
         fs, root = _opened(landing, storage_options or {})
@@ -274,7 +274,7 @@ def landing_at(landing: Any, storage_options: Mapping[str, Any] | None = None) -
 
     :param landing: also a folder, which is returned.
     """
-    from airflow_provider_webcollect.landing.log import CommitLog
+    from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.landing.tables import is_iceberg_table, landing_folder
     from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from airflow_provider_webcollect.landing.contents import LandedData, RunProfile
 from airflow_provider_webcollect.landing.errors import (
     DestinationUnreadable,
     NothingLanded,
     NothingToReview,
     RowsRewritten,
 )
-from airflow_provider_webcollect.landing.fold import alone
-from airflow_provider_webcollect.landing.log import CommitLog
+from airflow_provider_webcollect.landing.log.fold import alone
 from airflow_provider_webcollect.landing.options import landing_at
+from airflow_provider_webcollect.landing.read.contents import LandedData, RunProfile
+from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.landing.tables.table import TableFolder
 from airflow_provider_webcollect.service import validation
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_provider_webcollect.landing.commits import Commit, Manifest, Part
     from airflow_provider_webcollect.landing.formats.base import Row
-    from airflow_provider_webcollect.landing.gone import DatedPart
+    from airflow_provider_webcollect.landing.log.commits import Commit, Manifest, Part
+    from airflow_provider_webcollect.landing.read.gone import DatedPart
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.landing.tables.table import Snapshot
 

@@ -98,7 +98,7 @@ class ValueRules:
         return RuleCounts(dict(self._broken), dict(self._examples), names, self._wrong_rows)
 
     def add(self, names: Sequence[str], columns: Sequence[Sequence[Any]], rows: int) -> None:
-        """Look at rows that are written, see :class:`~.landing.profile.Inspector`.
+        """Look at rows that are written, see :class:`~.landing.formats.profile.Inspector`.
 
         With ``max_wrong``, which has judged them before, only examples of empty values are kept.
         """

@@ -72,7 +72,7 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Verify the landing and return a summary of it."""
-        from airflow_provider_webcollect.landing.commits import counted
+        from airflow_provider_webcollect.landing.log.commits import counted
         from airflow_provider_webcollect.landing.reader import read_landing
 
         with airflow_errors():
@@ -102,7 +102,7 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
 
     Accepted rows are committed to the landing, each once: a consumer finds them after the last commit that it
     has seen. Rows with which the landing would have begun again take the place of all others. Discarded rows
-    are deleted, and the landing skips them. See :mod:`airflow_provider_webcollect.landing.review`.
+    are deleted, and the landing skips them. See :mod:`airflow_provider_webcollect.landing.write.review`.
 
     A retry of the task decides on nothing else: if an earlier try has made its commit, it returns that. A
     task that a person clears decides again.
@@ -154,7 +154,7 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Carry out the decision, and return what it was about."""
-        from airflow_provider_webcollect.landing import review
+        from airflow_provider_webcollect.landing.write import review
 
         ti = context["ti"]
         mapped = "" if ti.map_index in (None, -1) else f"[{ti.map_index}]"

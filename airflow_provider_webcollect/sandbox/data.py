@@ -1,4 +1,4 @@
-"""Made-up data, the same for one seed: rows as encoded JSON, or from the user's own table; analytics.
+"""Made-up data, the same for one seed: rows as encoded JSON, or from the user's own table.
 
 Rows come in blocks of :data:`BLOCK_ROWS`. A block is bytes plus the position of each row, so that a page is
 a few slices of blocks, and serving it needs no work per row.
@@ -13,17 +13,14 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
-from datetime import date, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-    from airflow_provider_webcollect.sandbox.world import Task
 
 BLOCK_ROWS = 1000
 DEFAULT_FIELDS = ("id", "keyword", "title", "price", "seller", "city", "url", "comment")
@@ -372,79 +369,3 @@ def read_page(spans: Sequence[Span], offset: int, size: int, cache: BlockCache) 
     rest = max(0, total - start - count)
     head = b'{"offset":%d,"total":%d,"restTotal":%d,"data":[' % (next_offset, total, rest)
     return b"".join((head, b",".join(pieces), b"]}"))
-
-
-METRICS = ("dataVolumeMetrics", "executionMetrics", "resourceUsageMetrics")
-
-
-def months_back(day: date, months: int) -> date:
-    """The same day some months earlier, or that month's last day."""
-    year, month = divmod(day.year * 12 + day.month - 1 - months, 12)
-    following = date(year + (month + 1) // 12, (month + 1) % 12 + 1, 1)
-    return min(date(year, month + 1, 1) + timedelta(days=day.day - 1), following - timedelta(days=1))
-
-
-def records(
-    seed: int, tasks: Iterable[Task], start: date, end: date, granularity: str, methods: Iterable[str]
-) -> list[dict[str, Any]]:
-    """
-    Made-up analytics rows of the contract, by bucket, then task, then collection method.
-
-    :param granularity: ``Day``, ``Week`` or ``Month``.
-    :param methods: ``Cloud``, ``Local`` or both.
-    """
-    days = [start + timedelta(days=offset) for offset in range((end - start).days + 1)]
-    buckets = {_day_key(day, granularity): day for day in days}
-    by_id = sorted(tasks, key=lambda task: task.task_id)
-    return [
-        _record(random.Random(f"{seed}/{task.task_id}/{key}/{method}"), task, key, method)
-        | (_week(buckets[key]) if granularity == "Week" else {})
-        for key, task, method in itertools.product(sorted(buckets), by_id, methods)
-    ]
-
-
-def _day_key(day: date, granularity: str) -> str:
-    formats = {"Day": "%Y-%m-%d", "Week": "%G-%V", "Month": "%Y-%m"}
-    return (_first_of_week(day) if granularity == "Week" else day).strftime(formats[granularity])
-
-
-def _first_of_week(day: date) -> date:
-    """Return the Tuesday on or before ``day``: weeks run from Tuesday to Monday in the vendor's sample."""
-    return day - timedelta(days=(day.weekday() - 1) % 7)
-
-
-def _week(day: date) -> dict[str, str]:
-    first = _first_of_week(day)
-    return {"weekStartDate": str(first), "weekEndDate": str(first + timedelta(days=6))}
-
-
-def _record(chance: random.Random, task: Task, key: str, method: str) -> dict[str, Any]:
-    collected, seconds = chance.randint(0, 20_000), chance.randint(20, 5400)
-    runs = chance.randint(1, 6)
-    failures = chance.randint(0, runs) // 3
-    return {
-        "taskId": task.task_id,
-        "userId": f"user-{task.owner}",
-        "taskName": task.name,
-        "dayKey": key,
-        "collectionMethod": method,
-        "dataVolumeMetrics": {
-            "totalCollected": collected,
-            "deduplicatedVolume": collected - collected // 20,
-        },
-        "executionMetrics": {
-            "runCount": runs,
-            "successCount": runs - failures,
-            "failureCount": failures,
-            "durationPerRunSeconds": round(seconds / runs, 2),
-            "totalExecutionSeconds": seconds,
-            "successRate": round(1 - failures / runs, 4),
-            "failureRate": round(failures / runs, 4),
-        },
-        "resourceUsageMetrics": {
-            "captchaCount": chance.randint(0, 9),
-            "simpleTemplateCount": collected // 10 if method == "Cloud" else None,
-            "proxyIpCount": runs / 2,
-            "balance": runs / 10,
-        },
-    }

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import Meta
 
-from airflow_provider_webcollect.sandbox import data, demo, world
+from airflow_provider_webcollect.sandbox import analytics, data, demo, world
 from airflow_provider_webcollect.sandbox.state import (
     STATUS_V1,
     STATUS_V2,
@@ -171,7 +171,7 @@ def query_analytics(
     today = datetime.fromtimestamp(state.clock.now(), UTC).date()
     if end > today or end < start:
         raise invalid("end must not be later than today (UTC) and not earlier than start.")
-    if start < data.months_back(today, 3):
+    if start < analytics.months_back(today, 3):
         raise invalid("Only the latest 3 months can be queried.")
     members = set(member_names) or {demo.USERNAME}
     if not members <= {demo.USERNAME, demo.COLLEAGUE}:
@@ -182,11 +182,11 @@ def query_analytics(
         if task.runs and task.owner in members and (not task_ids or task.task_id in task_ids)
     ]
     methods = ["Cloud", "Local"] if collection_method == "All" else [collection_method]
-    rows = data.records(state.settings.seed, tasks, start, end, time_granularity, methods)
+    rows = analytics.records(state.settings.seed, tasks, start, end, time_granularity, methods)
     rows_of_page = rows[(page - 1) * page_size : page * page_size]
     if state.settings.null_metrics:
         rows_of_page = [
-            row | {kind: dict.fromkeys(row[kind]) for kind in data.METRICS} for row in rows_of_page
+            row | {kind: dict.fromkeys(row[kind]) for kind in analytics.METRICS} for row in rows_of_page
         ]
     return {"total": len(rows), "data": rows_of_page}
 

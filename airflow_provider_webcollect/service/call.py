@@ -42,7 +42,8 @@ from airflow_provider_webcollect.service.errors import (
     only_a_key,
     spelling_of_code,
 )
-from airflow_provider_webcollect.service.pauses import Notice, RateLimiters, shared_rate_limiters
+from airflow_provider_webcollect.service.notices import Notice
+from airflow_provider_webcollect.service.rate_limit import RateLimiters, shared_rate_limiters
 from airflow_provider_webcollect.service.responses import Response, no_response, read_response
 from airflow_provider_webcollect.service.spans import Span, span
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
@@ -50,7 +51,7 @@ from airflow_provider_webcollect.service.tokens.renewal import Tokens
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_provider_webcollect.service.pauses import RateLimiter
+    from airflow_provider_webcollect.service.rate_limit import RateLimiter
     from airflow_provider_webcollect.service.settings import Credentials, Settings
     from airflow_provider_webcollect.service.tokens import TokenStore
     from airflow_provider_webcollect.service.url_file import UrlFile

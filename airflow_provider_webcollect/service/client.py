@@ -39,9 +39,9 @@ from airflow_provider_webcollect.service.errors import (
     TlsError,
     WebCollectError,
 )
-from airflow_provider_webcollect.service.pauses import Stop, first_done, in_background
 from airflow_provider_webcollect.service.responses import NotConnected, Response
 from airflow_provider_webcollect.service.spans import span
+from airflow_provider_webcollect.service.threads import Stop, first_done, in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable

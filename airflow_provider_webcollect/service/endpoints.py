@@ -35,7 +35,6 @@ from airflow_provider_webcollect.service.models import (
     TimeGranularity,
     TokenRecord,
 )
-from airflow_provider_webcollect.service.pauses import RateLimit
 from airflow_provider_webcollect.service.responses import ANALYTICS, NOTHING, PAGE, Result, many, one
 
 if TYPE_CHECKING:
@@ -60,6 +59,14 @@ class Retry(Enum):
 
     SAFE = "safe to repeat"
     ONLY_IF_UNSENT = "only if it surely did not take effect"
+
+
+class RateLimit(Enum):
+    """The rate limit that applies to an endpoint (contract.md, Limits; assumptions.md, Limits)."""
+
+    GENERAL = "general"
+    STATUS_V1 = "status v1"
+    STATUS_V2 = "status v2"
 
 
 TEAM_UP = ("Flagship+", "Enterprise", "Team")

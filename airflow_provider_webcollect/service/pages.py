@@ -22,9 +22,10 @@ from airflow_provider_webcollect.service.call import (
     result_of,
 )
 from airflow_provider_webcollect.service.errors import PagingError, TokenRejected, WebCollectError
-from airflow_provider_webcollect.service.pauses import Notice, first_done, in_background
+from airflow_provider_webcollect.service.notices import Notice
 from airflow_provider_webcollect.service.responses import Response, offset_before_rows
 from airflow_provider_webcollect.service.spans import span
+from airflow_provider_webcollect.service.threads import first_done, in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

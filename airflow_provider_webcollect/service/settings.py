@@ -13,8 +13,9 @@ import pendulum
 
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.pauses import GENERAL_RATE
 
+#: Requests per second that the service allows from one address (assumptions.md, Limits).
+GENERAL_RATE = 20.0
 #: The lowest accepted number of requests per second; with fewer, calls would wait practically for ever.
 LOWEST_RATE = 0.01
 #: Seconds; sockets do not accept arbitrarily long timeouts.

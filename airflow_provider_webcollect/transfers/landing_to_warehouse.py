@@ -36,7 +36,7 @@ class WebCollectLoadOperator(BaseOperator):
 
     New are the parts of all commits after the last load, whose number is stored beside the rows: also those
     of runs whose load has failed, or was never tried. A retry, a cleared run and a load that was killed
-    change nothing that is loaded. See :mod:`airflow_provider_webcollect.landing.loading`.
+    change nothing that is loaded. See :mod:`airflow_provider_webcollect.landing.read.loading`.
 
     Rows get three more columns: ``_webcollect_landing``, ``_webcollect_part`` and ``_webcollect_row`` (the
     position in the landing, from 0). Columns that appear later are added to the table.
@@ -122,8 +122,8 @@ class WebCollectLoadOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Load what is new and return a summary of it."""
-        from airflow_provider_webcollect.landing.commits import counted
-        from airflow_provider_webcollect.landing.loading import load
+        from airflow_provider_webcollect.landing.log.commits import counted
+        from airflow_provider_webcollect.landing.read.loading import load
         from airflow_provider_webcollect.landing.reader import read_landing
         from airflow_provider_webcollect.transfers.reporting import MAX_LISTED
         from airflow_provider_webcollect.transfers.warehouses import warehouse_of

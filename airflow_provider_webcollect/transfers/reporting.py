@@ -16,10 +16,10 @@ from msgspec import UNSET, UnsetType
 
 from airflow_provider_webcollect.assets import Address, LandingEvent, dataset_name, landing_asset
 from airflow_provider_webcollect.common import send_gauges
-from airflow_provider_webcollect.landing.commits import Manifest, Part, Run, Source, counted
-from airflow_provider_webcollect.landing.job import Landed, Observer
-from airflow_provider_webcollect.landing.names import MANIFEST, redshift_manifest
-from airflow_provider_webcollect.landing.profile import Profile, sum_of
+from airflow_provider_webcollect.landing.formats.profile import Profile, sum_of
+from airflow_provider_webcollect.landing.log.commits import Manifest, Part, Run, Source, counted
+from airflow_provider_webcollect.landing.log.names import MANIFEST, redshift_manifest
+from airflow_provider_webcollect.landing.write.job import Landed, Observer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.destinations import Place
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.landing.checks import CheckOutcome
-    from airflow_provider_webcollect.landing.commits import SetApart
+    from airflow_provider_webcollect.landing.log.commits import SetApart
     from airflow_provider_webcollect.landing.options import Mode
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.call import ClientContext
-    from airflow_provider_webcollect.service.pauses import Stop
+    from airflow_provider_webcollect.service.threads import Stop
 
 T = TypeVar("T", bound="Sized")
 

@@ -54,7 +54,7 @@ from airflow_provider_webcollect.links import (
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.pauses import Stop
+from airflow_provider_webcollect.service.threads import Stop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    from airflow_provider_webcollect.landing.job import Job
     from airflow_provider_webcollect.landing.storage.folder import Folder
+    from airflow_provider_webcollect.landing.write.job import Job
     from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.transfers.reporting import LandingReport
 
@@ -314,7 +314,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         if validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and "full" in modes:
             raise InvalidArgument("skip_if_nothing_new", True, INCREMENTAL_ALONE)
         if self.whole_runs_key:
-            from airflow_provider_webcollect.landing.keyed import chosen_columns
+            from airflow_provider_webcollect.landing.read.keyed import chosen_columns
 
             if "full" in modes:
                 raise InvalidArgument("whole_runs_key", self.whole_runs_key, INCREMENTAL_ALONE)
@@ -395,7 +395,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Land the rows and return the summary."""
-        from airflow_provider_webcollect.landing.run import land_all
+        from airflow_provider_webcollect.landing.write.run import land_all
         from airflow_provider_webcollect.service.client import Client
         from airflow_provider_webcollect.transfers import reporting
 
@@ -462,8 +462,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
     def _landings(self, client: Client, context: Context, began: float) -> list[tuple[LandingReport, Job]]:
         """Return the landings, none of which has begun, and what will report each."""
-        from airflow_provider_webcollect.landing.commits import Run
-        from airflow_provider_webcollect.landing.job import job_of
+        from airflow_provider_webcollect.landing.log.commits import Run
+        from airflow_provider_webcollect.landing.write.job import job_of
         from airflow_provider_webcollect.transfers.reporting import LandingReport
 
         ti = context["ti"]
@@ -500,7 +500,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         return landings
 
     def _land_one(self, report: LandingReport, job: Job) -> None:
-        from airflow_provider_webcollect.landing.run import run_job
+        from airflow_provider_webcollect.landing.write.run import run_job
         from airflow_provider_webcollect.transfers.reporting import write_redshift_manifest
 
         with report.ending():

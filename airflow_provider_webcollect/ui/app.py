@@ -31,7 +31,7 @@ from fastapi import Body, Depends, FastAPI, HTTPException, Request, Response, st
 from sqlalchemy import select
 
 from airflow_provider_webcollect.landing.errors import LandingError, NothingToReview
-from airflow_provider_webcollect.landing.review import Choice
+from airflow_provider_webcollect.landing.write.review import Choice
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.ui.activity import read_activity
 from airflow_provider_webcollect.ui.landings import SeriesKey, read_columns, read_landings

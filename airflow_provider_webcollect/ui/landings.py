@@ -25,7 +25,7 @@ from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select, tru
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.collection_tasks import file_of_names
 from airflow_provider_webcollect.landing.checks import CheckOutcome
-from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
+from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

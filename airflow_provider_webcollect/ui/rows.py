@@ -22,11 +22,11 @@ from sqlalchemy import and_, select
 
 from airflow_provider_webcollect.assets import Address, storable
 from airflow_provider_webcollect.destinations import connected_path
-from airflow_provider_webcollect.landing import review
 from airflow_provider_webcollect.landing.errors import NothingLanded, NothingToReview, StorageError
-from airflow_provider_webcollect.landing.names import MANIFEST
+from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.options import connection_of
 from airflow_provider_webcollect.landing.reader import read_landing
+from airflow_provider_webcollect.landing.write import review
 from airflow_provider_webcollect.ui.landings import DECISIONS, runs_of, shortened, told_checks
 
 if TYPE_CHECKING:

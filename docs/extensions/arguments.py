@@ -26,8 +26,8 @@ FIELD = re.compile(r"^:(param|raises|return|ivar)\b ?(\w*):")
 
 #: Made by functions alone: what they are made of is nobody's business.
 MADE_BY_FUNCTIONS = {
-    f"{PACKAGE}.landing.contents.LandedData",
-    f"{PACKAGE}.landing.job.Landed",
+    f"{PACKAGE}.landing.read.contents.LandedData",
+    f"{PACKAGE}.landing.write.job.Landed",
 }
 #: Arguments that Python and pytest pass.
 NOT_GIVEN = {"self", "cls", "request"}

@@ -69,7 +69,7 @@ def forgotten_secrets() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_waste_of_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses are the shortest that may be chosen; status queries are not spaced if no limit is enforced."""
-    from airflow_provider_webcollect.service.pauses import STATUS_INTERVALS
+    from airflow_provider_webcollect.service.rate_limit import STATUS_INTERVALS
 
     settings = [marker.kwargs for marker in request.node.iter_markers("webcollect_sandbox")]
     if not ChainMap(*settings).get("enforce_limits", True):
@@ -207,7 +207,7 @@ def hook(connected: None) -> Iterator[WebCollectHook]:
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses take no time."""
-    from airflow_provider_webcollect.service.pauses import Stop
+    from airflow_provider_webcollect.service.threads import Stop
 
     monkeypatch.setattr(Stop, "sleep", lambda stop, seconds: stop.check())
 

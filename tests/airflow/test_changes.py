@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.landing.keyed import KeyedRows
-from airflow_provider_webcollect.landing.review import accept
+from airflow_provider_webcollect.landing.read.keyed import KeyedRows
+from airflow_provider_webcollect.landing.write.review import accept
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (

@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.landing.reader import read_landing
-from airflow_provider_webcollect.landing.review import in_review
+from airflow_provider_webcollect.landing.write.review import in_review
 from airflow_provider_webcollect.operators.webcollect import WebCollectAcceptLandingOperator
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument

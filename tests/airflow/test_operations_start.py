@@ -24,7 +24,7 @@ from airflow_provider_webcollect.operators.start import Clock, _Memory, _Start
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import WebCollectError
-from airflow_provider_webcollect.service.pauses import Stop
+from airflow_provider_webcollect.service.threads import Stop
 from airflow_provider_webcollect.waiting.runs import STATUS_DELAY, Baseline
 from tests.airflow.dag_runs import FinishedRun, run_tasks
 from tests.airflow.executions import Connect, Said, Store, Task, execute, on_sandbox

@@ -39,7 +39,7 @@ from airflow.models.taskreschedule import TaskReschedule
 from airflow.models.xcom import XComModel
 from airflow.serialization.helpers import serialize_template_field
 
-from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
+from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS
 from airflow_provider_webcollect.ui import activity, landings, service
 from airflow_provider_webcollect.ui.activity import read_activity
 from airflow_provider_webcollect.ui.landings import (

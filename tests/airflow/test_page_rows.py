@@ -28,7 +28,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from airflow_provider_webcollect.landing.reader import read_landing
-from airflow_provider_webcollect.landing.review import accept, discard, in_review, waiting
+from airflow_provider_webcollect.landing.write.review import accept, discard, in_review, waiting
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.transfers.landing_to_warehouse import WebCollectLoadOperator
 from airflow_provider_webcollect.ui import rows

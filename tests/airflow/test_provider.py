@@ -160,7 +160,13 @@ HEAVY = (
 FOR_DAGS = [*named_modules("operators", "sensors", "transfers"), f"{PACKAGE}.task_group"]
 #: What is imported when work begins.
 MACHINERY = {
-    *("hooks.connection", "hooks.token_store", "landing.formats.base", "landing.run", "landing.job"),
+    *(
+        "hooks.connection",
+        "hooks.token_store",
+        "landing.formats.base",
+        "landing.write.run",
+        "landing.write.job",
+    ),
     *("landing.storage", "landing.storage.folder", "landing.tables.delta", "landing.tables.table"),
     *("service.call", "service.client", "service.pages", "service.tokens", "waiting.poll"),
 }

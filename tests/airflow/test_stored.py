@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.assets import LandingEvent
-from airflow_provider_webcollect.landing.commits import Commit, Manifest, decode, encode
-from airflow_provider_webcollect.landing.fold import fold
+from airflow_provider_webcollect.landing.log.commits import Commit, Manifest, decode, encode
+from airflow_provider_webcollect.landing.log.fold import fold
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, TokenStore
 from airflow_provider_webcollect.waiting.conditions import Capacity, Ended, SubTaskStates, TaskStates
 

@@ -14,14 +14,14 @@ from airflow.providers.common.compat.sdk import AirflowTaskTimeout, ObjectStorag
 
 from airflow_provider_webcollect.hooks import connection
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.landing.commits import Run
-from airflow_provider_webcollect.landing.job import Observer
+from airflow_provider_webcollect.landing.log.commits import Run
 from airflow_provider_webcollect.landing.storage.folder import Folder
+from airflow_provider_webcollect.landing.write.job import Observer
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.sandbox.state import Entry, RequestLog
 from airflow_provider_webcollect.service.errors import Stopped
-from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import ClientTiming
+from airflow_provider_webcollect.service.threads import Stop
 from airflow_provider_webcollect.transfers.reporting import write_redshift_manifest
 from tests.airflow.executions import Connect, Task, on_sandbox
 from tests.airflow.landings import Landing, landed, manifest, transfer

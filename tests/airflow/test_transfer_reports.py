@@ -20,7 +20,7 @@ from sqlalchemy import text
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.destinations import Place
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.landing.commits import Run, Source
+from airflow_provider_webcollect.landing.log.commits import Run, Source
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.transfers import reporting
 from airflow_provider_webcollect.transfers.reporting import LandingReport

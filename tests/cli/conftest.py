@@ -18,7 +18,7 @@ import pytest
 import tests.airflow.conftest  # noqa: F401  # gives Airflow a home before anything imports it
 from airflow_provider_webcollect.cli.main import main
 from airflow_provider_webcollect.sandbox import Sandbox
-from airflow_provider_webcollect.service.pauses import Stop
+from airflow_provider_webcollect.service.threads import Stop
 from tests.cli.processes import Started
 from tests.conftest import SEED
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.landing.commits import MOST_RECORDS
+from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.sandbox import Sandbox
 from tests.cli.conftest import Run, Show, contents, json_lines

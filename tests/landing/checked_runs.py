@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_webcollect.landing.checks import CheckOutcome, make_checks
-from airflow_provider_webcollect.landing.commits import Run
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.log.commits import Run
+from airflow_provider_webcollect.landing.write.job import Landed
+from airflow_provider_webcollect.landing.write.run import run_job
 from tests.landing.pages import make_job, serving, through
 
 #: Lands all rows in the place of those that have landed.

@@ -17,13 +17,13 @@ import fsspec
 import pytest
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
-from airflow_provider_webcollect.landing import copy, staging
-from airflow_provider_webcollect.landing import job as jobs
-from airflow_provider_webcollect.landing.commits import Manifest, Run, Source
-from airflow_provider_webcollect.landing.names import MANIFEST
+from airflow_provider_webcollect.landing.log.commits import Manifest, Run, Source
+from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
-from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
+from airflow_provider_webcollect.landing.write import copy, staging
+from airflow_provider_webcollect.landing.write import job as jobs
+from airflow_provider_webcollect.landing.write.run import run_job
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.models import DataPage

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from airflow_provider_webcollect.landing.commits import Commit, PageFingerprint, Part, Run, Source, encode
-from airflow_provider_webcollect.landing.copy import digest_rows
-from airflow_provider_webcollect.landing.fold import fold
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.names import MANIFEST, commit_name, part_name
-from airflow_provider_webcollect.landing.plan import encoding_of
-from airflow_provider_webcollect.landing.profile import Profile, Profiler
-from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.formats.profile import Profile, Profiler
+from airflow_provider_webcollect.landing.log.commits import Commit, PageFingerprint, Part, Run, Source, encode
+from airflow_provider_webcollect.landing.log.fold import fold
+from airflow_provider_webcollect.landing.log.names import MANIFEST, commit_name, part_name
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.storage.object_stores import S3
+from airflow_provider_webcollect.landing.write.copy import digest_rows
+from airflow_provider_webcollect.landing.write.job import Landed
+from airflow_provider_webcollect.landing.write.plan import encoding_of
+from airflow_provider_webcollect.landing.write.run import run_job
 from tests.landing import conftest
 from tests.landing.pages import make_job, serving
 from tests.landing.relay import Relay, relayed

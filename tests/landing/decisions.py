@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
 
-from airflow_provider_webcollect.landing import quarantine, review, run
 from airflow_provider_webcollect.landing.checks import Checks, make_checks
 from airflow_provider_webcollect.landing.formats import FileFormat
+from airflow_provider_webcollect.landing.read import quarantine
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
+from airflow_provider_webcollect.landing.write import review, run
 from tests.landing.formats.parts import read_part
 
 if TYPE_CHECKING:

@@ -32,12 +32,12 @@ from airflow_provider_webcollect.landing.errors import (
     StorageError,
 )
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.names import MANIFEST
+from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.reader import read_landing
-from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage import Exists
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
+from airflow_provider_webcollect.landing.write.job import Landed
+from airflow_provider_webcollect.landing.write.run import run_job
 from tests.landing import decisions
 from tests.landing.conftest import Crash, Folder
 from tests.landing.decisions import Ledger, Row, Target, Verdict, repeated

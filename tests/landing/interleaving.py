@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.storage import Exists, Storage
 from airflow_provider_webcollect.landing.storage.folder import Folder
+from airflow_provider_webcollect.landing.write.job import Landed
 from tests.interruption import PATIENCE
 from tests.landing.conftest import Crash
 

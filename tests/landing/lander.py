@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_webcollect.landing.commits import Run, Source
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.log.commits import Run, Source
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.tables import landing_folder
 from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
 from airflow_provider_webcollect.landing.tables.table import TableFolder
+from airflow_provider_webcollect.landing.write.run import run_job
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import mark_exported

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from airflow_provider_webcollect.landing.commits import (
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.log.commits import (
     Commit,
     Manifest,
     PageFingerprint,
@@ -14,10 +15,9 @@ from airflow_provider_webcollect.landing.commits import (
     Run,
     Source,
 )
-from airflow_provider_webcollect.landing.fold import following
-from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.names import data_name, part_name
-from airflow_provider_webcollect.landing.plan import encoding_of
+from airflow_provider_webcollect.landing.log.fold import following
+from airflow_provider_webcollect.landing.log.names import data_name, part_name
+from airflow_provider_webcollect.landing.write.plan import encoding_of
 
 #: With which row a landing begins: behind those that are landed; with the first, added or in their place.
 Begin = Literal["end", "reset", "replace"]

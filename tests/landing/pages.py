@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from airflow_provider_webcollect.landing.commits import Run, Source
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Job, Landed, Observer
+from airflow_provider_webcollect.landing.log.commits import Run, Source
 from airflow_provider_webcollect.landing.options import Options, make_options
 from airflow_provider_webcollect.landing.storage.folder import Folder
+from airflow_provider_webcollect.landing.write.job import Job, Landed, Observer
 from airflow_provider_webcollect.service.models import DataPage
 from tests.interruption import Pauses
 

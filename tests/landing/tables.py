@@ -20,13 +20,13 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.schema import Schema
 
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Job, Landed
-from airflow_provider_webcollect.landing.log import CommitLog
-from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage import Storage as Operations
+from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
 from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
 from airflow_provider_webcollect.landing.tables.table import TableFolder
+from airflow_provider_webcollect.landing.write.job import Job, Landed
+from airflow_provider_webcollect.landing.write.run import run_job
 from tests.landing import pages as numbered
 from tests.landing.conftest import Folder
 from tests.landing.interleaving import Held, Losing, Stepping

@@ -15,8 +15,8 @@ from airflow_provider_webcollect.landing import checks as checking
 from airflow_provider_webcollect.landing.checks import make_checks
 from airflow_provider_webcollect.landing.errors import ChecksFailed
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
-from airflow_provider_webcollect.landing.review import in_review
+from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS
+from airflow_provider_webcollect.landing.write.review import in_review
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.checked_runs import FILLED, OVERWRITE, Runs, goods

@@ -14,8 +14,8 @@ import time_machine
 
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import NothingLanded
-from airflow_provider_webcollect.landing.names import redshift_manifest
-from airflow_provider_webcollect.landing.review import accept
+from airflow_provider_webcollect.landing.log.names import redshift_manifest
+from airflow_provider_webcollect.landing.write.review import accept
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.checked_runs import Runs, goods
 from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder, Landed, crashing_at, listed

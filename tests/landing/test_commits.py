@@ -12,9 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_webcollect.landing.commits import MOST_RECORDS, Commit, Manifest, Source, decode, encode
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable
-from airflow_provider_webcollect.landing.fold import Contradiction, fold, following
+from airflow_provider_webcollect.landing.log.commits import (
+    MOST_RECORDS,
+    Commit,
+    Manifest,
+    Source,
+    decode,
+    encode,
+)
+from airflow_provider_webcollect.landing.log.fold import Contradiction, fold, following
 from tests.landing.decisions import Ledger
 from tests.landing.logs import Begin, commit_after, decision
 

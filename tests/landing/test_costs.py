@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_webcollect.landing import staging
-from airflow_provider_webcollect.landing.names import MANIFEST
+from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.storage.object_stores import S3
+from airflow_provider_webcollect.landing.write import staging
 from tests.conftest import ALL_HISTORIES
 from tests.interruption import PATIENCE
 from tests.landing.costs import EACH, Landing, Runs, rows_of, with_rating

@@ -35,9 +35,9 @@ from airflow_provider_webcollect.landing.errors import (
     StorageError,
 )
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.tables import landing_folder
+from airflow_provider_webcollect.landing.write.job import Landed
+from airflow_provider_webcollect.landing.write.run import run_job
 from tests.landing.checked_runs import FILLED, Runs, goods
 from tests.landing.conftest import SERVERS
 from tests.landing.pages import Rows, job, nothing

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 import airflow_provider_webcollect
-from airflow_provider_webcollect.landing import copy, staging
-from airflow_provider_webcollect.landing.commits import VERSION
 from airflow_provider_webcollect.landing.errors import RowsMissing
+from airflow_provider_webcollect.landing.log.commits import VERSION
+from airflow_provider_webcollect.landing.write import copy, staging
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.endpoints import read_data
 from airflow_provider_webcollect.service.errors import RequestRejected, WebCollectError

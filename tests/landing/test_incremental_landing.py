@@ -11,12 +11,12 @@ import msgspec
 import pendulum
 import pytest
 
-from airflow_provider_webcollect.landing import copy
-from airflow_provider_webcollect.landing.commits import MOST_RECORDS, Run
 from airflow_provider_webcollect.landing.errors import RowsMissing, SourceReset
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Landed as Outcome
-from airflow_provider_webcollect.landing.review import accept, discard
+from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS, Run
+from airflow_provider_webcollect.landing.write import copy
+from airflow_provider_webcollect.landing.write.job import Landed as Outcome
+from airflow_provider_webcollect.landing.write.review import accept, discard
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import mark_exported

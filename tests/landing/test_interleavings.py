@@ -18,13 +18,13 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.landing.cleaning import clean
-from airflow_provider_webcollect.landing.commits import Part
 from airflow_provider_webcollect.landing.errors import LogContended
-from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.log import TRIES
-from airflow_provider_webcollect.landing.names import MANIFEST
-from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.log.commits import Part
+from airflow_provider_webcollect.landing.log.names import MANIFEST
+from airflow_provider_webcollect.landing.storage.commit_log import TRIES
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
+from airflow_provider_webcollect.landing.write.job import Landed
+from airflow_provider_webcollect.landing.write.run import run_job
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import ClientTiming
 from tests.conftest import ALL_HISTORIES, SEED

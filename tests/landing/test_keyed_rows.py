@@ -19,8 +19,8 @@ from duckdb import DuckDBPyRelation
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_webcollect.landing.commits import Part, Run
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.log.commits import Part, Run
 from airflow_provider_webcollect.landing.reader import LandedData
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.conftest import ALL_HISTORIES

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from airflow_provider_webcollect.landing.errors import SomeFailed, SourceReset
-from airflow_provider_webcollect.landing.run import land_all
+from airflow_provider_webcollect.landing.write.run import land_all
 from tests.interruption import PATIENCE, Signalled, ended_by, signalled_when, until_no_thread
 
 
@@ -63,7 +63,7 @@ def test_after_an_interruption_no_other_begins() -> None:
 def test_a_process_that_is_interrupted_ends_though_a_landing_hangs(interrupt: str) -> None:
     script = f"""
 import os, signal, sys, threading, time
-from airflow_provider_webcollect.landing.run import land_all
+from airflow_provider_webcollect.landing.write.run import land_all
 
 def hang():
     main = threading.main_thread().ident

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.landing.commits import Run
 from airflow_provider_webcollect.landing.errors import CastFailed, DestinationTaken
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.log.commits import Run
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder, Landed, Landing, Task, crashing_at, listed

@@ -19,7 +19,6 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from airflow_provider_webcollect.landing.commits import MOST_RECORDS, Run
 from airflow_provider_webcollect.landing.errors import (
     DestinationUnreadable,
     ExtraMissing,
@@ -30,8 +29,9 @@ from airflow_provider_webcollect.landing.errors import (
     UnreadableRow,
 )
 from airflow_provider_webcollect.landing.formats import make_format, reading
+from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS, Run
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
-from airflow_provider_webcollect.landing.review import accept, discard
+from airflow_provider_webcollect.landing.write.review import accept, discard
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import DataPage
 from tests.conftest import ALL_HISTORIES

@@ -11,8 +11,8 @@ import pytest
 import time_machine
 
 from airflow_provider_webcollect.landing.cleaning import clean
-from airflow_provider_webcollect.landing.commits import Manifest, Source
 from airflow_provider_webcollect.landing.errors import DestinationTaken, SourceReset
+from airflow_provider_webcollect.landing.log.commits import Manifest, Source
 from airflow_provider_webcollect.service.models import DataPage
 from tests.interruption import Pauses
 from tests.landing.checked_runs import OVERWRITE, Runs

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from airflow_provider_webcollect.landing.cleaning import clean
-from airflow_provider_webcollect.landing.commits import MOST_RECORDS, Manifest, decode
 from airflow_provider_webcollect.landing.errors import (
     ChecksFailed,
     FormatChanged,
@@ -18,8 +17,9 @@ from airflow_provider_webcollect.landing.errors import (
     PartsMissing,
 )
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.names import MANIFEST
-from airflow_provider_webcollect.landing.review import accept, discard, in_review
+from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS, Manifest, decode
+from airflow_provider_webcollect.landing.log.names import MANIFEST
+from airflow_provider_webcollect.landing.write.review import accept, discard, in_review
 from tests.landing.checked_runs import FILLED, OVERWRITE, Runs, goods
 from tests.landing.conftest import Crash, Folder, crashing_at
 from tests.landing.interleaving import Held

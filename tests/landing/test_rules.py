@@ -23,8 +23,8 @@ from airflow_provider_webcollect.landing.checks import (
 )
 from airflow_provider_webcollect.landing.formats import FileFormat, make_format
 from airflow_provider_webcollect.landing.formats.base import BATCH_BYTES
+from airflow_provider_webcollect.landing.formats.profile import Profile, Profiler
 from airflow_provider_webcollect.landing.formats.single_rows import SingleRow
-from airflow_provider_webcollect.landing.profile import Profile, Profiler
 from airflow_provider_webcollect.landing.rules import ValueRules
 from airflow_provider_webcollect.service.errors import InvalidArgument
 

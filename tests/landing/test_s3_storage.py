@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.landing.commits import Manifest
 from airflow_provider_webcollect.landing.errors import StorageError
-from airflow_provider_webcollect.landing.log import CommitLog, Conflict
-from airflow_provider_webcollect.landing.names import commit_name
+from airflow_provider_webcollect.landing.log.commits import Manifest
+from airflow_provider_webcollect.landing.log.names import commit_name
 from airflow_provider_webcollect.landing.storage import Exists, Remote
+from airflow_provider_webcollect.landing.storage.commit_log import CommitLog, Conflict
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.storage.object_stores import S3, SMALL_BYTES
 from tests.landing.logs import commit_after

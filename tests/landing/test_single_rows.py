@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_webcollect.landing.errors import ChecksFailed, UnreadableRow
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.review import accept, discard, in_review
+from airflow_provider_webcollect.landing.write.review import accept, discard, in_review
 from airflow_provider_webcollect.service.models import DataPage
 from tests.conftest import SEED
 from tests.landing.checked_runs import Runs

@@ -11,19 +11,19 @@ import fsspec
 import pytest
 
 from airflow_provider_webcollect.landing.checks import make_checks
-from airflow_provider_webcollect.landing.commits import Source
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Job, Landed, Observer
-from airflow_provider_webcollect.landing.names import MANIFEST
-from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.log.commits import Source
+from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
+from airflow_provider_webcollect.landing.write.job import Job, Landed, Observer
+from airflow_provider_webcollect.landing.write.run import run_job
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pages import PageReader
-from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import ClientTiming
+from airflow_provider_webcollect.service.threads import Stop
 from tests.landing.conftest import OTHER_RUN, RUN, Folder
 from tests.landing.interleaving import Held, kill
 from tests.landing.pages import changed, make_job

@@ -23,8 +23,8 @@ from airflow_provider_webcollect.landing.errors import (
     StorageError,
 )
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.review import accept, discard
 from airflow_provider_webcollect.landing.tables.iceberg import load_table
+from airflow_provider_webcollect.landing.write.review import accept, discard
 from tests.landing.checked_runs import FILLED, Runs, goods
 from tests.landing.tables import (
     PARQUET,

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from airflow_provider_webcollect.landing.cleaning import clean
-from airflow_provider_webcollect.landing.commits import VERSION, encode
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable
-from airflow_provider_webcollect.landing.fold import fold
-from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.log import CommitLog
-from airflow_provider_webcollect.landing.names import MANIFEST, commit_name
+from airflow_provider_webcollect.landing.log.commits import VERSION, encode
+from airflow_provider_webcollect.landing.log.fold import fold
+from airflow_provider_webcollect.landing.log.names import MANIFEST, commit_name
 from airflow_provider_webcollect.landing.reader import read_landing
-from airflow_provider_webcollect.landing.review import accept, in_review
-from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
+from airflow_provider_webcollect.landing.write.job import Landed
+from airflow_provider_webcollect.landing.write.review import accept, in_review
+from airflow_provider_webcollect.landing.write.run import run_job
 from tests.interruption import PATIENCE
 from tests.landing.conftest import Folder, Store
 from tests.landing.interleaving import Stepping, kill, with_storage

@@ -11,9 +11,9 @@ import time_machine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_webcollect.landing import review
 from airflow_provider_webcollect.landing.errors import ChecksFailed
 from airflow_provider_webcollect.landing.reader import LandedData
+from airflow_provider_webcollect.landing.write import review
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.conftest import ALL_HISTORIES
 from tests.landing.checked_runs import OVERWRITE

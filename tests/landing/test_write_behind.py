@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.landing.copy import BATCH_BYTES, write_behind
 from airflow_provider_webcollect.landing.storage.folder import Folder
-from airflow_provider_webcollect.service import pauses
+from airflow_provider_webcollect.landing.write.copy import BATCH_BYTES, write_behind
+from airflow_provider_webcollect.service import threads
 from tests.interruption import PATIENCE, ended_by, until_no_thread
 from tests.landing.conftest import Store, StoreFile
 
@@ -112,7 +112,7 @@ def test_who_breaks_off_waits_for_the_write_at_work_and_drops_what_was_not_hande
 def test_a_process_that_is_interrupted_ends_though_a_write_hangs() -> None:
     script = """
 import os, signal, threading
-from airflow_provider_webcollect.landing.copy import BATCH_BYTES, write_behind
+from airflow_provider_webcollect.landing.write.copy import BATCH_BYTES, write_behind
 
 class Sink:
     def write(self, data):
@@ -131,7 +131,7 @@ def test_an_interrupted_part_is_left_though_the_storage_hangs_and_is_never_publi
     hangs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # whoever is interrupted waits a moment for what hangs, not seconds
-    monkeypatch.setattr(pauses, "LONGEST_WAIT", 0.1)
+    monkeypatch.setattr(threads, "LONGEST_WAIT", 0.1)
     hanging, let = threading.Event(), threading.Event()
 
     def hang(at: str) -> None:

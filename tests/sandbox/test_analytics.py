@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.data import months_back
+from airflow_provider_webcollect.sandbox.analytics import months_back
 from tests.sandbox.plain_client import Client, data, refusal
 
 PATH = "/taskanalytics/queries"

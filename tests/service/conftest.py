@@ -14,10 +14,11 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.client import AsyncClient, Client
-from airflow_provider_webcollect.service.endpoints import Call
+from airflow_provider_webcollect.service.endpoints import Call, RateLimit
 from airflow_provider_webcollect.service.models import DataPage
-from airflow_provider_webcollect.service.pauses import STATUS_INTERVALS, RateLimit, RateLimiter, Stop
+from airflow_provider_webcollect.service.rate_limit import STATUS_INTERVALS, RateLimiter
 from airflow_provider_webcollect.service.settings import ClientTiming
+from airflow_provider_webcollect.service.threads import Stop
 
 #: Makes clients; what is given replaces the usual settings, credentials and so on.
 Connect: TypeAlias = "Callable[..., Client]"

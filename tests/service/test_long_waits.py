@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import GrantRejected, ServiceUnreachable
-from airflow_provider_webcollect.service.pauses import Notice
+from airflow_provider_webcollect.service.notices import Notice
 from airflow_provider_webcollect.service.settings import Credentials, Retries
 from demo.ports import free_port
 from tests.service.conftest import Clock, Connect

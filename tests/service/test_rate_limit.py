@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
 from airflow_provider_webcollect.sandbox import Sandbox, demo
-from airflow_provider_webcollect.service import endpoints, pauses
-from airflow_provider_webcollect.service.pauses import (
+from airflow_provider_webcollect.service import endpoints, rate_limit
+from airflow_provider_webcollect.service.endpoints import RateLimit
+from airflow_provider_webcollect.service.rate_limit import (
     LEAST_SHARE,
     STATUS_INTERVALS,
-    RateLimit,
     RateLimiter,
     shared_rate_limiters,
 )
@@ -246,7 +246,7 @@ class TestSharing:
         self, connect: Connect, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         crowd = Crowd(8)
-        monkeypatch.setattr(pauses, "RateLimiter", lambda interval, *_: RateLimiter(interval, crowd.now))
+        monkeypatch.setattr(rate_limit, "RateLimiter", lambda interval, *_: RateLimiter(interval, crowd.now))
         sandbox._state.limits._now = crowd.now
         clients = [connect(requests_per_second=20, stop=crowd, clock=crowd.now) for _ in range(2)]
 

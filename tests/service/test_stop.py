@@ -15,8 +15,8 @@ import pytest
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pages import PageReader
-from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import ClientTiming, Credentials, Retries
+from airflow_provider_webcollect.service.threads import Stop
 from airflow_provider_webcollect.service.tokens import FileTokenStore, MemoryTokenStore, Register
 from tests.interruption import PATIENCE, Pauses, ended_by, until
 from tests.service.conftest import Connect
@@ -69,7 +69,7 @@ def test_a_pause_that_has_begun_ends_at_once(stop: Stop) -> None:
 def test_a_pause_ends_by_a_signal_that_the_kernel_hands_to_another_thread() -> None:
     script = """
 import signal, threading, time
-from airflow_provider_webcollect.service.pauses import Stop
+from airflow_provider_webcollect.service.threads import Stop
 
 def interrupt():
     time.sleep(0.2)  # until the main thread waits

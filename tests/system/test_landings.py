@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_webcollect.landing.cleaning import clean
-from airflow_provider_webcollect.landing.names import MANIFEST, commit_name
+from airflow_provider_webcollect.landing.log.names import MANIFEST, commit_name
 from airflow_provider_webcollect.landing.reader import read_landing
 from demo.airflow_api import FINAL_RUN_STATES, TaskInstance
 from tests.interruption import PATIENCE

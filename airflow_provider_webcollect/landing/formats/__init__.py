@@ -32,7 +32,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.formats.base import Columns, RowWriter, SupportsWrite
-    from airflow_provider_webcollect.landing.profile import Inspector
+    from airflow_provider_webcollect.landing.formats.profile import Inspector
 
 Compression = Literal["gzip", "zstd"]
 OnCastError = Literal["fail", "null"]

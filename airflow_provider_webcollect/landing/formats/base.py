@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from airflow_provider_webcollect.landing.errors import UnreadableRow
-from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, Inspector
+from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS, Inspector
 
 if TYPE_CHECKING:
     from typing import Self
@@ -188,7 +188,7 @@ class InspectedRows:
     """Decodes rows that are written undecoded, for an inspector of their values.
 
     :param columns: the names of the columns if they are fixed: others are not inspected. Otherwise they are
-        those of the rows, of which the first :data:`~.landing.profile.MAX_COLUMNS` stay known.
+        those of the rows, of which the first :data:`~.landing.formats.profile.MAX_COLUMNS` stay known.
     """
 
     def __init__(self, inspector: Inspector, columns: Columns) -> None:

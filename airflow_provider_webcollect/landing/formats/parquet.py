@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from airflow_provider_webcollect.landing.profile import Inspector
+    from airflow_provider_webcollect.landing.formats.profile import Inspector
 
 
 ROW_GROUP_ROWS = 100_000

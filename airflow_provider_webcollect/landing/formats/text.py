@@ -23,7 +23,7 @@ from airflow_provider_webcollect.landing.formats.base import (
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from airflow_provider_webcollect.landing.profile import Inspector
+    from airflow_provider_webcollect.landing.formats.profile import Inspector
 
 
 _ZSTD_LEVEL = 3

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, Protocol
 
 from airflow_provider_webcollect.landing.errors import LandingError, StorageError
-from airflow_provider_webcollect.service.pauses import drop
+from airflow_provider_webcollect.service.threads import drop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_provider_webcollect.landing.storage import Exists, raise_unless_absent
-from airflow_provider_webcollect.service.pauses import drop
+from airflow_provider_webcollect.service.threads import drop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import DestinationTaken, PartsMissing, StorageError
-from airflow_provider_webcollect.landing.names import (
+from airflow_provider_webcollect.landing.log.names import (
     MANIFEST,
     PARTITION_PATTERN,
     STAGED,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
-    from airflow_provider_webcollect.landing.commits import Manifest, Part
+    from airflow_provider_webcollect.landing.log.commits import Manifest, Part
 
     PartsAfter = Callable[[int], tuple[Part, ...]]
 

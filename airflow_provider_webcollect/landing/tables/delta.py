@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable, Field
     from deltalake.transaction import AddAction
 
-    from airflow_provider_webcollect.landing.commits import Part
+    from airflow_provider_webcollect.landing.log.commits import Part
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 #: The application whose transactions are the commits of landings.

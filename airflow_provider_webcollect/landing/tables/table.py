@@ -18,17 +18,17 @@ from airflow_provider_webcollect.landing.errors import (
     PartsMissing,
     StorageError,
 )
-from airflow_provider_webcollect.landing.names import commit_name, copy_name, quarantine_name
+from airflow_provider_webcollect.landing.log.names import commit_name, copy_name, quarantine_name
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service.errors import InvalidArgument, escaped, quoted
-from airflow_provider_webcollect.service.pauses import first_done, in_background
+from airflow_provider_webcollect.service.threads import first_done, in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from airflow_provider_webcollect.landing.commits import Manifest, Part
+    from airflow_provider_webcollect.landing.log.commits import Manifest, Part
     from airflow_provider_webcollect.landing.storage.folder import PartsAfter
 
 T = TypeVar("T")

@@ -60,9 +60,10 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
     spelling_of_code,
 )
-from airflow_provider_webcollect.service.pauses import Notice, kept_alive
+from airflow_provider_webcollect.service.notices import Notice
 from airflow_provider_webcollect.service.settings import Credentials, Secret, Settings, digest
 from airflow_provider_webcollect.service.spans import span
+from airflow_provider_webcollect.service.threads import kept_alive
 from airflow_provider_webcollect.service.tokens import (
     RenewalState,
     StoredToken,

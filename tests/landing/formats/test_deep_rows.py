@@ -8,10 +8,10 @@ import io
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.landing.copy import digest_rows
 from airflow_provider_webcollect.landing.errors import UnreadableRow
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.formats.reading import part_reader
+from airflow_provider_webcollect.landing.write.copy import digest_rows
 from tests.landing.formats.parts import land, page, read_csv
 
 LEVELS = 3000

@@ -14,7 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.landing.formats import FileFormat, make_format
-from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, ColumnProfile, Profile, Profiler, sum_of
+from airflow_provider_webcollect.landing.formats.profile import (
+    MAX_COLUMNS,
+    ColumnProfile,
+    Profile,
+    Profiler,
+    sum_of,
+)
 from tests.conftest import ALL_HISTORIES
 from tests.landing.formats.parts import page
 

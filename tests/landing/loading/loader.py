@@ -13,9 +13,9 @@ from dlt.destinations.impl.duckdb.sql_client import DuckDbSqlClient
 from dlt.destinations.impl.postgres.sql_client import Psycopg2SqlClient
 from dlt.load import Load  # noqa: F401
 
-from airflow_provider_webcollect.landing import loading
 from airflow_provider_webcollect.landing.errors import LoadFailed
 from airflow_provider_webcollect.landing.options import make_load_options
+from airflow_provider_webcollect.landing.read import loading
 from airflow_provider_webcollect.landing.reader import read_landing
 from tests.landing.forks import die, disturbed_at, serve
 from tests.landing.loading.databases import Database

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.landing.commits import Run
-from airflow_provider_webcollect.landing.loading import GONE, LANDING, PART
-from airflow_provider_webcollect.landing.review import accept, discard
+from airflow_provider_webcollect.landing.log.commits import Run
+from airflow_provider_webcollect.landing.read.loading import GONE, LANDING, PART
+from airflow_provider_webcollect.landing.write.review import accept, discard
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.loading.databases import Database, Landing
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.landing.loading import GONE
+from airflow_provider_webcollect.landing.read.loading import GONE
 from tests.landing.forks import Forks, running
 from tests.landing.loading.databases import Database, Landing, as_rows, latest, products
 from tests.landing.loading.loader import FAILED

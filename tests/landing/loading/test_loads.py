@@ -20,7 +20,6 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from airflow_provider_webcollect.landing import loading
 from airflow_provider_webcollect.landing.errors import (
     ExtraMissing,
     LandingDamaged,
@@ -30,7 +29,8 @@ from airflow_provider_webcollect.landing.errors import (
 )
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.options import check_table, make_load_options
-from airflow_provider_webcollect.landing.review import accept
+from airflow_provider_webcollect.landing.read import loading
+from airflow_provider_webcollect.landing.write.review import accept
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.checked_runs import OVERWRITE
 from tests.landing.forks import running
@@ -734,7 +734,7 @@ def test_nothing_is_written_but_to_the_database_and_nobody_is_told(
     code = f"""
 import os
 from dlt.common.runtime import anon_tracker, run_context
-from airflow_provider_webcollect.landing import loading
+from airflow_provider_webcollect.landing.read import loading
 from airflow_provider_webcollect.landing.options import make_load_options
 from airflow_provider_webcollect.landing.reader import read_landing
 from tests.landing.loading.databases import Database

@@ -13,9 +13,9 @@ import pytest
 from dlt.common.configuration.container import Container
 from dlt.common.configuration.specs import BaseConfiguration, PluggableRunContext
 
-from airflow_provider_webcollect.landing import loading
 from airflow_provider_webcollect.landing.errors import LoadFailed
 from airflow_provider_webcollect.landing.options import make_load_options
+from airflow_provider_webcollect.landing.read import loading
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.loading.databases import Database, Landing, product, products
 

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, QueryBuilder
 from dlt import Pipeline
 
 from airflow_provider_webcollect.landing.errors import LoadRefused
-from airflow_provider_webcollect.landing.loading import PART, ROW
+from airflow_provider_webcollect.landing.read.loading import PART, ROW
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.loading.databases import Database, Landing, product, products
 

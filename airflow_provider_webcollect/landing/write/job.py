@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from airflow_provider_webcollect.landing.commits import Manifest, Part, Run, Source
+from airflow_provider_webcollect.landing.log.commits import Manifest, Part, Run, Source
 from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.pages import PageReader
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.models import DataPage
-    from airflow_provider_webcollect.service.pauses import Stop
+    from airflow_provider_webcollect.service.threads import Stop
 
 
 class Observer:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from airflow_provider_webcollect.landing.commits import Commit, Part, SetApart
+    from airflow_provider_webcollect.landing.log.commits import Commit, Part, SetApart
 
 
 class WholeRun(NamedTuple):

@@ -17,7 +17,6 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from airflow_provider_webcollect.landing.commits import MOST_RECORDS, counted
 from airflow_provider_webcollect.landing.errors import (
     DestinationUnreadable,
     LandingDamaged,
@@ -26,20 +25,21 @@ from airflow_provider_webcollect.landing.errors import (
     UnreadableRow,
 )
 from airflow_provider_webcollect.landing.formats import require
+from airflow_provider_webcollect.landing.formats.profile import Profile, sum_of
 from airflow_provider_webcollect.landing.formats.reading import (
     FIRST_BYTES,
     PartReader,
     SingleRows,
     part_reader,
 )
-from airflow_provider_webcollect.landing.gone import DatedPart, dated_parts, times_of
-from airflow_provider_webcollect.landing.gone import whole_runs as whole_runs_of
-from airflow_provider_webcollect.landing.keyed import KeyedRows, chosen_columns, in_duckdb, time_or_run
-from airflow_provider_webcollect.landing.log import CommitLog
-from airflow_provider_webcollect.landing.names import MANIFEST
+from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS, counted
+from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.options import make_load_options
-from airflow_provider_webcollect.landing.profile import Profile, sum_of
-from airflow_provider_webcollect.landing.quarantine import read_single_rows
+from airflow_provider_webcollect.landing.read.gone import DatedPart, dated_parts, times_of
+from airflow_provider_webcollect.landing.read.gone import whole_runs as whole_runs_of
+from airflow_provider_webcollect.landing.read.keyed import KeyedRows, chosen_columns, in_duckdb, time_or_run
+from airflow_provider_webcollect.landing.read.quarantine import read_single_rows
+from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from dlt.extract import DltResource
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
-    from airflow_provider_webcollect.landing.commits import Commit, Manifest, Part, Run
     from airflow_provider_webcollect.landing.formats.base import Row
+    from airflow_provider_webcollect.landing.log.commits import Commit, Manifest, Part, Run
     from airflow_provider_webcollect.landing.options import OnMissingKey, WriteDisposition
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
@@ -449,8 +449,8 @@ class LandedData:
         """Return a resource for a pipeline of dlt, which loads what its destination does not have yet.
 
         ``pipeline.run(read_landing("s3://bucket/prices").to_dlt())``. Up to which commit parts are
-        loaded is kept in dlt's state of the resource. See
-        :mod:`airflow_provider_webcollect.landing.loading` for what each write disposition does and needs.
+        loaded is kept in dlt's state of the resource. What each write disposition does and needs is
+        explained in :mod:`airflow_provider_webcollect.landing.read.loading`.
         There is no ``on_gone``: a resource changes no rows but those of the keys that it yields.
 
         :param primary_key: the columns of the key, for ``merge``.
@@ -462,7 +462,7 @@ class LandedData:
         :raises InvalidArgument: if key and write disposition do not go together, or there is no such column.
         :raises ExtraMissing: if dlt or pyarrow (the extra ``dlt``) is not installed.
         """
-        from airflow_provider_webcollect.landing.loading import NewParts
+        from airflow_provider_webcollect.landing.read.loading import NewParts
 
         disposition = write_disposition or ("merge" if primary_key else "append")
         options = make_load_options(disposition, primary_key, on_missing_key)

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 import msgspec
 
 from airflow_provider_webcollect.landing.checks import Checks, RowChecks
-from airflow_provider_webcollect.landing.commits import counted
 from airflow_provider_webcollect.landing.errors import FormatChanged, PartsMissing, UnreadableRow
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats.profile import Profiler
 from airflow_provider_webcollect.landing.formats.single_rows import SUFFIX, SingleRow, as_lines, from_lines
-from airflow_provider_webcollect.landing.names import copy_name, data_name
-from airflow_provider_webcollect.landing.profile import Profiler
+from airflow_provider_webcollect.landing.log.commits import counted
+from airflow_provider_webcollect.landing.log.names import copy_name, data_name
 from airflow_provider_webcollect.landing.rules import ValueRules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from airflow_provider_webcollect.landing.commits import Commit, Landing, Part
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.formats.base import Columns
+    from airflow_provider_webcollect.landing.log.commits import Commit, Landing, Part
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 #: Bytes of a file of single rows that are read ahead from a store: most files are smaller.

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_provider_webcollect.landing.checks import Checks
-from airflow_provider_webcollect.landing.commits import Manifest
 from airflow_provider_webcollect.landing.errors import DestinationTaken, FormatChanged
-from airflow_provider_webcollect.landing.fold import following
+from airflow_provider_webcollect.landing.log.commits import Manifest
+from airflow_provider_webcollect.landing.log.fold import following
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.landing.commits import Commit, Landing
     from airflow_provider_webcollect.landing.formats import FileFormat
-    from airflow_provider_webcollect.landing.job import Job
+    from airflow_provider_webcollect.landing.log.commits import Commit, Landing
+    from airflow_provider_webcollect.landing.write.job import Job
 
 log = logging.getLogger(__name__)
 

@@ -45,11 +45,11 @@ from airflow_provider_webcollect.landing.errors import (
 )
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.formats.reading import ROWS
-from airflow_provider_webcollect.landing.gone import Gone
-from airflow_provider_webcollect.landing.keyed import chosen_columns, lack_key
 from airflow_provider_webcollect.landing.options import LoadOptions, check_table
+from airflow_provider_webcollect.landing.read.gone import Gone
+from airflow_provider_webcollect.landing.read.keyed import chosen_columns, lack_key
+from airflow_provider_webcollect.landing.read.table_types import Column, columns_of, difference, misfit
 from airflow_provider_webcollect.landing.storage import causes_of
-from airflow_provider_webcollect.landing.table_types import Column, columns_of, difference, misfit
 from airflow_provider_webcollect.landing.temporary import TemporaryFolder
 from airflow_provider_webcollect.service.errors import InvalidArgument, escaped, quoted
 
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from dlt.common.destination import DestinationCapabilitiesContext
     from dlt.extract import DltResource
 
-    from airflow_provider_webcollect.landing.commits import Commit, Manifest, Part
+    from airflow_provider_webcollect.landing.log.commits import Commit, Manifest, Part
 
 log = logging.getLogger(__name__)
 

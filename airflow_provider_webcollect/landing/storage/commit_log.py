@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_provider_webcollect.landing.commits import (
+from airflow_provider_webcollect.landing.errors import DestinationUnreadable, LogContended
+from airflow_provider_webcollect.landing.log.commits import (
     MOST_RECORDS,
     REMEDY,
     Commit,
@@ -20,9 +21,8 @@ from airflow_provider_webcollect.landing.commits import (
     decode,
     encode,
 )
-from airflow_provider_webcollect.landing.errors import DestinationUnreadable, LogContended
-from airflow_provider_webcollect.landing.fold import Contradiction, fold
-from airflow_provider_webcollect.landing.names import (
+from airflow_provider_webcollect.landing.log.fold import Contradiction, fold
+from airflow_provider_webcollect.landing.log.names import (
     COMMITS,
     MANIFEST,
     STAGED,
@@ -30,13 +30,13 @@ from airflow_provider_webcollect.landing.names import (
     last_commit,
     staged_name,
 )
-from airflow_provider_webcollect.service.pauses import in_background
 from airflow_provider_webcollect.service.spans import span
+from airflow_provider_webcollect.service.threads import in_background
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from airflow_provider_webcollect.landing.commits import Part, Run
+    from airflow_provider_webcollect.landing.log.commits import Part, Run
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 log = logging.getLogger(__name__)

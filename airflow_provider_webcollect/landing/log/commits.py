@@ -15,8 +15,8 @@ import pendulum
 
 from airflow_provider_webcollect.landing.checks import NOTHING_WRONG, CheckOutcome, Counts, RuleCounts
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable
-from airflow_provider_webcollect.landing.names import check_part_names
-from airflow_provider_webcollect.landing.profile import Profile
+from airflow_provider_webcollect.landing.formats.profile import Profile
+from airflow_provider_webcollect.landing.log.names import check_part_names
 
 #: Version of the layout of all files.
 VERSION = 2

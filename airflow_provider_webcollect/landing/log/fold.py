@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 import airflow_provider_webcollect
-from airflow_provider_webcollect.landing.commits import (
+from airflow_provider_webcollect.landing.formats.profile import Profile, sum_of
+from airflow_provider_webcollect.landing.log.commits import (
     MOST_RECORDS,
     Commit,
     Decision,
@@ -18,11 +19,10 @@ from airflow_provider_webcollect.landing.commits import (
     SetApart,
     now,
 )
-from airflow_provider_webcollect.landing.names import new_attempt_id
-from airflow_provider_webcollect.landing.profile import Profile, sum_of
+from airflow_provider_webcollect.landing.log.names import new_attempt_id
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.landing.commits import Kind, Run
+    from airflow_provider_webcollect.landing.log.commits import Kind, Run
 
 
 class Contradiction(Exception):

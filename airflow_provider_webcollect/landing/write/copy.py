@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_provider_webcollect.landing.commits import Commit, PageFingerprint
 from airflow_provider_webcollect.landing.errors import RowsMissing, SourceReset
-from airflow_provider_webcollect.landing.job import Job
+from airflow_provider_webcollect.landing.log.commits import Commit, PageFingerprint
+from airflow_provider_webcollect.landing.write.job import Job
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import PagingError
+from airflow_provider_webcollect.service.notices import Notice
 from airflow_provider_webcollect.service.pages import RowCount
-from airflow_provider_webcollect.service.pauses import Notice, drop, first_done, in_background
 from airflow_provider_webcollect.service.spans import span
+from airflow_provider_webcollect.service.threads import drop, first_done, in_background
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from airflow_provider_webcollect.landing.checks import Checks, RuleCounts
-from airflow_provider_webcollect.landing.commits import Part, encode
-from airflow_provider_webcollect.landing.copy import WriteBehind, write_behind
 from airflow_provider_webcollect.landing.errors import RowsMissing, UnreadableRow
 from airflow_provider_webcollect.landing.formats.base import slices
+from airflow_provider_webcollect.landing.formats.profile import Profiler
 from airflow_provider_webcollect.landing.formats.single_rows import SUFFIX, as_lines
-from airflow_provider_webcollect.landing.names import part_name, quarantine_name, staged_name
-from airflow_provider_webcollect.landing.profile import Profiler
+from airflow_provider_webcollect.landing.log.commits import Part, encode
+from airflow_provider_webcollect.landing.log.names import part_name, quarantine_name, staged_name
 from airflow_provider_webcollect.landing.rules import ValueRules
+from airflow_provider_webcollect.landing.write.copy import WriteBehind, write_behind
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.spans import span
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
-    from airflow_provider_webcollect.landing.commits import Commit
-    from airflow_provider_webcollect.landing.copy import Page
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.formats.base import Columns, Rows, RowWriter
+    from airflow_provider_webcollect.landing.formats.profile import Profile
     from airflow_provider_webcollect.landing.formats.single_rows import SingleRow
-    from airflow_provider_webcollect.landing.job import Job
-    from airflow_provider_webcollect.landing.profile import Profile
+    from airflow_provider_webcollect.landing.log.commits import Commit
     from airflow_provider_webcollect.landing.storage.folder import PartFile
+    from airflow_provider_webcollect.landing.write.copy import Page
+    from airflow_provider_webcollect.landing.write.job import Job
 
 #: Seconds between two writes of a draft: stores such as Google Cloud Storage take one a second of an object.
 INTERVAL = 1.0

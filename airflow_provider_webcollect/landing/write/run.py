@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_provider_webcollect.landing.checks import NOTHING_WRONG, evaluate
-from airflow_provider_webcollect.landing.commits import counted, missing_part, now
-from airflow_provider_webcollect.landing.copy import SourceReader, rows_missing
 from airflow_provider_webcollect.landing.errors import (
     ChecksFailed,
     DestinationTaken,
@@ -24,22 +22,30 @@ from airflow_provider_webcollect.landing.errors import (
     SomeFailed,
     SourceReset,
 )
-from airflow_provider_webcollect.landing.fold import following
-from airflow_provider_webcollect.landing.job import Job, Landed
-from airflow_provider_webcollect.landing.log import TRIES, CommitLog, Conflict, contended, unless_beaten
-from airflow_provider_webcollect.landing.plan import is_mark_due, make_plan
-from airflow_provider_webcollect.landing.profile import sum_of
-from airflow_provider_webcollect.landing.staging import Staging
-from airflow_provider_webcollect.service.pauses import first_done, in_background
+from airflow_provider_webcollect.landing.formats.profile import sum_of
+from airflow_provider_webcollect.landing.log.commits import counted, missing_part, now
+from airflow_provider_webcollect.landing.log.fold import following
+from airflow_provider_webcollect.landing.storage.commit_log import (
+    TRIES,
+    CommitLog,
+    Conflict,
+    contended,
+    unless_beaten,
+)
+from airflow_provider_webcollect.landing.write.copy import SourceReader, rows_missing
+from airflow_provider_webcollect.landing.write.job import Job, Landed
+from airflow_provider_webcollect.landing.write.plan import is_mark_due, make_plan
+from airflow_provider_webcollect.landing.write.staging import Staging
 from airflow_provider_webcollect.service.spans import span
+from airflow_provider_webcollect.service.threads import first_done, in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from airflow_provider_webcollect.landing.checks import CheckOutcome, RuleCounts
-    from airflow_provider_webcollect.landing.commits import Commit, Manifest, SetApart
-    from airflow_provider_webcollect.landing.copy import Page
+    from airflow_provider_webcollect.landing.log.commits import Commit, Manifest, SetApart
+    from airflow_provider_webcollect.landing.write.copy import Page
 
 log = logging.getLogger(__name__)
 #: The most failed checks that a message names.
@@ -52,7 +58,7 @@ def run_job(job: Job) -> Landed:
     A commit of the same run stays unchanged; what an attempt of it has left unfinished is resumed. If there
     is nothing new, nothing is written (contract.md, endpoints 17, 18 and 19).
 
-    :param job: what is landed, where and for which run, see :func:`~.landing.job.job_of`.
+    :param job: what is landed, where and for which run, see :func:`~.landing.write.job.job_of`.
     :return: ``manifest``; ``new``, the parts that this run has landed; ``committed``, those that this call
         has committed; ``own``, False if another run's landing was left as it is.
     :raises DestinationTaken: if the folder holds another source, foreign files, or another run's commit that

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
-    from airflow_provider_webcollect.landing.commits import Part
     from airflow_provider_webcollect.landing.formats.reading import PartReader
-    from airflow_provider_webcollect.landing.gone import DatedPart
+    from airflow_provider_webcollect.landing.log.commits import Part
+    from airflow_provider_webcollect.landing.read.gone import DatedPart
 
 T = TypeVar("T")
 

@@ -1,0 +1,123 @@
+"""Work in threads: what stops it, and what waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_provider_webcollect.service.errors import Stopped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+T = TypeVar("T")
+
+#: Seconds after which a wait for other threads lets Python run the handlers of signals.
+SIGNALS_APART = 1.0
+#: Seconds that an interrupted task waits for an upload to be dropped.
+LONGEST_WAIT = 5.0
+
+
+class Stop:
+    """A signal that stops the work of all threads that share it.
+
+    It is set by :meth:`set`, or at the end of its ``with`` block. The working threads call :meth:`check`
+    right before each step that must not happen afterwards, such as a request to the service, and pause with
+    :meth:`sleep`. A step that has already begun is not interrupted.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = threading.Event()
+
+    def set(self) -> None:
+        """Stop the work: pauses end at once, and every later check raises."""
+        self._is_set.set()
+
+    def __enter__(self) -> Stop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.set()
+
+    def check(self) -> None:
+        """Raise :class:`Stopped` if the work must stop."""
+        if self._is_set.is_set():
+            raise Stopped("the task that this was done for has ended")
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for this number of seconds.
+
+        What the handler of a signal raises is raised within a second, see :func:`first_done`.
+
+        :raises Stopped: as soon as the work must stop.
+        """
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0 and not self._is_set.wait(min(left, SIGNALS_APART)):
+            pass
+        self.check()
+
+
+def first_done(futures: Collection[Future[T]]) -> set[Future[T]]:
+    """Wait until at least one of the futures is done, and return those that are.
+
+    What the handler of a signal raises, such as a task's timeout, is raised within a second. One long wait
+    would miss a signal that comes right before it begins, or that the kernel hands to another thread.
+    """
+    while not (done := wait(futures, SIGNALS_APART, FIRST_COMPLETED).done):
+        pass
+    return done
+
+
+def in_background(work: Callable[[], T], name: str) -> Future[T]:
+    """Run ``work`` in a thread that, unlike those of an executor, does not keep the process from ending.
+
+    It has the caller's context variables, such as the span that it is in.
+
+    :param name: name of the thread.
+    :return: the future of the result.
+    """
+    ended: Future[T] = Future()
+    # else the end of an event loop could cancel it
+    ended.set_running_or_notify_cancel()
+    run = contextvars.copy_context().run
+    threading.Thread(target=run, args=(_resolve, ended, work), name=name, daemon=True).start()
+    return ended
+
+
+@contextlib.contextmanager
+def kept_alive() -> Iterator[None]:
+    """Have the end of the process wait for the block, whatever thread runs it."""
+    left = threading.Event()
+    threading.Thread(target=left.wait, name="webcollect-keep", daemon=False).start()
+    try:
+        yield
+    finally:
+        left.set()
+
+
+def _resolve(future: Future[T], work: Callable[[], T]) -> None:
+    """Run ``work``, and set its result, or what it raises, as that of ``future``."""
+    try:
+        future.set_result(work())
+    except BaseException as error:  # raised where the result is used
+        future.set_exception(error)
+
+
+def drop(error: BaseException, *steps: Callable[[], object]) -> None:
+    """Run steps that drop an unpublished upload; their errors are ignored.
+
+    :param error: the reason. If it interrupts the task (such as a timeout) and the storage hangs, this
+        returns after :data:`LONGEST_WAIT`, and the thread continues until the process ends.
+    """
+
+    def take_steps() -> None:
+        for step in steps:
+            with contextlib.suppress(Exception):
+                step()
+
+    dropped = in_background(take_steps, "webcollect-drop")
+    wait([dropped], None if isinstance(error, Exception) else LONGEST_WAIT)
