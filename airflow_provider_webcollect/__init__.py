@@ -15,7 +15,7 @@ _MODULES = {
     "LandingEvent": "assets",
     "create_asset": "assets",
     "WebCollectHook": "hooks.webcollect",
-    "read_landing": "destinations",
+    "read_landing": "hooks.storage",
     "WebCollectCapacitySensor": "sensors.webcollect",
     "WebCollectSubTaskStatusSensor": "sensors.webcollect",
     "WebCollectTaskStatusSensor": "sensors.webcollect",

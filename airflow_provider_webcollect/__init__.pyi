@@ -1,6 +1,6 @@
 from airflow_provider_webcollect.assets import LandingEvent as LandingEvent
 from airflow_provider_webcollect.assets import create_asset as create_asset
-from airflow_provider_webcollect.destinations import read_landing as read_landing
+from airflow_provider_webcollect.hooks.storage import read_landing as read_landing
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook as WebCollectHook
 from airflow_provider_webcollect.operators.webcollect import *  # noqa: F403  # its `__all__`
 from airflow_provider_webcollect.sensors.webcollect import (

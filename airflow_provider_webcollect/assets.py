@@ -12,8 +12,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from airflow_provider_webcollect.collection_tasks import task_id_of
+from airflow_provider_webcollect.landing.location import Location, is_iceberg_name
 from airflow_provider_webcollect.landing.log.names import MANIFEST
-from airflow_provider_webcollect.landing.tables import is_iceberg_name
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -88,13 +88,14 @@ def landing_asset(destination: object) -> Asset | None:
 
     That of a table of Iceberg is ``iceberg://catalog/namespace/table``.
 
-    :param destination: a path or URL, or an ``ObjectStoragePath``; the connection in it is left out. Or the
-        name of a table of Iceberg.
+    :param destination: a location; or a path or URL, an ``ObjectStoragePath``, or the name of a table of
+        Iceberg, which may be wrong. The connection in it is left out.
     """
     from airflow.providers.common.compat.sdk import Asset
 
-    is_table = is_iceberg_name(destination)
-    uri = f"iceberg://{str(destination).replace('.', '/')}" if is_table else Address.of(destination).uri
+    if not isinstance(destination, Location):
+        destination = Location("iceberg" if is_iceberg_name(destination) else "folder", str(destination))
+    uri = destination.asset_uri
     # URIs of assets must be ASCII and have a maximum length; folders need not
     if uri.isascii():
         with contextlib.suppress(ValueError):
@@ -243,47 +244,6 @@ def _listed(several: list[T] | UnsetType, one: T | UnsetType) -> list[T]:
     if several is not UNSET:
         return several
     return [] if one is UNSET else [one]
-
-
-class Address(NamedTuple):
-    """The address of a folder, without the id of the connection that opens it.
-
-    :ivar bucket: empty for local files.
-    :ivar path: with a leading slash.
-    """
-
-    scheme: str
-    bucket: str
-    path: str
-
-    @classmethod
-    def of(cls, folder: object) -> Address:
-        """Return the address of a folder; its name may contain characters special in URLs (``#``, ``?``).
-
-        :param folder: a path or URL, or an ``ObjectStoragePath``.
-        """
-        scheme, _, rest = str(folder).rpartition("://")
-        bucket, slash, path = rest.partition("/")
-        return cls(scheme or "file", bucket.rpartition("@")[2], f"{slash}{path}".rstrip("/"))
-
-    def file(self, name: str) -> Address:
-        """Return the address of a file in the folder."""
-        return self._replace(path=f"{self.path}/{name}")
-
-    @property
-    def uri(self) -> str:
-        """The address as a single string."""
-        return f"{self.scheme}://{self.bucket}{self.path}"
-
-    @property
-    def dataset(self) -> tuple[str, str]:
-        """The namespace and the name in OpenLineage, by its rules for object stores and files."""
-        return f"{self.scheme}://{self.bucket}" if self.bucket else self.scheme, self.key or "/"
-
-    @property
-    def key(self) -> str:
-        """The path within the bucket; for local files, the whole path."""
-        return self.path.removeprefix("/") if self.bucket else self.path
 
 
 def dataset_name(hook: WebCollectHook, collection_task_id: str, lotno: str | None = None) -> tuple[str, str]:

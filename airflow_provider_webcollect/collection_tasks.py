@@ -377,16 +377,15 @@ def id_or_name(argument: str, value: object) -> str:
 
 
 def _destination(argument: str, value: object) -> str:
-    from airflow_provider_webcollect.landing.options import check_location
-    from airflow_provider_webcollect.landing.tables import is_iceberg_name
+    from airflow_provider_webcollect.landing.location import Location
 
     text = validation.text(argument, value)
     if _FIELD.search(text):
         raise InvalidArgument(
             argument, text, "{name} and {id} are not filled in here: write the destination out"
         )
-    if not ("{{" in text or "{%" in text or is_iceberg_name(text)):
-        check_location(argument, text)
+    if not ("{{" in text or "{%" in text):
+        Location.parse_landed(argument, text)
     return text
 
 

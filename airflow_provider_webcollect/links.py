@@ -12,15 +12,16 @@ from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
 
-from airflow_provider_webcollect.assets import Address, storable
+from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.collection_tasks import task_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
+    from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+    from airflow_provider_webcollect.landing.location import Location
 
 
 class _StoredLink(BaseOperatorLink):
@@ -80,11 +81,10 @@ def store_task_link(context: Context, hook: WebCollectHook, collection_task_id: 
     WebCollectTaskLink.store(context, url)
 
 
-def store_export_link(context: Context, hook: WebCollectHook, folder: ObjectStoragePath) -> None:
+def store_export_link(context: Context, hook: WebCollectHook, location: Location) -> None:
     """Store the link to a folder of landed rows, if the connection says where such pages are."""
     template = hook.connection.export_url_template
-    address = Address.of(folder)
-    values = {"bucket": address.bucket, "path": address.path.lstrip("/")}
+    values = {"bucket": location.bucket, "path": location.key.lstrip("/")}
     WebCollectExportLink.store(context, _filled(template, values, safe="/") if template else "")
 
 

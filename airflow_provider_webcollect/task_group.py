@@ -27,7 +27,7 @@ from airflow_provider_webcollect.collection_tasks import (
     task_of,
 )
 from airflow_provider_webcollect.common import is_literal
-from airflow_provider_webcollect.destinations import folder_name, refuse_shared_folders
+from airflow_provider_webcollect.landing.location import Location, folder_name, refuse_overlaps
 from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.operators.webcollect import WebCollectUpdateTaskParametersOperator
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
@@ -174,7 +174,8 @@ class WebCollectTaskGroup(TaskGroup):
                 _Part(task, group_id, folder, table and _filled("load.table", table, task, _table_name))
             )
         names = [f"collection task {part.task.name!r}" for part in parts]
-        refuse_shared_folders(names, [part.folder for part in parts], table_format)
+        kind: Any = "iceberg" if table_format == "iceberg" else "folder"
+        refuse_overlaps(names, [Location(kind, part.folder) for part in parts])
         return parts
 
     def _add(self, part: _Part) -> None:

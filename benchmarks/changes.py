@@ -25,12 +25,12 @@ from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_webcollect.landing.checks import CheckOutcome
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.location import folder_at
 from airflow_provider_webcollect.landing.log.commits import Part, Run, Source
 from airflow_provider_webcollect.landing.log.fold import following
 from airflow_provider_webcollect.landing.log.names import new_attempt_id, part_name
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
-from airflow_provider_webcollect.landing.tables import landing_folder
 from airflow_provider_webcollect.landing.write.plan import encoding_of
 from benchmarks.measured import measured
 from benchmarks.report import machine, table
@@ -117,7 +117,7 @@ class Landing:
 
     def __init__(self, folder: Path, keys: int) -> None:
         self._folder, self._keys = folder, keys
-        self._log = CommitLog(landing_folder(LocalFileSystem(), str(folder)))
+        self._log = CommitLog(folder_at(LocalFileSystem(), str(folder)))
         self._state: Manifest | None = None
         self.landed: list[Landed] = []
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from fsspec.implementations.local import LocalFileSystem
 
+from airflow_provider_webcollect.landing.location import folder_at
 from airflow_provider_webcollect.landing.options import make_load_options
 from airflow_provider_webcollect.landing.read.loading import load
 from airflow_provider_webcollect.landing.reader import read_landing
-from airflow_provider_webcollect.landing.tables import landing_folder
 from airflow_provider_webcollect.transfers.warehouses import Warehouse
 from benchmarks.formats import PAGE_ROWS, made_up
 from benchmarks.measured import measured
@@ -43,7 +43,7 @@ def main() -> None:
 def taken(file_format: str, rows: int) -> list[str]:
     """Return what a load takes: seconds, and MB at the peak and over the imports."""
     with tempfile.TemporaryDirectory() as name:
-        folder = landing_folder(LocalFileSystem(), f"{name}/landing")
+        folder = folder_at(LocalFileSystem(), f"{name}/landing")
         bodies = [b"[%b]" % b",".join(map(bytes, page)) for page in made_up(rows)]
         landing(bodies, folder, file_format)
         command = [sys.executable, "-m", "benchmarks.load", "--folder", name]

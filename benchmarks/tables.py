@@ -28,9 +28,9 @@ import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.location import folder_at
 from airflow_provider_webcollect.landing.log.commits import Run, Source
 from airflow_provider_webcollect.landing.log.names import COMMITS, MANIFEST
-from airflow_provider_webcollect.landing.tables import landing_folder
 from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
 from airflow_provider_webcollect.landing.write.run import run_job
 from airflow_provider_webcollect.sandbox.data import DEFAULT_FIELDS
@@ -155,7 +155,7 @@ def measure(way: str, rows: int, folder: Path) -> None:
 
 def delta_table(folder: Path) -> Folder:
     """Return a table of Delta Lake that is not there yet."""
-    return landing_folder(LocalFileSystem(), str(folder / "table"), table_format="delta")
+    return folder_at(LocalFileSystem(), str(folder / "table"), table_format="delta")
 
 
 def iceberg_table(folder: Path) -> Table:

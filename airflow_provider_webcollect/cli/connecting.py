@@ -17,8 +17,8 @@ from airflow_provider_webcollect.cli.output import log_to_stderr, tell
 from airflow_provider_webcollect.hooks.connection import WebCollectConnection, read_connection
 from airflow_provider_webcollect.hooks.connection_fields import FIELDS
 from airflow_provider_webcollect.landing.errors import ExtraMissing
-from airflow_provider_webcollect.landing.options import check_location, connection_of, locate
-from airflow_provider_webcollect.landing.tables import is_iceberg_name, is_iceberg_table
+from airflow_provider_webcollect.landing.location import Location, MachineConnections, is_iceberg_name
+from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.service.call import ClientContext, make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from airflow_provider_webcollect.collection_tasks import CollectionTasks
+    from airflow_provider_webcollect.landing.location import Connections, TableFormat
+    from airflow_provider_webcollect.landing.storage.folder import Folder
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -144,7 +146,7 @@ def task_names(ids: Iterable[str]) -> dict[str, str]:
     return tasks.names(ids) if tasks else {}
 
 
-#: The option ``--object-storage-conn-id``, which is an argument of :func:`storage_location`.
+#: The option ``--object-storage-conn-id``, which is an argument of :func:`parse_landing`.
 storage_option = click.option(
     "--object-storage-conn-id",
     metavar="ID",
@@ -158,46 +160,59 @@ def at_landing(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def located(landing: str, object_storage_conn_id: str | None, **given: Any) -> Any:
-        return command(storage_location(landing, object_storage_conn_id), **given)
+        return command(parse_landing(landing, object_storage_conn_id), **given)
 
     return click.argument("landing")(storage_option(located))
 
 
-def storage_location(path: str, object_storage_conn_id: str | None) -> Any:
-    """Return a path as the functions of ``landing/`` take it.
+def parse_landing(
+    path: str, conn_id: str | None, table_format: TableFormat | None = None, *, is_landed: bool = True
+) -> Location:
+    """Return where a landing is.
 
     :param path: may also begin with ``./`` or ``../``; with a connection, it may be the name of a table of
         Iceberg.
-    :param object_storage_conn_id: the Airflow connection of the storage; None for the one in ``path``.
-        Without either, Airflow is not needed.
-    :raises InvalidArgument: if it may be meant as a folder here or as a bucket, or Airflow cannot reach it
-        with this connection.
-    :raises NothingLanded: if it names a table of Iceberg that is not there.
+    :param conn_id: the Airflow connection of the storage; None for the one in ``path``.
+    :param table_format: of a table to land in.
+    :param is_landed: whether the landing is there; its name says then whether it is a table of Iceberg.
+    :raises InvalidArgument: if it may be meant as a folder here or as a bucket, or is wrong.
     """
-    is_table = object_storage_conn_id is not None and is_iceberg_name(path)
+    if table_format == "iceberg":
+        return Location.parse("landing", path, conn_id=conn_id, table_format=table_format)
+    is_table = is_landed and conn_id is not None and is_iceberg_name(path)
     if path.split("/")[0] in {".", ".."}:
         path = str(Path(path).resolve())
     elif path and not (is_table or path.startswith("/") or ":" in path):
         rule = "it needs a scheme (s3://bucket/folder), or ./ in front for a folder here"
         raise InvalidArgument("landing", path, rule)
-    connection = connection_of(path, object_storage_conn_id)
-    if connection is None:
-        return path
+    if is_landed:
+        return Location.parse_landed("landing", path, conn_id=conn_id)
+    return Location.parse("landing", path, conn_id=conn_id, table_format=table_format)
+
+
+def connections_of(location: Location) -> Connections:
+    """Return what opens a location; without a connection, Airflow is not needed."""
+    if location.conn_id is None and location.kind != "iceberg":
+        return MachineConnections()
     use_airflow()
-    from airflow_provider_webcollect.destinations import connected_path
+    from airflow_provider_webcollect.hooks.storage import ServerConnections
 
-    return connected_path(path, connection)
+    return ServerConnections()
 
 
-def shown_place(location: Any) -> str:
-    """Return the place of a landing as ``landing verify`` and ``read_landing`` take it.
+def open_landed(location: Location) -> Folder:
+    """Return the folder of what has landed.
 
-    :param location: what :func:`storage_location` has returned.
+    :raises InvalidArgument: if Airflow has no such connection, or cannot use it.
+    :raises NothingLanded: if it names a table of Iceberg that is not there.
     """
-    if is_iceberg_table(location):
-        return ".".join((location.catalog.name, *location.name()))
-    place = str(location)
-    return locate(location)[1] if check_location("path", place) in {"file", "local"} else place
+    return location.open_landed(connections_of(location))
+
+
+def shown_place(location: Location) -> str:
+    """Return the place of a landing as ``landing verify`` takes it."""
+    is_local = location.scheme in {"file", "local"} and location.kind != "iceberg"
+    return location.key.removesuffix(f"/{MANIFEST}") if is_local else location.uri
 
 
 def connect(conn_id: str | None, url: str | None, *, patient: bool = False) -> ServiceAccess:

@@ -18,11 +18,12 @@ from airflow_provider_webcollect.cli.connecting import (
     at_landing,
     connect,
     connection_options,
+    connections_of,
+    open_landed,
+    parse_landing,
     resolve_tasks,
     shown_place,
-    storage_location,
     storage_option,
-    use_airflow,
 )
 from airflow_provider_webcollect.cli.output import (
     as_json,
@@ -41,19 +42,12 @@ from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS, per
 from airflow_provider_webcollect.landing.log.commits import Run, Source, counted
 from airflow_provider_webcollect.landing.options import (
     MAX_PART_BYTES,
+    check_table_format,
     default_mode,
-    landing_at,
-    locate,
     make_options,
 )
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
-from airflow_provider_webcollect.landing.tables import (
-    check_table_format,
-    check_table_name,
-    is_iceberg_table,
-    landing_folder,
-)
 from airflow_provider_webcollect.landing.write import review
 from airflow_provider_webcollect.landing.write.job import Job, Landed, Observer, job_of
 from airflow_provider_webcollect.landing.write.run import run_job
@@ -66,6 +60,7 @@ if TYPE_CHECKING:
 
     from duckdb import DuckDBPyRelation
 
+    from airflow_provider_webcollect.landing.location import Location
     from airflow_provider_webcollect.landing.log.commits import Manifest, SetApart
     from airflow_provider_webcollect.landing.read.contents import RunProfile
     from airflow_provider_webcollect.landing.storage.folder import Folder
@@ -177,7 +172,8 @@ def land(
     discard`; the next landing continues after them.
     """
     stop = Stop()
-    location = _location(landing, options["table_format"], options.pop("object_storage_conn_id"))
+    conn_id_of_storage = options.pop("object_storage_conn_id")
+    location = parse_landing(landing, conn_id_of_storage, options["table_format"], is_landed=False)
     with connect(conn_id, url, patient=True).client(stop) as client, _progress() as on_progress:
         job = _job(client, task_id, location, on_progress, **options)
         landed = _until_interrupted(job, stop)
@@ -198,21 +194,10 @@ def land(
     show([row], output)
 
 
-def _location(landing: str, table_format: str | None, object_storage_conn_id: str | None) -> Any:
-    """Return where to land: a table of Iceberg is made if it is not there."""
-    if table_format != "iceberg":
-        return storage_location(landing, object_storage_conn_id)
-    use_airflow()
-    from airflow_provider_webcollect.destinations import ICEBERG_DEFAULT, iceberg_table
-
-    name = check_table_name("landing", landing)
-    return iceberg_table(name, object_storage_conn_id or ICEBERG_DEFAULT, is_made=True)
-
-
 def _job(
     client: Client,
     task_id: str,
-    location: Any,
+    location: Location,
     on_progress: Callable[[int, int], object],
     *,
     lotno: str | None,
@@ -235,11 +220,7 @@ def _job(
 
     source = Source(collection_task_id=task_id, lotno=lotno or None)
     options["mode"] = options["mode"] or default_mode(source.lotno)
-    folder = (
-        landing_at(location)
-        if is_iceberg_table(location)
-        else landing_folder(*locate(location), table_format=table_format)
-    )
+    folder = location.open(connections_of(location), is_made=True)
     run, run_began = _run_of(folder, run_id)
     return job_of(
         client,
@@ -327,13 +308,13 @@ def landing() -> None:
 @landing.command()
 @at_landing
 @output_option
-def verify(location: Any, output: str) -> None:
+def verify(location: Location, output: str) -> None:
     """Compare all parts with the manifest, and show its facts.
 
     Compared are presence, bytes, SHA-256 and number of rows. Exit code 1: a part is missing or damaged, or
     nothing has landed there; what is wrong is on standard error.
     """
-    landed = read_landing(location)
+    landed = read_landing(open_landed(location))
     landed.verify()
     manifest, run = landed.manifest, landed.manifest.run
     row = {
@@ -370,7 +351,7 @@ def _quarantined(quarantined: Sequence[SetApart]) -> dict[str, Any]:
 @_new_only_option
 @_since_option
 @output_option
-def profile(location: Any, by: str, new_only: bool, since: int | None, output: str) -> None:
+def profile(location: Location, by: str, new_only: bool, since: int | None, output: str) -> None:
     """Show what the rows hold, by column or by run.
 
     No rows are read: the commits have the counts. By column: the rows that have it, the share of all rows in
@@ -378,7 +359,7 @@ def profile(location: Any, by: str, new_only: bool, since: int | None, output: s
     characters of the shortest and the longest text. By run: in what share of its rows each column is filled.
     --new-only and --since are for the counts by column.
     """
-    landed = read_landing(location)
+    landed = read_landing(open_landed(location))
     if by == "run":
         _show_runs(landed.profiles(), output)
         return
@@ -439,15 +420,15 @@ _commit_option = click.option(
 @at_landing
 @_commit_option
 @output_option
-def accept(location: Any, commit: int | None, output: str) -> None:
+def accept(location: Location, commit: int | None, output: str) -> None:
     """Land quarantined rows as they are.
 
     `landing verify` shows the numbers of the commits, and `landing cat --quarantined` the rows. Accepted rows
     get a commit of their own, so that a load of new commits has them.
     """
-    apart = review.waiting(location, commit)
+    apart = review.waiting(open_landed(location), commit)
     _show_evidence(apart)
-    _show_decided(review.accept(location, commit=apart.commit, by=_user()), output)
+    _show_decided(review.accept(open_landed(location), commit=apart.commit, by=_user()), output)
 
 
 @landing.command()
@@ -455,17 +436,17 @@ def accept(location: Any, commit: int | None, output: str) -> None:
 @_commit_option
 @click.option("--yes", is_flag=True, help="Do not ask before: discarded rows cannot be put back.")
 @output_option
-def discard(location: Any, commit: int | None, yes: bool, output: str) -> None:
+def discard(location: Location, commit: int | None, yes: bool, output: str) -> None:
     """Delete quarantined rows.
 
     `landing verify` shows the numbers of the commits, and then how many rows were discarded. The landing
     skips these rows. If it would have begun again with them, the next run reads the source again.
     """
-    apart = review.waiting(location, commit)
+    apart = review.waiting(open_landed(location), commit)
     _show_evidence(apart)
     if not yes:
         ask(f"Delete the {counted(apart.rows, 'row')} of commit {apart.commit} at {shown_place(location)}?")
-    _show_decided(review.discard(location, commit=apart.commit, by=_user()), output)
+    _show_decided(review.discard(open_landed(location), commit=apart.commit, by=_user()), output)
 
 
 def _show_evidence(apart: SetApart) -> None:
@@ -513,11 +494,13 @@ def _user() -> str:
     is_flag=True,
     help="""With --quarantined: write {"broke": […], "row": {…}} for each row, with the rules it broke.""",
 )
-def cat(location: Any, new_only: bool, since: int | None, quarantined: int | None, reasons: bool) -> None:
+def cat(
+    location: Location, new_only: bool, since: int | None, quarantined: int | None, reasons: bool
+) -> None:
     """Write the landed rows as JSON lines, whatever their format is."""
     if reasons and (quarantined is None or new_only or since is not None):
         raise click.UsageError("--reasons requires --quarantined, and excludes --new-only and --since")
-    landed = read_landing(location, quarantined=quarantined)
+    landed = read_landing(open_landed(location), quarantined=quarantined)
     rows: Iterator[Any] = landed.iter_rows(new_only, since=since)
     if reasons:
         reasoned = zip(landed.reasons(), rows, strict=True)
@@ -532,13 +515,13 @@ def cat(location: Any, new_only: bool, since: int | None, quarantined: int | Non
 @_new_only_option
 @_since_option
 @output_option
-def sql(location: Any, query: str, new_only: bool, since: int | None, output: str) -> None:
+def sql(location: Location, query: str, new_only: bool, since: int | None, output: str) -> None:
     """Run a query of DuckDB over the landed rows.
 
     The table `landing` has exactly the landed rows. For example "select city, count(*) from landing group by
     city". The rows must fit into memory, except those of a table of Delta Lake, which are read as needed.
     """
-    relation = read_landing(location).to_duckdb(new_only=new_only, since=since)
+    relation = read_landing(open_landed(location)).to_duckdb(new_only=new_only, since=since)
     import duckdb
 
     try:
@@ -582,13 +565,13 @@ _compare_option = click.option(
 @at_landing
 @_key_option
 @output_option
-def latest(location: Any, key: tuple[str, ...], output: str) -> None:
+def latest(location: Location, key: tuple[str, ...], output: str) -> None:
     """Show the newest row of each key, and when it has landed.
 
     Rows without a value in a column of the key are left out. What is shown must fit into memory, and the
     landing's keys into the temporary folder. Times are in UTC.
     """
-    _show_relation(read_landing(location).latest(key), output)
+    _show_relation(read_landing(open_landed(location)).latest(key), output)
 
 
 @landing.command()
@@ -608,7 +591,7 @@ def latest(location: Any, key: tuple[str, ...], output: str) -> None:
 )
 @output_option
 def changes(
-    location: Any,
+    location: Location,
     key: tuple[str, ...],
     since: str,
     compare: tuple[str, ...],
@@ -619,7 +602,9 @@ def changes(
 
     It has changed if its values differ from its last row before --since. Otherwise as `latest`.
     """
-    relation = read_landing(location).changes(key, since, compare=compare or None, whole_runs=whole_runs)
+    relation = read_landing(open_landed(location)).changes(
+        key, since, compare=compare or None, whole_runs=whole_runs
+    )
     _show_relation(relation, output)
 
 
@@ -628,12 +613,12 @@ def changes(
 @_key_option
 @_compare_option
 @output_option
-def history(location: Any, key: tuple[str, ...], compare: tuple[str, ...], output: str) -> None:
+def history(location: Location, key: tuple[str, ...], compare: tuple[str, ...], output: str) -> None:
     """Show each period in which a key had the same values.
 
     A period that ends when it begins has landed together with the next one. Otherwise as `latest`.
     """
-    _show_relation(read_landing(location).history(key, compare=compare or None), output)
+    _show_relation(read_landing(open_landed(location)).history(key, compare=compare or None), output)
 
 
 def _age(context: click.Context, option: click.Parameter, value: str) -> float:
@@ -654,13 +639,13 @@ def _age(context: click.Context, option: click.Parameter, value: str) -> float:
 )
 @click.option("--yes", is_flag=True, help="Remove them; without it they are only listed.")
 @output_option
-def clean(location: Any, older_than: float, yes: bool, output: str) -> None:
+def clean(location: Location, older_than: float, yes: bool, output: str) -> None:
     """List the files that no landing needs; --yes removes them.
 
     They are left by landings that were interrupted, replaced, or beaten to their commit by another one.
     Quarantined rows stay.
     """
-    leftovers = cleaning.clean(location, older_than=older_than, dry_run=not yes)
+    leftovers = cleaning.clean(open_landed(location), older_than=older_than, dry_run=not yes)
     if not leftovers:
         _require_landing(location)
     if leftovers or output != "table":
@@ -670,8 +655,8 @@ def clean(location: Any, older_than: float, yes: bool, output: str) -> None:
     tell(done if leftovers else "Nothing to remove")
 
 
-def _require_landing(location: Any) -> None:
+def _require_landing(location: Location) -> None:
     """Raise :class:`NothingLanded` if a folder has neither commits nor drafts of one."""
-    commits = CommitLog(landing_at(location))
+    commits = CommitLog(open_landed(location))
     if commits.read() is None and not commits.staged():
         raise NothingLanded(f"nothing has landed at {shown_place(location)}, or the path is another")

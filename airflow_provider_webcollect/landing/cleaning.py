@@ -7,8 +7,8 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_provider_webcollect.landing.errors import NothingLanded
+from airflow_provider_webcollect.landing.location import landing_at
 from airflow_provider_webcollect.landing.log.names import is_removable, redshift_manifest
-from airflow_provider_webcollect.landing.options import landing_at
 from airflow_provider_webcollect.landing.storage import storage_errors
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.service import validation

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
 
 import msgspec
 
 from airflow_provider_webcollect.landing.checks import Checks, OnFailedChecks, make_checks
+from airflow_provider_webcollect.landing.location import TableFormat
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from fsspec import AbstractFileSystem
+    from collections.abc import Sequence
 
     from airflow_provider_webcollect.landing.formats import FileFormat
-    from airflow_provider_webcollect.landing.storage.folder import Folder
 
 Mode = Literal["full", "incremental"]
 IfExists = Literal["fail", "overwrite", "skip"]
@@ -33,6 +30,23 @@ LATE_ROWS_DELAY = 15.0
 INCREMENTAL_ALONE = "it goes with mode='incremental' alone, which is not the default of a batch (`lotno`)"
 #: Names that dlt does not change: it separates the names of nested tables by two underscores.
 _TABLE = re.compile(r"[a-z](?:_?[a-z0-9])*\.[a-z](?:_?[a-z0-9])*")
+
+
+def check_table_format(table_format: str | None, file_format: str | None) -> str:
+    """Return the format of the parts.
+
+    :param table_format: ``delta`` or ``iceberg``, or None for a folder with a manifest.
+    :param file_format: None for the default: ``parquet`` for a table, else ``jsonl``.
+    :raises InvalidArgument: if there is no such table format, or its parts cannot have the file format.
+    """
+    if table_format is None:
+        return "jsonl" if file_format is None else file_format
+    validation.one_of("table_format", table_format, get_args(TableFormat))
+    if file_format not in (None, "parquet"):
+        raise InvalidArgument(
+            "file_format", file_format, f"table_format={table_format!r} goes with 'parquet' alone"
+        )
+    return "parquet"
 
 
 def check_partition(value: object) -> str | None:
@@ -190,122 +204,3 @@ def make_options(
         checks=make_checks(checks, file_format),
         on_failed_checks=on_failed_checks,
     )
-
-
-#: The extras of this package that install the filesystems of URLs.
-STORAGE_EXTRAS = {
-    **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
-    **dict.fromkeys(("gs", "gcs"), "gcs"),
-    **dict.fromkeys(("abfs", "abfss", "adl", "az"), "azure"),
-}
-_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<rest>.*)", re.DOTALL)
-_BUCKET = re.compile(r"(?:(?P<conn_id>[^/@]*)@)?(?P<bucket>[^/@]+)(?:/|$)")
-#: Characters that parsers of URLs drop, each in its own way, or that act on a terminal or end a line there.
-_DROPPED = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|[?#]$")
-
-
-def check_location(argument: str, text: str) -> str:
-    """Check the form of a folder's path or URL, and return its scheme; an absolute path has ``file``.
-
-    :raises InvalidArgument: if it has neither a scheme nor an absolute path, chains filesystems (``::``),
-        names no bucket where the scheme needs one, or is a name that some readers take for another one.
-    """
-    if "::" in text:
-        raise InvalidArgument(argument, text, "it must not hold `::`, which chains filesystems")
-    if _DROPPED.search(text):
-        raise InvalidArgument(
-            argument, text, "it must hold no control character, and not end with `?` or `#`, which get lost"
-        )
-    url = _URL.match(text)
-    scheme, path = (url["scheme"], url["rest"]) if url else ("file", text)
-    if scheme in STORAGE_EXTRAS and not _BUCKET.match(path):
-        raise InvalidArgument(argument, text, f"it must name a bucket: {scheme}://bucket/folder")
-    if scheme in {"file", "local"} and not path.startswith("/"):
-        # a bucket whose scheme was forgotten would become a folder wherever the process happens to run
-        raise InvalidArgument(
-            argument, text, "it needs a scheme (s3://bucket/folder) or an absolute path (/data/folder)"
-        )
-    if scheme in STORAGE_EXTRAS and not {"", ".", ".."}.isdisjoint(path.rstrip("/").split("/")):
-        raise InvalidArgument(
-            argument, text, "it must have no segment that is empty, `.` or `..`, which some readers leave out"
-        )
-    return scheme
-
-
-def connection_of(text: str, conn_id: str | None = None) -> str | None:
-    """Return the id of the Airflow connection for a path or URL; None to go without Airflow.
-
-    :param text: may name it: ``s3://conn_id@bucket/folder``.
-    :param conn_id: the one that was named beside it, if any.
-    :raises InvalidArgument: if both name one, and not the same.
-    """
-    url = _URL.match(text)
-    extra = STORAGE_EXTRAS.get(url["scheme"]) if url else None
-    place = _BUCKET.match(url["rest"]) if url and extra else None
-    # Azure's own URLs are abfss://container@account.dfs.core.windows.net/folder
-    named = place["conn_id"] if place and not (extra == "azure" and "." in place["bucket"]) else None
-    if conn_id and named and conn_id != named:
-        raise InvalidArgument("object_storage_conn_id", conn_id, f"{text} names another connection")
-    return conn_id or named or None
-
-
-def locate(landing: Any, storage_options: Mapping[str, Any] | None = None) -> tuple[AbstractFileSystem, str]:
-    """Return the filesystem of a landing and its folder's path on it.
-
-    The arguments, and the errors :class:`ExtraMissing` and :class:`InvalidArgument`, are those of
-    :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
-    """
-    from airflow_provider_webcollect.landing.log.names import MANIFEST
-
-    if not (hasattr(landing, "fs") and hasattr(landing, "path")):
-        fs, root = _opened(landing, storage_options or {})
-    elif storage_options is not None:
-        raise InvalidArgument("storage_options", "{…}", "a path that has its filesystem needs none")
-    else:
-        fs, root = landing.fs, landing.path
-    root = root.rstrip("/")
-    return fs, root.removesuffix(MANIFEST).rstrip("/") if root.endswith(f"/{MANIFEST}") else root
-
-
-def landing_at(landing: Any, storage_options: Mapping[str, Any] | None = None) -> Folder:
-    """Return the folder of a landing that is there, as a table if it is one.
-
-    The arguments and errors are those of :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
-
-    :param landing: also a folder, which is returned.
-    """
-    from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
-    from airflow_provider_webcollect.landing.storage.folder import Folder
-    from airflow_provider_webcollect.landing.tables import is_iceberg_table, landing_folder
-    from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
-
-    if isinstance(landing, Folder):
-        return landing
-    if not is_iceberg_table(landing):
-        fs, root = locate(landing, storage_options)
-        return landing_folder(fs, root, table_format=CommitLog(Folder(fs, root)).table_format())
-    if storage_options is not None:
-        raise InvalidArgument("storage_options", "{…}", "the catalog of a table of Iceberg gives them")
-    return IcebergFolder(landing)
-
-
-def _opened(landing: object, options: Mapping[str, Any]) -> tuple[AbstractFileSystem, str]:
-    text = os.fspath(landing) if isinstance(landing, str | os.PathLike) else None
-    if not text or not isinstance(text, str):
-        raise InvalidArgument("landing", landing, "it must be a folder's path or URL")
-    scheme = check_location("landing", text)
-    if connection_of(text):
-        rule = "it names an Airflow connection: give an ObjectStoragePath of it"
-        raise InvalidArgument("landing", text, rule)
-    import fsspec
-
-    try:
-        return fsspec.core.url_to_fs(text, **options)  # type: ignore[no-any-return]
-    except ImportError as error:
-        from airflow_provider_webcollect.landing.errors import ExtraMissing
-
-        extra = STORAGE_EXTRAS.get(scheme)
-        hint = f"; install airflow-provider-webcollect[{extra}]" if extra else ""
-        raise ExtraMissing(f"{text} cannot be reached: {error}{hint}") from error
-    except ValueError as error:
-        raise InvalidArgument("landing", text, f"it cannot be opened: {error}") from error

@@ -15,8 +15,8 @@ from airflow_provider_webcollect.landing.errors import (
     NothingToReview,
     RowsRewritten,
 )
+from airflow_provider_webcollect.landing.location import landing_at
 from airflow_provider_webcollect.landing.log.fold import alone
-from airflow_provider_webcollect.landing.options import landing_at
 from airflow_provider_webcollect.landing.read.contents import LandedData, RunProfile
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.landing.tables.table import TableFolder

@@ -14,7 +14,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException, conf
 
 from airflow_provider_webcollect.collection_tasks import OPTION, SECTION, described, task_ids_of
 from airflow_provider_webcollect.common import WebCollectOperator, check_at_parse
-from airflow_provider_webcollect.destinations import check_destination, folder_at, storage_path
+from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
+from airflow_provider_webcollect.landing.location import Location, folder_at
 from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import (
@@ -186,10 +187,14 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
         self._check_query(self.time_granularity)
         validation.integer("max_xcom_rows", self.max_xcom_rows, 0)
         if self.destination is not None:
-            check_destination("destination", self.destination)
+            self._location()
             if str(self.destination).endswith("/"):
                 raise InvalidArgument("destination", self.destination, "it must name a file, not a folder")
         self._format()
+
+    def _location(self) -> Location:
+        location = Location.parse("destination", self.destination, conn_id=self.object_storage_conn_id)
+        return supported("destination", location)
 
     def _format(self) -> FileFormat:
         from airflow_provider_webcollect.landing.formats import make_format
@@ -214,14 +219,15 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
 
     def _write(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         assert self.destination is not None
-        path = storage_path(self.destination, self.object_storage_conn_id)
-        form = self._format()
+        location, form = self._location(), self._format()
+        fs, path = AirflowConnections().filesystem(location)
+        parent, _, name = path.rpartition("/")
         with (
-            folder_at(path.parent).part(path.name) as file,
+            folder_at(fs, parent).part(name) as file,
             form.writer(file, form.columns_after()) as writer,
         ):
             writer.write([msgspec.Raw(msgspec.json.encode(row)) for row in rows])
-        self.log.info("Wrote %d rows, %d bytes, to %s.", len(rows), file.bytes, path)
+        self.log.info("Wrote %d rows, %d bytes, to %s.", len(rows), file.bytes, location.uri)
         return {"destination": str(self.destination), "rows": len(rows), "bytes": file.bytes}
 
 

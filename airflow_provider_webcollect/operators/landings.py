@@ -8,7 +8,8 @@ from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.common import airflow_errors, check_at_parse
-from airflow_provider_webcollect.destinations import check_landing, landing_path
+from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
+from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
-    from pyiceberg.table import Table
+
+    from airflow_provider_webcollect.landing.storage.folder import Folder
 
 Choice = Literal["accept", "discard"]
 
@@ -44,13 +46,14 @@ class _LandingOperator(BaseOperator):
         super().__init__(**kwargs)
         self.destination = destination
         self.object_storage_conn_id = object_storage_conn_id
-        check_at_parse(self, self._check_destination)
+        check_at_parse(self, self._location)
 
-    def _check_destination(self) -> None:
-        check_landing("destination", self.destination)
+    def _location(self) -> Location:
+        location = Location.parse_landed("destination", self.destination, conn_id=self.object_storage_conn_id)
+        return supported("destination", location)
 
-    def _path(self) -> ObjectStoragePath | Table:
-        return landing_path(self.destination, self.object_storage_conn_id)
+    def _folder(self) -> Folder:
+        return self._location().open_landed(AirflowConnections())
 
 
 class WebCollectVerifyLandingOperator(_LandingOperator):
@@ -76,8 +79,7 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
         from airflow_provider_webcollect.landing.reader import read_landing
 
         with airflow_errors():
-            self._check_destination()
-            landed = read_landing(self._path())
+            landed = read_landing(self._folder())
             landed.verify()
         manifest = landed.manifest
         self.log.info(
@@ -144,7 +146,7 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
 
     def _check(self) -> int | None:
         """Return the number of the commit; None for any."""
-        self._check_destination()
+        self._location()
         validation.one_of("decision", self.decision, get_args(Choice))
         # a template renders None as an empty text, or as a text
         is_any = str(self.commit) in ("", "None")
@@ -163,7 +165,7 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
         with airflow_errors():
             commit = self._check()
             decide = {"accept": review.accept, "discard": review.discard}[self.decision]
-            rows = decide(self._path(), self.run_id or None, commit, by)
+            rows = decide(self._folder(), self.run_id or None, commit, by)
         self.log.info("%s: %s", self.decision, rows)
         return storable(
             {
@@ -219,8 +221,7 @@ class WebCollectCleanLandingOperator(_LandingOperator):
         from airflow_provider_webcollect.landing.cleaning import clean
 
         with airflow_errors():
-            self._check_destination()
-            removed = clean(self._path(), older_than=self.older_than, dry_run=self.only_report)
+            removed = clean(self._folder(), older_than=self.older_than, dry_run=self.only_report)
         return {
             "files": len(removed),
             "bytes": sum(file.bytes for file in removed),

@@ -12,7 +12,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 
 from airflow_provider_webcollect.collection_tasks import described, task_ids_of
 from airflow_provider_webcollect.common import WebCollectOperator, WebCollectTaskOperator, check_at_parse
-from airflow_provider_webcollect.destinations import storage_path
+from airflow_provider_webcollect.hooks.storage import AirflowConnections
+from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.operators.analytics import (
     WebCollectDiscoverOperator,
     WebCollectMetricsCheckOperator,
@@ -316,7 +317,8 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
         self._check()
         file = None
         if self.urls_path is not None:
-            file = storage_path(self.urls_path, self.object_storage_conn_id)
+            location = Location.parse("urls_path", self.urls_path, conn_id=self.object_storage_conn_id)
+            file = AirflowConnections().path(location)
         count = hook.replace_urls(self.collection_task_id, file, urls=self.urls)
         self.log.info("Replaced the URLs of task %s by %d.", described(self.collection_task_id), count)
         return {"collection_task_id": self.collection_task_id, "count": count}

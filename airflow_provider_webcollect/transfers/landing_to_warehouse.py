@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook, BaseOperator
 
-from airflow_provider_webcollect.assets import Address, storable
+from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.common import airflow_errors, check_at_parse
-from airflow_provider_webcollect.destinations import check_landing, landing_path
+from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
+from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.landing.options import (
     LoadOptions,
     OnGone,
@@ -115,10 +116,14 @@ class WebCollectLoadOperator(BaseOperator):
         check_at_parse(self, self._check)
 
     def _check(self) -> LoadOptions:
-        check_landing("landing", self.landing)
+        self._location()
         validation.text("warehouse_conn_id", self.warehouse_conn_id)
         check_table(self.table)
         return make_load_options(self.write_disposition, self.primary_key, self.on_missing_key, self.on_gone)
+
+    def _location(self) -> Location:
+        location = Location.parse_landed("landing", self.landing, conn_id=self.object_storage_conn_id)
+        return supported("landing", location)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Load what is new and return a summary of it."""
@@ -131,7 +136,7 @@ class WebCollectLoadOperator(BaseOperator):
         with airflow_errors():
             options = self._check()
             warehouse = warehouse_of(BaseHook.get_connection(self.warehouse_conn_id))
-            landed = read_landing(landing_path(self.landing, self.object_storage_conn_id))
+            landed = read_landing(self._location().open_landed(AirflowConnections()))
             new = load(landed, options, self.table, warehouse.destination)
             self._landed = landed
         skipped = sum(new.skipped.values())
@@ -169,5 +174,5 @@ class WebCollectLoadOperator(BaseOperator):
 
         if self._landed is None:
             return OperatorLineage()
-        dataset = Address.of(self._landed.uri).dataset
+        dataset = Location("folder", self._landed.uri).dataset
         return OperatorLineage(inputs=[InputDataset(*dataset, facets=version_of(self._landed.manifest))])

@@ -14,7 +14,7 @@ import msgspec
 from airflow.providers.common.compat.sdk import Stats
 from msgspec import UNSET, UnsetType
 
-from airflow_provider_webcollect.assets import Address, LandingEvent, dataset_name, landing_asset
+from airflow_provider_webcollect.assets import LandingEvent, dataset_name, landing_asset
 from airflow_provider_webcollect.common import send_gauges
 from airflow_provider_webcollect.landing.formats.profile import Profile, sum_of
 from airflow_provider_webcollect.landing.log.commits import Manifest, Part, Run, Source, counted
@@ -24,17 +24,18 @@ from airflow_provider_webcollect.landing.write.job import Landed, Observer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 
-    from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
+    from airflow.providers.common.compat.sdk import Context
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    from airflow_provider_webcollect.destinations import Place
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.landing.checks import CheckOutcome
+    from airflow_provider_webcollect.landing.location import Location
     from airflow_provider_webcollect.landing.log.commits import SetApart
     from airflow_provider_webcollect.landing.options import Mode
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.call import ClientContext
     from airflow_provider_webcollect.service.threads import Stop
+    from airflow_provider_webcollect.transfers.webcollect_to_object_storage import Target
 
 T = TypeVar("T", bound="Sized")
 
@@ -66,7 +67,7 @@ class Contents(NamedTuple):
 class LandingReport(Observer):
     """The report of one landing: counts and logs while it runs, and a summary when it has ended.
 
-    :param path: where the files are.
+    :param files: where the files are.
     :param run: the Airflow run.
     :param log: gets a line every few seconds.
     :param client: of the service, whose rate and token are among the metrics.
@@ -84,8 +85,8 @@ class LandingReport(Observer):
     :ivar task: namespace and name of the source's dataset, once its lineage was reported.
     """
 
-    place: Place
-    path: str | ObjectStoragePath
+    target: Target
+    files: Location
     run: Run
     mode: Mode
     log: Any
@@ -122,7 +123,7 @@ class LandingReport(Observer):
         send_gauges(self.client, self.tags)
         began, before = self._first
         rate = _rate(rows - before, now - began, total - rows)
-        self.log.info("%s: %d of %d rows%s", self.place.described_source(), rows, total, rate)
+        self.log.info("%s: %d of %d rows%s", self.target.described_source(), rows, total, rate)
 
     def on_checks(self, outcomes: Sequence[CheckOutcome]) -> None:
         self.checks = outcomes
@@ -139,7 +140,7 @@ class LandingReport(Observer):
         """
         from airflow_provider_webcollect.landing.reader import read_landing
 
-        self.changes, source = None, self.place.described_source()
+        self.changes, source = None, self.target.described_source()
         try:
             self.changes = read_landing(folder).count_changes(key, self.run.run_id)
         except Exception as error:
@@ -162,10 +163,10 @@ class LandingReport(Observer):
         new = Contents.of(self.result.new)
         self.log.info(
             "%s: %d new rows in %s at %s, which has %d rows now%s",
-            self.place.described_source(),
+            self.target.described_source(),
             new.rows,
             counted(new.parts, "part"),
-            self.place.folder,
+            self.target.location.text,
             self.result.manifest.rows,
             f" ({number} of {self.sources})" if self.sources > 1 else "",
         )
@@ -193,11 +194,11 @@ class LandingReport(Observer):
         """Report source and folder to Airflow's hook lineage; keep the name of the source for OpenLineage."""
         from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
-        source = self.place.source
+        source = self.target.source
         hook.report_read(source.collection_task_id, source.lotno)
         self.task = dataset_name(hook, source.collection_task_id, source.lotno)
-        if self.has_output and (asset := landing_asset(self.path)):
-            get_hook_lineage_collector().add_output_asset(context=self.path, uri=asset.uri)
+        if self.has_output and (asset := landing_asset(self.files)):
+            get_hook_lineage_collector().add_output_asset(context=self.files, uri=asset.uri)
 
     @property
     def has_output(self) -> bool:
@@ -225,8 +226,8 @@ class LandingReport(Observer):
 
         :param listed: whether to list the new parts.
         """
-        folder, landed, manifest = str(self.place.folder), self.result, self.result.manifest
-        files = [Address.of(self.path).file(part.name) for part in landed.new]
+        folder, landed, manifest = self.target.location.text, self.result, self.result.manifest
+        uri, key = self.files.asset_uri, self.files.key
         # a full landing whose rows all wait leaves what another has landed
         is_whole = self.mode == "full" and not (self.quarantined and not landed.new)
         held = (
@@ -251,8 +252,10 @@ class LandingReport(Observer):
             },
             # without tuples, which XCom would mark as such
             "checks": msgspec.json.decode(msgspec.json.encode(landed.checks)),
-            "uris": [file.uri for file in files] if listed else None,
-            "objects": [file.key for file in files] if listed else None,
+            "uris": [f"{uri}/{part.name}" for part in landed.new] if listed else None,
+            "objects": [f"{key}/{part.name}" if key else part.name for part in landed.new]
+            if listed
+            else None,
             "redshift_manifest": self.redshift_manifest,
             "duration": round(self.duration, 3),
         }
@@ -278,8 +281,8 @@ def totals_of(destination: object, reports: Sequence[LandingReport], began: floa
     listed = are_listed(reports)
     summaries = [
         {
-            "collection_task_id": report.place.source.collection_task_id,
-            "lotno": report.place.source.lotno,
+            "collection_task_id": report.target.source.collection_task_id,
+            "lotno": report.target.source.lotno,
             **report.summary(listed),
         }
         for report in reports
@@ -376,7 +379,7 @@ def _few(of_sources: list[T]) -> list[T] | UnsetType:
 
 
 def write_redshift_manifest(
-    folder: Folder, path: str | ObjectStoragePath, run: Run, parts: Iterable[Part], stop: Stop
+    folder: Folder, files: Location, run: Run, parts: Iterable[Part], stop: Stop
 ) -> str:
     """Write a manifest of ``parts`` beside the landing's own; a retry replaces the one of its run.
 
@@ -385,17 +388,17 @@ def write_redshift_manifest(
     :raises StorageError: if the storage cannot be written.
     :raises Stopped: once the landing was told to stop.
     """
-    address = Address.of(path)._replace(scheme="s3")  # the only one that Redshift knows
+    uri = f"s3://{files.bucket}/{files.key}"  # the only scheme that Redshift knows
     entries = [
         # COPY of Parquet needs the length
-        {"url": address.file(part.name).uri, "mandatory": True, "meta": {"content_length": part.bytes}}
+        {"url": f"{uri}/{part.name}", "mandatory": True, "meta": {"content_length": part.bytes}}
         for part in parts
     ]
     name = redshift_manifest(run.digest())
     stop.check()
     with folder.part(name) as file:
         file.write(json.dumps({"entries": entries}, indent=2).encode())
-    return address.file(name).uri
+    return f"{uri}/{name}"
 
 
 def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any]:
@@ -423,7 +426,7 @@ def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any
             facets["schema"] = facet.SchemaDatasetFacet(fields=fields)
         outputs.append(
             facet.OutputDataset(
-                *Address.of(landing.path).dataset, facets=facets, outputFacets={"outputStatistics": written}
+                *landing.files.dataset, facets=facets, outputFacets={"outputStatistics": written}
             )
         )
     return OperatorLineage(inputs=inputs, outputs=outputs)

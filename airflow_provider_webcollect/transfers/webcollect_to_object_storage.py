@@ -6,12 +6,15 @@ import datetime
 import functools
 import itertools
 import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperator
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.assets import landing_asset, storable
+from airflow_provider_webcollect.collection_tasks import described, task_id_of, task_of
 from airflow_provider_webcollect.common import (
     airflow_errors,
     check_at_parse,
@@ -19,32 +22,29 @@ from airflow_provider_webcollect.common import (
     is_literal,
     metric_tags,
 )
-from airflow_provider_webcollect.destinations import (
-    ICEBERG_DEFAULT,
-    Place,
-    check_place,
-    folder_at,
-    iceberg_table,
-    make_source,
-    places,
-    storage_path,
-)
+from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.checks import OnFailedChecks
 from airflow_provider_webcollect.landing.formats import OnCastError, make_format, require
+from airflow_provider_webcollect.landing.location import (
+    ICEBERG_DEFAULT,
+    STORAGE_EXTRAS,
+    Location,
+    TableFormat,
+    refuse_overlaps,
+)
 from airflow_provider_webcollect.landing.options import (
     INCREMENTAL_ALONE,
     LATE_ROWS_DELAY,
     MAX_PART_BYTES,
-    STORAGE_EXTRAS,
     IfExists,
     Mode,
     OnReset,
     Options,
+    check_table_format,
     default_mode,
     make_options,
 )
-from airflow_provider_webcollect.landing.tables import TableFormat, check_table_format
 from airflow_provider_webcollect.links import (
     WebCollectExportLink,
     WebCollectTaskLink,
@@ -57,12 +57,10 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.threads import Stop
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    from airflow_provider_webcollect.landing.storage.folder import Folder
+    from airflow_provider_webcollect.landing.log.commits import Source
     from airflow_provider_webcollect.landing.write.job import Job
     from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.transfers.reporting import LandingReport
@@ -73,6 +71,35 @@ __all__ = ["WebCollectToObjectStorageOperator"]
 MOST_AT_ONCE = 32
 #: Maximum number of characters of a partition key, as Airflow stores it.
 LONGEST_KEY = 250
+#: Those of an entry of ``sources``.
+_KEYS = ("collection_task_id", "lotno", "destination", "checks")
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A source, and where its rows land.
+
+    :ivar checks: of these rows alone, not checked yet; None for those of the landing.
+    """
+
+    source: Source
+    location: Location
+    checks: Any = None
+
+    @classmethod
+    def of(cls, task_id: str, argument: str, lotno: Any, location: Location, checks: Any = None) -> Target:
+        """Return the target of a checked task id and a batch; an empty batch number means no batch.
+
+        :param argument: that of the batch, for errors.
+        """
+        from airflow_provider_webcollect.landing.log.commits import Source
+
+        batch = None if lotno is None or lotno == "" else validation.text(argument, lotno)
+        return cls(Source(collection_task_id=task_id, lotno=batch), location, checks)
+
+    def described_source(self) -> str:
+        """Return what logs call the source: with the name of its task, if the file has one."""
+        task = described(self.source.collection_task_id)
+        return str(msgspec.structs.replace(self.source, collection_task_id=task))
 
 
 def _run_began(context: Context) -> datetime.datetime | None:
@@ -301,14 +328,14 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         check_at_parse(self, self._partition_key, ("asset_partition",))
 
     def _check(self) -> None:
-        places = self._places()
-        modes = {self._options(place).mode for place in places}
+        targets = self._targets()
+        modes = {self._options(target).mode for target in targets}
         if self.table_format == "iceberg":
             self._check_iceberg()
         if validation.boolean("redshift_manifest", self.redshift_manifest):
-            for place in places:
-                if STORAGE_EXTRAS.get(str(place.folder).partition("://")[0]) != "s3":
-                    rule = f"Redshift reads manifests from S3 alone, and {place.folder} is not on S3"
+            for target in targets:
+                if STORAGE_EXTRAS.get(target.location.scheme) != "s3":
+                    rule = f"Redshift reads manifests from S3 alone, and {target.location.text} is not on S3"
                     raise InvalidArgument("redshift_manifest", True, rule)
         validation.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
         if validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and "full" in modes:
@@ -358,19 +385,60 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 raise InvalidArgument(name, value, rule)
         validation.text("iceberg_conn_id", self.iceberg_conn_id)
 
-    def _places(self) -> list[Place]:
-        """Return each source with its folder, or its table of Iceberg."""
-        folder = check_place("destination", self.destination, self.table_format)
+    def _targets(self) -> list[Target]:
+        """Return each source with where its rows land; no two folders overlap.
+
+        :raises InvalidArgument: if a source is wrong, two of them share a folder, or two of them, one with
+            the name and one with the id of the same task, have no destination.
+        """
+        location = self._location("destination", self.destination)
         if self.sources is None:
             if self.collection_task_id is None:
                 raise InvalidArgument("collection_task_id", None, "either it or `sources` must be given")
-            return [Place(make_source(self.collection_task_id, self.lotno), folder)]
+            task_id = task_id_of("collection_task_id", self.collection_task_id)
+            return [Target.of(task_id, "lotno", self.lotno, location)]
         for name in ("collection_task_id", "lotno"):
             if getattr(self, name) is not None:
                 raise InvalidArgument(name, getattr(self, name), "it cannot be given beside `sources`")
-        return places(self.sources, folder, self.table_format)
+        entries = validation.items("sources", self.sources)
+        names = [f"sources[{index}]" for index in range(len(entries))]
+        targets = [self._target(name, entry, location) for name, entry in zip(names, entries, strict=True)]
+        refuse_overlaps(names, [target.location for target in targets])
+        firsts: dict[tuple[str, str | None], int] = {}
+        for index, (entry, target) in enumerate(zip(entries, targets, strict=True)):
+            if isinstance(entry, Mapping) and entry.get("destination") is not None:
+                continue
+            source = target.source.collection_task_id.lower(), target.source.lotno
+            if (first := firsts.setdefault(source, index)) != index:
+                rule = f"it is of the same task as sources[{first}]; give one its own `destination`"
+                raise InvalidArgument(names[index], entry, rule)
+        return targets
 
-    def _options(self, place: Place) -> Options:
+    def _target(self, name: str, entry: object, of_all: Location) -> Target:
+        """Return an entry of ``sources`` with where its rows land: in a folder of its own by default."""
+        if isinstance(entry, str | int):
+            entry = {"collection_task_id": entry}
+        if not isinstance(entry, Mapping):
+            raise InvalidArgument(name, entry, "it must be the id or name of a task, or a dict")
+        if unknown := [key for key in entry if key not in _KEYS]:
+            raise InvalidArgument(name, unknown, f"its keys can be {', '.join(_KEYS)}")
+        task = task_of(f"{name}.collection_task_id", entry.get("collection_task_id"))
+        target = Target.of(task.id, f"{name}.lotno", entry.get("lotno"), of_all, entry.get("checks"))
+        if (own := entry.get("destination")) is not None or self.table_format == "iceberg":
+            location = self._location(f"{name}.destination", own)
+        else:
+            location = of_all.child(name, task.name, target.source.lotno)
+        return msgspec.structs.replace(target, location=location)
+
+    def _location(self, argument: str, value: Any) -> Location:
+        is_iceberg = self.table_format == "iceberg"
+        conn_id = self.iceberg_conn_id if is_iceberg else self.object_storage_conn_id
+        table_format = self.table_format or None
+        return supported(
+            argument, Location.parse(argument, value, conn_id=conn_id, table_format=table_format)
+        )
+
+    def _options(self, target: Target) -> Options:
         file_format = make_format(
             check_table_format(self.table_format or None, self.file_format or None),
             self.compression or None,
@@ -381,7 +449,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         )
         return make_options(
             file_format,
-            mode=self.mode or default_mode(place.source.lotno),
+            mode=self.mode or default_mode(target.source.lotno),
             on_reset=self.on_reset,
             if_exists=self.if_exists,
             partition=self.partition,
@@ -389,7 +457,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             page_size=self.page_size,
             max_part_bytes=self.max_part_bytes,
             late_rows_delay=self.late_rows_delay,
-            checks=self.checks if place.checks is None else place.checks,
+            checks=self.checks if target.checks is None else target.checks,
             on_failed_checks=self.on_failed_checks,
         )
 
@@ -409,7 +477,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             hook = WebCollectHook(self.webcollect_conn_id)
             store_task_link(context, hook, self.collection_task_id)
             if self.table_format != "iceberg":
-                store_export_link(context, hook, storage_path(self.destination, self.object_storage_conn_id))
+                store_export_link(context, hook, self._location("destination", self.destination))
             client = Client(hook.client.context, stop=stop)
             # in this thread, since only here Airflow provides the connections
             landings = self._landings(client, context, began)
@@ -419,8 +487,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                     self._land_one(*landings[0])
                 else:
                     jobs = {
-                        f"{report.place.described_source()} to {report.place.folder}": functools.partial(
-                            self._land_one, report, job
+                        f"{report.target.described_source()} to {report.target.location.text}": (
+                            functools.partial(self._land_one, report, job)
                         )
                         for report, job in landings
                     }
@@ -445,7 +513,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             conn_id = self.iceberg_conn_id if is_table else self.object_storage_conn_id or None
             connections = {"webcollect_conn_id": self.webcollect_conn_id, "object_storage_conn_id": conn_id}
             reporting.report_to_outlets(
-                context, self.outlets, connections, reports[0].place.source, facts, partition_key
+                context, self.outlets, connections, reports[0].target.source, facts, partition_key
             )
         if self.skip_if_nothing_new and not facts["rows"] and not facts["quarantined_rows"]:
             raise AirflowSkipException(f"Nothing new for {self.destination}")
@@ -473,22 +541,25 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             run_id=ti.run_id,
             map_index=-1 if ti.map_index is None else ti.map_index,
         )
-        places, known = self._places(), set[str]()
+        targets, connected = self._targets(), AirflowConnections()
         shared: dict[str, Any] = {
             "log": self.log,
             "client": client.context,
             "tags": metric_tags(self.webcollect_conn_id, context.get("dag_run")),
-            "sources": len(places),
+            "sources": len(targets),
             "ended": itertools.count(1),
         }
         landings = []
-        for place in places:
-            folder, path = self._opened(place, known)
-            options = self._options(place)
-            report = LandingReport(place, path, run, options.mode, **shared)
+        for target in targets:
+            folder, files = target.location.open(connected, is_made=True), target.location
+            if files.kind == "iceberg":
+                # its catalog says where they are
+                files = Location("folder", str(folder.fs.unstrip_protocol(folder.root)))
+            options = self._options(target)
+            report = LandingReport(target, files, run, options.mode, **shared)
             job = job_of(
                 client,
-                place.source,
+                target.source,
                 folder,
                 run,
                 options,
@@ -507,18 +578,5 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             report.landed = run_job(job)
             if self.redshift_manifest and report.landed.own:
                 report.redshift_manifest = write_redshift_manifest(
-                    job.folder, report.path, job.run, report.landed.new, job.stop
+                    job.folder, report.files, job.run, report.landed.new, job.stop
                 )
-
-    def _opened(self, place: Place, known: set[str]) -> tuple[Folder, str | ObjectStoragePath]:
-        """Return the folder of a landing, and where its files are: a catalog says that of a table.
-
-        :param known: as for :func:`storage_path`.
-        """
-        if self.table_format == "iceberg":
-            from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
-
-            table = IcebergFolder(iceberg_table(str(place.folder), self.iceberg_conn_id, is_made=True))
-            return table, str(table.fs.unstrip_protocol(table.root))
-        path = storage_path(place.folder, self.object_storage_conn_id, known)
-        return folder_at(path, self.table_format or None), path

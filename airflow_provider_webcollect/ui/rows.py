@@ -20,11 +20,11 @@ from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import and_, select
 
-from airflow_provider_webcollect.assets import Address, storable
-from airflow_provider_webcollect.destinations import connected_path
+from airflow_provider_webcollect.assets import storable
+from airflow_provider_webcollect.hooks.storage import ServerConnections
 from airflow_provider_webcollect.landing.errors import NothingLanded, NothingToReview, StorageError
+from airflow_provider_webcollect.landing.location import Location, MachineConnections
 from airflow_provider_webcollect.landing.log.names import MANIFEST
-from airflow_provider_webcollect.landing.options import connection_of
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.write import review
 from airflow_provider_webcollect.ui.landings import DECISIONS, runs_of, shortened, told_checks
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from airflow_provider_webcollect.assets import LandedSource
+    from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.ui.landings import SeriesKey
 
     #: The id of a run, what its event says of a source, and the connection of the storage.
@@ -65,8 +66,8 @@ def read_rows(key: SeriesKey, landing: str | None = None, commit: int | None = N
     else:
         raise NothingLanded("none of the latest runs has landed rows")
     _, source, conn_id = found
-    with _opened(source.manifest, conn_id) as path:
-        landed = read_landing(path, quarantined=commit)
+    with _opened(source.manifest, conn_id) as folder:
+        landed = read_landing(folder, quarantined=commit)
         rows = landed.first_rows(MOST_ROWS)
         reasons = [] if commit is None else list(itertools.islice(landed.reasons(), MOST_ROWS))
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -134,9 +135,9 @@ def read_waiting(key: SeriesKey, landing: str, commit: int) -> dict[str, Any]:
     :raises LandingError: or :class:`.InvalidArgument`, if the storage cannot be read.
     """
     _, source, conn_id = _quarantining(key, landing, commit)
-    with _opened(source.manifest, conn_id) as path:
-        apart = review.waiting(path, commit)
-        parts = read_landing(path, quarantined=commit).parts()
+    with _opened(source.manifest, conn_id) as folder:
+        apart = review.waiting(folder, commit)
+        parts = read_landing(folder, quarantined=commit).parts()
     broken = sum((Counter(part.broke) for part in parts), Counter())
     outcomes = sorted(apart.checks, key=lambda outcome: outcome.state != "failed")
     told = told_checks(outcomes)
@@ -164,9 +165,9 @@ def decide(key: SeriesKey, landing: str, commit: int, decision: review.Choice, u
     :raises LandingError: or :class:`.InvalidArgument`, if the storage cannot be read or written.
     """
     run_id, source, conn_id = _quarantining(key, landing, commit)
-    with _opened(source.manifest, conn_id) as path:
+    with _opened(source.manifest, conn_id) as folder:
         act = {"accept": review.accept, "discard": review.discard}[decision]
-        rows = act(path, commit=commit, by=user).rows
+        rows = act(folder, commit=commit, by=user).rows
     facts = {"collection_task_id": source.collection_task_id, "manifest": source.manifest, "commit": commit}
     extra = json.dumps(storable({**facts, "rows": rows}))
     task: dict[str, Any] = {**key._asdict(), "run_id": run_id}
@@ -198,20 +199,21 @@ def _newest(key: SeriesKey, is_meant: Callable[[LandedSource], bool]) -> _Found 
 
 
 @contextlib.contextmanager
-def _opened(manifest: str, conn_id: str | None) -> Iterator[Any]:
-    """Provide a landing's path, or its table, when this request may ask the storage."""
+def _opened(manifest: str, conn_id: str | None) -> Iterator[Folder]:
+    """Provide a landing's folder, when this request may ask the storage."""
     if not _turns.acquire(timeout=PATIENCE):
         raise StorageError("other requests wait for a storage that does not answer; try again later")
     try:
-        connection = connection_of(manifest, conn_id)
-        yield manifest if connection is None else connected_path(manifest, connection)
+        location = Location.parse_landed("landing", manifest, conn_id=conn_id)
+        connections = MachineConnections() if location.conn_id is None else ServerConnections()
+        yield location.open_landed(connections)
     finally:
         _turns.release()
 
 
 def _address(landing: object) -> str:
     """Return the address of a landing, whichever of its names is given, without its connection."""
-    return Address.of(str(landing).removesuffix(f"/{MANIFEST}")).uri
+    return Location("folder", str(landing).removesuffix(f"/{MANIFEST}")).asset_uri
 
 
 def _text(value: Any) -> str | None:

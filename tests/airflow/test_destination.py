@@ -18,9 +18,10 @@ from airflow.models import Connection
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 from airflow.utils.session import create_session
 
-from airflow_provider_webcollect.destinations import folder_at, read_landing
+from airflow_provider_webcollect.hooks.storage import AirflowConnections, read_landing
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import StorageError
+from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.operators.analytics import WebCollectQueryAnalyticsOperator
 from airflow_provider_webcollect.operators.landings import (
     WebCollectAcceptLandingOperator,
@@ -235,7 +236,7 @@ def test_an_extra_that_is_missing_is_named(scheme: str, module: str, extra: str)
         pytest.skip("it is not missing")
     message = rf"{scheme}://bucket/prices needs an extra: .*airflow-provider-webcollect\[{extra}\]"
     with pytest.raises(StorageError, match=message) as caught:
-        folder_at(ObjectStoragePath(f"{scheme}://bucket/prices"))
+        Location.parse("destination", f"{scheme}://bucket/prices").open(AirflowConnections())
     assert caught.value.permanent
 
 

@@ -14,7 +14,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AssetAlias
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 
-from airflow_provider_webcollect.destinations import places, safe_name
+from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.landing.options import check_partition
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
@@ -170,25 +170,31 @@ def test_folders_in_one_another_are_named_in_whatever_order_they_come(seed: int)
     tasks = [source["collection_task_id"] for source in sources]
     rule = f"its folder must not be in that of sources[{tasks.index('a')}]; give one its own `destination`"
     with pytest.raises(InvalidArgument) as refused:
-        places(sources, "s3://b/others")
+        sourced(sources)
 
     expected = InvalidArgument(f"sources[{tasks.index('b')}]", "s3://b/prices/old/", rule)
     assert str(refused.value) == str(expected)
 
 
+def sourced(sources: list[Any]) -> None:
+    """Check sources as a DAG that is parsed does."""
+    WebCollectToObjectStorageOperator(task_id="land", sources=sources, destination="s3://b/others")
+
+
 def test_names_that_begin_alike_are_no_folders_in_one_another() -> None:
-    assert len(places(["a", "a-1", "a1", "a.1"], "s3://b")) == 4
+    sourced(["a", "a-1", "a1", "a.1"])
 
 
 @pytest.mark.at_night
 def test_fifty_thousand_sources_can_be_checked() -> None:
     # comparing each with each would outlast the time that a test has
-    assert len(places(map(str, range(50_000)), "s3://b")) == 50_000
+    sourced([str(number) for number in range(50_000)])
 
 
 def test_names_of_folders_are_safe_and_stay_different() -> None:
     names = {"a-B_1.2": "a-B_1.2", "a/b": "a~2fb", "..": "~2e~2e", "~2f": "~7e2f", "ä": "~c3~a4"}
-    assert {name: safe_name(name) for name in names} == names
+    folder = Location.parse("destination", "s3://b")
+    assert {name: folder.child("sources", name).key for name in names} == names
 
 
 class TestNamesOfPartitions:

@@ -12,18 +12,19 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, Asset, ObjectStoragePath
+from airflow.providers.common.compat.sdk import AirflowFailException, Asset
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 from airflow.settings import Session
 from sqlalchemy import text
 
 from airflow_provider_webcollect.assets import LandingEvent
-from airflow_provider_webcollect.destinations import Place
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.landing.log.commits import Run, Source
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.transfers import reporting
 from airflow_provider_webcollect.transfers.reporting import LandingReport
+from airflow_provider_webcollect.transfers.webcollect_to_object_storage import Target
 from tests.airflow.dag_runs import FinishedRun, make_dag
 from tests.airflow.executions import Counted, Said, Task, execute, on_sandbox
 from tests.airflow.landings import (
@@ -361,9 +362,10 @@ def test_no_rate_is_logged_before_there_is_one(monkeypatch: pytest.MonkeyPatch) 
     clock = [time.monotonic()]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     lines: list[str] = []
+    location = Location("folder", "/tmp/a")
     report = LandingReport(
-        Place(Source(collection_task_id="a"), "file:///tmp/a"),
-        ObjectStoragePath("file:///tmp/a"),
+        Target(Source(collection_task_id="a"), location),
+        location,
         Run(dag_id="d", task_id="t", run_id="r"),
         "full",
         SimpleNamespace(info=lambda line, *arguments: lines.append(line % arguments)),

@@ -19,8 +19,8 @@ from airflow_provider_webcollect import (
     WebCollectVerifyLandingOperator,
     read_landing,
 )
-from airflow_provider_webcollect.assets import Address
 from airflow_provider_webcollect.landing.errors import LandingError
+from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.executions import Task, execute, on_sandbox
@@ -177,8 +177,10 @@ def test_a_connection_that_is_missing_is_refused_also_where_the_machine_has_cred
 
 
 def test_an_address_is_without_the_connection() -> None:
-    assert Address.of(ObjectStoragePath("s3://storage@landings/a b/c")) == ("s3", "landings", "/a b/c")
-    assert Address.of(ObjectStoragePath("s3://landings/a/", conn_id="storage")).uri == "s3://landings/a"
+    location = Location.parse("destination", ObjectStoragePath("s3://storage@landings/a b/c"))
+    assert (location.scheme, location.bucket, location.key) == ("s3", "landings", "a b/c")
+    named = Location.parse("destination", ObjectStoragePath("s3://landings/a/", conn_id="storage"))
+    assert (named.asset_uri, named.uri) == ("s3://landings/a", "s3://storage@landings/a")
 
 
 def test_the_operators_on_landings_use_the_connection(source: Task, folder: str) -> None:

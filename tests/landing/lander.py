@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.location import folder_at
 from airflow_provider_webcollect.landing.log.commits import Run, Source
 from airflow_provider_webcollect.landing.storage.folder import Folder
-from airflow_provider_webcollect.landing.tables import landing_folder
 from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
 from airflow_provider_webcollect.landing.tables.table import TableFolder
 from airflow_provider_webcollect.landing.write.run import run_job
@@ -61,7 +61,7 @@ def land(order: dict[str, Any], begin: Callable[[], object]) -> None:
 def folder_of(order: dict[str, Any], fs: Any) -> Folder:
     """Return where to land: a folder, or a table."""
     if (table := order.get("table")) is None:
-        return landing_folder(fs, order["root"], table_format=order["table_format"])
+        return folder_at(fs, order["root"], table_format=order["table_format"])
     from tests.landing.tables import sql_catalog
 
     catalog, name = table

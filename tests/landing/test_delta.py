@@ -35,7 +35,7 @@ from airflow_provider_webcollect.landing.errors import (
     StorageError,
 )
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.tables import landing_folder
+from airflow_provider_webcollect.landing.location import folder_at
 from airflow_provider_webcollect.landing.write.job import Landed
 from airflow_provider_webcollect.landing.write.run import run_job
 from tests.landing.checked_runs import FILLED, Runs, goods
@@ -233,14 +233,14 @@ class TestWhatIsThereAlready:
         assert disk.table().version() == 0
 
     def test_a_landing_in_a_folder_is_no_table_and_a_table_no_folder(self, disk: Table) -> None:
-        folder = landing_folder(disk.fs, disk.root)
+        folder = folder_at(disk.fs, disk.root)
         run_job(job(Rows(5), folder, "r1", file_format=PARQUET))
         with pytest.raises(DestinationTaken, match="holds a landing that is no table"):
             land(disk, 5, "r2")
         other = Table(disk.fs, f"{disk.root}-2")
         land(other, 5)
         with pytest.raises(DestinationTaken, match="holds a landing that is a table of delta"):
-            run_job(job(Rows(5), landing_folder(disk.fs, other.root), "r2", file_format=PARQUET))
+            run_job(job(Rows(5), folder_at(disk.fs, other.root), "r2", file_format=PARQUET))
 
     @pytest.mark.parametrize("partitions", [("dt=1", None), (None, "dt=1"), ("dt=1", "day=1")])
     def test_another_partition_is_refused_before_anything_is_read(self, disk: Table, partitions: Any) -> None:
@@ -377,9 +377,9 @@ def test_rows_that_do_not_fit_the_table_are_not_quarantined(disk: Table) -> None
 KILLED = """
 import os, signal, sys
 import fsspec
-from airflow_provider_webcollect.landing.tables import landing_folder
+from airflow_provider_webcollect.landing.location import folder_at
 
-snapshot = landing_folder(fsspec.filesystem("file"), sys.argv[1], table_format="delta").snapshot()
+snapshot = folder_at(fsspec.filesystem("file"), sys.argv[1], table_format="delta").snapshot()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

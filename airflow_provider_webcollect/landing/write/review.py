@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec.structs import replace
 
 from airflow_provider_webcollect.landing.errors import NothingToReview
+from airflow_provider_webcollect.landing.location import landing_at
 from airflow_provider_webcollect.landing.log.commits import counted
 from airflow_provider_webcollect.landing.log.fold import following, quarantined_by
-from airflow_provider_webcollect.landing.options import landing_at
 from airflow_provider_webcollect.landing.read.quarantine import brought_back
 from airflow_provider_webcollect.landing.storage.commit_log import TRIES, CommitLog, contended, unless_beaten
 from airflow_provider_webcollect.service.errors import escaped

@@ -13,10 +13,9 @@ import pytest
 
 from airflow_provider_webcollect.landing.errors import LoadRefused
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.options import make_load_options
+from airflow_provider_webcollect.landing.options import check_table_format, make_load_options
 from airflow_provider_webcollect.landing.read import loading
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
-from airflow_provider_webcollect.landing.tables import check_table_format
 from airflow_provider_webcollect.transfers.warehouses import Warehouse
 from tests.landing.checked_runs import Runs
 from tests.landing.conftest import Folder

@@ -1,0 +1,233 @@
+"""Storages and catalogs that connections of Airflow open.
+
+Airflow is imported only where one of its connections is named.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from airflow_provider_webcollect.landing.errors import StorageError
+from airflow_provider_webcollect.landing.location import STORAGE_EXTRAS, Location, is_opened
+from airflow_provider_webcollect.service.environment import variables_added
+from airflow_provider_webcollect.service.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+    from fsspec import AbstractFileSystem
+    from pyiceberg.catalog import Catalog
+
+    from airflow_provider_webcollect.landing.reader import LandedData
+
+#: With this, Airflow 3 finds connections in its database; without it, a process that is not a task's finds
+#: only those in the environment.
+_AS_AIRFLOW = {"_AIRFLOW_PROCESS_CONTEXT": "server"}
+#: The errors of Airflow, pyiceberg, SQLAlchemy and others for a connection that is wrong; their texts may
+#: show the connection's values. Those for a response are subclasses of ``ValueError`` too.
+_OF_CONNECTIONS = {
+    *("ArgumentError", "ImportError", "KeyError", "TypeError", "ValueError"),
+    *("BadRequestError", "ForbiddenError", "OAuthError", "UnauthorizedError"),
+    *("NoSuchPropertyException", "NotInstalledError"),
+}
+#: Airflow 3 raises it too while its API server or a secrets backend cannot be reached.
+_NOT_FOUND = "AirflowNotFoundException"
+_OF_RESPONSES = {"JSONDecodeError", "ValidationError"}
+
+
+def supported(argument: str, location: Location) -> Location:
+    """Return a location whose scheme Airflow knows; nothing is connected to.
+
+    :raises InvalidArgument: if Airflow has no filesystem for the scheme.
+    """
+    scheme = location.scheme
+    if not (
+        location.kind == "iceberg"
+        or scheme in {*STORAGE_EXTRAS, "file"}
+        or (scheme.islower() and (_is_registered(scheme) or _is_attached(location.text)))
+    ):
+        rule = f"Airflow has no filesystem for the scheme `{scheme}`"
+        raise InvalidArgument(argument, location.text, rule)
+    return location
+
+
+def _is_registered(scheme: str) -> bool:
+    from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+
+    # imported only when needed, since it loads all providers
+    module = importlib.import_module("airflow.sdk.io" if AIRFLOW_V_3_0_PLUS else "airflow.io")
+    return bool(module.has_fs(scheme))
+
+
+def _is_attached(path: str) -> bool:
+    """Return whether a DAG has attached a filesystem to Airflow for a path (``attach``)."""
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+    try:
+        return ObjectStoragePath(path).fs is not None
+    except ValueError:
+        return False
+
+
+class AirflowConnections:
+    """The connections of Airflow, for a task; each is looked up once.
+
+    A connection that is named and not there is an error: filesystems would use the credentials of the machine
+    instead.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def require(self, conn_id: str, text: str) -> None:
+        """Look a connection up.
+
+        :param text: what it is named for.
+        :raises StorageError: if Airflow has no such connection. It is not permanent, since Airflow 3 finds
+            none while its API server cannot be reached.
+        """
+        from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
+
+        if conn_id in self._known:
+            return
+        try:
+            BaseHook.get_connection(conn_id)
+        except AirflowNotFoundException as error:
+            raise StorageError(f"Airflow has no connection {conn_id!r}, which is named for {text}") from error
+        self._known.add(conn_id)
+
+    def path(self, location: Location) -> ObjectStoragePath:
+        """Return a path of Airflow, whose connection it has.
+
+        :raises StorageError: if Airflow has no such connection.
+        """
+        from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+        text, conn_id = location.text, location.conn_id
+        # of a storage without an extra of ours, Airflow takes what stands before the host for a connection
+        if named := conn_id or urlsplit(text).netloc.rpartition("@")[0]:
+            self.require(named, text)
+        # in Airflow 2, an explicit None overrides the connection in the path
+        return ObjectStoragePath(text, conn_id=conn_id) if conn_id else ObjectStoragePath(text)
+
+    def filesystem(self, location: Location) -> tuple[AbstractFileSystem, str]:
+        """Return the filesystem of a folder, and the folder's path on it; nothing is read.
+
+        :raises StorageError: if Airflow has no such connection, there is no filesystem for the location, or
+            it cannot be set up.
+        """
+        path = self.path(location)
+        try:
+            return path.fs, path.path
+        except (ImportError, ValueError) as error:
+            extra = STORAGE_EXTRAS.get(path.protocol)
+            if extra and (isinstance(error, ImportError) or not _is_registered(path.protocol)):
+                problem = (
+                    f"{path} needs an extra: pip install 'airflow-provider-webcollect[{extra}]' ({error})"
+                )
+            else:
+                problem = (
+                    f"The storage of {path} cannot be used, check its connection (`object_storage_conn_id`): "
+                    f"{error}"
+                )
+            raise StorageError(problem, permanent=True) from error
+
+    def catalog(self, conn_id: str) -> Catalog:
+        """Return the catalog of an Airflow connection of type ``iceberg``.
+
+        :raises ExtraMissing: if the provider of Iceberg is not installed.
+        :raises InvalidArgument: if Airflow has no such connection, or cannot open the catalog with it.
+        :raises StorageError: if the catalog, or its database, is in trouble.
+        """
+        from airflow_provider_webcollect.landing.formats import require
+
+        require("airflow.providers.apache.iceberg.hooks.iceberg", "iceberg", "a table of Iceberg")
+        from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
+
+        address = None
+        try:
+            with variables_added(_AS_AIRFLOW):
+                connection = IcebergHook.get_connection(conn_id)
+                address = connection.host or connection.extra_dejson.get("uri")
+                return IcebergHook(conn_id).catalog
+        except Exception as error:  # of Airflow or of the catalog
+            if not _is_lasting(error):
+                from airflow_provider_webcollect.landing.tables.table import catalog_error
+
+                raise catalog_error(conn_id, address, error) from None
+            # the rest of the error may show the connection's values
+            said = type(error).__name__
+            raise InvalidArgument(
+                "iceberg_conn_id", conn_id, f"its catalog cannot be opened: {said}"
+            ) from None
+
+
+class ServerConnections(AirflowConnections):
+    """The connections of Airflow, for a process that is not a task's, or may not be one."""
+
+    def filesystem(self, location: Location) -> tuple[AbstractFileSystem, str]:
+        """Return the filesystem of a folder, and the folder's path on it; nothing is read.
+
+        :raises InvalidArgument: if Airflow has no such connection, or cannot use it.
+        :raises StorageError: if Airflow, or what it connects to, is in trouble.
+        """
+        try:
+            with variables_added(_AS_AIRFLOW):
+                return super().filesystem(location)
+        except Exception as error:  # of Airflow or of the storage's own package
+            # those of Airflow's database have many lines
+            reason = str(error).partition("\n")[0]
+            if not (
+                _is_lasting(error) or isinstance(error, StorageError) or type(error).__name__ == _NOT_FOUND
+            ):
+                problem = f"{location.text} cannot be reached by {location.conn_id!r} now: {reason}"
+                raise StorageError(problem) from error
+            rule = f"{location.text} cannot be reached: {reason}"
+            raise InvalidArgument("object_storage_conn_id", location.conn_id, rule) from error
+
+
+def _is_lasting(error: Exception) -> bool:
+    """Return whether a connection is wrong; trouble of Airflow, a storage or a catalog passes."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool(kinds & _OF_CONNECTIONS) and not kinds & _OF_RESPONSES
+
+
+def read_landing(
+    landing: Any,
+    storage_options: Mapping[str, Any] | None = None,
+    object_storage_conn_id: str | None = None,
+    *,
+    quarantined: int | None = None,
+) -> LandedData:
+    """Open landed rows for reading, in a task, a notebook or a script: from a folder or a table.
+
+    :param landing: its folder or its ``_manifest.json``: an absolute local path, a URL that fsspec
+        supports (``s3://bucket/prices``), also with an Airflow connection (``s3://conn_id@bucket/prices``),
+        or an object with ``fs`` and ``path``, such as Airflow's ``ObjectStoragePath``. For a table of Iceberg
+        the table, or its name, ``catalog.namespace.table``, with the connection of its catalog.
+    :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
+    :param object_storage_conn_id: the Airflow connection of the storage, instead of options; None for the one
+        in ``landing``, if any. Without a connection, Airflow is not needed.
+    :param quarantined: the number of a commit whose rows are quarantined, to read these alone.
+    :raises InvalidArgument: if ``landing`` cannot be one, or Airflow cannot open the storage with the
+        connection; other errors are those of :func:`airflow_provider_webcollect.landing.reader.read_landing`.
+    """
+    from airflow_provider_webcollect.landing import reader
+
+    if is_opened(landing):
+        if object_storage_conn_id is not None:
+            rule = "what has its filesystem or catalog needs none"
+            raise InvalidArgument("object_storage_conn_id", object_storage_conn_id, rule)
+        if hasattr(landing, "serialize") and (conn_id := landing.serialize()["conn_id"]):
+            with variables_added(_AS_AIRFLOW):
+                AirflowConnections().require(conn_id, str(landing))
+    elif isinstance(landing, str | os.PathLike):
+        location = Location.parse_landed("landing", str(landing), conn_id=object_storage_conn_id)
+        if location.conn_id is not None:
+            if storage_options is not None:
+                raise InvalidArgument("storage_options", "{…}", "the Airflow connection gives them")
+            landing = supported("landing", location).open_landed(ServerConnections())
+    return reader.read_landing(landing, storage_options, quarantined=quarantined)

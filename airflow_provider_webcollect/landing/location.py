@@ -1,0 +1,329 @@
+"""Where a landing is: parsed once from a text, and opened by whatever has its connection."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import msgspec
+
+from airflow_provider_webcollect.landing.log.names import MANIFEST
+from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+    from pyiceberg.catalog import Catalog
+
+    from airflow_provider_webcollect.landing.storage.folder import Folder
+
+TableFormat = Literal["delta", "iceberg"]
+#: The Airflow connection of Iceberg's catalog, unless another is named.
+ICEBERG_DEFAULT = "iceberg_default"
+#: The extras of this package that install the filesystems of URLs.
+STORAGE_EXTRAS = {
+    **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+    **dict.fromkeys(("abfs", "abfss", "adl", "az"), "azure"),
+}
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<rest>.*)", re.DOTALL)
+_BUCKET = re.compile(r"(?:(?P<conn_id>[^/@]*)@)?(?P<bucket>[^/@]+)(?:/|$)")
+#: Characters that parsers of URLs drop, each in its own way, or that act on a terminal or end a line there.
+_DROPPED = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|[?#]$")
+#: Characters in the name of a folder that every file system takes.
+_LONGEST_FOLDER = 255
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]|^\.+$")
+
+
+class Connections(Protocol):
+    """What opens a location: Airflow's connections, or the credentials of this machine."""
+
+    def filesystem(self, location: Location) -> tuple[AbstractFileSystem, str]:
+        """Return the filesystem of a folder, and the folder's path on it; nothing is read."""
+
+    def catalog(self, conn_id: str) -> Catalog:
+        """Return the catalog of Iceberg of an Airflow connection."""
+
+
+class Location(msgspec.Struct, frozen=True):
+    """Where a landing is; :meth:`parse` refuses everything that can be wrong with the text of it.
+
+    :ivar kind: ``folder`` (with a manifest) or the format of a table.
+    :ivar text: as it was given: the path or URL of the folder, or ``catalog.namespace.table`` for a table of
+        Iceberg.
+    :ivar conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None to go without.
+    """
+
+    kind: Literal["folder"] | TableFormat
+    text: str
+    conn_id: str | None = None
+
+    @classmethod
+    def parse(
+        cls, argument: str, value: Any, *, conn_id: str | None = None, table_format: TableFormat | None = None
+    ) -> Location:
+        """Return where to land; nothing is connected to.
+
+        :param argument: its name, for errors.
+        :param value: an absolute path; a URL, which may name the Airflow connection
+            (``s3://conn_id@bucket/folder``); an ``ObjectStoragePath`` of Airflow; or the name of a table of
+            Iceberg.
+        :param conn_id: the Airflow connection that was named beside it; None or an empty text for none.
+        :param table_format: of the table that it is, or will be; None for a folder with a manifest.
+        :raises InvalidArgument: if it has neither a scheme nor an absolute path, chains filesystems (``::``),
+            names no bucket where the scheme needs one, or is a name that some readers take for another one;
+            if it is not the name of a table of Iceberg, and must be; or if two connections are named.
+        """
+        if table_format == "iceberg":
+            name = validation.text(argument, value)
+            if not is_iceberg_name(name) or not all(name.split(".")):
+                raise InvalidArgument(argument, name, "a table of Iceberg is named catalog.namespace.table")
+            return cls("iceberg", name, conn_id or None)
+        # do not use an instance's `fs`, which connects to the storage
+        text = str(value) if hasattr(type(value), "fs") else validation.text(argument, value)
+        _check_url(argument, text)
+        url = _URL.match(text)
+        extra = STORAGE_EXTRAS.get(url["scheme"]) if url else None
+        bucket = _BUCKET.match(url["rest"]) if url and extra else None
+        # Azure's own URLs are abfss://container@account.dfs.core.windows.net/folder
+        named = bucket["conn_id"] if bucket and not (extra == "azure" and "." in bucket["bucket"]) else None
+        if conn_id and named and conn_id != named:
+            raise InvalidArgument("object_storage_conn_id", conn_id, f"{text} names another connection")
+        return cls(table_format or "folder", text, conn_id or named or None)
+
+    @classmethod
+    def parse_landed(cls, argument: str, value: Any, *, conn_id: str | None = None) -> Location:
+        """Return where something has landed, as :meth:`parse` does: a table of Iceberg is told by its name.
+
+        :param value: also the ``_manifest.json`` of a landing.
+        """
+        is_table = is_iceberg_name(value)
+        return cls.parse(argument, value, conn_id=conn_id, table_format="iceberg" if is_table else None)
+
+    def child(self, argument: str, *names: str | None) -> Location:
+        """Return the folder of a source inside of this one; different names give different folders.
+
+        :param names: of the folders on the way; None for no folder.
+        :raises InvalidArgument: if one is too long for a file system.
+        """
+        path = [folder_name(argument, name) for name in names if name is not None]
+        return msgspec.structs.replace(self, text="/".join([self.text.rstrip("/"), *path]))
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the URL; ``file`` for a path."""
+        return self.text.rpartition("://")[0] or "file"
+
+    @property
+    def bucket(self) -> str:
+        """The bucket, without the connection; empty for local files."""
+        return self.text.rpartition("://")[2].partition("/")[0].rpartition("@")[2]
+
+    @property
+    def key(self) -> str:
+        """The path within the bucket; for local files, the whole path."""
+        _, slash, path = self.text.rpartition("://")[2].partition("/")
+        return (path if self.bucket else f"{slash}{path}").rstrip("/")
+
+    @property
+    def uri(self) -> str:
+        """The URI that names the connection too, if there is one: ``s3://conn_id@bucket/folder``."""
+        if self.kind == "iceberg" or self.conn_id is None:
+            return self.text
+        return f"{self.scheme}://{self.conn_id}@{self.bucket}/{self.key}"
+
+    @property
+    def asset_uri(self) -> str:
+        """The URI of the folder or table itself, without the connection: one for all that name it."""
+        if self.kind == "iceberg":
+            return f"iceberg://{self.text.replace('.', '/')}"
+        separator = "/" if self.bucket and self.key else ""
+        return f"{self.scheme}://{self.bucket}{separator}{self.key}"
+
+    @property
+    def dataset(self) -> tuple[str, str]:
+        """The namespace and the name in OpenLineage, by its rules for object stores and files."""
+        return f"{self.scheme}://{self.bucket}" if self.bucket else self.scheme, self.key or "/"
+
+    def open(self, connections: Connections, *, is_made: bool = False) -> Folder:
+        """Return the folder to land in; of a storage nothing is read, a catalog is asked for its table.
+
+        :param is_made: whether to make a table of Iceberg, without columns, if it is not there.
+        :raises NothingLanded: if there is no such table of Iceberg, and it is not made.
+        """
+        if self.kind == "iceberg":
+            from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder, load_table
+
+            catalog = connections.catalog(self.conn_id or ICEBERG_DEFAULT)
+            return IcebergFolder(load_table(catalog, self.text, is_made=is_made))
+        public_url = None if self.conn_id is None else self.uri
+        return folder_at(*connections.filesystem(self), public_url, table_format=self.kind)
+
+    def open_landed(self, connections: Connections) -> Folder:
+        """Return the folder of what has landed: as a table of Delta Lake if it is one."""
+        if self.kind == "iceberg":
+            return self.open(connections)
+        return _landed_at(*connections.filesystem(self))
+
+
+class MachineConnections:
+    """The credentials of this machine, or given ones, without Airflow.
+
+    :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
+    """
+
+    def __init__(self, storage_options: Mapping[str, Any] | None = None) -> None:
+        self._storage_options = storage_options or {}
+
+    def filesystem(self, location: Location) -> tuple[AbstractFileSystem, str]:
+        """Return the filesystem of a folder, and the folder's path on it.
+
+        :raises ExtraMissing: if the package for the URL's storage is not installed.
+        :raises InvalidArgument: if fsspec does not support the URL, or only Airflow has its connection.
+        """
+        if location.conn_id is not None:
+            rule = "it names an Airflow connection: give an ObjectStoragePath of it"
+            raise InvalidArgument("landing", location.text, rule)
+        import fsspec
+
+        try:
+            return fsspec.core.url_to_fs(location.text, **self._storage_options)  # type: ignore[no-any-return]
+        except ImportError as error:
+            from airflow_provider_webcollect.landing.errors import ExtraMissing
+
+            extra = STORAGE_EXTRAS.get(location.scheme)
+            hint = f"; install airflow-provider-webcollect[{extra}]" if extra else ""
+            raise ExtraMissing(f"{location.text} cannot be reached: {error}{hint}") from error
+        except ValueError as error:
+            raise InvalidArgument("landing", location.text, f"it cannot be opened: {error}") from error
+
+    def catalog(self, conn_id: str) -> Catalog:
+        """Raise :class:`InvalidArgument`: only Airflow has the connection of a catalog."""
+        raise InvalidArgument("landing", conn_id, "only Airflow has the connection of a catalog")
+
+
+def is_iceberg_name(value: object) -> bool:
+    """Return whether something is ``catalog.namespace.table``, and no path."""
+    return isinstance(value, str) and value.count(".") >= 2 and not re.search(r"[/\\]", value)
+
+
+def is_iceberg_table(value: object) -> bool:
+    """Return whether something is a table of pyiceberg."""
+    return type(value).__module__.startswith("pyiceberg.")
+
+
+def is_opened(landing: object) -> bool:
+    """Return whether something has its filesystem or catalog: a path of Airflow or fsspec, or a table."""
+    return (hasattr(landing, "fs") and hasattr(landing, "path")) or is_iceberg_table(landing)
+
+
+def landing_at(landing: Any, storage_options: Mapping[str, Any] | None = None) -> Folder:
+    """Return the folder of a landing that is there, as a table if it is one.
+
+    The arguments and errors are those of :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
+
+    :param landing: also a folder, which is returned.
+    """
+    from airflow_provider_webcollect.landing.storage.folder import Folder
+
+    if isinstance(landing, Folder):
+        return landing
+    if is_opened(landing):
+        is_table = is_iceberg_table(landing)
+        if storage_options is not None:
+            rule = "the catalog of a table of Iceberg gives them"
+            if not is_table:
+                rule = "a path that has its filesystem needs none"
+            raise InvalidArgument("storage_options", "{…}", rule)
+        if is_table:
+            from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
+
+            return IcebergFolder(landing)
+        return _landed_at(landing.fs, landing.path)
+    text = os.fspath(landing) if isinstance(landing, str | os.PathLike) else None
+    if not text or not isinstance(text, str):
+        raise InvalidArgument("landing", landing, "it must be a folder's path or URL")
+    return Location.parse("landing", text).open_landed(MachineConnections(storage_options))
+
+
+def _landed_at(fs: AbstractFileSystem, root: str) -> Folder:
+    from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
+
+    folder = folder_at(fs, root)
+    return folder_at(fs, root, table_format=CommitLog(folder).table_format())
+
+
+def folder_at(
+    fs: AbstractFileSystem, root: str, public_url: str | None = None, *, table_format: str | None = None
+) -> Folder:
+    """Return the folder of a landing; nothing is read from the storage.
+
+    :param root: its path, or that of its manifest.
+    :param public_url: how users name it, as for :class:`~.landing.storage.folder.Folder`.
+    :param table_format: ``delta`` if it is, or will be, a table of Delta Lake.
+    """
+    root = root.rstrip("/").removesuffix(f"/{MANIFEST}").rstrip("/")
+    if table_format == "delta":
+        from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
+
+        return DeltaFolder(fs, root, public_url)
+    from airflow_provider_webcollect.landing.storage.folder import Folder
+
+    return Folder(fs, root, public_url)
+
+
+def _check_url(argument: str, text: str) -> None:
+    if "::" in text:
+        raise InvalidArgument(argument, text, "it must not hold `::`, which chains filesystems")
+    if _DROPPED.search(text):
+        raise InvalidArgument(
+            argument, text, "it must hold no control character, and not end with `?` or `#`, which get lost"
+        )
+    url = _URL.match(text)
+    scheme, path = (url["scheme"], url["rest"]) if url else ("file", text)
+    if scheme in STORAGE_EXTRAS and not _BUCKET.match(path):
+        raise InvalidArgument(argument, text, f"it must name a bucket: {scheme}://bucket/folder")
+    if scheme in {"file", "local"} and not path.startswith("/"):
+        # a bucket whose scheme was forgotten would become a folder wherever the process happens to run
+        raise InvalidArgument(
+            argument, text, "it needs a scheme (s3://bucket/folder) or an absolute path (/data/folder)"
+        )
+    if scheme in STORAGE_EXTRAS and not {"", ".", ".."}.isdisjoint(path.rstrip("/").split("/")):
+        raise InvalidArgument(
+            argument, text, "it must have no segment that is empty, `.` or `..`, which some readers leave out"
+        )
+
+
+def folder_name(argument: str, text: str) -> str:
+    """Return ``text`` as a folder name that any storage accepts; different texts give different names.
+
+    :raises InvalidArgument: if it is too long for a file system.
+    """
+    name = _UNSAFE.sub(lambda match: "".join(f"~{byte:02x}" for byte in match[0].encode()), text)
+    if len(name) > _LONGEST_FOLDER:
+        rule = f"as a folder it has more than {_LONGEST_FOLDER} characters; give it its own `destination`"
+        raise InvalidArgument(argument, text, rule)
+    return name
+
+
+def refuse_overlaps(names: Sequence[str], locations: Sequence[Location]) -> None:
+    """Refuse two sources of one folder or table, or of one folder inside the other.
+
+    :param names: what errors call the sources.
+    :param locations: those of the sources.
+    :raises InvalidArgument: if two of them overlap.
+    """
+    # two names may mean the same catalog
+    places = [
+        location.text.partition(".")[2] if location.kind == "iceberg" else location.asset_uri
+        for location in locations
+    ]
+    # in sorted order, a folder comes right before the folders inside it
+    ordered = sorted((place.rstrip("/") + "/", -index) for index, place in enumerate(places))
+    for (outer, other), (inner, index) in itertools.pairwise(ordered):
+        if inner.startswith(outer):
+            rule = f"its folder must not be in that of {names[-other]}; give one its own `destination`"
+            raise InvalidArgument(names[-index], locations[-index].text, rule)
