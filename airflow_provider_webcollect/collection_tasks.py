@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def task_of(
     :param read: returns the contents of the configured file, or None if there is none.
     :raises InvalidArgument: if it is not a text; if there is a file without it, and it is not a UUID.
     """
-    key = validation.text(argument, value)
+    key = arguments.text(argument, value)
     if not is_id(key) and (tasks := read()):
         task = tasks.get(argument, key)
         if folded(key) == folded(task.name):
@@ -157,7 +157,7 @@ def task_ids_of(
     argument: str, values: object, *, most: int | None = None, may_be_empty: bool = False
 ) -> list[str]:
     """Return the ids of a list of tasks, each as :func:`task_id_of` takes it."""
-    keys = validation.texts(argument, values, most=most, may_be_empty=may_be_empty)
+    keys = arguments.texts(argument, values, most=most, may_be_empty=may_be_empty)
     return [task_id_of(f"{argument}[{index}]", key) for index, key in enumerate(keys)]
 
 
@@ -369,7 +369,7 @@ def id_or_name(argument: str, value: object) -> str:
     :raises InvalidArgument: if it is too long, has unprintable characters, or Airflow could take it for a
         template.
     """
-    key = validation.text(argument, value)
+    key = arguments.text(argument, value)
     if len(key) > LONGEST_NAME or not key.isprintable() or _TEMPLATE.search(key):
         rule = f"it must have at most {LONGEST_NAME} printable characters, and no template"
         raise InvalidArgument(argument, value, rule)
@@ -379,7 +379,7 @@ def id_or_name(argument: str, value: object) -> str:
 def _destination(argument: str, value: object) -> str:
     from airflow_provider_webcollect.landing.location import Location
 
-    text = validation.text(argument, value)
+    text = arguments.text(argument, value)
     if _FIELD.search(text):
         raise InvalidArgument(
             argument, text, "{name} and {id} are not filled in here: write the destination out"
@@ -401,7 +401,7 @@ def _checks(argument: str, value: Any) -> dict[str, Any]:
 def _loop_items(argument: str, value: Any) -> tuple[dict[str, Any], ...]:
     from airflow_provider_webcollect.service.endpoints import update_task_parameters
 
-    values = validation.items(argument, value)
+    values = arguments.items(argument, value)
     with _inside(argument):
         update_task_parameters("-", loop_items=values)
     return tuple(values)
@@ -426,13 +426,13 @@ def _number(argument: str, value: object) -> float:
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "id": id_or_name,
     "name": id_or_name,
-    "lotno": validation.text,
+    "lotno": arguments.text,
     "destination": _destination,
     "checks": _checks,
-    "tags": lambda argument, value: tuple(validation.texts(argument, value, may_be_empty=True)),
+    "tags": lambda argument, value: tuple(arguments.texts(argument, value, may_be_empty=True)),
     "loop_items": _loop_items,
-    "last_run": validation.text,
-    "rows": lambda argument, value: validation.integer(argument, value, 0),
+    "last_run": arguments.text,
+    "rows": lambda argument, value: arguments.integer(argument, value, 0),
     "cost": _number,
 }
 

@@ -31,7 +31,7 @@ from airflow_provider_webcollect.landing.location import Location, folder_name, 
 from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.operators.webcollect import WebCollectUpdateTaskParametersOperator
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers.landing_to_warehouse import WebCollectLoadOperator
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
@@ -137,10 +137,10 @@ class WebCollectTaskGroup(TaskGroup):
         self._land = {"mode": "incremental", **service, **kwargs, **_arguments("land", land)}
         self._load = {**_arguments("load", load)}
         if load is not None:
-            validation.text("load.table", load.get("table"))
+            arguments.text("load.table", load.get("table"))
         parts = self._parts(_selected(collection_tasks, self.dag.folder), destination)
         chosen = arrangement or ("together" if len(parts) >= TOGETHER_FROM else "each")
-        validation.one_of("arrangement", chosen, get_args(Arrangement))
+        arguments.one_of("arrangement", chosen, get_args(Arrangement))
         self.tooltip = self.tooltip or f"{len(parts)} collection tasks, {chosen}"
         if chosen == "together":
             self._add_together(parts, destination)
@@ -302,7 +302,7 @@ def _selected(given: Any, folder: str) -> Sequence[CollectionTask]:
             raise InvalidArgument(argument, str(given), rule)
         return read_collection_tasks(Path(folder, Path(given).expanduser())).tasks
     entries = []
-    for index, entry in enumerate(validation.items(argument, given)):
+    for index, entry in enumerate(arguments.items(argument, given)):
         where = functools.partial("{}[{}].{}".format, argument, index)
         if isinstance(entry, Mapping):
             task = make_collection_task({"name": entry.get("id"), **entry}, where)

@@ -11,7 +11,7 @@ import click
 from airflow_provider_webcollect.cli.connecting import called, connect, connection_options, resolve_tasks
 from airflow_provider_webcollect.cli.output import as_json, ask, output_option, show, tell
 from airflow_provider_webcollect.landing.log.commits import counted
-from airflow_provider_webcollect.service import endpoints, validation
+from airflow_provider_webcollect.service import arguments, endpoints
 from airflow_provider_webcollect.service.errors import (
     InvalidArgument,
     NotFound,
@@ -66,7 +66,7 @@ def _ids(context: click.Context, parameter: click.Parameter, values: Sequence[st
         else:
             raise InvalidArgument(str(parameter.name), value, "there are no ids on standard input")
     ids = list(dict.fromkeys(ids))
-    return validation.texts(str(parameter.name), ids, may_be_empty=not parameter.required)
+    return arguments.texts(str(parameter.name), ids, may_be_empty=not parameter.required)
 
 
 def _task_ids(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument, quoted
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def make_checks(checks: object, file_format: FileFormat) -> Checks | None:
         return None
     declared = _keys("checks", checks, Checks)
     for name in ("new_columns", "missing_columns"):
-        validation.one_of(f"checks[{name!r}]", declared.get(name, "allow"), get_args(Level))
+        arguments.one_of(f"checks[{name!r}]", declared.get(name, "allow"), get_args(Level))
     if file_format.columns is not None and declared.get("new_columns", "allow") != "allow":
         rule = "with `columns` no other column lands, so that none can be new"
         raise InvalidArgument("checks['new_columns']", declared["new_columns"], rule)
@@ -206,7 +206,7 @@ def _row_checks(value: object) -> RowChecks:
 
     rows = declared.get("min")
     return RowChecks(
-        min=None if rows is None else validation.integer("checks['rows']['min']", rows, 1),
+        min=None if rows is None else arguments.integer("checks['rows']['min']", rows, 1),
         min_of_usual=number("min_of_usual", *_SHARE),
         max_of_usual=number("max_of_usual", " 1 or more", lambda number: number >= 1),
         max_wrong=number("max_wrong", " from 0 to 1", lambda number: 0 <= number <= 1) or 0.0,
@@ -217,7 +217,7 @@ def _column_checks(name: object, value: object, file_format: FileFormat) -> Colu
     argument = f"checks['columns'][{name!r}]"
     if not isinstance(name, str):
         raise InvalidArgument("checks['columns']", name, "columns are named by strings")
-    validation.encodable("checks['columns']", name)
+    arguments.encodable("checks['columns']", name)
     if file_format.columns is not None and name not in file_format.columns:
         raise InvalidArgument("checks['columns']", name, "it must be one of `columns`")
     declared = _keys(argument, value, ColumnChecks)
@@ -236,12 +236,12 @@ def _column_checks(name: object, value: object, file_format: FileFormat) -> Colu
         rule = f"it must be at most `max`, {_plain(high)}"
         raise InvalidArgument(f"{argument}['min']", declared["min"], rule)
     return ColumnChecks(
-        required=parsed("required", validation.boolean, may_be_text=True) or False,
+        required=parsed("required", arguments.boolean, may_be_text=True) or False,
         pattern=parsed("pattern", _pattern),
         min=low,
         max=high,
         values=parsed("values", _allowed),
-        unique=parsed("unique", validation.boolean, may_be_text=True) or False,
+        unique=parsed("unique", arguments.boolean, may_be_text=True) or False,
         filled=parsed("filled", _number, *_SHARE),
         filled_of_usual=parsed("filled_of_usual", _number, *_SHARE),
     )
@@ -249,15 +249,15 @@ def _column_checks(name: object, value: object, file_format: FileFormat) -> Colu
 
 def _allowed(argument: str, values: object) -> tuple[str, ...]:
     """Return the texts of allowed values."""
-    listed = validation.items(argument, values)
+    listed = arguments.items(argument, values)
     for index, value in enumerate(listed):
         # of what JSON has no number for, the text is null
         if not isinstance(value, str | int | float) or value in (math.inf, -math.inf) or value != value:
             raise InvalidArgument(f"{argument}[{index}]", value, "it must be a text, a number or a boolean")
         if isinstance(value, str):
-            validation.encodable(f"{argument}[{index}]", value)
+            arguments.encodable(f"{argument}[{index}]", value)
         elif isinstance(value, int) and not isinstance(value, bool):
-            validation.integer(f"{argument}[{index}]", value)
+            arguments.integer(f"{argument}[{index}]", value)
     texts = (str.__str__(value) if isinstance(value, str) else _encode(value).decode() for value in listed)
     return tuple(dict.fromkeys(texts))
 
@@ -267,7 +267,7 @@ def _pattern(argument: str, pattern: object) -> str:
 
     if not isinstance(pattern, str):
         raise InvalidArgument(argument, pattern, "it must be a regular expression")
-    validation.encodable(argument, pattern)
+    arguments.encodable(argument, pattern)
     try:
         matchers(pattern)
     except re2.error as error:

@@ -11,7 +11,7 @@ from airflow_provider_webcollect.landing.location import landing_at
 from airflow_provider_webcollect.landing.log.names import is_removable, redshift_manifest
 from airflow_provider_webcollect.landing.storage import storage_errors
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -75,10 +75,10 @@ def clean(
     :raises DestinationUnreadable: if a commit cannot be read; nothing is removed then.
     :raises InvalidArgument: if an argument is wrong.
     """
-    seconds = validation.seconds("older_than", older_than, may_be_zero=True, may_be_timedelta=True)
+    seconds = arguments.seconds("older_than", older_than, may_be_zero=True, may_be_timedelta=True)
     age = datetime.timedelta(seconds=min(seconds, _OLDEST))
     until = datetime.datetime.now(datetime.UTC) - age
-    validation.boolean("dry_run", dry_run)
+    arguments.boolean("dry_run", dry_run)
     folder = landing_at(landing)
     if outer := folder.enclosing():
         raise InvalidArgument(

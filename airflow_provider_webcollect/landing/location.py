@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from airflow_provider_webcollect.landing.log.names import MANIFEST
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -78,12 +78,12 @@ class Location(msgspec.Struct, frozen=True):
             if it is not the name of a table of Iceberg, and must be; or if two connections are named.
         """
         if table_format == "iceberg":
-            name = validation.text(argument, value)
+            name = arguments.text(argument, value)
             if not is_iceberg_name(name) or not all(name.split(".")):
                 raise InvalidArgument(argument, name, "a table of Iceberg is named catalog.namespace.table")
             return cls("iceberg", name, conn_id or None)
         # do not use an instance's `fs`, which connects to the storage
-        text = str(value) if hasattr(type(value), "fs") else validation.text(argument, value)
+        text = str(value) if hasattr(type(value), "fs") else arguments.text(argument, value)
         _check_url(argument, text)
         url = _URL.match(text)
         extra = STORAGE_EXTRAS.get(url["scheme"]) if url else None

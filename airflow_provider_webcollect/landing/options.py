@@ -9,7 +9,7 @@ import msgspec
 
 from airflow_provider_webcollect.landing.checks import Checks, OnFailedChecks, make_checks
 from airflow_provider_webcollect.landing.location import TableFormat
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -41,7 +41,7 @@ def check_table_format(table_format: str | None, file_format: str | None) -> str
     """
     if table_format is None:
         return "jsonl" if file_format is None else file_format
-    validation.one_of("table_format", table_format, get_args(TableFormat))
+    arguments.one_of("table_format", table_format, get_args(TableFormat))
     if file_format not in (None, "parquet"):
         raise InvalidArgument(
             "file_format", file_format, f"table_format={table_format!r} goes with 'parquet' alone"
@@ -59,7 +59,7 @@ def check_partition(value: object) -> str | None:
         return None
     from airflow_provider_webcollect.landing.log.names import PARTITION_PATTERN
 
-    partition = validation.text("partition", value)
+    partition = arguments.text("partition", value)
     if not re.fullmatch(f"{PARTITION_PATTERN}(?:/{PARTITION_PATTERN})*", partition):
         raise InvalidArgument(
             "partition",
@@ -98,14 +98,14 @@ def make_load_options(
         ``delete`` or ``mark``; for ``merge`` alone.
     :raises InvalidArgument: if one is wrong, or they do not go together.
     """
-    validation.one_of("write_disposition", write_disposition, get_args(WriteDisposition))
+    arguments.one_of("write_disposition", write_disposition, get_args(WriteDisposition))
     columns = [primary_key] if isinstance(primary_key, str) and primary_key else primary_key or []
-    key = validation.texts("primary_key", columns, may_be_empty=True)
+    key = arguments.texts("primary_key", columns, may_be_empty=True)
     if (write_disposition == "merge") != bool(key):
         rule = "it goes with write_disposition='merge', which needs it"
         raise InvalidArgument("primary_key", primary_key, rule)
-    validation.one_of("on_missing_key", on_missing_key, get_args(OnMissingKey))
-    validation.one_of("on_gone", on_gone, get_args(OnGone))
+    arguments.one_of("on_missing_key", on_missing_key, get_args(OnMissingKey))
+    arguments.one_of("on_gone", on_gone, get_args(OnGone))
     for name, value, usual in (("on_missing_key", on_missing_key, "fail"), ("on_gone", on_gone, "keep")):
         if value != usual and not key:
             raise InvalidArgument(name, value, "it goes with write_disposition='merge' alone")
@@ -118,7 +118,7 @@ def check_table(table: object) -> tuple[str, str]:
     :param table: ``dataset.table``, in names that dlt does not change.
     :raises InvalidArgument: if it is something else.
     """
-    name = validation.text("table", table)
+    name = arguments.text("table", table)
     if not _TABLE.fullmatch(name):
         rule = "it must be dataset.table, each of lower-case letters, digits and single underscores"
         raise InvalidArgument("table", table, rule)
@@ -183,10 +183,10 @@ def make_options(
         in each case (``checks["rows"]["max_wrong"]``).
     :raises InvalidArgument: if an argument is wrong, or does not go with the mode.
     """
-    validation.one_of("if_exists", if_exists, get_args(IfExists))
-    validation.one_of("mode", mode, get_args(Mode))
-    validation.one_of("on_reset", on_reset, get_args(OnReset))
-    validation.one_of("on_failed_checks", on_failed_checks, get_args(OnFailedChecks))
+    arguments.one_of("if_exists", if_exists, get_args(IfExists))
+    arguments.one_of("mode", mode, get_args(Mode))
+    arguments.one_of("on_reset", on_reset, get_args(OnReset))
+    arguments.one_of("on_failed_checks", on_failed_checks, get_args(OnFailedChecks))
     if mode == "incremental" and if_exists != "fail":
         raise InvalidArgument("if_exists", if_exists, "it goes with mode='full' alone")
     if mode == "full" and on_reset != "fail":
@@ -197,10 +197,10 @@ def make_options(
         on_reset=on_reset,
         if_exists=if_exists,
         partition=check_partition(partition),
-        mark_exported=validation.boolean("mark_exported", mark_exported),
-        page_size=validation.integer("page_size", page_size, 1, MAX_DATA_SIZE),
-        max_part_bytes=validation.integer("max_part_bytes", max_part_bytes, 1),
-        late_rows_delay=validation.seconds("late_rows_delay", late_rows_delay, may_be_zero=True),
+        mark_exported=arguments.boolean("mark_exported", mark_exported),
+        page_size=arguments.integer("page_size", page_size, 1, MAX_DATA_SIZE),
+        max_part_bytes=arguments.integer("max_part_bytes", max_part_bytes, 1),
+        late_rows_delay=arguments.seconds("late_rows_delay", late_rows_delay, may_be_zero=True),
         checks=make_checks(checks, file_format),
         on_failed_checks=on_failed_checks,
     )

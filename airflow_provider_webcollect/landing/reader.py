@@ -20,7 +20,7 @@ from airflow_provider_webcollect.landing.log.fold import alone
 from airflow_provider_webcollect.landing.read.contents import LandedData, RunProfile
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.landing.tables.table import TableFolder
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 
 if TYPE_CHECKING:
     import datetime
@@ -59,7 +59,7 @@ def read_landing(
     """
     folder = landing_at(landing, storage_options)
     if quarantined is not None:
-        return _quarantined(folder, validation.integer("quarantined", quarantined, 1))
+        return _quarantined(folder, arguments.integer("quarantined", quarantined, 1))
     if isinstance(folder, TableFolder):
         return _table(folder)
     manifest = _state(folder)

@@ -16,7 +16,7 @@ from airflow_provider_webcollect.collection_tasks import OPTION, SECTION, descri
 from airflow_provider_webcollect.common import WebCollectOperator, check_at_parse
 from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
 from airflow_provider_webcollect.landing.location import Location, folder_at
-from airflow_provider_webcollect.service import endpoints, validation
+from airflow_provider_webcollect.service import arguments, endpoints
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import (
     DIGITS,
@@ -88,7 +88,7 @@ class _AnalyticsOperator(WebCollectOperator):
 
     def _check_query(self, granularity: str = TimeGranularity.DAY) -> None:
         """Check everything but the age of the days: a DAG must stay valid when its dates get old."""
-        first, last = validation.date("start", self.start), validation.date("end", self.end)
+        first, last = arguments.date("start", self.start), arguments.date("end", self.end)
         if last < first:
             raise InvalidArgument("end", self.end, f"it must not be before `start`, {first}")
         self._task_ids()
@@ -185,7 +185,7 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
 
     def _check(self) -> None:
         self._check_query(self.time_granularity)
-        validation.integer("max_xcom_rows", self.max_xcom_rows, 0)
+        arguments.integer("max_xcom_rows", self.max_xcom_rows, 0)
         if self.destination is not None:
             self._location()
             if str(self.destination).endswith("/"):
@@ -298,7 +298,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         if {self.min_success_rate, self.max_volume_drop, *limits.values()} == {None}:
             rule = "there is nothing to check: give it, `max_volume_drop`, `max_volume` or `max_cost`"
             raise InvalidArgument("min_success_rate", None, rule)
-        validation.one_of("on_violation", self.on_violation, get_args(OnViolation))
+        arguments.one_of("on_violation", self.on_violation, get_args(OnViolation))
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         self._check()
@@ -321,19 +321,19 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
                 f"{len(violations)} violations from {self.start} to {self.end}: {'; '.join(violations)}"
             )
         return {
-            "start": str(validation.date("start", self.start)),
-            "end": str(validation.date("end", self.end)),
+            "start": str(arguments.date("start", self.start)),
+            "end": str(arguments.date("end", self.end)),
             **({"tasks": metrics} if self.per_task else metrics[""]),
             "violations": violations,
         }
 
     def _previous(self) -> tuple[datetime.date, datetime.date]:
         """Return the first and last day of the preceding period of equal length."""
-        first, last = validation.date("start", self.start), validation.date("end", self.end)
+        first, last = arguments.date("start", self.start), arguments.date("end", self.end)
         end = first - datetime.timedelta(days=1)
         start = first - (last - first) - datetime.timedelta(days=1)
         try:
-            validation.date_range(start, end)
+            endpoints.date_range(start, end)
         except InvalidArgument as error:
             raise InvalidArgument(
                 "start",
@@ -449,7 +449,7 @@ class WebCollectDiscoverOperator(WebCollectOperator):
         check_at_parse(self, self._path)
 
     def _path(self) -> str:
-        validation.boolean("merge", self.merge)
+        arguments.boolean("merge", self.merge)
         path = self.collection_tasks or conf.get(SECTION, OPTION, fallback=None)
         if not path or not Path(path).expanduser().is_absolute():
             rule = f"it must be an absolute path, here or in [{SECTION}] {OPTION}"

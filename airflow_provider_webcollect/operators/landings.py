@@ -10,7 +10,7 @@ from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.common import airflow_errors, check_at_parse
 from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
 from airflow_provider_webcollect.landing.location import Location
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -147,12 +147,12 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
     def _check(self) -> int | None:
         """Return the number of the commit; None for any."""
         self._location()
-        validation.one_of("decision", self.decision, get_args(Choice))
+        arguments.one_of("decision", self.decision, get_args(Choice))
         # a template renders None as an empty text, or as a text
         is_any = str(self.commit) in ("", "None")
         if self.decision == "discard" and is_any and not self.run_id:
             raise InvalidArgument("commit", self.commit, "it, or `run_id`, must be given to discard rows")
-        return None if is_any else validation.integer("commit", self.commit, 1)
+        return None if is_any else arguments.integer("commit", self.commit, 1)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Carry out the decision, and return what it was about."""
@@ -213,8 +213,8 @@ class WebCollectCleanLandingOperator(_LandingOperator):
         check_at_parse(self, self._check, ("older_than", "only_report"))
 
     def _check(self) -> None:
-        validation.seconds("older_than", self.older_than, may_be_zero=True, may_be_timedelta=True)
-        validation.boolean("dry_run", self.only_report)
+        arguments.seconds("older_than", self.older_than, may_be_zero=True, may_be_timedelta=True)
+        arguments.boolean("dry_run", self.only_report)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Remove the files and return their number and size."""

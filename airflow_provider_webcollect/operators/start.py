@@ -13,7 +13,7 @@ from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.collection_tasks import described, described_tasks
 from airflow_provider_webcollect.common import WebCollectTaskOperator, as_lists, check_at_parse
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import (
     InvalidArgument,
     OutcomeUnknown,
@@ -121,15 +121,15 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
     def _check(self) -> None:
         if self.sub_task_ids != ALL:
-            self.sub_task_ids = validation.texts("sub_task_ids", self.sub_task_ids)
-        self.failure_states = validation.words(
-            "failure_states", self.failure_states, TaskState, may_be_empty=True
+            self.sub_task_ids = arguments.texts("sub_task_ids", self.sub_task_ids)
+        self.failure_states = arguments.items(
+            "failure_states", self.failure_states, arguments.Word(TaskState), may_be_empty=True
         )
         if (limit := self.no_new_rows_for) is not None:
             if not self.wait_for_completion:
                 raise InvalidArgument("no_new_rows_for", limit, "it needs wait_for_completion=True")
-            self.no_new_rows_for = validation.seconds("no_new_rows_for", limit, may_be_timedelta=True)
-        validation.seconds("poll_interval", self.poll_interval)
+            self.no_new_rows_for = arguments.seconds("no_new_rows_for", limit, may_be_timedelta=True)
+        arguments.seconds("poll_interval", self.poll_interval)
 
     def open_hook(self, context: Context) -> WebCollectHook:
         """Return the hook of the connection, once arguments and credentials are checked."""

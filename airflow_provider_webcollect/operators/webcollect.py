@@ -25,7 +25,7 @@ from airflow_provider_webcollect.operators.landings import (
     WebCollectVerifyLandingOperator,
 )
 from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
-from airflow_provider_webcollect.service import endpoints, validation
+from airflow_provider_webcollect.service import arguments, endpoints
 from airflow_provider_webcollect.service.errors import InvalidArgument, escaped
 from airflow_provider_webcollect.service.models import ActionType
 
@@ -82,8 +82,7 @@ class WebCollectRefreshTokenOperator(WebCollectOperator):
         check_at_parse(self, self._check, ("renew_after",))
 
     def _check(self) -> None:
-        if not isinstance(self.renew_after, int | float) or not 0 <= self.renew_after <= 1:
-            raise InvalidArgument("renew_after", self.renew_after, "it must be a share from 0 to 1")
+        arguments.share("renew_after", self.renew_after)
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         self._check()
@@ -311,7 +310,7 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
 
             url_list(self.urls)
         elif isinstance(self.urls_path, str):
-            validation.text("urls_path", self.urls_path)
+            arguments.text("urls_path", self.urls_path)
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         self._check()
@@ -400,10 +399,10 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
         check_at_parse(self, self._call)
 
     def _call(self) -> Call[Any]:
-        validation.one_of("on_partial_failure", self.on_partial_failure, get_args(OnPartialFailure))
+        arguments.one_of("on_partial_failure", self.on_partial_failure, get_args(OnPartialFailure))
         return endpoints.copy_tasks(
             task_ids_of("collection_task_ids", self.collection_task_ids),
-            validation.integers("task_group_ids", self.task_group_ids),
+            arguments.items("task_group_ids", self.task_group_ids, arguments.integer),
         )
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
@@ -447,7 +446,7 @@ class WebCollectMoveTaskOperator(WebCollectTaskOperator):
         check_at_parse(self, self._call)
 
     def _call(self) -> Call[Any]:
-        group_id = validation.integer("task_group_id", self.task_group_id)
+        group_id = arguments.integer("task_group_id", self.task_group_id)
         return endpoints.move_task(self.collection_task_id, group_id)
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
@@ -534,7 +533,9 @@ class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
         check_at_parse(self, self._ids)
 
     def _ids(self) -> list[int]:
-        return validation.integers("task_group_ids", self.task_group_ids, may_be_empty=self.ignore_empty)
+        return arguments.items(
+            "task_group_ids", self.task_group_ids, arguments.integer, may_be_empty=self.ignore_empty
+        )
 
 
 class WebCollectGetRunningCountsOperator(WebCollectOperator):
@@ -601,4 +602,4 @@ class WebCollectDeprecateDataAppOperator(WebCollectOperator):
 
 def _group(value: int | str | None) -> int | None:
     # a template that renders to an empty string means None
-    return None if value is None or value == "" else validation.integer("task_group_id", value)
+    return None if value is None or value == "" else arguments.integer("task_group_id", value)

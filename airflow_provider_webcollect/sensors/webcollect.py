@@ -31,7 +31,7 @@ from airflow_provider_webcollect.common import (
 )
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.models import SubTaskState, TaskState
 from airflow_provider_webcollect.triggers.webcollect import (
@@ -291,11 +291,12 @@ class _StatusSensor(WaitSensor):
 
         :param states: the service's states.
         """
-        failures = validation.words("failure_states", self.failure_states, states, may_be_empty=True)
+        word = arguments.Word(states)
+        failures = arguments.items("failure_states", self.failure_states, word, may_be_empty=True)
         return {
-            "target_states": tuple(validation.words("target_states", self.target_states, states)),
+            "target_states": tuple(arguments.items("target_states", self.target_states, word)),
             "failure_states": tuple(failures),
-            "missing_timeout": validation.seconds("missing_timeout", self.missing_timeout, may_be_zero=True),
+            "missing_timeout": arguments.seconds("missing_timeout", self.missing_timeout, may_be_zero=True),
         }
 
 
@@ -370,17 +371,17 @@ class WebCollectTaskStatusSensor(_StatusSensor):
                 rule = "in reschedule mode, a poke knows nothing about earlier ones: use deferrable=True"
                 raise InvalidArgument(name, getattr(self, name), rule)
         ids = one_or_many(self.collection_task_id, _decoded(self.collection_task_ids))
-        validation.one_of("wait_for", self.wait_for, ("all", "any"))
+        arguments.one_of("wait_for", self.wait_for, ("all", "any"))
         after = {} if self.after in (None, NOW) else _baselines(self.after, ids)
         limit = self.no_new_rows_for
         if limit is not None:
-            limit = validation.seconds("no_new_rows_for", limit, may_be_timedelta=True)
+            limit = arguments.seconds("no_new_rows_for", limit, may_be_timedelta=True)
         return TaskStates(
             # without a start, the state of an earlier run would end the wait
             task_ids=tuple(task_id for task_id in ids if task_id in after) if after else ids,
             how_many=self.wait_for,
             after=after,
-            status_delay=validation.seconds("status_delay", self.status_delay, may_be_zero=True),
+            status_delay=arguments.seconds("status_delay", self.status_delay, may_be_zero=True),
             no_new_rows_for=limit,
             **self._limits(TaskState),
         )
@@ -436,7 +437,7 @@ def _started(start: Any) -> tuple[str, Baseline]:
     start = _decoded(start)
     # every field of a baseline has a default, so an empty mapping would be accepted
     before = msgspec.convert(start["after"] or None, Baseline)
-    return validation.text("collection_task_id", start["collection_task_id"]), before
+    return arguments.text("collection_task_id", start["collection_task_id"]), before
 
 
 def _decoded(value: Any) -> Any:
@@ -491,7 +492,7 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
     def _condition(self) -> SubTaskStates:
         ids = self.sub_task_ids
         if ids is not None:
-            ids = validation.texts("sub_task_ids", _decoded(ids))
+            ids = arguments.texts("sub_task_ids", _decoded(ids))
         return SubTaskStates(
             task_id=task_id_of("collection_task_id", self.collection_task_id),
             subtask_ids=None if ids is None else tuple(dict.fromkeys(ids)),
@@ -542,7 +543,7 @@ class WebCollectCapacitySensor(WaitSensor):
 
     def _condition(self) -> Capacity:
         limits = {
-            name: validation.integer(name, limit, 1)
+            name: arguments.integer(name, limit, 1)
             for name in ("max_active_tasks", "max_active_sub_tasks")
             if (limit := getattr(self, name)) is not None
         }

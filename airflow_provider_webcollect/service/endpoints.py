@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
+import pendulum
 
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import (
     ActionType,
@@ -228,18 +229,32 @@ ENDPOINTS = tuple(value for value in globals().values() if isinstance(value, End
 
 def refresh_token(refresh_token: str) -> Call[TokenRecord]:
     """Exchange a refresh token for a new access token and a new refresh token (contract.md, endpoint 1)."""
-    body = {"refresh_token": validation.text("refresh_token", refresh_token), "grant_type": "refresh_token"}
+    body = {"refresh_token": arguments.text("refresh_token", refresh_token), "grant_type": "refresh_token"}
     return Call(REFRESH_TOKEN, one(TokenRecord), body=body)
 
 
 def first_token(username: str, password: str) -> Call[TokenRecord]:
     """Obtain the first tokens with login and password (assumptions.md, Tokens)."""
     body = {
-        "username": validation.encodable("login", username),
-        "password": validation.encodable("password", password),
+        "username": arguments.encodable("login", username),
+        "password": arguments.encodable("password", password),
         "grant_type": "password",
     }
     return Call(REFRESH_TOKEN, one(TokenRecord), own_retry=Retry.SAFE, body=body)
+
+
+def date_range(start: object, end: object) -> tuple[str, str]:
+    """Return an analytics range as ``yyyy-MM-dd`` texts (contract.md, endpoint 2: latest 3 months in UTC)."""
+    first, last = arguments.date("start", start), arguments.date("end", end)
+    today = pendulum.now("UTC").date()
+    oldest = today.subtract(months=3)
+    if last > today:
+        raise InvalidArgument("end", end, f"it must not be after the current UTC date, {today}")
+    if last < first:
+        raise InvalidArgument("end", end, f"it must not be before `start`, {first}")
+    if first < oldest:
+        raise InvalidArgument("start", start, f"only the latest 3 months can be queried, from {oldest} on")
+    return first.isoformat(), last.isoformat()
 
 
 def query_analytics(
@@ -254,20 +269,20 @@ def query_analytics(
     time_granularity: str | None = None,
 ) -> Call[AnalyticsPage]:
     """Query collection, execution and resource metrics per task and time bucket (contract.md, endpoint 2)."""
-    first, last = validation.date_range(start, end)
+    first, last = date_range(start, end)
     body: dict[str, Any] = {"start": first, "end": last}
     if page is not None:
-        body["page"] = validation.integer("page", page, 1)
+        body["page"] = arguments.integer("page", page, 1)
     if page_size is not None:
-        body["pageSize"] = validation.integer("page_size", page_size, 1, MAX_ANALYTICS_SIZE)
+        body["pageSize"] = arguments.integer("page_size", page_size, 1, MAX_ANALYTICS_SIZE)
     if task_ids is not None:
-        body["taskIds"] = validation.texts("task_ids", task_ids, most=MAX_ANALYTICS_FILTER)
+        body["taskIds"] = arguments.texts("task_ids", task_ids, most=MAX_ANALYTICS_FILTER)
     if member_names:
-        body["memberNames"] = validation.texts("member_names", member_names, most=MAX_ANALYTICS_FILTER)
+        body["memberNames"] = arguments.texts("member_names", member_names, most=MAX_ANALYTICS_FILTER)
     if collection_method is not None:
-        body["collectionMethod"] = validation.word("collection_method", collection_method, CollectionMethod)
+        body["collectionMethod"] = arguments.Word(CollectionMethod)("collection_method", collection_method)
     if time_granularity is not None:
-        body["timeGranularity"] = validation.word("time_granularity", time_granularity, TimeGranularity)
+        body["timeGranularity"] = arguments.Word(TimeGranularity)("time_granularity", time_granularity)
     return Call(QUERY_ANALYTICS, ANALYTICS, body=body)
 
 
@@ -283,7 +298,7 @@ def update_loop_items(
         UPDATE_LOOP_ITEMS,
         one(Message),
         own_retry=Retry.ONLY_IF_UNSENT if is_append else None,
-        body={"taskId": validation.text("task_id", task_id), **entry},
+        body={"taskId": arguments.text("task_id", task_id), **entry},
     )
 
 
@@ -301,16 +316,16 @@ def _loop_entry(
     :param url_list: what a list of URLs is called in the endpoint's sample.
     """
     return {
-        "actionId": validation.text(f"{prefix}action_id", action_id),
+        "actionId": arguments.text(f"{prefix}action_id", action_id),
         "loopType": _loop_type(f"{prefix}loop_type", loop_type, url_list),
-        "loopItems": validation.loop_values(f"{prefix}loop_items", loop_items),
-        "isAppend": validation.boolean(f"{prefix}is_append", is_append, may_be_text=True),
+        "loopItems": arguments.items(f"{prefix}loop_items", loop_items, arguments.encodable),
+        "isAppend": arguments.boolean(f"{prefix}is_append", is_append, may_be_text=True),
     }
 
 
 def _loop_type(argument: str, value: Any, url_list: str) -> str:
     """Return the loop type in the caller's spelling if that is a known one, otherwise in the sample's."""
-    loop_type = validation.word(argument, value, LoopType)
+    loop_type = arguments.Word(LoopType)(argument, value)
     if loop_type != LoopType.URL_LIST:
         return loop_type
     return str(value) if value in URL_LIST_SPELLINGS else url_list
@@ -330,12 +345,12 @@ def update_task_parameters(
     """
     if not actions and not loop_items:
         raise InvalidArgument("actions", actions, "`actions` or `loop_items` must hold at least one entry")
-    body: dict[str, Any] = {"taskId": validation.text("task_id", task_id)}
+    body: dict[str, Any] = {"taskId": arguments.text("task_id", task_id)}
     if actions:
-        entries = validation.items("actions", actions)
+        entries = arguments.items("actions", actions)
         body["actions"] = [_action_entry(f"actions[{i}]", entry) for i, entry in enumerate(entries)]
     if loop_items:
-        entries = validation.items("loop_items", loop_items)
+        entries = arguments.items("loop_items", loop_items)
         body["loopItems"] = [_loop_item_entry(f"loop_items[{i}]", entry) for i, entry in enumerate(entries)]
     appends = any(entry["isAppend"] for entry in body.get("loopItems", ()))
     return Call(
@@ -369,8 +384,8 @@ def _loop_item_entry(argument: str, entry: Any) -> dict[str, Any]:
 def _action_entry(argument: str, entry: Any) -> dict[str, Any]:
     fields = _entry(argument, entry, {"action_type", "action_id", "properties"}, set())
     return {
-        "actionType": validation.word(f"{argument}.action_type", fields["action_type"], ActionType),
-        "actionId": validation.text(f"{argument}.action_id", fields["action_id"]),
+        "actionType": arguments.Word(ActionType)(f"{argument}.action_type", fields["action_type"]),
+        "actionId": arguments.text(f"{argument}.action_id", fields["action_id"]),
         "properties": _properties(f"{argument}.properties", fields["properties"]),
     }
 
@@ -385,10 +400,8 @@ def _properties(argument: str, properties: Any) -> list[dict[str, str]]:
     pairs = []
     for index, entry in enumerate(properties):
         pair = _entry(f"{argument}[{index}]", entry, {"name", "value"}, set())
-        if not isinstance(pair["value"], str):
-            raise InvalidArgument(f"{argument}[{index}].value", pair["value"], "it must be a string")
-        value = validation.encodable(f"{argument}[{index}].value", pair["value"])
-        pairs.append({"name": validation.text(f"{argument}[{index}].name", pair["name"]), "value": value})
+        value = arguments.encodable(f"{argument}[{index}].value", pair["value"])
+        pairs.append({"name": arguments.text(f"{argument}[{index}].name", pair["name"]), "value": value})
     return pairs
 
 
@@ -397,31 +410,31 @@ def get_actions(
 ) -> Call[list[TaskActions]]:
     """Read the steps of tasks, of all types by default (contract.md, endpoint 5)."""
     body = {
-        "taskIds": validation.texts("task_ids", task_ids),
-        "actionTypes": validation.words("action_types", action_types, ActionType),
+        "taskIds": arguments.texts("task_ids", task_ids),
+        "actionTypes": arguments.items("action_types", action_types, arguments.Word(ActionType)),
     }
     return Call(GET_ACTIONS, many(TaskActions), body=body)
 
 
 def replace_urls(task_id: str, file: UrlFile) -> Call[None]:
     """Replace the task's URLs by those of a checked file (contract.md, endpoint 6)."""
-    form = {"taskId": validation.text("task_id", task_id)}
+    form = {"taskId": arguments.text("task_id", task_id)}
     return Call(REPLACE_URLS, NOTHING, form=form, file=file)
 
 
 def copy_task(task_id: str, group_id: int | None = None) -> Call[CopiedTask]:
     """Copy a task, to its own group or to ``group_id`` (contract.md, endpoint 7)."""
-    query: dict[str, str | int] = {"taskId": validation.text("task_id", task_id)}
+    query: dict[str, str | int] = {"taskId": arguments.text("task_id", task_id)}
     if group_id is not None:
-        query["taskGroupId"] = validation.integer("group_id", group_id)
+        query["taskGroupId"] = arguments.integer("group_id", group_id)
     return Call(COPY_TASK, one(CopiedTask), query=query)
 
 
 def copy_tasks(task_ids: Sequence[str], group_ids: Sequence[int]) -> Call[CopyResult]:
     """Copy each of the tasks to each of the groups (contract.md, endpoint 8)."""
     body = {
-        "taskIds": validation.texts("task_ids", task_ids),
-        "groupIds": validation.integers("group_ids", group_ids),
+        "taskIds": arguments.texts("task_ids", task_ids),
+        "groupIds": arguments.items("group_ids", group_ids, arguments.integer),
     }
     return Call(COPY_TASKS, one(CopyResult), body=body)
 
@@ -429,21 +442,21 @@ def copy_tasks(task_ids: Sequence[str], group_ids: Sequence[int]) -> Call[CopyRe
 def move_task(task_id: str, group_id: int) -> Call[Moved]:
     """Move a task to a group (contract.md, endpoint 9)."""
     query: dict[str, str | int] = {
-        "taskId": validation.text("task_id", task_id),
-        "taskGroupId": validation.integer("group_id", group_id),
+        "taskId": arguments.text("task_id", task_id),
+        "taskGroupId": arguments.integer("group_id", group_id),
     }
     return Call(MOVE_TASK, one(Moved), query=query)
 
 
 def delete_tasks(task_ids: Sequence[str]) -> Call[None]:
     """Delete tasks (contract.md, endpoint 10)."""
-    body = {"taskIds": validation.texts("task_ids", task_ids)}
+    body = {"taskIds": arguments.texts("task_ids", task_ids)}
     return Call(DELETE_TASKS, NOTHING, body=body)
 
 
 def delete_task_groups(group_ids: Sequence[int]) -> Call[None]:
     """Delete task groups (contract.md, endpoint 11)."""
-    body = {"groupIds": validation.integers("group_ids", group_ids)}
+    body = {"groupIds": arguments.items("group_ids", group_ids, arguments.integer)}
     return Call(DELETE_TASK_GROUPS, NOTHING, body=body)
 
 
@@ -458,16 +471,16 @@ def get_task_statuses_v2(task_ids: Iterable[str]) -> Call[list[TaskStatus]]:
 
 
 def _statuses(endpoint: Endpoint, task_ids: Iterable[str]) -> Call[list[TaskStatus]]:
-    body = {"taskIds": validation.texts("task_ids", task_ids)}
+    body = {"taskIds": arguments.texts("task_ids", task_ids)}
     return Call(endpoint, many(TaskStatus), body=body)
 
 
 def get_subtasks(task_id: str, page: int = 1, size: int = MAX_SUBTASK_SIZE) -> Call[list[SubTask]]:
     """Read a page, from 1 on, of the sub-tasks of the task's latest batch (contract.md, endpoint 14)."""
     query: dict[str, str | int] = {
-        "taskId": validation.text("task_id", task_id),
-        "page": validation.integer("page", page, 1),
-        "size": validation.integer("size", size, 1, MAX_SUBTASK_SIZE),
+        "taskId": arguments.text("task_id", task_id),
+        "page": arguments.integer("page", page, 1),
+        "size": arguments.integer("size", size, 1, MAX_SUBTASK_SIZE),
     }
     return Call(GET_SUBTASKS, many(SubTask), query=query)
 
@@ -475,8 +488,8 @@ def get_subtasks(task_id: str, page: int = 1, size: int = MAX_SUBTASK_SIZE) -> C
 def start_subtasks(task_id: str, subtask_ids: Sequence[str]) -> Call[None]:
     """Start sub-tasks of a task (contract.md, endpoint 15)."""
     body = {
-        "taskId": validation.text("task_id", task_id),
-        "subTaskIds": validation.texts("subtask_ids", subtask_ids),
+        "taskId": arguments.text("task_id", task_id),
+        "subTaskIds": arguments.texts("subtask_ids", subtask_ids),
     }
     return Call(START_SUBTASKS, NOTHING, body=body)
 
@@ -493,21 +506,21 @@ def read_data(task_id: str, offset: int = 0, size: int = MAX_DATA_SIZE) -> Call[
 
 def read_batch_data(task_id: str, lotno: str, offset: int = 0, size: int = MAX_DATA_SIZE) -> Call[DataPage]:
     """Read rows of one batch of a task from an offset (contract.md, endpoint 18)."""
-    query = {**_window(task_id, offset, size), "lotno": validation.text("lotno", lotno)}
+    query = {**_window(task_id, offset, size), "lotno": arguments.text("lotno", lotno)}
     return Call(READ_BATCH_DATA, PAGE, query=query)
 
 
 def _window(task_id: Any, offset: Any, size: Any) -> dict[str, str | int]:
     return {
-        "taskId": validation.text("task_id", task_id),
-        "offset": validation.integer("offset", offset),
-        "size": validation.integer("size", size, 1, MAX_DATA_SIZE),
+        "taskId": arguments.text("task_id", task_id),
+        "offset": arguments.integer("offset", offset),
+        "size": arguments.integer("size", size, 1, MAX_DATA_SIZE),
     }
 
 
 def mark_exported(task_id: str) -> Call[None]:
     """Confirm that the task's data has been exported (contract.md, endpoint 19)."""
-    body = {"taskId": validation.text("task_id", task_id)}
+    body = {"taskId": arguments.text("task_id", task_id)}
     return Call(MARK_EXPORTED, NOTHING, body=body)
 
 
@@ -516,5 +529,5 @@ def deprecate_data_app(app_id: str) -> Call[DeprecatedApp]:
 
     :param app_id: its id, or ``namespace/app_name``.
     """
-    segments = {"app_id": validation.app_reference("app_id", app_id)}
+    segments = {"app_id": arguments.app_reference("app_id", app_id)}
     return Call(DEPRECATE_DATA_APP, one(DeprecatedApp), segments=segments)

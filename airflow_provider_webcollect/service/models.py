@@ -20,13 +20,13 @@ from typing import Annotated, Any, Self, TypeAlias, TypeVar
 import msgspec
 import pendulum
 
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import MalformedResponse, escaped, quoted
 
 log = logging.getLogger(__name__)
 
 #: An integer that can be an argument.
-Integer: TypeAlias = Annotated[int, msgspec.Meta(ge=validation.LOWEST, le=validation.HIGHEST)]
+Integer: TypeAlias = Annotated[int, msgspec.Meta(ge=arguments.LOWEST, le=arguments.HIGHEST)]
 #: A text that can be an argument; white space around it is dropped.
 Identifier: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\S")]
 #: A text that can be a part of a header; white space around it is dropped.

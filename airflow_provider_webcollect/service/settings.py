@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pendulum
 
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 #: Requests per second that the service allows from one address (assumptions.md, Limits).
@@ -181,10 +181,10 @@ class Settings:
         if self.datahub_url is not None:
             object.__setattr__(self, "datahub_url", _base_url("datahub_url", self.datahub_url))
         for name in ("connect_timeout", "read_timeout", "total_timeout"):
-            if validation.seconds(name, getattr(self, name)) > LONGEST_TIMEOUT:
+            if arguments.seconds(name, getattr(self, name)) > LONGEST_TIMEOUT:
                 rule = f"it must be a number of seconds up to {LONGEST_TIMEOUT:.0f}"
                 raise InvalidArgument(name, getattr(self, name), rule)
-        validation.integer("max_response_bytes", self.max_response_bytes, 1, 2**40)
+        arguments.integer("max_response_bytes", self.max_response_bytes, 1, 2**40)
         if not (self.requests_per_second == 0 or self.requests_per_second >= LOWEST_RATE):
             rule = f"it must be 0, or {LOWEST_RATE} or more"
             raise InvalidArgument("requests_per_second", self.requests_per_second, rule)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import FileUnreadable, InvalidArgument
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def url_list(urls: Iterable[str]) -> UrlFile:
     :raises InvalidArgument: if there is no URL, or, naming the entry, if one is blank or not an http(s) URL.
     """
     lines = []
-    for index, url in enumerate(validation.items("urls", urls)):
+    for index, url in enumerate(arguments.items("urls", urls)):
         argument = f"urls[{index}]"
         if not isinstance(url, str):
             raise InvalidArgument(argument, url, "it must be a string")

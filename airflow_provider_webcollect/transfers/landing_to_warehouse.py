@@ -19,7 +19,7 @@ from airflow_provider_webcollect.landing.options import (
     check_table,
     make_load_options,
 )
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +117,7 @@ class WebCollectLoadOperator(BaseOperator):
 
     def _check(self) -> LoadOptions:
         self._location()
-        validation.text("warehouse_conn_id", self.warehouse_conn_id)
+        arguments.text("warehouse_conn_id", self.warehouse_conn_id)
         check_table(self.table)
         return make_load_options(self.write_disposition, self.primary_key, self.on_missing_key, self.on_gone)
 

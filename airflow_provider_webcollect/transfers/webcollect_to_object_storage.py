@@ -51,7 +51,7 @@ from airflow_provider_webcollect.links import (
     store_export_link,
     store_task_link,
 )
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.threads import Stop
@@ -93,7 +93,7 @@ class Target(msgspec.Struct, frozen=True):
         """
         from airflow_provider_webcollect.landing.log.commits import Source
 
-        batch = None if lotno is None or lotno == "" else validation.text(argument, lotno)
+        batch = None if lotno is None or lotno == "" else arguments.text(argument, lotno)
         return cls(Source(collection_task_id=task_id, lotno=batch), location, checks)
 
     def described_source(self) -> str:
@@ -332,13 +332,13 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         modes = {self._options(target).mode for target in targets}
         if self.table_format == "iceberg":
             self._check_iceberg()
-        if validation.boolean("redshift_manifest", self.redshift_manifest):
+        if arguments.boolean("redshift_manifest", self.redshift_manifest):
             for target in targets:
                 if STORAGE_EXTRAS.get(target.location.scheme) != "s3":
                     rule = f"Redshift reads manifests from S3 alone, and {target.location.text} is not on S3"
                     raise InvalidArgument("redshift_manifest", True, rule)
-        validation.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
-        if validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and "full" in modes:
+        arguments.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
+        if arguments.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and "full" in modes:
             raise InvalidArgument("skip_if_nothing_new", True, INCREMENTAL_ALONE)
         if self.whole_runs_key:
             from airflow_provider_webcollect.landing.read.keyed import chosen_columns
@@ -366,7 +366,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         self._check_asset_partition()
         if self.asset_partition is None:
             return None
-        key = storable(validation.text("asset_partition", self.asset_partition))
+        key = storable(arguments.text("asset_partition", self.asset_partition))
         if len(key) > LONGEST_KEY:
             rule = f"it must be at most {LONGEST_KEY} characters, not {len(key)}"
             raise InvalidArgument("asset_partition", key, rule)
@@ -383,7 +383,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         ):
             if value := getattr(self, name):
                 raise InvalidArgument(name, value, rule)
-        validation.text("iceberg_conn_id", self.iceberg_conn_id)
+        arguments.text("iceberg_conn_id", self.iceberg_conn_id)
 
     def _targets(self) -> list[Target]:
         """Return each source with where its rows land; no two folders overlap.
@@ -400,7 +400,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         for name in ("collection_task_id", "lotno"):
             if getattr(self, name) is not None:
                 raise InvalidArgument(name, getattr(self, name), "it cannot be given beside `sources`")
-        entries = validation.items("sources", self.sources)
+        entries = arguments.items("sources", self.sources)
         names = [f"sources[{index}]" for index in range(len(entries))]
         targets = [self._target(name, entry, location) for name, entry in zip(names, entries, strict=True)]
         refuse_overlaps(names, [target.location for target in targets])

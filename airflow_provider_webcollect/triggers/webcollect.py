@@ -17,7 +17,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.collection_tasks import task_id_of, task_ids_of
 from airflow_provider_webcollect.common import metric_tags
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.models import FINAL_STATES, TaskState, TaskStatus
 from airflow_provider_webcollect.waiting.conditions import (
@@ -194,11 +194,11 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no annotations
         self.collection_task_ids = sorted(one_or_many(collection_task_id, collection_task_ids))
-        self.states = sorted(set(validation.texts("states", states)))
+        self.states = sorted(set(arguments.texts("states", states)))
         for state in self.states:
-            validation.one_of("states", state, FINAL_STATES)
-        self.poke_interval = validation.seconds("poke_interval", poke_interval)
-        self.webcollect_conn_id = validation.text("webcollect_conn_id", webcollect_conn_id)
+            arguments.one_of("states", state, FINAL_STATES)
+        self.poke_interval = arguments.seconds("poke_interval", poke_interval)
+        self.webcollect_conn_id = arguments.text("webcollect_conn_id", webcollect_conn_id)
         self._last_runs: dict[str, LastRun | None] = {}
 
     def serialize(self) -> tuple[str, dict[str, Any]]:

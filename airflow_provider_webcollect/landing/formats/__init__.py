@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import ExtraMissing
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -205,13 +205,13 @@ def make_format(
     :raises InvalidArgument: if an argument is wrong, or does not apply to the format.
     """
     fixed = None if columns is None else _columns(columns)
-    validation.one_of("file_format", file_format, FILE_FORMATS)
-    validation.one_of("on_cast_error", on_cast_error, get_args(OnCastError))
+    arguments.one_of("file_format", file_format, FILE_FORMATS)
+    arguments.one_of("on_cast_error", on_cast_error, get_args(OnCastError))
     packed = _compression(file_format, compression)
     types = _types(column_types, fixed)
     if types and file_format != "parquet":
         raise InvalidArgument("column_types", column_types, "only file_format='parquet' has types")
-    if validation.boolean("sanitize_formulas", sanitize_formulas) and file_format != "csv":
+    if arguments.boolean("sanitize_formulas", sanitize_formulas) and file_format != "csv":
         raise InvalidArgument("sanitize_formulas", sanitize_formulas, "it goes with file_format='csv' alone")
     common: dict[str, Any] = {"compression": packed, "columns": fixed}
     match file_format:
@@ -225,7 +225,7 @@ def make_format(
 def _compression(file_format: str, compression: str | None) -> str | None:
     choices = _PARQUET_COMPRESSIONS if file_format == "parquet" else _TEXT_COMPRESSIONS
     chosen = choices[0] if compression is None else compression
-    validation.one_of("compression", chosen, choices, f" for file_format={file_format!r}")
+    arguments.one_of("compression", chosen, choices, f" for file_format={file_format!r}")
     return None if chosen == "none" else chosen
 
 

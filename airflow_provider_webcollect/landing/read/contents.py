@@ -40,7 +40,7 @@ from airflow_provider_webcollect.landing.read.gone import whole_runs as whole_ru
 from airflow_provider_webcollect.landing.read.keyed import KeyedRows, chosen_columns, in_duckdb, time_or_run
 from airflow_provider_webcollect.landing.read.quarantine import read_single_rows
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -367,7 +367,7 @@ class LandedData:
             that the landing does not have.
         """
         moment = time_or_run("since", since)
-        is_whole = validation.boolean("whole_runs", whole_runs)
+        is_whole = arguments.boolean("whole_runs", whole_runs)
         keyed = self._keyed(self._dated_parts(moment, is_whole), key, compare)
         return in_duckdb(keyed.changes(), connection)
 
@@ -482,7 +482,7 @@ class LandedData:
 
     def _checked(self, since: int) -> int:
         """Return the number of a commit that the landing has; 0 for none."""
-        number, last = validation.integer("since", since, 0), self.manifest.commit
+        number, last = arguments.integer("since", since, 0), self.manifest.commit
         if number > last:
             raise InvalidArgument(
                 "since",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from airflow_provider_webcollect.landing.formats.reading import ROWS
 from airflow_provider_webcollect.landing.temporary import TemporaryFolder
-from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ def chosen_columns(
 
 def _names(argument: str, names: object, columns: Sequence[str] | None) -> list[str]:
     is_one = isinstance(names, str)
-    listed = list(validation.items(argument, [names] if is_one else names))
+    listed = list(arguments.items(argument, [names] if is_one else names))
     for index, name in enumerate(listed):
         place = argument if is_one else f"{argument}[{index}]"
         if not isinstance(name, str):
             raise InvalidArgument(place, name, "it must be the name of a column")
         if columns is not None:
-            validation.one_of(place, name, tuple(columns), ", the columns of the landing")
+            arguments.one_of(place, name, tuple(columns), ", the columns of the landing")
         if name in listed[:index]:
             raise InvalidArgument(place, name, "every column can be named once")
     return listed

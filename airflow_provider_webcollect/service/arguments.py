@@ -1,0 +1,344 @@
+"""Arguments are parsed by their annotations, before anything is sent: one place for each rule.
+
+An annotation says what a value must be, and what the command line and the documentation tell of it::
+
+    page_size: Annotated[int, Range(1, 1000), "rows per request"] = 1000
+    task_ids: Annotated[Sequence[str], Length(most=100), "the service's tasks"]
+    mode: Literal["full", "incremental"] | None = None
+
+The parser of an annotation is the first function in its ``Annotated``; without one, it is that of the type
+(:func:`parser_of`). It takes the argument's name and its value, and returns the value in the form that is
+used, or raises :class:`InvalidArgument` with the argument, its place, the value and the rule.
+"""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from functools import cache, partial
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from airflow_provider_webcollect.service.errors import InvalidArgument
+
+S = TypeVar("S", bound=msgspec.Struct)
+#: Takes an argument's name and its value, and returns the value in the form that is used.
+Parser: TypeAlias = Callable[[str, Any], Any]
+
+#: Bounds of the integers that every JSON reader accepts.
+LOWEST, HIGHEST = -(2**63), 2**63 - 1
+#: An integer in a text; with more characters it is beyond these bounds.
+_INTEGER, _MOST_DIGITS = re.compile("-?[0-9]+"), 30
+
+
+class Range(msgspec.Struct, frozen=True):
+    """The limits of an integer: ``Annotated[int, Range(1, 1000)]``."""
+
+    low: int | None = None
+    high: int | None = None
+
+    def __call__(self, argument: str, value: object) -> int:
+        return integer(argument, value, self.low, self.high)
+
+
+class Seconds(msgspec.Struct, frozen=True):
+    """A number of seconds: ``Annotated[float, Seconds(may_be_zero=True)]``; see :func:`seconds`."""
+
+    may_be_zero: bool = False
+    may_be_timedelta: bool = False
+
+    def __call__(self, argument: str, value: object) -> float:
+        return seconds(argument, value, may_be_zero=self.may_be_zero, may_be_timedelta=self.may_be_timedelta)
+
+
+class Word(msgspec.Struct, frozen=True):
+    """A word in any spelling that the enumeration knows: ``Annotated[str, Word(LoopType)]``."""
+
+    words: type[StrEnum]
+
+    def __call__(self, argument: str, value: object) -> str:
+        try:
+            return str(self.words(str(value)))
+        except ValueError:
+            rule = f"it must be one of {', '.join(self.words)}"
+            raise InvalidArgument(argument, value, rule) from None
+
+
+class Length(msgspec.Struct, frozen=True):
+    """The number of entries of a list: ``Annotated[Sequence[str], Length(most=100)]``."""
+
+    most: int | None = None
+    may_be_empty: bool = False
+
+
+class EmptyIsNone(msgspec.Struct, frozen=True):
+    """An empty text or list, such as of a template, is None: ``Annotated[int | None, EmptyIsNone()]``."""
+
+
+def parse(argument: str, annotation: Any, value: object) -> Any:
+    """Return a value in the form that the annotation of its argument asks for.
+
+    :param argument: its name, and the place in it, for the error.
+    :raises InvalidArgument: if it breaks the annotation's rule.
+    """
+    return parser_of(annotation)(argument, value)
+
+
+def parse_call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> inspect.BoundArguments:
+    """Return the arguments of a call of ``function``, parsed by its annotations; defaults stay as they are.
+
+    :raises InvalidArgument: if one breaks a rule.
+    :raises TypeError: if the function does not take them.
+    """
+    bound = _signature(function).bind(*args, **kwargs)
+    parsers = _parsers(function)
+    bound.arguments = {name: parsers[name](name, value) for name, value in bound.arguments.items()}
+    return bound
+
+
+def parse_struct(kind: type[S], values: Mapping[str, Any], where: Callable[[str], str] = str) -> S:
+    """Return a struct of values that are parsed by the annotations of its fields; defaults stay as they are.
+
+    :param where: gives the name of a field in errors: ``"checks['rows'][{!r}]".format``.
+    :raises InvalidArgument: if a value breaks a rule, or is not of a field.
+    :raises TypeError: if the value of a field without a default is missing.
+    """
+    parsers = _parsers(kind)
+    for name, value in values.items():
+        if name not in parsers:
+            raise InvalidArgument(
+                where(name), value, f"there is no such option; there are {', '.join(parsers)}"
+            )
+    return kind(**{name: parsers[name](where(name), value) for name, value in values.items()})
+
+
+_signature = cache(inspect.signature)
+
+
+@cache
+def _parsers(declaration: Any) -> dict[str, Parser]:
+    """Return the parsers of a function's parameters or a struct's fields, by name."""
+    hints = get_type_hints(declaration, include_extras=True)
+    hints.pop("return", None)
+    return {name: parser_of(annotation) for name, annotation in hints.items()}
+
+
+@cache
+def parser_of(annotation: Any) -> Parser:
+    """Return the function that parses the values of an annotation.
+
+    It is the first one in an ``Annotated``. Without one, ``str`` is a text that is not empty, ``int`` an
+    integer, ``bool`` a boolean, a ``Literal`` one of its values, a ``list`` or ``Sequence`` a list of what it
+    is a list of, and a struct a dict with its fields; with ``| None``, None is a value too.
+
+    :raises TypeError: if it says nothing about what is right.
+    """
+    kind, *notes = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    length = next((note for note in notes if isinstance(note, Length)), Length())
+    parser = next(filter(callable, notes), None)
+    if parser is None:
+        kind = next(kind for kind in kinds if kind is not NoneType)
+        parser = parser_of(kind) if get_origin(kind) is Annotated else _of_type(kind, length)
+    if NoneType not in kinds:
+        return parser
+    if any(isinstance(note, EmptyIsNone) for note in notes):
+        return lambda argument, value: None if is_empty(value) else parser(argument, value)
+    return lambda argument, value: None if value is None else parser(argument, value)
+
+
+def _of_type(kind: Any, length: Length) -> Parser:
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return partial(one_of, choices=args)
+    if origin in (list, Sequence, Iterable):
+        return partial(items, each=parser_of(args[0]), most=length.most, may_be_empty=length.may_be_empty)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return partial(_entry, kind=kind)
+    by_type: dict[Any, Parser] = {str: text, int: integer, bool: boolean, datetime.date: date}
+    if kind not in by_type:
+        raise TypeError(f"{kind} does not say which values are right")
+    return by_type[kind]
+
+
+def is_empty(value: object) -> bool:
+    """Return whether a value is None, or an empty text or list."""
+    return value is None or (isinstance(value, str | Sequence | Mapping) and not value)
+
+
+def _entry(argument: str, value: object, kind: type[S]) -> S:
+    """Return a dict as a struct, if it has the keys of its fields."""
+    names = set(kind.__struct_fields__)
+    optional = set(kind.__struct_fields__[len(names) - len(kind.__struct_defaults__) :])
+    keys = set(value) if isinstance(value, Mapping) else set()
+    if not isinstance(value, Mapping) or not names - optional <= keys <= names:
+        wanted = ", ".join(sorted(names - optional)) + "".join(
+            f", optionally {name}" for name in sorted(optional)
+        )
+        raise InvalidArgument(argument, value, f"it must be a dict with {wanted}")
+    return parse_struct(kind, value, f"{argument}.{{}}".format)
+
+
+def text(argument: str, value: object) -> str:
+    """Return ``value`` without white space around it, if it is a non-empty text.
+
+    Templates easily add a line end. An integer (digits from a template) is accepted too.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(integer(argument, value))
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidArgument(argument, value, "it must be a non-empty string")
+    return encodable(argument, value.strip())
+
+
+def encodable(argument: str, value: object) -> str:
+    """Return ``value`` as it is, if it is a text that can be encoded as UTF-8; it may be empty.
+
+    The error shows only the character that cannot be, since the value may be a secret. Subclasses of ``str``
+    (from templates or parsers), which encoders refuse, become plain texts.
+    """
+    if not isinstance(value, str):
+        raise InvalidArgument(argument, value, "it must be a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        rule = f"it must be text without half a character, as there is at position {error.start}"
+        bad = value[error.start]
+    else:
+        return str.__str__(value)
+    raise InvalidArgument(argument, bad, rule)
+
+
+def app_reference(argument: str, value: object) -> str:
+    """Return ``value`` if it names a data app: by its id, or as ``namespace/app_name``.
+
+    No part may be ``.`` or ``..``: even percent-encoded, these lead to another path.
+    """
+    reference = text(argument, value)
+    parts = reference.split("/")
+    if len(parts) > 2 or not {"", ".", ".."}.isdisjoint(parts):
+        rule = "it must be the app's id, or namespace/app_name, with no part that is empty, . or .."
+        raise InvalidArgument(argument, value, rule)
+    return reference
+
+
+def integer(argument: str, value: object, low: int | None = None, high: int | None = None) -> int:
+    """Return ``value`` as an integer within the limits; digits in a text (a template) are accepted too."""
+    number = value
+    if isinstance(value, str):
+        # `int` would also accept the digits of other scripts, and underscores between digits
+        digits = value.strip() if _INTEGER.fullmatch(value.strip()) else ""
+        number = (int(digits) if len(digits) < _MOST_DIGITS else HIGHEST + 1) if digits else None
+    if isinstance(number, int) and not isinstance(number, bool):
+        if (LOWEST if low is None else low) <= number <= (HIGHEST if high is None else high):
+            return int(number)
+        if not LOWEST <= number <= HIGHEST:
+            low, high = (LOWEST if low is None else low), (HIGHEST if high is None else high)
+    rule = "it must be an integer"
+    if low is not None and high is not None:
+        rule += f" from {low} to {high}"
+    elif low is not None:
+        rule += f" of {low} or more"
+    raise InvalidArgument(argument, value, rule)
+
+
+def items(
+    argument: str,
+    values: object,
+    each: Parser | None = None,
+    *,
+    most: int | None = None,
+    may_be_empty: bool = False,
+) -> list[Any]:
+    """Return ``values`` as a list; any iterable is accepted, except for a mapping or a text.
+
+    :param each: parses each entry; None for entries as they are.
+    """
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise InvalidArgument(argument, values, "it must be a list")
+    listed = list(values)
+    if not listed and not may_be_empty:
+        raise InvalidArgument(argument, listed, "it must hold at least one entry")
+    if most is not None and len(listed) > most:
+        raise InvalidArgument(argument, listed, f"it must hold at most {most} entries, not {len(listed)}")
+    return [each(f"{argument}[{index}]", item) for index, item in enumerate(listed)] if each else listed
+
+
+def texts(argument: str, values: object, *, most: int | None = None, may_be_empty: bool = False) -> list[str]:
+    """Return ``values`` as a list of non-empty texts."""
+    return items(argument, values, text, most=most, may_be_empty=may_be_empty)
+
+
+def one_of(argument: str, value: object, choices: tuple[str, ...], where: str = "") -> Any:
+    """Return ``value`` if it is one of the choices.
+
+    :param where: appended to the rule, such as "for file_format='csv'".
+    """
+    if value not in choices:
+        raise InvalidArgument(argument, value, f"it must be one of {', '.join(choices)}{where}")
+    return value
+
+
+def seconds(
+    argument: str, value: object, *, may_be_zero: bool = False, may_be_timedelta: bool = False
+) -> float:
+    """Return ``value`` if it is a finite number of seconds.
+
+    :param may_be_timedelta: accept a ``timedelta`` too.
+    """
+    if may_be_timedelta and isinstance(value, datetime.timedelta):
+        value = value.total_seconds()
+    if not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < math.inf:
+        number = float(value)
+        if number or may_be_zero:
+            return number
+    kind = "a number of seconds or a timedelta" if may_be_timedelta else "a number of seconds"
+    rule = f"it must be {kind}{', 0 or more' if may_be_zero else ' above 0'}"
+    raise InvalidArgument(argument, value, rule)
+
+
+def share(argument: str, value: object) -> float:
+    """Return ``value`` if it is a number from 0 to 1."""
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InvalidArgument(argument, value, "it must be a share from 0 to 1")
+    return value
+
+
+def boolean(argument: str, value: object, *, may_be_text: bool = False) -> bool:
+    """Return ``value`` if it is a boolean.
+
+    :param may_be_text: accept the words in a text (a template) too, in any letter case.
+    """
+    if may_be_text and isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.strip().lower(), value)
+    if not isinstance(value, bool):
+        raise InvalidArgument(argument, value, "it must be True or False")
+    return value
+
+
+def date(argument: str, value: object) -> datetime.date:
+    """Return ``value``, a date or ``yyyy-MM-dd``, as a date; a time with a zone becomes its UTC day."""
+    rule = "it must be a date, yyyy-MM-dd, in UTC"
+    match value:
+        case datetime.datetime():
+            return value.astimezone(datetime.UTC).date() if value.tzinfo else value.date()
+        case datetime.date():
+            return value
+        case str():
+            try:
+                return datetime.datetime.strptime(value, "%Y-%m-%d").date()
+            except ValueError:
+                raise InvalidArgument(argument, value, rule) from None
+    raise InvalidArgument(argument, value, rule)
+
+
+#: A text as it is, which may be empty.
+AnyText: TypeAlias = Annotated[str, encodable]
+#: A boolean, also as a word of a template.
+Flag: TypeAlias = Annotated[bool, partial(boolean, may_be_text=True)]

@@ -1,0 +1,135 @@
+"""An argument is parsed by its annotation: what each kind takes, and what the error says."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+
+from airflow_provider_webcollect.service.arguments import (
+    AnyText,
+    EmptyIsNone,
+    Flag,
+    Length,
+    Range,
+    Seconds,
+    Word,
+    parse,
+    parse_call,
+    parse_struct,
+    share,
+)
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.models import LoopType
+
+
+class Entry(msgspec.Struct, kw_only=True):
+    name: str
+    kind: Annotated[str, Word(LoopType)]
+    is_new: Flag = False
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    page_size: Annotated[int, Range(1, 1000), "rows per request"] = 1000
+    mode: Annotated[Literal["full", "incremental"] | None, "how rows are landed"] = None
+
+
+ENTRY = {"name": "a", "kind": "TextList"}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "parsed"),
+    [
+        (str, " a\n", "a"),
+        (str, 7, "7"),
+        (AnyText, " ", " "),
+        (int, "7", 7),
+        (Annotated[int, Range(1, 9), "help"], 9, 9),
+        (Annotated[int | None, Range(1, 9)], None, None),
+        (Annotated[int, Range(1, 9)] | None, None, None),
+        (Annotated[int | None, EmptyIsNone()], "", None),
+        (Annotated[int | None, EmptyIsNone()], 0, 0),
+        (Annotated[Sequence[str] | None, EmptyIsNone()], [], None),
+        (Annotated[float, Seconds(may_be_timedelta=True)], datetime.timedelta(minutes=1), 60.0),
+        (Annotated[float, Seconds(may_be_zero=True)], 0, 0.0),
+        (Annotated[float, share], 0.5, 0.5),
+        (bool, True, True),
+        (Flag, "TRUE", True),
+        (Annotated[str, Word(LoopType)], " textlist", "TextList"),
+        (Literal["full", "incremental"], "full", "full"),
+        (datetime.date, "2026-01-31", datetime.date(2026, 1, 31)),
+        (list[int], ("1", 2), [1, 2]),
+        (Sequence[Annotated[str, Word(LoopType)]], ["TEXTLIST"], ["TextList"]),
+        (Annotated[list[str], Length(may_be_empty=True)], [], []),
+        (list[Entry], [ENTRY], [Entry(name="a", kind="TextList")]),
+    ],
+)
+def test_a_value_takes_the_form_that_its_annotation_asks_for(
+    annotation: Any, value: object, parsed: object
+) -> None:
+    assert parse("it", annotation, value) == parsed
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "argument", "rule"),
+    [
+        (str, None, "it", "a non-empty string"),
+        (AnyText, 7, "it", "a string"),
+        (AnyText, "\ud800", "it", "without half a character"),
+        (int, True, "it", "an integer"),
+        (Annotated[int, Range(1, 9), "help"], 10, "it", "from 1 to 9"),
+        (Annotated[int | None, Range(1)], "", "it", "1 or more"),
+        (Annotated[float, Seconds()], datetime.timedelta(1), "it", "a number of seconds above 0"),
+        (Annotated[float, share], 1.1, "it", "a share from 0 to 1"),
+        (bool, "true", "it", "True or False"),
+        (Flag, "yes", "it", "True or False"),
+        (Literal["full", "incremental"], "most", "it", "one of full, incremental"),
+        (datetime.date, "31.1.2026", "it", "yyyy-MM-dd"),
+        (list[int], [1, "x"], "it[1]", "an integer"),
+        (list[int], "12", "it", "a list"),
+        (list[int], [], "it", "at least one entry"),
+        (Annotated[list[int], Length(most=1)], [1, 2], "it", "at most 1 entries, not 2"),
+        (list[Entry], [ENTRY, {"name": "a"}], "it[1]", "a dict with kind, name, optionally is_new"),
+        (list[Entry], [ENTRY, {**ENTRY, "other": 1}], "it[1]", "a dict with kind, name, optionally is_new"),
+        (list[Entry], [{**ENTRY, "kind": "x"}], "it[0].kind", "one of TextList, UrlList"),
+    ],
+)
+def test_an_error_names_the_place_and_the_rule(
+    annotation: Any, value: object, argument: str, rule: str
+) -> None:
+    with pytest.raises(InvalidArgument) as refusal:
+        parse("it", annotation, value)
+    assert refusal.value.argument == argument
+    assert rule in refusal.value.rule
+
+
+def test_an_annotation_that_says_nothing_about_its_values_is_refused() -> None:
+    with pytest.raises(TypeError, match="float"):
+        parse("it", float, 1.0)
+
+
+class TestDeclarations:
+    def test_the_arguments_of_a_call_are_parsed_and_its_defaults_stay(self) -> None:
+        def move(task_id: str, group_id: Annotated[int, Range(1)] = 0) -> None: ...
+
+        assert parse_call(move, " t ").arguments == {"task_id": "t"}
+        assert parse_call(move, "t", group_id="7").arguments == {"task_id": "t", "group_id": 7}
+        with pytest.raises(InvalidArgument, match="`group_id` is 0"):
+            parse_call(move, "t", 0)
+        with pytest.raises(TypeError, match="task_id"):
+            parse_call(move)
+
+    def test_the_values_of_a_struct_are_parsed(self) -> None:
+        assert parse_struct(Options, {"page_size": "10"}) == Options(page_size=10)
+        assert parse_struct(Options, {}) == Options()
+        with pytest.raises(InvalidArgument, match="`page_size` is 0; it must be an integer from 1 to 1000"):
+            parse_struct(Options, {"page_size": 0})
+
+    def test_another_value_is_refused_and_the_place_is_the_callers(self) -> None:
+        with pytest.raises(InvalidArgument, match="there is no such option; there are page_size, mode"):
+            parse_struct(Options, {"pages": 1})
+        with pytest.raises(InvalidArgument, match=r"`options\['mode'\]` is 'x'"):
+            parse_struct(Options, {"mode": "x"}, "options[{!r}]".format)
