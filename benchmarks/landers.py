@@ -18,9 +18,8 @@ from typing import Any
 import fsspec
 import requests
 
-from airflow_provider_webcollect.landing.formats import FileFormat, make_format
 from airflow_provider_webcollect.landing.log.commits import Run, Source
-from airflow_provider_webcollect.landing.options import make_options
+from airflow_provider_webcollect.landing.options import LandOptions
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.write.job import job_of
 from airflow_provider_webcollect.landing.write.run import land_all, run_job
@@ -57,15 +56,16 @@ def main(way: str, url: str, folder: str, *tasks: str) -> None:
             fs, path = fsspec.url_to_fs(folder)
             fs.exists(path)  # S3's client imports more at its first call
             landed = Folder(fs, path)
-            measured(lambda: ours(connected(url), tasks[0], landed, make_format(*way.split())))
+            chosen = dict(zip(("file_format", "compression"), way.split(), strict=False))
+            measured(lambda: ours(connected(url), tasks[0], landed, chosen))
         case "jsonl checked" | "jsonl sorted":
             landed = Folder(*fsspec.url_to_fs(folder))
             checks = {**RULES, "rows": {"max_wrong": 0.01 if way == "jsonl sorted" else 0}}
-            measured(lambda: ours(connected(url), tasks[0], landed, make_format("jsonl"), checks))
+            measured(lambda: ours(connected(url), tasks[0], landed, {"checks": checks}))
         case "jsonl traced":
             landed = Folder(*fsspec.url_to_fs(folder))
             with task_span():
-                measured(lambda: ours(connected(url), tasks[0], landed, make_format("jsonl")))
+                measured(lambda: ours(connected(url), tasks[0], landed))
         case "many":
             measured(lambda: many(url, tasks, folder))
         case _:
@@ -106,10 +106,11 @@ def window(task: str, offset: int) -> dict[str, Any]:
     return {"taskId": task, "offset": offset, "size": PAGE_ROWS}
 
 
-def ours(client: Client, task: str, folder: Folder, file_format: FileFormat, checks: Any = None) -> int:
+def ours(client: Client, task: str, folder: Folder, more: dict[str, Any] | None = None) -> int:
     """Land with this provider, as its operator does."""
     run = Run(dag_id="benchmark", task_id="land", run_id="1")
-    options = make_options(file_format, mode="full", page_size=PAGE_ROWS, late_rows_delay=0, checks=checks)
+    given = {"mode": "full", "page_size": PAGE_ROWS, "late_rows_delay": 0}
+    options = LandOptions.parse({**given, **(more or {})})
     return run_job(job_of(client, Source(collection_task_id=task), folder, run, options)).manifest.rows
 
 
@@ -121,7 +122,7 @@ def many(url: str, tasks: tuple[str, ...], folder: str) -> int:
 
     def job(task: str) -> None:
         own = Folder(*fsspec.url_to_fs(f"{folder}/{task}"))
-        rows.append(ours(client, task, own, make_format("jsonl")))
+        rows.append(ours(client, task, own))
 
     land_all({task: functools.partial(job, task) for task in tasks}, AT_ONCE)
     return sum(rows)

@@ -16,7 +16,7 @@ from pathlib import Path
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_webcollect.landing.location import folder_at
-from airflow_provider_webcollect.landing.options import make_load_options
+from airflow_provider_webcollect.landing.options import LoadOptions
 from airflow_provider_webcollect.landing.read.loading import load
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.transfers.warehouses import Warehouse
@@ -60,7 +60,7 @@ def measure(folder: Path) -> None:
     import pyarrow.parquet  # noqa: F401
 
     warehouse = Warehouse(kind="duckdb", credentials=str(folder / "warehouse.duckdb"))
-    options = make_load_options("merge", "id")
+    options = LoadOptions.parse({"write_disposition": "merge", "primary_key": "id"})
     landed = read_landing(str(folder / "landing"))
 
     def merge() -> int:

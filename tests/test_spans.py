@@ -14,9 +14,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.log.commits import Run, Source
-from airflow_provider_webcollect.landing.options import make_options
+from airflow_provider_webcollect.landing.options import LandOptions
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.write.job import Landed, job_of
 from airflow_provider_webcollect.landing.write.run import land_all, run_job
@@ -65,7 +64,7 @@ def land(client: Client, tmp_path: Path) -> Land:
                 Source(collection_task_id=task_id),
                 Folder(fsspec.filesystem("file"), str(tmp_path / task_id)),
                 Run(dag_id="d", task_id="t", run_id="r1"),
-                make_options(make_format(), **{**usual, **options}),
+                LandOptions.parse({**usual, **options}),
             )
         )
 

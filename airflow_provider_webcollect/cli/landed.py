@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import getpass
 import itertools
 import json
@@ -25,6 +26,7 @@ from airflow_provider_webcollect.cli.connecting import (
     shown_place,
     storage_option,
 )
+from airflow_provider_webcollect.cli.declared import declared_option
 from airflow_provider_webcollect.cli.output import (
     as_json,
     ask,
@@ -37,21 +39,14 @@ from airflow_provider_webcollect.cli.output import (
 )
 from airflow_provider_webcollect.landing import cleaning
 from airflow_provider_webcollect.landing.errors import NothingLanded
-from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS, percent
 from airflow_provider_webcollect.landing.log.commits import Run, Source, counted
-from airflow_provider_webcollect.landing.options import (
-    MAX_PART_BYTES,
-    check_table_format,
-    default_mode,
-    make_options,
-)
+from airflow_provider_webcollect.landing.options import LandOptions
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.landing.write import review
 from airflow_provider_webcollect.landing.write.job import Job, Landed, Observer, job_of
 from airflow_provider_webcollect.landing.write.run import run_job
-from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import InvalidArgument, Stopped
 from airflow_provider_webcollect.service.threads import Stop, first_done, in_background
 
@@ -60,7 +55,7 @@ if TYPE_CHECKING:
 
     from duckdb import DuckDBPyRelation
 
-    from airflow_provider_webcollect.landing.location import Location
+    from airflow_provider_webcollect.landing.location import Location, TableFormat
     from airflow_provider_webcollect.landing.log.commits import Manifest, SetApart
     from airflow_provider_webcollect.landing.read.contents import RunProfile
     from airflow_provider_webcollect.landing.storage.folder import Folder
@@ -91,6 +86,41 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
         raise InvalidArgument(str(option.name), value, f"it must be JSON: {error}") from error
 
 
+#: How options of a landing differ on the command line from their declarations.
+_DIFFERENCES: dict[str, dict[str, Any]] = {
+    "file_format": {"flag": "--format"},
+    "columns": {
+        "flag": "--column",
+        "metavar": "NAME",
+        "help": "Only this one; may be repeated, in order; by default all.",
+    },
+    "column_types": {"metavar": "JSON", "callback": _decoded_json},
+    "partition": {"metavar": "NAME=VALUE"},
+    "checks": {
+        "metavar": "JSON",
+        "callback": _decoded_json,
+        "help": """What the rows must be, such as '{"columns": {"price": {"filled": 0.95}}}'.""",
+    },
+    "on_failed_checks": {
+        "help": "fail: quarantine the rows, exit code 3; quarantine: the same, exit code 0; warn: land them."
+    },
+}
+
+
+def _land_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a landing; the command gets ``options`` with those that are given."""
+
+    @functools.wraps(command)
+    def with_options(**given: Any) -> Any:
+        values = {name: given.pop(name) for name in LandOptions.__struct_fields__}
+        values = {name: value for name, value in values.items() if value not in (None, ())}
+        return command(options=values, **given)
+
+    for name in reversed(LandOptions.__struct_fields__):
+        with_options = declared_option(LandOptions, name, **_DIFFERENCES.get(name, {}))(with_options)
+    return with_options
+
+
 @click.command()
 @click.argument("task_id", metavar="TASK", callback=resolve_tasks)
 @click.argument("landing", metavar="DESTINATION")
@@ -101,67 +131,25 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
     help="Make DESTINATION a table; without it, it is a folder with a manifest.",
 )
 @click.option(
-    "--format",
-    "file_format",
-    type=click.Choice(["jsonl", "csv", "parquet"]),
-    help="Of the parts: by default jsonl, and parquet for a table.",
-)
-@click.option(
-    "--compression",
-    type=click.Choice(["none", "gzip", "zstd", "snappy"]),
-    help="Of the parts; by default snappy for Parquet, otherwise none.",
-)
-@click.option(
-    "--column", "columns", metavar="NAME", multiple=True, help="Only this one; may be repeated, in order."
-)
-@click.option(
-    "--mode",
-    type=click.Choice(["full", "incremental"]),
-    help="incremental: add what is new; full: land all rows. By default full with --lotno.",
-)
-@click.option(
-    "--on-reset",
-    type=click.Choice(["fail", "full", "append"]),
-    default="fail",
-    help="incremental: what to do if the source has lost rows.",
-)
-@click.option(
-    "--if-exists",
-    type=click.Choice(["fail", "overwrite", "skip"]),
-    default="fail",
-    help="full: what to do if another landing is complete there.",
-)
-@click.option("--partition", metavar="NAME=VALUE", help="A folder in DESTINATION for the new parts.")
-@click.option("--mark-exported", is_flag=True, help="Confirm the export to the service after the commit.")
-@click.option(
-    "--late-rows-delay", type=click.FloatRange(min=0), default=15.0, help="Seconds to wait for late rows."
-)
-@click.option("--page-size", type=click.IntRange(1, 1000), default=1000, help="Rows per request.")
-@click.option(
-    "--max-part-bytes", type=click.IntRange(min=1), help="A part ends at this size; 128 MiB without it."
-)
-@click.option(
     "--run-id",
     metavar="NAME",
     help="A name for this landing: with the same one, a landing that is complete is left as it is.",
 )
-@click.option(
-    "--checks",
-    metavar="JSON",
-    callback=_decoded_json,
-    help="""What the rows must be, such as '{"columns": {"price": {"filled": 0.95}}}'.""",
-)
-@click.option(
-    "--on-failed-checks",
-    type=click.Choice(["fail", "warn", "quarantine"]),
-    default="fail",
-    help="fail: quarantine the rows, exit code 3; quarantine: the same, exit code 0; warn: land them.",
-)
+@_land_options
 @storage_option
 @connection_options
 @output_option
 def land(
-    task_id: str, landing: str, conn_id: str | None, url: str | None, output: str, **options: Any
+    task_id: str,
+    landing: str,
+    lotno: str | None,
+    table_format: TableFormat | None,
+    run_id: str | None,
+    options: dict[str, Any],
+    object_storage_conn_id: str | None,
+    conn_id: str | None,
+    url: str | None,
+    output: str,
 ) -> None:
     """Land a task's rows in a folder, exactly once.
 
@@ -172,10 +160,21 @@ def land(
     discard`; the next landing continues after them.
     """
     stop = Stop()
-    conn_id_of_storage = options.pop("object_storage_conn_id")
-    location = parse_landing(landing, conn_id_of_storage, options["table_format"], is_landed=False)
+    location = parse_landing(landing, object_storage_conn_id, table_format, is_landed=False)
+    chosen = LandOptions.parse(options, lotno=lotno or None, table_format=table_format)
+    source = Source(collection_task_id=task_id, lotno=lotno or None)
     with connect(conn_id, url, patient=True).client(stop) as client, _progress() as on_progress:
-        job = _job(client, task_id, location, on_progress, **options)
+
+        class Shown(Observer):
+            def on_progress(self, rows: int, total: int) -> None:
+                on_progress(rows, total)
+
+            def on_late_rows_wait(self, seconds: float) -> None:
+                tell(f"Waiting {seconds:.0f} s for late rows (--late-rows-delay)")
+
+        folder = location.open(connections_of(location), is_made=True)
+        run, began = _run_of(folder, run_id)
+        job = job_of(client, source, folder, run, chosen, run_began=began, observer=Shown())
         landed = _until_interrupted(job, stop)
     quarantined = [apart for apart in landed.manifest.quarantined if apart.run == job.run]
     manifest = landed.manifest
@@ -192,49 +191,6 @@ def land(
         "exported_at": manifest.exported_at,
     }
     show([row], output)
-
-
-def _job(
-    client: Client,
-    task_id: str,
-    location: Location,
-    on_progress: Callable[[int, int], object],
-    *,
-    lotno: str | None,
-    run_id: str | None,
-    table_format: str | None,
-    file_format: str | None,
-    compression: str | None,
-    columns: tuple[str, ...],
-    max_part_bytes: int | None,
-    **options: Any,
-) -> Job:
-    """Return the landing, which reports its waits on standard error."""
-
-    class Shown(Observer):
-        def on_progress(self, rows: int, total: int) -> None:
-            on_progress(rows, total)
-
-        def on_late_rows_wait(self, seconds: float) -> None:
-            tell(f"Waiting {seconds:.0f} s for late rows (--late-rows-delay)")
-
-    source = Source(collection_task_id=task_id, lotno=lotno or None)
-    options["mode"] = options["mode"] or default_mode(source.lotno)
-    folder = location.open(connections_of(location), is_made=True)
-    run, run_began = _run_of(folder, run_id)
-    return job_of(
-        client,
-        source,
-        folder,
-        run,
-        make_options(
-            make_format(check_table_format(table_format, file_format), compression, columns or None),
-            max_part_bytes=max_part_bytes or MAX_PART_BYTES,
-            **options,
-        ),
-        run_began=run_began,
-        observer=Shown(),
-    )
 
 
 def _run_of(folder: Folder, run_id: str | None) -> tuple[Run, datetime.datetime | None]:

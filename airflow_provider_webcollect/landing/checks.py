@@ -7,11 +7,12 @@ import math
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 from airflow_provider_webcollect.service import arguments
+from airflow_provider_webcollect.service.arguments import Flag, Range
 from airflow_provider_webcollect.service.errors import InvalidArgument, quoted
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.formats.profile import Profile
 
+D = TypeVar("D", bound=msgspec.Struct)
 Level = Literal["allow", "warn", "fail"]
 OnFailedChecks = Literal["fail", "warn", "quarantine"]
 State = Literal["passed", "failed", "warning", "skipped"]
@@ -39,6 +41,83 @@ _PLAIN = re.compile(r"[\w.-]{1,60}")
 _encode = msgspec.json.Encoder().encode
 
 
+class Number(msgspec.Struct, frozen=True):
+    """A finite number, also one in a text (a template): ``Annotated[float, Number(" 1 or more", low=1)]``.
+
+    :ivar limits: in words.
+    :ivar above: the number that it must be above; ``low`` and ``high`` are the least and the greatest.
+    """
+
+    limits: str = ""
+    low: float = -math.inf
+    high: float = math.inf
+    above: float = -math.inf
+
+    def __call__(self, argument: str, value: object) -> float:
+        number = math.nan
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
+            with contextlib.suppress(ValueError, OverflowError):
+                number = float(value)
+        if not (math.isfinite(number) and self.low <= number <= self.high and number > self.above):
+            raise InvalidArgument(argument, value, f"it must be a number{self.limits}")
+        return number
+
+
+_SHARE = Number(" above 0, up to 1", high=1, above=0)
+
+
+def _allowed(argument: str, values: object) -> tuple[str, ...]:
+    """Return the texts of allowed values."""
+    listed = arguments.items(argument, values)
+    for index, value in enumerate(listed):
+        # of what JSON has no number for, the text is null
+        if not isinstance(value, str | int | float) or value in (math.inf, -math.inf) or value != value:
+            raise InvalidArgument(f"{argument}[{index}]", value, "it must be a text, a number or a boolean")
+        if isinstance(value, str):
+            arguments.encodable(f"{argument}[{index}]", value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            arguments.integer(f"{argument}[{index}]", value)
+    texts = (str.__str__(value) if isinstance(value, str) else _encode(value).decode() for value in listed)
+    return tuple(dict.fromkeys(texts))
+
+
+def _pattern(argument: str, pattern: object) -> str:
+    import re2
+
+    if not isinstance(pattern, str):
+        raise InvalidArgument(argument, pattern, "it must be a regular expression")
+    arguments.encodable(argument, pattern)
+    try:
+        matchers(pattern)
+    except re2.error as error:
+        reason = error.args[0].decode(errors="replace")
+        raise InvalidArgument(
+            argument, pattern, f"it is not a regular expression of RE2: {reason}"
+        ) from error
+    return pattern
+
+
+def matchers(pattern: str) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
+    """Return two functions that match whole texts in UTF-8, in a time that grows with the text alone.
+
+    :return: an exact one, and one that takes a third of the time, but may miss a match.
+    """
+    import re2
+
+    options = re2.Options()
+    # otherwise it writes errors to standard error
+    options.log_errors = False
+    exact = re2.compile(pattern.encode(), options).fullmatch
+    quick = re2.Set.FullMatchSet(options)
+    try:
+        quick.Add(pattern.encode())
+        quick.Compile()
+    except re2.error:
+        # it takes more memory than the expression alone
+        return exact, exact
+    return exact, quick.Match
+
+
 class RowChecks(msgspec.Struct, frozen=True, kw_only=True):
     """Checks of the number of rows.
 
@@ -49,10 +128,10 @@ class RowChecks(msgspec.Struct, frozen=True, kw_only=True):
         rows are quarantined one by one, and the others land.
     """
 
-    min: int | None = None
-    min_of_usual: float | None = None
-    max_of_usual: float | None = None
-    max_wrong: float = 0.0
+    min: Annotated[int | None, Range(1)] = None
+    min_of_usual: Annotated[float | None, _SHARE] = None
+    max_of_usual: Annotated[float | None, Number(" 1 or more", low=1)] = None
+    max_wrong: Annotated[float, Number(" from 0 to 1", low=0, high=1)] = 0.0
 
 
 class ColumnChecks(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,14 +150,45 @@ class ColumnChecks(msgspec.Struct, frozen=True, kw_only=True):
     :ivar filled_of_usual: the least multiple of the share that is usual.
     """
 
-    required: bool = False
-    pattern: str | None = None
-    min: float | None = None
-    max: float | None = None
-    values: tuple[str, ...] | None = None
-    unique: bool = False
-    filled: float | None = None
-    filled_of_usual: float | None = None
+    required: Flag = False
+    pattern: Annotated[str | None, _pattern] = None
+    min: Annotated[float | None, Number()] = None
+    max: Annotated[float | None, Number()] = None
+    values: Annotated[tuple[str, ...] | None, _allowed] = None
+    unique: Flag = False
+    filled: Annotated[float | None, _SHARE] = None
+    filled_of_usual: Annotated[float | None, _SHARE] = None
+
+
+def _row_checks(argument: str, value: object) -> RowChecks:
+    return _declared(argument, value, RowChecks)
+
+
+def _columns_checks(argument: str, columns: object) -> dict[str, ColumnChecks]:
+    if not isinstance(columns, Mapping):
+        raise InvalidArgument(argument, columns, "it must be a dict of checks by column")
+    made = {}
+    for name, value in columns.items():
+        if not isinstance(name, str):
+            raise InvalidArgument(argument, name, "columns are named by strings")
+        arguments.encodable(argument, name)
+        column = made[name] = _declared(f"{argument}[{name!r}]", value, ColumnChecks)
+        if column.min is not None and column.max is not None and column.min > column.max:
+            rule = f"it must be at most `max`, {_plain(column.max)}"
+            raise InvalidArgument(f"{argument}[{name!r}]['min']", value["min"], rule)
+    return made
+
+
+def _declared(argument: str, value: Any, kind: type[D]) -> D:
+    """Return a dict as a declaration; a check of rows or of a column that is None is not declared."""
+    names = kind.__struct_fields__
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(argument, value, f"it must be a dict; its keys can be {', '.join(names)}")
+    if unknown := [key for key in value if key not in names]:
+        raise InvalidArgument(argument, unknown[0], f"its keys can be {', '.join(names)}")
+    if kind is not Checks:
+        value = {name: given for name, given in value.items() if given is not None}
+    return arguments.parse_struct(kind, value, lambda name: f"{argument}[{name!r}]")
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,8 +198,8 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
     :ivar missing_columns: the same, if no row has a column that all earlier landings had.
     """
 
-    rows: RowChecks = RowChecks()
-    columns: Mapping[str, ColumnChecks] = {}
+    rows: Annotated[RowChecks, _row_checks] = RowChecks()
+    columns: Annotated[Mapping[str, ColumnChecks], _columns_checks] = {}
     new_columns: Level = "allow"
     missing_columns: Level = "allow"
 
@@ -158,7 +268,7 @@ class RuleCounts(msgspec.Struct, frozen=True, omit_defaults=True):
 NOTHING_WRONG = RuleCounts()
 
 
-def make_checks(checks: object, file_format: FileFormat) -> Checks | None:
+def make_checks(checks: Any, file_format: FileFormat) -> Checks | None:
     """Return the checked declaration; None if there are no checks. Imports nothing heavy.
 
     :param checks: a dict with any of ``rows`` (``min``, ``min_of_usual``, ``max_of_usual``, ``max_wrong``),
@@ -170,156 +280,23 @@ def make_checks(checks: object, file_format: FileFormat) -> Checks | None:
     """
     if checks is None or checks == "":
         return None
-    declared = _keys("checks", checks, Checks)
-    for name in ("new_columns", "missing_columns"):
-        arguments.one_of(f"checks[{name!r}]", declared.get(name, "allow"), get_args(Level))
-    if file_format.columns is not None and declared.get("new_columns", "allow") != "allow":
-        rule = "with `columns` no other column lands, so that none can be new"
-        raise InvalidArgument("checks['new_columns']", declared["new_columns"], rule)
-    columns = declared.get("columns", {})
-    if not isinstance(columns, Mapping):
-        raise InvalidArgument("checks['columns']", columns, "it must be a dict of checks by column")
-    made = Checks(
-        rows=_row_checks(declared.get("rows", {})),
-        columns={name: _column_checks(name, column, file_format) for name, column in columns.items()},
-        new_columns=declared.get("new_columns", "allow"),
-        missing_columns=declared.get("missing_columns", "allow"),
-    )
+    made = _declared("checks", checks, Checks)
+    if file_format.columns is not None:
+        if made.new_columns != "allow":
+            rule = "with `columns` no other column lands, so that none can be new"
+            raise InvalidArgument("checks['new_columns']", made.new_columns, rule)
+        for name in made.columns:
+            if name not in file_format.columns:
+                raise InvalidArgument("checks['columns']", name, "it must be one of `columns`")
+    types = getattr(file_format, "column_types", {})
+    for name, column in made.columns.items():
+        for check in ("min", "max"):
+            kind = types.get(name)
+            if getattr(column, check) is not None and kind and not kind.startswith(_NUMERIC):
+                rule = f"column_types makes the column {kind}, which is not a number"
+                given = checks["columns"][name][check]
+                raise InvalidArgument(f"checks['columns'][{name!r}][{check!r}]", given, rule)
     return None if made == Checks() else made
-
-
-def _keys(argument: str, value: object, kind: type[msgspec.Struct]) -> Mapping[str, Any]:
-    """Return a dict whose keys are fields of a declaration."""
-    names = kind.__struct_fields__
-    if not isinstance(value, Mapping):
-        raise InvalidArgument(argument, value, f"it must be a dict; its keys can be {', '.join(names)}")
-    if unknown := [key for key in value if key not in names]:
-        raise InvalidArgument(argument, unknown[0], f"its keys can be {', '.join(names)}")
-    return value
-
-
-def _row_checks(value: object) -> RowChecks:
-    declared = _keys("checks['rows']", value, RowChecks)
-
-    def number(name: str, *limits: Any) -> float | None:
-        return _number(f"checks['rows'][{name!r}]", declared.get(name), *limits)
-
-    rows = declared.get("min")
-    return RowChecks(
-        min=None if rows is None else arguments.integer("checks['rows']['min']", rows, 1),
-        min_of_usual=number("min_of_usual", *_SHARE),
-        max_of_usual=number("max_of_usual", " 1 or more", lambda number: number >= 1),
-        max_wrong=number("max_wrong", " from 0 to 1", lambda number: 0 <= number <= 1) or 0.0,
-    )
-
-
-def _column_checks(name: object, value: object, file_format: FileFormat) -> ColumnChecks:
-    argument = f"checks['columns'][{name!r}]"
-    if not isinstance(name, str):
-        raise InvalidArgument("checks['columns']", name, "columns are named by strings")
-    arguments.encodable("checks['columns']", name)
-    if file_format.columns is not None and name not in file_format.columns:
-        raise InvalidArgument("checks['columns']", name, "it must be one of `columns`")
-    declared = _keys(argument, value, ColumnChecks)
-
-    def parsed(check: str, parse: Callable[..., Any], *limits: Any, **options: Any) -> Any:
-        given = declared.get(check)
-        return None if given is None else parse(f"{argument}[{check!r}]", given, *limits, **options)
-
-    low, high = (parsed(check, _number) for check in ("min", "max"))
-    kind = getattr(file_format, "column_types", {}).get(name)
-    for check, bound in (("min", low), ("max", high)):
-        if bound is not None and kind and not kind.startswith(_NUMERIC):
-            rule = f"column_types makes the column {kind}, which is not a number"
-            raise InvalidArgument(f"{argument}[{check!r}]", declared[check], rule)
-    if low is not None and high is not None and low > high:
-        rule = f"it must be at most `max`, {_plain(high)}"
-        raise InvalidArgument(f"{argument}['min']", declared["min"], rule)
-    return ColumnChecks(
-        required=parsed("required", arguments.boolean, may_be_text=True) or False,
-        pattern=parsed("pattern", _pattern),
-        min=low,
-        max=high,
-        values=parsed("values", _allowed),
-        unique=parsed("unique", arguments.boolean, may_be_text=True) or False,
-        filled=parsed("filled", _number, *_SHARE),
-        filled_of_usual=parsed("filled_of_usual", _number, *_SHARE),
-    )
-
-
-def _allowed(argument: str, values: object) -> tuple[str, ...]:
-    """Return the texts of allowed values."""
-    listed = arguments.items(argument, values)
-    for index, value in enumerate(listed):
-        # of what JSON has no number for, the text is null
-        if not isinstance(value, str | int | float) or value in (math.inf, -math.inf) or value != value:
-            raise InvalidArgument(f"{argument}[{index}]", value, "it must be a text, a number or a boolean")
-        if isinstance(value, str):
-            arguments.encodable(f"{argument}[{index}]", value)
-        elif isinstance(value, int) and not isinstance(value, bool):
-            arguments.integer(f"{argument}[{index}]", value)
-    texts = (str.__str__(value) if isinstance(value, str) else _encode(value).decode() for value in listed)
-    return tuple(dict.fromkeys(texts))
-
-
-def _pattern(argument: str, pattern: object) -> str:
-    import re2
-
-    if not isinstance(pattern, str):
-        raise InvalidArgument(argument, pattern, "it must be a regular expression")
-    arguments.encodable(argument, pattern)
-    try:
-        matchers(pattern)
-    except re2.error as error:
-        reason = error.args[0].decode(errors="replace")
-        raise InvalidArgument(
-            argument, pattern, f"it is not a regular expression of RE2: {reason}"
-        ) from error
-    return pattern
-
-
-def matchers(pattern: str) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
-    """Return two functions that match whole texts in UTF-8, in a time that grows with the text alone.
-
-    :return: an exact one, and one that takes a third of the time, but may miss a match.
-    """
-    import re2
-
-    options = re2.Options()
-    # otherwise it writes errors to standard error
-    options.log_errors = False
-    exact = re2.compile(pattern.encode(), options).fullmatch
-    quick = re2.Set.FullMatchSet(options)
-    try:
-        quick.Add(pattern.encode())
-        quick.Compile()
-    except re2.error:
-        # it takes more memory than the expression alone
-        return exact, exact
-    return exact, quick.Match
-
-
-#: What a share is, and whether a number is one.
-_SHARE: tuple[str, Callable[[float], bool]] = (" above 0, up to 1", lambda number: 0 < number <= 1)
-
-
-def _number(
-    argument: str, value: object, limits: str = "", holds: Callable[[float], bool] = math.isfinite
-) -> float | None:
-    """Return a finite number; one in a text (a template) is accepted too.
-
-    :param limits: in words.
-    :param holds: whether a number is within the limits.
-    """
-    if value is None:
-        return None
-    number = math.nan
-    if isinstance(value, int | float | str) and not isinstance(value, bool):
-        with contextlib.suppress(ValueError, OverflowError):
-            number = float(value)
-    if not math.isfinite(number) or not holds(number):
-        raise InvalidArgument(argument, value, f"it must be a number{limits}")
-    return number
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

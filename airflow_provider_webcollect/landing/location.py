@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import msgspec
 
@@ -77,6 +77,8 @@ class Location(msgspec.Struct, frozen=True):
             names no bucket where the scheme needs one, or is a name that some readers take for another one;
             if it is not the name of a table of Iceberg, and must be; or if two connections are named.
         """
+        if table_format is not None:
+            arguments.one_of("table_format", table_format, get_args(TableFormat))
         if table_format == "iceberg":
             name = arguments.text(argument, value)
             if not is_iceberg_name(name) or not all(name.split(".")):

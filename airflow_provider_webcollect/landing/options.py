@@ -1,22 +1,32 @@
-"""The checked options of a landing, and the location of its folder."""
+"""What a landing, and a load, may be told: each option is declared once.
+
+Operator, group, file of collection tasks and command line have no list of their own. The last text of a
+declaration is what the command line and the documentation say of it.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from airflow_provider_webcollect.landing.checks import Checks, OnFailedChecks, make_checks
-from airflow_provider_webcollect.landing.location import TableFormat
+from airflow_provider_webcollect.landing.formats import (
+    ColumnNames,
+    ColumnTypes,
+    CompressionName,
+    FileFormat,
+    FormatName,
+    OnCastError,
+    make_format,
+)
 from airflow_provider_webcollect.service import arguments
+from airflow_provider_webcollect.service.arguments import EmptyIsNone, Range, Seconds, as_given
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from airflow_provider_webcollect.landing.formats import FileFormat
 
 Mode = Literal["full", "incremental"]
 IfExists = Literal["fail", "overwrite", "skip"]
@@ -32,24 +42,7 @@ INCREMENTAL_ALONE = "it goes with mode='incremental' alone, which is not the def
 _TABLE = re.compile(r"[a-z](?:_?[a-z0-9])*\.[a-z](?:_?[a-z0-9])*")
 
 
-def check_table_format(table_format: str | None, file_format: str | None) -> str:
-    """Return the format of the parts.
-
-    :param table_format: ``delta`` or ``iceberg``, or None for a folder with a manifest.
-    :param file_format: None for the default: ``parquet`` for a table, else ``jsonl``.
-    :raises InvalidArgument: if there is no such table format, or its parts cannot have the file format.
-    """
-    if table_format is None:
-        return "jsonl" if file_format is None else file_format
-    arguments.one_of("table_format", table_format, get_args(TableFormat))
-    if file_format not in (None, "parquet"):
-        raise InvalidArgument(
-            "file_format", file_format, f"table_format={table_format!r} goes with 'parquet' alone"
-        )
-    return "parquet"
-
-
-def check_partition(value: object) -> str | None:
+def check_partition(argument: str, value: object) -> str | None:
     """Return the folders for a run's new parts, such as ``dt=2026-01-01/hour=07``; None for no partition.
 
     :param value: an empty string means None.
@@ -59,10 +52,10 @@ def check_partition(value: object) -> str | None:
         return None
     from airflow_provider_webcollect.landing.log.names import PARTITION_PATTERN
 
-    partition = arguments.text("partition", value)
+    partition = arguments.text(argument, value)
     if not re.fullmatch(f"{PARTITION_PATTERN}(?:/{PARTITION_PATTERN})*", partition):
         raise InvalidArgument(
-            "partition",
+            argument,
             value,
             "it must be one or more name=value, separated by /, such as dt=2026-01-01/hour=07: of letters, "
             "digits, '=', '-', '_' and '.', and none beginning with '_' or '.', which readers treat "
@@ -72,44 +65,121 @@ def check_partition(value: object) -> str | None:
     return partition
 
 
-class LoadOptions(NamedTuple):
-    """The checked options of a load; :func:`make_load_options` makes and explains them."""
+class LandOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """What a landing may be told; :meth:`parse` checks it, and gives defaults that depend on the source."""
 
-    write_disposition: WriteDisposition
-    primary_key: tuple[str, ...] = ()
-    on_missing_key: OnMissingKey = "fail"
-    on_gone: OnGone = "keep"
+    file_format: Annotated[
+        FormatName | None, EmptyIsNone(), "Of the parts: by default jsonl, and parquet for a table."
+    ] = None
+    compression: Annotated[
+        CompressionName, "Of the parts; by default snappy for Parquet, otherwise none."
+    ] = None
+    columns: Annotated[ColumnNames, "Only these columns, in this order; by default all."] = None
+    column_types: Annotated[ColumnTypes, "For Parquet: types by column; the others are strings."] = None
+    on_cast_error: Annotated[
+        OnCastError, "For Parquet: what to do with a value that does not fit its column's type."
+    ] = "fail"
+    sanitize_formulas: Annotated[
+        bool, "For CSV: put ' before values that a spreadsheet would read as a formula."
+    ] = False
+    mode: Annotated[
+        Mode | None,
+        EmptyIsNone(),
+        "incremental: add what is new; full: land all rows. By default full with a batch.",
+    ] = None
+    on_reset: Annotated[OnReset, "incremental: what to do if the source has lost rows."] = "fail"
+    if_exists: Annotated[IfExists, "full: what to do if another landing is complete there."] = "fail"
+    partition: Annotated[
+        str | None, check_partition, "A folder in the destination for the new parts, NAME=VALUE."
+    ] = None
+    mark_exported: Annotated[bool, "Confirm the export to the service after the commit."] = False
+    page_size: Annotated[int, Range(1, MAX_DATA_SIZE), "Rows per request."] = MAX_DATA_SIZE
+    max_part_bytes: Annotated[
+        int, Range(1), "A part ends with the page that reaches this size; 128 MiB by default."
+    ] = MAX_PART_BYTES
+    late_rows_delay: Annotated[float, Seconds(may_be_zero=True), "Seconds to wait for late rows."] = (
+        LATE_ROWS_DELAY
+    )
+    checks: Annotated[Checks | None, as_given, "What the rows must be before they are committed."] = None
+    on_failed_checks: Annotated[
+        OnFailedChecks, "fail and quarantine: quarantine the rows, fail with an error; warn: land them."
+    ] = "fail"
+
+    @classmethod
+    def parse(
+        cls, values: Mapping[str, Any], *, lotno: str | None = None, table_format: str | None = None
+    ) -> LandOptions:
+        """Return the options of a landing. Imports nothing heavy.
+
+        :param values: by name; those that are missing have their defaults.
+        :param lotno: the batch of the source: it is landed once (``full``), a task keeps growing.
+        :param table_format: of the table to land in; None for a folder with a manifest.
+        :raises InvalidArgument: if one is wrong, or does not go with another.
+        """
+        options = arguments.parse_struct(cls, values)
+        mode = options.mode or ("incremental" if lotno is None else "full")
+        if table_format and options.file_format not in (None, "parquet"):
+            rule = f"table_format={table_format!r} goes with 'parquet' alone"
+            raise InvalidArgument("file_format", options.file_format, rule)
+        if mode == "incremental" and options.if_exists != "fail":
+            raise InvalidArgument("if_exists", options.if_exists, "it goes with mode='full' alone")
+        if mode == "full" and options.on_reset != "fail":
+            raise InvalidArgument("on_reset", options.on_reset, INCREMENTAL_ALONE)
+        usual: FormatName = "parquet" if table_format else "jsonl"
+        options = msgspec.structs.replace(options, mode=mode, file_format=options.file_format or usual)
+        return msgspec.structs.replace(options, checks=make_checks(options.checks, options.format))
+
+    @functools.cached_property
+    def format(self) -> FileFormat:
+        """The format of the parts."""
+        return make_format(
+            self.file_format or "jsonl",
+            self.compression,
+            self.columns,
+            self.column_types,
+            self.on_cast_error,
+            self.sanitize_formulas,
+        )
 
 
-def make_load_options(
-    write_disposition: str,
-    primary_key: str | Sequence[str] | None,
-    on_missing_key: OnMissingKey = "fail",
-    on_gone: OnGone = "keep",
-) -> LoadOptions:
-    """Check how a load writes rows.
+def _key(argument: str, value: Any) -> tuple[str, ...]:
+    columns = [value] if isinstance(value, str) and value else value or []
+    return tuple(arguments.texts(argument, columns, may_be_empty=True))
 
-    :param write_disposition: ``append``, ``merge``, ``replace`` or ``scd2``; see
-        :mod:`airflow_provider_webcollect.landing.read.loading`.
-    :param primary_key: the columns of the key, by their names in the landing; for ``merge`` alone.
-    :param on_missing_key: what to do with rows that have null or a blank text in a column of the key:
-        ``fail``, and nothing is loaded; or ``skip`` to load the others; for ``merge`` alone.
-    :param on_gone: what to do with the row of a key that the last whole run does not have: ``keep``,
-        ``delete`` or ``mark``; for ``merge`` alone.
-    :raises InvalidArgument: if one is wrong, or they do not go together.
+
+class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a load may be told; :meth:`parse` checks it.
+
+    What each write disposition does and needs is explained in
+    :mod:`airflow_provider_webcollect.landing.read.loading`.
     """
-    arguments.one_of("write_disposition", write_disposition, get_args(WriteDisposition))
-    columns = [primary_key] if isinstance(primary_key, str) and primary_key else primary_key or []
-    key = arguments.texts("primary_key", columns, may_be_empty=True)
-    if (write_disposition == "merge") != bool(key):
-        rule = "it goes with write_disposition='merge', which needs it"
-        raise InvalidArgument("primary_key", primary_key, rule)
-    arguments.one_of("on_missing_key", on_missing_key, get_args(OnMissingKey))
-    arguments.one_of("on_gone", on_gone, get_args(OnGone))
-    for name, value, usual in (("on_missing_key", on_missing_key, "fail"), ("on_gone", on_gone, "keep")):
-        if value != usual and not key:
-            raise InvalidArgument(name, value, "it goes with write_disposition='merge' alone")
-    return LoadOptions(cast("WriteDisposition", write_disposition), tuple(key), on_missing_key, on_gone)
+
+    write_disposition: Annotated[
+        WriteDisposition, "append: each row; merge: the latest row of each key; replace: all rows; scd2."
+    ] = "append"
+    primary_key: Annotated[tuple[str, ...], _key, "merge: the columns of the key."] = ()
+    on_missing_key: Annotated[
+        OnMissingKey, "merge: what to do with rows that have null or a blank text in a column of the key."
+    ] = "fail"
+    on_gone: Annotated[
+        OnGone, "merge: what to do with the row of a key that the last whole run does not have."
+    ] = "keep"
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> LoadOptions:
+        """Return the options of a load.
+
+        :param values: by name; those that are missing have their defaults.
+        :raises InvalidArgument: if one is wrong, or they do not go together.
+        """
+        options = arguments.parse_struct(cls, values)
+        if (options.write_disposition == "merge") != bool(options.primary_key):
+            rule = "it goes with write_disposition='merge', which needs it"
+            raise InvalidArgument("primary_key", values.get("primary_key"), rule)
+        for name, usual in (("on_missing_key", "fail"), ("on_gone", "keep")):
+            if (value := getattr(options, name)) != usual and not options.primary_key:
+                raise InvalidArgument(name, value, "it goes with write_disposition='merge' alone")
+        return options
 
 
 def check_table(table: object) -> tuple[str, str]:
@@ -124,83 +194,3 @@ def check_table(table: object) -> tuple[str, str]:
         raise InvalidArgument("table", table, rule)
     dataset, _, own = name.partition(".")
     return dataset, own
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The checked options of a landing; :func:`make_options` makes and explains them."""
-
-    file_format: FileFormat
-    mode: Mode
-    on_reset: OnReset
-    if_exists: IfExists
-    partition: str | None
-    mark_exported: bool
-    page_size: int
-    max_part_bytes: int
-    late_rows_delay: float
-    checks: Checks | None
-    on_failed_checks: OnFailedChecks
-
-
-def default_mode(lotno: str | None) -> Mode:
-    """Return the mode of a landing for which none is chosen: a batch is landed once, a task keeps growing."""
-    return "incremental" if lotno is None else "full"
-
-
-def make_options(
-    file_format: FileFormat,
-    *,
-    mode: Mode,
-    on_reset: OnReset = "fail",
-    if_exists: IfExists = "fail",
-    partition: str | None = None,
-    mark_exported: bool = False,
-    page_size: int | str = MAX_DATA_SIZE,
-    max_part_bytes: int | str = MAX_PART_BYTES,
-    late_rows_delay: float = LATE_ROWS_DELAY,
-    checks: object = None,
-    on_failed_checks: OnFailedChecks = "fail",
-) -> Options:
-    """Return the checked options of a landing. Imports nothing heavy.
-
-    :param file_format: the format of the parts, see :func:`~.landing.formats.make_format`.
-    :param mode: ``full`` lands all rows for this run; ``incremental`` adds new rows to those that earlier
-        runs have landed. See ``default_mode``.
-    :param on_reset: for ``incremental``: what to do if the source no longer begins with the landed rows:
-        ``fail``; ``full`` to replace them by all of the source's rows; ``append`` to add all of these.
-    :param if_exists: for ``full``: what to do if there is a commit of another run: ``fail``, ``overwrite`` or
-        ``skip``.
-    :param partition: the subfolder for this run's new parts, see :func:`check_partition`; None for the
-        landing's folder itself.
-    :param mark_exported: whether to confirm the export to the service after the commit.
-    :param page_size: rows per request, 1 to 1000 (default).
-    :param max_part_bytes: a part ends with the page that reaches this size; by default 128 MiB.
-    :param late_rows_delay: seconds to wait for rows that the source may not show yet; by default 15.
-    :param checks: what the rows must be before they are committed, see :func:`~.landing.checks.make_checks`;
-        None for no checks.
-    :param on_failed_checks: ``fail`` commits the rows as quarantined, and raises an error; ``quarantine``
-        does so without the error; ``warn`` lands them. Single rows that have broken rules about values wait
-        in each case (``checks["rows"]["max_wrong"]``).
-    :raises InvalidArgument: if an argument is wrong, or does not go with the mode.
-    """
-    arguments.one_of("if_exists", if_exists, get_args(IfExists))
-    arguments.one_of("mode", mode, get_args(Mode))
-    arguments.one_of("on_reset", on_reset, get_args(OnReset))
-    arguments.one_of("on_failed_checks", on_failed_checks, get_args(OnFailedChecks))
-    if mode == "incremental" and if_exists != "fail":
-        raise InvalidArgument("if_exists", if_exists, "it goes with mode='full' alone")
-    if mode == "full" and on_reset != "fail":
-        raise InvalidArgument("on_reset", on_reset, INCREMENTAL_ALONE)
-    return Options(
-        file_format=file_format,
-        mode=mode,
-        on_reset=on_reset,
-        if_exists=if_exists,
-        partition=check_partition(partition),
-        mark_exported=arguments.boolean("mark_exported", mark_exported),
-        page_size=arguments.integer("page_size", page_size, 1, MAX_DATA_SIZE),
-        max_part_bytes=arguments.integer("max_part_bytes", max_part_bytes, 1),
-        late_rows_delay=arguments.seconds("late_rows_delay", late_rows_delay, may_be_zero=True),
-        checks=make_checks(checks, file_format),
-        on_failed_checks=on_failed_checks,
-    )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-    from airflow_provider_webcollect.landing.formats import FileFormat
+    from airflow_provider_webcollect.landing.formats import CompressionName, FileFormat, FormatName
 
 OnViolation = Literal["fail", "warn"]
 Day = str | datetime.date
@@ -168,8 +168,8 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
         time_granularity: str = TimeGranularity.DAY,
         max_xcom_rows: int = 500,
         destination: str | ObjectStoragePath | None = None,
-        file_format: str = "jsonl",
-        compression: str | None = None,
+        file_format: FormatName = "jsonl",
+        compression: CompressionName = None,
         object_storage_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:

@@ -167,6 +167,11 @@ def _of_type(kind: Any, length: Length) -> Parser:
     return by_type[kind]
 
 
+def as_given(argument: str, value: Any) -> Any:
+    """Return ``value``, whatever it is: its rule needs other arguments too."""
+    return value
+
+
 def is_empty(value: object) -> bool:
     """Return whether a value is None, or an empty text or list."""
     return value is None or (isinstance(value, str | Sequence | Mapping) and not value)

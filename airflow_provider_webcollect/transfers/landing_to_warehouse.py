@@ -17,7 +17,6 @@ from airflow_provider_webcollect.landing.options import (
     OnMissingKey,
     WriteDisposition,
     check_table,
-    make_load_options,
 )
 from airflow_provider_webcollect.service import arguments
 
@@ -119,7 +118,7 @@ class WebCollectLoadOperator(BaseOperator):
         self._location()
         arguments.text("warehouse_conn_id", self.warehouse_conn_id)
         check_table(self.table)
-        return make_load_options(self.write_disposition, self.primary_key, self.on_missing_key, self.on_gone)
+        return LoadOptions.parse({name: getattr(self, name) for name in LoadOptions.__struct_fields__})
 
     def _location(self) -> Location:
         location = Location.parse_landed("landing", self.landing, conn_id=self.object_storage_conn_id)

@@ -88,7 +88,7 @@ class LandingReport(Observer):
     target: Target
     files: Location
     run: Run
-    mode: Mode
+    mode: Mode | None
     log: Any
     client: ClientContext
     tags: dict[str, str]

@@ -25,7 +25,7 @@ from airflow_provider_webcollect.common import (
 from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.checks import OnFailedChecks
-from airflow_provider_webcollect.landing.formats import OnCastError, make_format, require
+from airflow_provider_webcollect.landing.formats import OnCastError, require
 from airflow_provider_webcollect.landing.location import (
     ICEBERG_DEFAULT,
     STORAGE_EXTRAS,
@@ -38,12 +38,9 @@ from airflow_provider_webcollect.landing.options import (
     LATE_ROWS_DELAY,
     MAX_PART_BYTES,
     IfExists,
+    LandOptions,
     Mode,
     OnReset,
-    Options,
-    check_table_format,
-    default_mode,
-    make_options,
 )
 from airflow_provider_webcollect.links import (
     WebCollectExportLink,
@@ -438,28 +435,11 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             argument, Location.parse(argument, value, conn_id=conn_id, table_format=table_format)
         )
 
-    def _options(self, target: Target) -> Options:
-        file_format = make_format(
-            check_table_format(self.table_format or None, self.file_format or None),
-            self.compression or None,
-            self.columns or None if isinstance(self.columns, str) else self.columns,
-            self.column_types,
-            self.on_cast_error,
-            self.sanitize_formulas,
-        )
-        return make_options(
-            file_format,
-            mode=self.mode or default_mode(target.source.lotno),
-            on_reset=self.on_reset,
-            if_exists=self.if_exists,
-            partition=self.partition,
-            mark_exported=self.mark_exported,
-            page_size=self.page_size,
-            max_part_bytes=self.max_part_bytes,
-            late_rows_delay=self.late_rows_delay,
-            checks=self.checks if target.checks is None else target.checks,
-            on_failed_checks=self.on_failed_checks,
-        )
+    def _options(self, target: Target) -> LandOptions:
+        given = {name: getattr(self, name) for name in LandOptions.__struct_fields__}
+        if target.checks is not None:
+            given["checks"] = target.checks
+        return LandOptions.parse(given, lotno=target.source.lotno, table_format=self.table_format or None)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Land the rows and return the summary."""

@@ -210,7 +210,7 @@ class TestNamesOfPartitions:
         ],
     )
     def test_names_of_folders_are_taken(self, given: str | None, partition: str | None) -> None:
-        assert check_partition(given) == partition
+        assert check_partition("partition", given) == partition
 
     @pytest.mark.parametrize(
         "partition",
@@ -223,13 +223,13 @@ class TestNamesOfPartitions:
     )
     def test_what_a_reader_might_not_find_is_refused(self, partition: object) -> None:
         with pytest.raises(InvalidArgument, match="`partition`"):
-            check_partition(partition)
+            check_partition("partition", partition)
 
     def test_the_error_says_what_to_give_instead_of_a_run_id(self) -> None:
         with pytest.raises(
             InvalidArgument, match=r"run ids hold: give the day of the run \(in a DAG, dt=\{\{"
         ):
-            check_partition("run=scheduled__2026-01-01T00:00:00+00:00")
+            check_partition("partition", "run=scheduled__2026-01-01T00:00:00+00:00")
 
 
 def folders(destination: str) -> list[str]:

@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 
-from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.log.commits import Run, Source
-from airflow_provider_webcollect.landing.options import Options, make_options
+from airflow_provider_webcollect.landing.options import LandOptions
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.write.job import Job, Landed, Observer
 from airflow_provider_webcollect.service.models import DataPage
@@ -62,7 +61,7 @@ def make_job(fetch: Fetch, **arguments: Any) -> Job:
         source=Source(collection_task_id="t"),
         folder=arguments["folder"],
         run=arguments["run"],
-        options=make_options(make_format(), mode="full", late_rows_delay=0.0),
+        options=LandOptions.parse({"mode": "full", "late_rows_delay": 0.0}),
         pages=Pages(fetch),
         mark=nothing,
         observer=Observer(),
@@ -73,8 +72,12 @@ def make_job(fetch: Fetch, **arguments: Any) -> Job:
 
 def changed(job: Job, **arguments: Any) -> Job:
     """Return a landing with other arguments, named as those of :func:`make_job`."""
-    options = {*Options.__struct_fields__} & arguments.keys()
-    changes: dict[str, Any] = {name: arguments.pop(name) for name in options}
+    changes: dict[str, Any] = {}
+    if form := arguments.pop("file_format", None):
+        changes = {name: getattr(form, name) for name in form.__struct_fields__}
+        changes |= {"file_format": form.name, "compression": form.compression or "none"}
+    options = {*LandOptions.__struct_fields__} & arguments.keys()
+    changes |= {name: arguments.pop(name) for name in options}
     if "mark" in arguments:
         changes["mark_exported"] = arguments["mark"] is not None
         arguments["mark"] = arguments["mark"] or nothing

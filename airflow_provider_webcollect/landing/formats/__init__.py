@@ -22,12 +22,12 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import ExtraMissing
-from airflow_provider_webcollect.service import arguments
+from airflow_provider_webcollect.service.arguments import as_given, one_of, parse_call
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 Compression = Literal["gzip", "zstd"]
 OnCastError = Literal["fail", "null"]
-FILE_FORMATS = ("jsonl", "csv", "parquet")
 _TEXT_COMPRESSIONS = ("none", "gzip", "zstd")
 _PARQUET_COMPRESSIONS = ("snappy", "zstd", "gzip", "none")
 _SUFFIXES: dict[str | None, str] = {None: "", "gzip": ".gz", "zstd": ".zst"}
@@ -181,11 +180,44 @@ class Parquet(FileFormat, frozen=True, kw_only=True):
         return ParquetWriter(sink, columns, self, inspector)
 
 
+def _columns(argument: str, columns: object) -> tuple[str, ...] | None:
+    if columns is None or columns == "":
+        return None
+    if isinstance(columns, str) or not isinstance(columns, Sequence):
+        raise InvalidArgument(argument, columns, "it must be a list of names")
+    for index, name in enumerate(columns):
+        if not isinstance(name, str):
+            raise InvalidArgument(f"{argument}[{index}]", name, "it must be a string")
+        if name in columns[:index]:
+            raise InvalidArgument(f"{argument}[{index}]", name, "every column can be named once")
+    if not columns:
+        raise InvalidArgument(argument, columns, "it must name at least one column, or be None for all")
+    return tuple(columns)
+
+
+def _types(argument: str, types: object) -> Mapping[str, str]:
+    if not isinstance(types, Mapping):
+        raise InvalidArgument(argument, types, "it must be a dict of types by column")
+    for name, kind in types.items():
+        if not isinstance(name, str):
+            raise InvalidArgument(argument, name, "columns are named by strings")
+        if not isinstance(kind, str) or not (kind in TYPES or decimal_type(kind)):
+            raise InvalidArgument(f"{argument}[{name!r}]", kind, _TYPE_RULE)
+    return dict(types)
+
+
+FormatName = Literal["jsonl", "csv", "parquet"]
+#: Which of them a format has is a rule of both.
+CompressionName: TypeAlias = Annotated[Literal["none", "gzip", "zstd", "snappy"] | None, as_given]
+ColumnNames: TypeAlias = Annotated[Sequence[str] | None, _columns]
+ColumnTypes: TypeAlias = Annotated[Mapping[str, str] | None, _types]
+
+
 def make_format(
-    file_format: str = "jsonl",
-    compression: str | None = None,
-    columns: Sequence[str] | None = None,
-    column_types: Mapping[str, str] | None = None,
+    file_format: FormatName = "jsonl",
+    compression: CompressionName = None,
+    columns: ColumnNames = None,
+    column_types: ColumnTypes = None,
     on_cast_error: OnCastError = "fail",
     sanitize_formulas: bool = False,
 ) -> FileFormat:
@@ -204,57 +236,26 @@ def make_format(
     :param sanitize_formulas: for CSV: put ``'`` before values that a spreadsheet may read as a formula.
     :raises InvalidArgument: if an argument is wrong, or does not apply to the format.
     """
-    fixed = None if columns is None else _columns(columns)
-    arguments.one_of("file_format", file_format, FILE_FORMATS)
-    arguments.one_of("on_cast_error", on_cast_error, get_args(OnCastError))
-    packed = _compression(file_format, compression)
-    types = _types(column_types, fixed)
+    parsed = parse_call(
+        make_format, file_format, compression, columns, column_types, on_cast_error, sanitize_formulas
+    ).arguments
+    fixed, types = parsed["columns"], parsed["column_types"] or {}
+    choices = _PARQUET_COMPRESSIONS if file_format == "parquet" else _TEXT_COMPRESSIONS
+    packed = one_of("compression", compression or choices[0], choices, f" for file_format={file_format!r}")
+    for name in types:
+        if fixed is not None and name not in fixed:
+            raise InvalidArgument("column_types", name, "it must be one of `columns`")
     if types and file_format != "parquet":
         raise InvalidArgument("column_types", column_types, "only file_format='parquet' has types")
-    if arguments.boolean("sanitize_formulas", sanitize_formulas) and file_format != "csv":
+    if sanitize_formulas and file_format != "csv":
         raise InvalidArgument("sanitize_formulas", sanitize_formulas, "it goes with file_format='csv' alone")
-    common: dict[str, Any] = {"compression": packed, "columns": fixed}
+    common: dict[str, Any] = {"compression": None if packed == "none" else packed, "columns": fixed}
     match file_format:
         case "csv":
             return Csv(**common, sanitize_formulas=sanitize_formulas)
         case "parquet":
             return Parquet(**common, column_types=types, on_cast_error=on_cast_error)
     return JsonLines(**common)
-
-
-def _compression(file_format: str, compression: str | None) -> str | None:
-    choices = _PARQUET_COMPRESSIONS if file_format == "parquet" else _TEXT_COMPRESSIONS
-    chosen = choices[0] if compression is None else compression
-    arguments.one_of("compression", chosen, choices, f" for file_format={file_format!r}")
-    return None if chosen == "none" else chosen
-
-
-def _columns(columns: object) -> tuple[str, ...]:
-    if isinstance(columns, str) or not isinstance(columns, Sequence):
-        raise InvalidArgument("columns", columns, "it must be a list of names")
-    for index, name in enumerate(columns):
-        if not isinstance(name, str):
-            raise InvalidArgument(f"columns[{index}]", name, "it must be a string")
-        if name in columns[:index]:
-            raise InvalidArgument(f"columns[{index}]", name, "every column can be named once")
-    if not columns:
-        raise InvalidArgument("columns", columns, "it must name at least one column, or be None for all")
-    return tuple(columns)
-
-
-def _types(types: object, columns: tuple[str, ...] | None) -> dict[str, str]:
-    if types is None:
-        return {}
-    if not isinstance(types, Mapping):
-        raise InvalidArgument("column_types", types, "it must be a dict of types by column")
-    for name, kind in types.items():
-        if not isinstance(name, str):
-            raise InvalidArgument("column_types", name, "columns are named by strings")
-        if columns is not None and name not in columns:
-            raise InvalidArgument("column_types", name, "it must be one of `columns`")
-        if not isinstance(kind, str) or not (kind in TYPES or decimal_type(kind)):
-            raise InvalidArgument(f"column_types[{name!r}]", kind, _TYPE_RULE)
-    return dict(types)
 
 
 def decimal_type(name: str) -> tuple[int, int] | None:

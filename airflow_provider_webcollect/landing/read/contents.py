@@ -34,7 +34,7 @@ from airflow_provider_webcollect.landing.formats.reading import (
 )
 from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS, counted
 from airflow_provider_webcollect.landing.log.names import MANIFEST
-from airflow_provider_webcollect.landing.options import make_load_options
+from airflow_provider_webcollect.landing.options import LoadOptions
 from airflow_provider_webcollect.landing.read.gone import DatedPart, dated_parts, times_of
 from airflow_provider_webcollect.landing.read.gone import whole_runs as whole_runs_of
 from airflow_provider_webcollect.landing.read.keyed import KeyedRows, chosen_columns, in_duckdb, time_or_run
@@ -465,7 +465,13 @@ class LandedData:
         from airflow_provider_webcollect.landing.read.loading import NewParts
 
         disposition = write_disposition or ("merge" if primary_key else "append")
-        options = make_load_options(disposition, primary_key, on_missing_key)
+        options = LoadOptions.parse(
+            {
+                "write_disposition": disposition,
+                "primary_key": primary_key,
+                "on_missing_key": on_missing_key,
+            }
+        )
         first = 0 if since is None else self._checked(since)
         return NewParts(self, options, first).resource(name or self.uri.rpartition("/")[2], by_row=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -50,7 +50,9 @@ def read_single_rows(folder: Folder, part: Part) -> Iterator[SingleRow]:
 
 def format_of(landing: Landing) -> FileFormat:
     """Return the format in which a landing is written."""
-    return make_format(landing.format, landing.compression or "none", **landing.encoding)
+    name: Any = landing.format
+    compression: Any = landing.compression or "none"
+    return make_format(name, compression, **landing.encoding)
 
 
 class BroughtBack(NamedTuple):

@@ -16,7 +16,7 @@ from airflow_provider_webcollect.service.pages import PageReader
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.checks import CheckOutcome
-    from airflow_provider_webcollect.landing.options import Options
+    from airflow_provider_webcollect.landing.options import LandOptions
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.models import DataPage
@@ -77,7 +77,7 @@ class Job:
         those that the manifest knows is looked for in the log.
     :param began: when a task that lands several sources began, by ``time.monotonic()``: each of them waits
         for late rows until ``late_rows_delay`` seconds after that; None to count from its own beginning.
-    :param options: see :func:`~airflow_provider_webcollect.landing.options.make_options`.
+    :param options: see :class:`~airflow_provider_webcollect.landing.options.LandOptions`.
     :param pages: of the source.
     :param mark: confirms the export to the service.
     :param observer: follows the landing while it runs.
@@ -90,7 +90,7 @@ class Job:
     run: Run
     run_began: datetime.datetime | None = None
     began: float | None = None
-    options: Options
+    options: LandOptions
     pages: Pages
     mark: Callable[[], object]
     observer: Observer
@@ -102,7 +102,7 @@ def job_of(
     source: Source,
     folder: Folder,
     run: Run,
-    options: Options,
+    options: LandOptions,
     *,
     run_began: datetime.datetime | None = None,
     began: float | None = None,

@@ -93,8 +93,8 @@ def _starts(job: Job, state: Manifest | None) -> list[Commit]:
         replaces=state is not None or job.options.mode == "full",
         source=job.source,
         table_format=job.folder.table_format,
-        columns=job.options.file_format.columns_after(()).names or None,
-        **encoding_of(job.options.file_format),
+        columns=job.options.format.columns_after(()).names or None,
+        **encoding_of(job.options.format),
     )
     if state is None or (job.options.mode == "full" and state.run != job.run):
         return [first_row]

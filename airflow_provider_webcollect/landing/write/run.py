@@ -79,7 +79,7 @@ def run_job(job: Job) -> Landed:
     :raises Stopped: once the job's ``stop`` is set.
     :raises WebCollectError: if the service refuses a request, or cannot be reached.
     """
-    job.options.file_format.require_extras()
+    job.options.format.require_extras()
     if outer := job.folder.enclosing():
         raise DestinationTaken(
             f"{job.folder.root} is inside the landing at {outer.root}; give each landing a folder of its own"

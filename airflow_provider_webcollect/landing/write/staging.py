@@ -69,9 +69,9 @@ class Staging:
     def __init__(self, job: Job, draft: Commit, parts_before: int, earlier: Iterable[str]) -> None:
         options = job.options
         self.draft = draft
-        self.rules = ValueRules(options.checks or Checks(), options.file_format, draft.rule_counts)
+        self.rules = ValueRules(options.checks or Checks(), options.format, draft.rule_counts)
         self._job = job
-        self._columns = options.file_format.columns_after(draft.columns or ())
+        self._columns = options.format.columns_after(draft.columns or ())
         self._parts_before = parts_before
         self._name = staged_name(job.run.digest(), draft.attempt_id)
         self._earlier = list(earlier)
@@ -139,7 +139,7 @@ class Staging:
                 if files.bytes >= options.max_part_bytes:
                     break
             if files.number == 1 and files.rows:
-                _refuse_another_letter_case(options.file_format, files.profiler.profile(0), begin.rows)
+                _refuse_another_letter_case(options.format, files.profiler.profile(0), begin.rows)
         self._job.stop.check()
         first_page = draft.first_page or (draft.last_page if draft.total else begin.fingerprint())
         self.draft = msgspec.structs.replace(
@@ -177,7 +177,7 @@ class _PartFiles:
         self.rows = self.wrong = 0
         # rules that sort rows have counted before; of those that are written, they keep examples of no value
         self.profiler = Profiler(rules if rules.first else None)
-        self._job, self._columns, self._file_format = job, columns, job.options.file_format
+        self._job, self._columns, self._file_format = job, columns, job.options.format
         folder = f"{job.options.partition}/" if job.options.partition else ""
         self._name = folder + part_name(self.number, draft.attempt_id, self._file_format.suffix)
         apart = part_name(len(draft.quarantined) + 1, draft.attempt_id, SUFFIX)

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_webcollect.landing.errors import LoadRefused
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.options import check_table_format, make_load_options
+from airflow_provider_webcollect.landing.options import LoadOptions
 from airflow_provider_webcollect.landing.read import loading
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.transfers.warehouses import Warehouse
@@ -93,7 +93,7 @@ class Landing(Runs):
 
     def __init__(self, parent: Path, table_format: str | None = None) -> None:
         folder = (Table if table_format else Folder).new(local(parent))
-        file_format = make_format(check_table_format(table_format, None))
+        file_format = make_format("parquet" if table_format else "jsonl")
         super().__init__(folder, file_format=file_format, max_part_bytes=1)
         self.source = self.rows
 
@@ -115,7 +115,7 @@ class Landing(Runs):
         self, database: Database, write_disposition: str = "append", key: Any = None, **more: Any
     ) -> int:
         """Load it, and return how many parts were loaded."""
-        options = make_load_options(write_disposition, key, **more)
+        options = LoadOptions.parse({"write_disposition": write_disposition, "primary_key": key, **more})
         return len(loading.load(self.read(), options, database.table, database.destination).parts)
 
     def refused(self, said: str, database: Database, *options: Any, **more: Any) -> str:

@@ -14,7 +14,7 @@ from dlt.destinations.impl.postgres.sql_client import Psycopg2SqlClient
 from dlt.load import Load  # noqa: F401
 
 from airflow_provider_webcollect.landing.errors import LoadFailed
-from airflow_provider_webcollect.landing.options import make_load_options
+from airflow_provider_webcollect.landing.options import LoadOptions
 from airflow_provider_webcollect.landing.read import loading
 from airflow_provider_webcollect.landing.reader import read_landing
 from tests.landing.forks import die, disturbed_at, serve
@@ -36,7 +36,13 @@ def load(order: dict[str, Any], *_: object) -> None:
     disturbed = disturbed_at(order["at"], die if order["kill"] else fail)
     for name in ("execute_query", "commit_transaction"):
         disturbed(CLIENTS[database.kind], name)
-    options = make_load_options(order["write_disposition"], order["key"], on_gone=order["on_gone"])
+    options = LoadOptions.parse(
+        {
+            "write_disposition": order["write_disposition"],
+            "primary_key": order["key"],
+            "on_gone": order["on_gone"],
+        }
+    )
     try:
         loading.load(read_landing(order["root"]), options, database.table, database.destination)
     except LoadFailed:

@@ -28,7 +28,7 @@ from airflow_provider_webcollect.landing.errors import (
     RowsRewritten,
 )
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.options import check_table, make_load_options
+from airflow_provider_webcollect.landing.options import LoadOptions, check_table
 from airflow_provider_webcollect.landing.read import loading
 from airflow_provider_webcollect.landing.write.review import accept
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -78,7 +78,7 @@ def test_landings_of_one_name_at_two_places_leave_each_other_s_rows(
         landed = landing.read()
         landed.uri = "abfs://data/prices"
         monkeypatch.setattr(landed.fs, "account_name", f"account{number}", raising=False)
-        options = make_load_options("append", None)
+        options = LoadOptions()
         loading.load(landed, options, in_duckdb.table, in_duckdb.destination)
     assert len(in_duckdb.rows("url", "n")) == 6
 
@@ -89,7 +89,7 @@ class TestPlaces:
     def load_by(self, address: str, landing: Landing, database: Database) -> int:
         landed = landing.read()
         landed.uri = address
-        options = make_load_options("append", None)
+        options = LoadOptions()
         return len(loading.load(landed, options, database.table, database.destination).parts)
 
     def test_by_another_address_what_is_loaded_is_not_loaded_again(
@@ -128,7 +128,7 @@ def test_a_part_with_more_rows_than_it_should_have_is_refused(landing: Landing, 
     fewer = msgspec.structs.replace(part, rows=2)
     landed.manifest = msgspec.structs.replace(landed.manifest, rows=2, total=2, parts=(fewer,))
     with pytest.raises(LandingDamaged, match="has 3 rows instead of 2"):
-        loading.load(landed, make_load_options("append", None), in_duckdb.table, in_duckdb.destination)
+        loading.load(landed, LoadOptions(), in_duckdb.table, in_duckdb.destination)
 
 
 class TestEveryDatabase:
@@ -236,7 +236,7 @@ class TestEveryDatabase:
 
         monkeypatch.setattr(landed, "tables_of", meanwhile)
         with running("tests.landing.loading.loader") as loader:
-            loading.load(landed, make_load_options("append", None), database.table, database.destination)
+            loading.load(landed, LoadOptions(), database.table, database.destination)
             ended.append(loader.run(order))
         assert ended == [FAILED, FAILED, 0]
         assert database.rows("url", "n") == as_rows(landing.source)
@@ -641,7 +641,9 @@ class TestKeys:
         assert in_duckdb.columns() == []
         # the cure that the message names
         assert 'on_missing_key="skip"' in missing
-        options = make_load_options("merge", "url", "skip")
+        options = LoadOptions.parse(
+            {"write_disposition": "merge", "primary_key": "url", "on_missing_key": "skip"}
+        )
         for skipped in ({part: 3}, {}):
             new = loading.load(landing.read(), options, in_duckdb.table, in_duckdb.destination)
             assert new.skipped == skipped
@@ -735,13 +737,13 @@ def test_nothing_is_written_but_to_the_database_and_nobody_is_told(
 import os
 from dlt.common.runtime import anon_tracker, run_context
 from airflow_provider_webcollect.landing.read import loading
-from airflow_provider_webcollect.landing.options import make_load_options
+from airflow_provider_webcollect.landing.options import LoadOptions
 from airflow_provider_webcollect.landing.reader import read_landing
 from tests.landing.loading.databases import Database
 # root's is beside all homes
 run_context.global_dir = lambda: os.path.expanduser("~/.dlt")
 database = Database("duckdb", {in_duckdb.address!r}, {in_duckdb.table!r})
-options = make_load_options("append", None)
+options = LoadOptions()
 loading.load(read_landing({landing.folder.root!r}), options, database.table, database.destination)
 assert anon_tracker._ANON_TRACKER_ENDPOINT is None
 """
@@ -795,7 +797,7 @@ def test_a_load_keeps_its_settings_while_another_one_ends(
         ended.wait(60)
         return other.destination(**options)
 
-    options = make_load_options("append", None)
+    options = LoadOptions()
     second = threading.Thread(target=loading.load, args=(landing.read(), options, other.table, destination))
 
     def waiting(**options: Any) -> Any:
@@ -840,9 +842,9 @@ def test_a_table_that_dlt_would_call_otherwise_is_refused(table: Any) -> None:
 )
 def test_what_does_not_go_together_is_refused(write_disposition: Any, key: Any, argument: str) -> None:
     with pytest.raises(InvalidArgument, match=f"`{argument}`"):
-        make_load_options(write_disposition, key)
+        LoadOptions.parse({"write_disposition": write_disposition, "primary_key": key})
     with pytest.raises(InvalidArgument, match="`on_missing_key` is 'skip'; it goes with"):
-        make_load_options("append", None, "skip")
+        LoadOptions.parse({"on_missing_key": "skip"})
 
 
 def test_parts_are_read_piece_by_piece(landing: Landing) -> None:

@@ -14,7 +14,7 @@ from dlt.common.configuration.container import Container
 from dlt.common.configuration.specs import BaseConfiguration, PluggableRunContext
 
 from airflow_provider_webcollect.landing.errors import LoadFailed
-from airflow_provider_webcollect.landing.options import make_load_options
+from airflow_provider_webcollect.landing.options import LoadOptions
 from airflow_provider_webcollect.landing.read import loading
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.loading.databases import Database, Landing, product, products
@@ -170,5 +170,5 @@ def setting_in_load(name: str, landing: Landing, database: Database) -> Any:
         raise OSError
 
     with pytest.raises(LoadFailed):
-        loading.load(landing.read(), make_load_options("append", None), database.table, destination)
+        loading.load(landing.read(), LoadOptions(), database.table, destination)
     return found.pop()
