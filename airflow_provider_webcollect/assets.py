@@ -155,7 +155,6 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     :ivar commit: the number of the landing's last commit, up to which all of this run's rows are committed.
     :ivar uris: the parts that this run has landed; None if there are more than 1,000.
     :ivar objects: the same without scheme and bucket.
-    :ivar redshift_manifest: for Redshift's COPY; None if none was written.
     :ivar collection_task_ids: several sources; unset for one, as is ``manifests``.
     :ivar manifests: those of their landings.
     :ivar source_rows: the rows of each of them; ``source_commits`` likewise, and, if there are no more than
@@ -182,7 +181,6 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     commit: int | UnsetType = UNSET
     uris: list[str] | UnsetType | None = UNSET
     objects: list[str] | UnsetType | None = UNSET
-    redshift_manifest: str | UnsetType | None = UNSET
     collection_task_ids: list[str] | UnsetType = UNSET
     manifests: list[str] | UnsetType = UNSET
     source_rows: list[int] | UnsetType = UNSET

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_provider_webcollect.landing.errors import NothingLanded
 from airflow_provider_webcollect.landing.location import landing_at
-from airflow_provider_webcollect.landing.log.names import is_removable, redshift_manifest
+from airflow_provider_webcollect.landing.log.names import is_removable
 from airflow_provider_webcollect.landing.storage import storage_errors
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.service import arguments
@@ -45,11 +45,10 @@ def clean(
 ) -> tuple[Leftover, ...]:
     """Remove a folder's old files that no landing needs.
 
-    These are parts that no commit lists, incomplete files, what attempts have staged and not committed, the
-    manifests for Redshift's COPY of all runs except the last one that has landed rows, files of rows that
-    were quarantined before a person has decided on them, and the parts of a landing that has begun again
-    since (``on_reset="full"``, ``if_exists="overwrite"``). No landing removes these itself. It is safe to
-    call this while a landing is running:
+    These are parts that no commit lists, incomplete files, what attempts have staged and not committed, files
+    of rows that were quarantined before a person has decided on them, and the parts of a landing that has
+    begun again since (``on_reset="full"``, ``if_exists="overwrite"``). No landing removes these itself. It is
+    safe to call this while a landing is running:
 
     * It removes only files with such names, in the folder itself and in partitions (``key=value``), and no
       commit.
@@ -118,12 +117,13 @@ def _needed(folder: Folder, until: datetime.datetime) -> set[str] | None:
             needed |= {name, *(part.name for part in draft.written)}
     if state is not None:
         needed.update(part.name for part in state.parts)
-        needed.add(redshift_manifest(state.run.digest()))
         for commit in commits.commits([apart.commit for apart in state.quarantined]):
             needed.update(part.name for part in commit.quarantined)
         needed.update(_replaced(commits, state, until))
+    elif not needed:
+        return None
     # disks and stores may ignore letter case
-    return {name.casefold() for name in needed} or None
+    return {name.casefold() for name in needed}
 
 
 def _replaced(commits: CommitLog, state: Manifest, until: datetime.datetime) -> Iterator[str]:

@@ -181,9 +181,9 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
 class WebCollectCleanLandingOperator(_LandingOperator):
     """Removes old files that no landing needs from a folder.
 
-    These are parts, incomplete files, what interrupted runs have staged, and the manifests for Redshift's
-    COPY of all runs except the last one that has landed rows. It may run while a landing writes to the
-    folder, see :func:`~airflow_provider_webcollect.landing.cleaning.clean`. Each file is logged.
+    These are parts, incomplete files, and what interrupted runs have staged. It may run while a landing
+    writes to the folder, see :func:`~airflow_provider_webcollect.landing.cleaning.clean`. Each file is
+    logged.
 
     Returns ``{"files", "bytes", "dry_run"}``: how much was removed, or would be removed.
 

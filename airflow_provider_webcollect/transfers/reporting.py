@@ -1,10 +1,9 @@
-"""The reports of a transfer: log, metrics, result, asset events, lineage, and Redshift's manifest."""
+"""The reports of a transfer: log, metrics, result, asset events and lineage."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,7 +17,7 @@ from airflow_provider_webcollect.assets import LandingEvent, dataset_name, landi
 from airflow_provider_webcollect.common import send_gauges
 from airflow_provider_webcollect.landing.formats.profile import Profile, sum_of
 from airflow_provider_webcollect.landing.log.commits import Manifest, Part, Run, Source, counted
-from airflow_provider_webcollect.landing.log.names import MANIFEST, redshift_manifest
+from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.write.job import Landed, Observer
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.options import Mode
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.call import ClientContext
-    from airflow_provider_webcollect.service.threads import Stop
     from airflow_provider_webcollect.transfers.webcollect_to_object_storage import Target
 
 T = TypeVar("T", bound="Sized")
@@ -80,7 +78,6 @@ class LandingReport(Observer):
     :ivar changes: how many keys are ``new``, ``changed`` and ``gone``; None if that is not known, unset if it
         was not asked for.
     :ivar checks: the outcomes of the checks in this attempt, also if one of them fails the landing.
-    :ivar redshift_manifest: the URI of the manifest for Redshift's COPY, if one was written.
     :ivar duration: seconds.
     :ivar task: namespace and name of the source's dataset, once its lineage was reported.
     """
@@ -98,7 +95,6 @@ class LandingReport(Observer):
     pages: int = 0
     landed: Landed | None = None
     is_complete: bool = False
-    redshift_manifest: str | None = None
     duration: float = 0.0
     changes: dict[str, int] | UnsetType | None = UNSET
     checks: Sequence[CheckOutcome] = ()
@@ -256,7 +252,6 @@ class LandingReport(Observer):
             "objects": [f"{key}/{part.name}" if key else part.name for part in landed.new]
             if listed
             else None,
-            "redshift_manifest": self.redshift_manifest,
             "duration": round(self.duration, 3),
         }
         if self.changes is not UNSET:
@@ -376,29 +371,6 @@ def report_to_outlets(
 def _few(of_sources: list[T]) -> list[T] | UnsetType:
     """Return the shares or checks of all sources, unless they are too many for an event."""
     return of_sources if sum(map(len, of_sources)) <= MAX_LISTED else UNSET
-
-
-def write_redshift_manifest(
-    folder: Folder, files: Location, run: Run, parts: Iterable[Part], stop: Stop
-) -> str:
-    """Write a manifest of ``parts`` beside the landing's own; a retry replaces the one of its run.
-
-    :param folder: that of the landing, which is at ``path``.
-    :return: the URI of the manifest.
-    :raises StorageError: if the storage cannot be written.
-    :raises Stopped: once the landing was told to stop.
-    """
-    uri = f"s3://{files.bucket}/{files.key}"  # the only scheme that Redshift knows
-    entries = [
-        # COPY of Parquet needs the length
-        {"url": f"{uri}/{part.name}", "mandatory": True, "meta": {"content_length": part.bytes}}
-        for part in parts
-    ]
-    name = redshift_manifest(run.digest())
-    stop.check()
-    with folder.part(name) as file:
-        file.write(json.dumps({"entries": entries}, indent=2).encode())
-    return f"{uri}/{name}"
 
 
 def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any]:

@@ -28,7 +28,6 @@ from airflow_provider_webcollect.landing.checks import OnFailedChecks
 from airflow_provider_webcollect.landing.formats import OnCastError, require
 from airflow_provider_webcollect.landing.location import (
     ICEBERG_DEFAULT,
-    STORAGE_EXTRAS,
     Location,
     TableFormat,
     refuse_overlaps,
@@ -119,19 +118,18 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     ``mode="full"`` the whole history, is landed in a folder for this run alone.
 
     Returns ``{"destination", "manifest", "commit", "rows", "bytes", "parts", "quarantined_rows",
-    "quarantined", "filled", "checks", "uris", "objects", "redshift_manifest", "duration"}``, the duration in
-    seconds. ``commit`` is the number of the landing's last commit, with which a consumer can say what it has
-    seen: ``read_landing(…).uris(since=…)`` names what came after it. ``quarantined_rows`` of this run wait
-    for a person's decision, and ``quarantined`` has the numbers of the commits that have quarantined them.
+    "quarantined", "filled", "checks", "uris", "objects", "duration"}``, the duration in seconds. ``commit``
+    is the number of the landing's last commit, with which a consumer can say what it has seen:
+    ``read_landing(…).uris(since=…)`` names what came after it. ``quarantined_rows`` of this run wait for a
+    person's decision, and ``quarantined`` has the numbers of the commits that have quarantined them.
     ``filled`` has, for each column, the share of the rows that have a value, and ``checks`` the outcome of
     each check. ``uris`` and ``objects`` (paths without scheme and bucket) name the parts that this run has
     landed. They are empty if there are none, None if there are more than 1,000. Of an incremental landing,
     rows, bytes and parts count only these, and ``total_rows`` counts all rows; a full one has no
     ``total_rows``. With ``sources``, they are sums, without ``manifest``, ``commit``, ``quarantined``,
-    ``filled``, ``checks`` and ``redshift_manifest``, and ``sources`` lists the results of each source. The
-    ``extra`` of the events of outlet assets has the same contents, but without the lists if there are several
-    sources, and ``webcollect_conn_id``, ``collection_task_id`` and ``lotno`` (``collection_task_ids`` for
-    several).
+    ``filled`` and ``checks``, and ``sources`` lists the results of each source. The ``extra`` of the events
+    of outlet assets has the same contents, but without the lists if there are several sources, and
+    ``webcollect_conn_id``, ``collection_task_id`` and ``lotno`` (``collection_task_ids`` for several).
 
     Without ``outlets``, the outlet is an asset of the destination, if that is no template and the task is not
     mapped. With ``sources``, an outlet that is the asset of a source's folder gets the event of a landing of
@@ -181,8 +179,6 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         See :func:`~airflow_provider_webcollect.landing.options.check_partition`. (templated)
     :param mark_exported: confirm the export to the service after the commit; the service confirms a whole
         task, whichever batch was landed.
-    :param redshift_manifest: write ``_redshift_manifest-….json`` beside the manifest, one for each run, with
-        which Redshift's COPY loads the parts that this run has landed. S3 only.
     :param page_size: rows per request, 1 to 1000 (default); fewer are requested while pages fail because of
         their size.
     :param max_part_bytes: a part ends with the page that reaches this size; by default 128 MiB.
@@ -274,7 +270,6 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         if_exists: IfExists = "fail",
         partition: str | None = None,
         mark_exported: bool = False,
-        redshift_manifest: bool = False,
         page_size: int = MAX_DATA_SIZE,
         max_part_bytes: int = MAX_PART_BYTES,
         max_concurrency: int = 8,
@@ -306,7 +301,6 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         self.if_exists = if_exists
         self.partition = partition
         self.mark_exported = mark_exported
-        self.redshift_manifest = redshift_manifest
         self.page_size = page_size
         self.max_part_bytes = max_part_bytes
         self.max_concurrency = max_concurrency
@@ -325,15 +319,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         check_at_parse(self, self._partition_key, ("asset_partition",))
 
     def _check(self) -> None:
-        targets = self._targets()
-        modes = {self._options(target).mode for target in targets}
+        modes = {self._options(target).mode for target in self._targets()}
         if self.table_format == "iceberg":
             self._check_iceberg()
-        if arguments.boolean("redshift_manifest", self.redshift_manifest):
-            for target in targets:
-                if STORAGE_EXTRAS.get(target.location.scheme) != "s3":
-                    rule = f"Redshift reads manifests from S3 alone, and {target.location.text} is not on S3"
-                    raise InvalidArgument("redshift_manifest", True, rule)
         arguments.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
         if arguments.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and "full" in modes:
             raise InvalidArgument("skip_if_nothing_new", True, INCREMENTAL_ALONE)
@@ -376,7 +364,6 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 "object_storage_conn_id",
                 "a table of Iceberg is where its catalog says, with the credentials of that",
             ),
-            ("redshift_manifest", "Redshift reads a table of Iceberg by its catalog"),
         ):
             if value := getattr(self, name):
                 raise InvalidArgument(name, value, rule)
@@ -552,11 +539,6 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
     def _land_one(self, report: LandingReport, job: Job) -> None:
         from airflow_provider_webcollect.landing.write.run import run_job
-        from airflow_provider_webcollect.transfers.reporting import write_redshift_manifest
 
         with report.ending():
             report.landed = run_job(job)
-            if self.redshift_manifest and report.landed.own:
-                report.redshift_manifest = write_redshift_manifest(
-                    job.folder, report.files, job.run, report.landed.new, job.stop
-                )

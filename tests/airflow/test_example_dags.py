@@ -373,8 +373,8 @@ def test_warehouses_are_given_the_new_parts_by_the_code_of_the_guide(
         land = make_transfer("s3://my-bucket/prices", source)
         names["new"] = names["new_parts"]()
         for heading in ("BigQuery", "Snowflake", "Redshift"):
-            (block,) = code(heading)
-            exec(compile(block, GUIDE.name, "exec"), names)
+            for block in code(heading):
+                exec(compile(block, GUIDE.name, "exec"), names)
         loads = [names["load_bigquery"], names["load_snowflake"], names["load_redshift"]]
         land >> names["new"] >> loads >> names["keep"](names["new"]["commit"])
     finished = run_dag(dag)
@@ -390,7 +390,14 @@ def test_warehouses_are_given_the_new_parts_by_the_code_of_the_guide(
     assert given("load_snowflake")["files"] == objects
     redshift = given("load_redshift")
     manifest = json.loads(s3.fs.cat_file(f"{redshift['s3_bucket']}/{redshift['s3_key']}"))
-    assert [entry["url"] for entry in manifest["entries"]] == [f"s3://my-bucket/{name}" for name in objects]
+    assert manifest["entries"] == [
+        {
+            "url": f"s3://my-bucket/{name}",
+            "mandatory": True,
+            "meta": {"content_length": s3.fs.size(f"my-bucket/{name}")},
+        }
+        for name in objects
+    ]
     assert redshift["copy_options"][0] == "MANIFEST"
 
 

@@ -144,7 +144,6 @@ def test_two_sources_may_not_name_one_table() -> None:
         ({"destination": "shop.prices"}, "a table of Iceberg is named catalog.namespace.table"),
         ({"partition": "dt=2026-01-01"}, "`partition`.*a table of Iceberg gets no partitions"),
         ({"object_storage_conn_id": "aws_default"}, "`object_storage_conn_id`.*with the credentials of that"),
-        ({"redshift_manifest": True}, "`redshift_manifest`.*Redshift reads a table of Iceberg by its"),
         ({"file_format": "csv"}, "`file_format` is 'csv'; table_format='iceberg' goes with 'parquet' alone"),
     ],
 )

@@ -82,12 +82,6 @@ WRONG_COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ({"table_format": "hudi"}, "table_format` is 'hudi'"),
     ({"table_format": "delta", "file_format": "csv"}, "file_format` is 'csv'.*goes with 'parquet'"),
     ({"table_format": "delta", "column_types": {"a": "int"}}, "column_types"),
-    ({"redshift_manifest": True}, "redshift_manifest"),
-    ({"redshift_manifest": 1, "destination": "s3://b/c"}, "redshift_manifest"),
-    (
-        {"redshift_manifest": True, "destination": "s3://b/c", "sources": ["a", ELSEWHERE]},
-        "redshift_manifest",
-    ),
 ]
 
 

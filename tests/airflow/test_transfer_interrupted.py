@@ -5,24 +5,17 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
-from airflow.providers.common.compat.sdk import AirflowTaskTimeout, ObjectStoragePath
+from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
 from airflow_provider_webcollect.hooks import connection
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.landing.log.commits import Run
-from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.write.job import Observer
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.sandbox.state import Entry, RequestLog
-from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.settings import ClientTiming
-from airflow_provider_webcollect.service.threads import Stop
-from airflow_provider_webcollect.transfers.reporting import write_redshift_manifest
 from tests.airflow.executions import Connect, Task, on_sandbox
 from tests.airflow.landings import Landing, landed, manifest, transfer
 from tests.interruption import PATIENCE, signalled_when, until_no_thread
@@ -103,16 +96,6 @@ def test_nothing_is_committed_or_marked_though_all_rows_were_there(
     monkeypatch.setattr(Observer, "on_late_rows_wait", lambda observer, seconds: waiting.set())
     committed = end_when(landing, waiting.is_set, mark_exported=True, late_rows_delay=PATIENCE)
     assert (sent(landing, MARK), committed) == (0, None)
-
-
-def test_the_manifest_for_redshift_is_not_written_over_that_of_a_retry(tmp_path: Path) -> None:
-    stop = Stop()
-    stop.set()
-    folder = Folder(fsspec.filesystem("file"), str(tmp_path))
-    run = Run(dag_id="d", task_id="t", run_id="r")
-    with pytest.raises(Stopped):
-        write_redshift_manifest(folder, ObjectStoragePath("s3://bucket/landed"), run, [], stop)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture

@@ -70,7 +70,6 @@ class TestSummary:
             "parts": 4,
             "uris": uris,
             "objects": [uri.removeprefix("file://") for uri in uris],
-            "redshift_manifest": None,
         }
         assert len(uris) == 4
 

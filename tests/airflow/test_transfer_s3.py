@@ -191,57 +191,6 @@ def test_the_operators_on_landings_use_the_connection(source: Task, folder: str)
     assert (verified["rows"], cleaned["files"]) == (400, 0)
 
 
-class TestRedshift:
-    def copied(self, s3: Storage, summary: dict[str, Any]) -> list[Any]:
-        """Read what COPY would load, by the manifest of a run: the number of rows of each file."""
-        entries = json.loads(s3.fs.cat_file(summary["redshift_manifest"]))["entries"]
-        assert all(entry["mandatory"] for entry in entries)
-        contents = [s3.fs.cat_file(entry["url"]) for entry in entries]
-        assert [entry["meta"]["content_length"] for entry in entries] == [len(data) for data in contents]
-        return [data.count(b"\n") for data in contents]
-
-    def written(self, s3: Storage, folder: str) -> list[str]:
-        """List the manifests in a folder."""
-        return [f"s3://{path}" for path in s3.fs.glob(f"{folder}/_redshift_manifest*")]
-
-    @pytest.mark.parametrize("scheme", ["s3", pytest.param("s3a", marks=pytest.mark.at_night)])
-    def test_copy_loads_the_new_parts_of_each_run_also_once_another_has_landed(
-        self, sandbox: Sandbox, s3: Storage, source: Task, folder: str, scheme: str
-    ) -> None:
-        options = {"source": source, "redshift_manifest": True, **GROWING}
-        where = f"{scheme}://storage@{folder}"
-        first = transfer(where, max_part_bytes=1, **options)
-        sandbox.control.grow(source["task_id"], 30)
-        summaries = [first, *(transfer(where, **options) for _ in range(2))]
-
-        # a run with nothing new gives it nothing
-        assert [self.copied(s3, summary) for summary in summaries] == [[100] * 4, [30], []]
-        names = [summary["redshift_manifest"] for summary in summaries]
-        assert sorted(names) == self.written(s3, folder)
-
-    def test_a_retry_writes_that_of_its_run_again(self, sandbox: Sandbox, s3: Storage, folder: str) -> None:
-        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30)]
-        sandbox.control.fail("/data/all", after=1, status=400, code="TaskExecuting")
-        options = {"sources": tasks, "max_concurrency": 1, "redshift_manifest": True}
-        summaries = transfer(f"s3://storage@{folder}", tries=2, **options)["sources"]
-
-        assert [self.copied(s3, summary) for summary in summaries] == [[20], [30]]
-        written = [self.written(s3, f"{folder}/{task}") for task in tasks]
-        assert written == [[summary["redshift_manifest"]] for summary in summaries]
-
-    def test_who_may_not_write_it_is_told_what_to_do(self, s3: Storage, source: Task, folder: str) -> None:
-        message = f"Access to s3://{folder}/_redshift_manifest-"
-        denied = s3.denied(f"{folder}/_redshift_manifest*", "s3:PutObject")
-        with denied, pytest.raises(AirflowFailException, match=message):
-            transfer(f"s3://storage@{folder}", source, redshift_manifest=True)
-
-    def test_that_of_another_run_is_left_as_it_is(self, s3: Storage, source: Task, folder: str) -> None:
-        options = {"destination": f"s3://storage@{folder}", "source": source, "redshift_manifest": True}
-        first, skipped = transfer(**options), transfer(**options, if_exists="skip")
-        assert self.copied(s3, first) == [400]
-        assert skipped["redshift_manifest"] is None
-
-
 def test_the_commands_of_a_failed_check_name_the_connection_of_the_storage(source: Task, folder: str) -> None:
     with pytest.raises(
         AirflowFailException, match=rf"webcollect landing accept s3://storage@{folder} --commit 1`"

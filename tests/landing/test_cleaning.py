@@ -14,11 +14,10 @@ import time_machine
 
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import NothingLanded
-from airflow_provider_webcollect.landing.log.names import redshift_manifest
 from airflow_provider_webcollect.landing.write.review import accept
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.checked_runs import Runs, goods
-from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder, Landed, crashing_at, listed
+from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed, crashing_at, listed
 from tests.landing.interleaving import Held
 from tests.landing.pages import rows_of, widening
 from tests.storages import local
@@ -49,15 +48,12 @@ FOREIGN = [
     ".tmp-mine",
     "_commits/notes.txt",
     "_staged/notes.json",
-    "_redshift_manifest.json",
-    "dt=2026-01-01/_redshift_manifest-0123456789abcdef.json",
     "archive/part-00007-0badcafe.jsonl",
     "dt=2026-01-01/notes.txt",
     "dt=2026-01-01/_manifest.json",
     "dt=2026-01-01/_commits/00000001.json",
     "_commits/1.json",
     "2026-01-01/part-00007-0badcafe.jsonl",
-    "_redshift_manifest-mine.json",
 ]
 
 
@@ -109,18 +105,6 @@ def test_on_a_disk_that_ignores_letter_case_partitions_that_differ_in_it_alone_s
     assert len(runs.folder.parts()) == 2
     assert cleaned(runs.folder) == set()
     assert runs.folder.rows() == runs.rows
-
-
-def test_of_manifests_for_redshift_that_of_the_last_run_stays(landing: Landed, folder: Folder) -> None:
-    manifests = [redshift_manifest(run.digest()) for run in (RUN, OTHER_RUN)]
-    landing("t", fetch=listed(widening(1)), mode="incremental")
-    write(folder, *manifests)
-    assert cleaned(folder) == {manifests[1]}
-    write(folder, *manifests)
-    landing("t", fetch=listed(widening(2)), mode="incremental", run=OTHER_RUN)
-    assert cleaned(folder, in_days=0.9) == set()
-    assert cleaned(folder) == {manifests[0]}
-    assert manifests[1] in folder.names()
 
 
 def test_a_dry_run_only_says_what_would_go(landing: Landed, folder: Folder) -> None:

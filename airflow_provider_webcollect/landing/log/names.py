@@ -26,7 +26,7 @@ _ATTEMPT_ID = re.compile(r"-[0-9a-f]{8}(?=\.[a-z0-9.]+$)")
 _COMMIT = re.compile(_COMMIT_PATTERN)
 #: A file of a landing, or an incomplete one on a disk.
 _OURS = re.compile(
-    rf"{PART_PATTERN}|{_COMMIT_PATTERN}|{_STAGED_PATTERN}|_redshift_manifest-[0-9a-f]{{16}}\.json|{MANIFEST}"
+    rf"{PART_PATTERN}|{_COMMIT_PATTERN}|{_STAGED_PATTERN}|{MANIFEST}"
     rf"|(?:{PARTITION_PATTERN}/|{COMMITS}/|{STAGED}/|{QUARANTINE}/)*\.tmp-[^/]+-[0-9a-f]{{8}}"
 )
 #: Files that file systems, Spark, Hadoop and macOS leave in folders.
@@ -86,11 +86,6 @@ def staged_name(run_digest: str, attempt_id: str) -> str:
     :param run_digest: of its run.
     """
     return f"{STAGED}/{run_digest[:12]}-{attempt_id}.json"
-
-
-def redshift_manifest(run_digest: str) -> str:
-    """Return the name of the manifest with which Redshift's COPY loads a run's parts."""
-    return f"_redshift_manifest-{run_digest[:16]}.json"
 
 
 def is_ours(name: str) -> bool:

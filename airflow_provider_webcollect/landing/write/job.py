@@ -140,8 +140,6 @@ class Landed:
     """The result of a landing.
 
     :ivar manifest: what has landed.
-    :ivar own: whether the run has landed, now or in an earlier attempt; if not, what another run has landed
-        was left as it is.
     :ivar new: the parts that the run has landed, in any of its attempts, with the profiles of their rows;
         without those that were replaced since.
     :ivar committed: those that this attempt has committed.
@@ -149,7 +147,6 @@ class Landed:
     """
 
     manifest: Manifest
-    own: bool = True
     new: tuple[Part, ...] = ()
     committed: tuple[Part, ...] = ()
     checks: tuple[CheckOutcome, ...] = ()

@@ -60,7 +60,7 @@ def run_job(job: Job) -> Landed:
 
     :param job: what is landed, where and for which run, see :func:`~.landing.write.job.job_of`.
     :return: ``manifest``; ``new``, the parts that this run has landed; ``committed``, those that this call
-        has committed; ``own``, False if another run's landing was left as it is.
+        has committed.
     :raises DestinationTaken: if the folder holds another source, foreign files, or another run's commit that
         may not be replaced.
     :raises LogContended: if other landings have committed again and again meanwhile.
@@ -184,14 +184,14 @@ class _Landing:
 
         :raises ChecksFailed: if rows of this run wait, and ``on_failed_checks`` is ``fail``.
         """
-        job, is_own = self._job, bool(self._own)
-        if is_own:
+        job = self._job
+        if self._own:
             log.info("%s has landed already.", job.run)
         latest = self._log.publish(state)
         waiting = [apart for apart in latest.quarantined if apart.run == job.run and apart.has_failed]
         if waiting and job.options.on_failed_checks == "fail":
             raise _quarantined(job, waiting[-1])
-        return Landed(latest, is_own, self._own_parts, checks=self._own_checks)
+        return Landed(latest, self._own_parts, checks=self._own_checks)
 
     def _nothing_new(self, state: Manifest, draft: Commit, reader: SourceReader) -> Landed:
         """Return the result of a landing that has found nothing new; mark the export, if that is due."""
