@@ -31,7 +31,7 @@ from airflow_provider_webcollect.landing.log.fold import following
 from airflow_provider_webcollect.landing.log.names import new_attempt_id, part_name
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
-from airflow_provider_webcollect.landing.write.plan import encoding_of
+from airflow_provider_webcollect.landing.write.job import encoding_of
 from benchmarks.measured import measured
 from benchmarks.report import machine, table
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_provider_webcollect.landing.formats.base import Row
+    from airflow_provider_webcollect.landing.formats.writing import Row
     from airflow_provider_webcollect.landing.log.commits import Commit, Manifest, Part
     from airflow_provider_webcollect.landing.read.gone import DatedPart
     from airflow_provider_webcollect.landing.storage.folder import Folder

@@ -1,4 +1,4 @@
-"""Rules about values: which rows break them, and how many.
+"""Judging rows: which of them break rules about values, and the outcomes of all checks.
 
 A page is judged column by column, which costs little where nothing is wrong.
 """
@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from fractions import Fraction
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,32 +22,37 @@ from msgspec import UNSET
 from airflow_provider_webcollect.landing import checks as checking
 from airflow_provider_webcollect.landing.checks import (
     NOTHING_WRONG,
+    CheckOutcome,
     Checks,
     ColumnChecks,
+    Counts,
     Example,
+    RowChecks,
     RuleCounts,
-    cut,
+    State,
     matchers,
-    shown,
+    plain,
 )
 from airflow_provider_webcollect.landing.errors import UnreadableRow
 from airflow_provider_webcollect.landing.formats import STRING, JsonLines
-from airflow_provider_webcollect.landing.formats.base import (
+from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS, percent
+from airflow_provider_webcollect.landing.formats.writing import (
     Column,
     Rows,
+    SingleRow,
     batches,
     columns_of,
     decode_rows,
     known_columns,
     slices,
 )
-from airflow_provider_webcollect.landing.formats.single_rows import SingleRow
-from airflow_provider_webcollect.service.errors import escaped
+from airflow_provider_webcollect.service.errors import escaped, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.landing.formats import FileFormat
+    from airflow_provider_webcollect.landing.formats.profile import Profile
 
 READABLE = "rows.readable"
 _EXAMPLES = 3
@@ -54,6 +63,14 @@ _FEW_BYTES, _FEW_BRACKETS = 4300, 400
 #: Levels that a value is nested deeper for a test, since a writer decodes it with more calls on the stack.
 _DEEPER = 50
 _SHOWN_BYTES = 300
+_SHOWN_CHARACTERS = 60
+_SHOWN_NAME = 100
+#: How many earlier landings decide what is usual, at most and at least.
+MOST_USUAL, LEAST_USUAL = 10, 4
+#: The most names of columns, or allowed values, that an outcome lists.
+_NAMED = 10
+#: Names of columns that nobody takes for something else.
+_PLAIN = re.compile(r"[\w.-]{1,60}")
 #: How many names of columns of wrong rows are kept, about.
 _MOST_NAMES = 1000
 _encode = msgspec.json.Encoder().encode
@@ -155,10 +172,9 @@ class ValueRules:
 
     def _decoded(self, batch: Rows) -> tuple[Sequence[int], Sequence[Column]]:
         """Return the indices of rows that Python cannot decode, and the columns of the others."""
+        long = [index for index, row in enumerate(batch) if len(row) >= 2 * _FEW_BRACKETS]
         unread = [
-            index
-            for index, row in enumerate(batch)
-            if len(row) >= 2 * _FEW_BRACKETS and _may_be_unreadable(row) and not _is_readable(row)
+            index for index in long if _may_be_unreadable(batch[index]) and not _is_readable(batch[index])
         ]
         try:
             return unread, self._columns_of(batch, unread)
@@ -233,7 +249,9 @@ class _Column:
         for check, wrong in self._broken_by_texts(texts):
             yield prefix + check, [filled[index] for index in wrong]
         if self._kind != STRING:
-            yield f"{prefix}type", _uncast(values, self._kind)
+            from airflow_provider_webcollect.landing.formats.parquet import arrow_type, as_texts, cast
+
+            yield f"{prefix}type", [*cast(as_texts(values), arrow_type(self._kind))[1]]
 
     def _broken_by_texts(self, texts: Sequence[str]) -> Iterator[tuple[str, Sequence[int]]]:
         if self._matchers is not None:
@@ -302,13 +320,6 @@ def _number(text: str) -> float:
     return math.nan
 
 
-def _uncast(values: Sequence[Any], kind: str) -> Sequence[int]:
-    """Return the indices of values that do not fit a type."""
-    from airflow_provider_webcollect.landing.formats.parquet import arrow_type, as_texts, cast
-
-    return list(cast(as_texts(values), arrow_type(kind))[1])
-
-
 def _may_be_unreadable(row: msgspec.Raw) -> bool:
     text = bytes(row)
     return len(text) >= _FEW_BYTES or text.count(b"[") + text.count(b"{") >= _FEW_BRACKETS
@@ -339,6 +350,227 @@ def _goes_through(decode: Callable[[Rows], Iterable[Any]], row: msgspec.Raw) -> 
 
 
 def _shown(value: Any) -> str:
+    """Return a value of a site for a message: a text in quotes, which are closed even if it is cut."""
     if value is UNSET:
         return "missing"
-    return shown(value) if type(value) is str else escaped(cut(_encode(value).decode()))
+    if type(value) is not str:
+        return escaped(_cut(_encode(value).decode()))
+    more = "…" if len(value) > _SHOWN_CHARACTERS else ""
+    return quoted(value[:_SHOWN_CHARACTERS]) + more
+
+
+def _cut(text: str) -> str:
+    """Return a text that is not too long for a message."""
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+def evaluate(
+    checks: Checks,
+    rows: int,
+    profile: Profile,
+    counts: RuleCounts,
+    history: Sequence[Counts],
+    rows_before: int = 0,
+) -> tuple[CheckOutcome, ...]:
+    """Return the outcome of each check. Without rows, only their number is checked.
+
+    :param rows: of the run, also those that broke rules about values.
+    :param profile: of the rows that would land: with ``max_wrong``, those that broke no rule.
+    :param counts: of all rows.
+    :param history: the landings before this one, the latest last.
+    :param rows_before: rows of the run that were checked before: only their number counts.
+    """
+    recent = history[-MOST_USUAL:]
+    outcomes = [*_of_rows(checks.rows, rows_before + rows - counts.wrong_rows, recent)]
+    if rows:
+        outcomes += _of_wrong_rows(checks.rows, rows, counts)
+        for name in checks.columns:
+            outcomes += _of_column(name, checks, rows, profile, counts, recent)
+        outcomes += _of_names(checks, profile, counts, recent)
+    return tuple(outcomes)
+
+
+def _outcome(
+    check: str,
+    passed: bool,
+    expected: str,
+    observed: str,
+    examples: tuple[Example, ...] = (),
+    otherwise: State = "failed",
+) -> CheckOutcome:
+    return CheckOutcome(
+        check, "passed" if passed else otherwise, expected, observed, () if passed else examples
+    )
+
+
+def _exact(number: float) -> Fraction:
+    """Return a declared number as it was written: 0.55 times 100 is 55."""
+    return Fraction(str(number))
+
+
+def _of_rows(checks: RowChecks, rows: int, history: Sequence[Counts]) -> Iterator[CheckOutcome]:
+    observed, past = "1 row" if rows == 1 else f"{rows:,} rows", [_exact(record.rows) for record in history]
+    if checks.min is not None:
+        yield _outcome("rows.min", rows >= checks.min, f"at least {checks.min:,}", observed)
+    for name, multiple, words, holds in (
+        ("min_of_usual", checks.min_of_usual, "at least", operator.ge),
+        ("max_of_usual", checks.max_of_usual, "at most", operator.le),
+    ):
+        if multiple is not None:
+            compared = f"{words} {multiple:g} times", _exact(multiple), holds, "{:,.12g}".format
+            yield _beside_usual(f"rows.{name}", _exact(rows), observed, past, *compared)
+
+
+def _beside_usual(
+    check: str,
+    value: Fraction,
+    observed: str,
+    past: Sequence[Fraction],
+    words: str,
+    multiple: Fraction,
+    holds: Callable[[Any, Any], bool],
+    show: Callable[[float], str],
+    examples: tuple[Example, ...] = (),
+) -> CheckOutcome:
+    """Return the outcome of a comparison with a multiple of the median of earlier landings."""
+    if len(past) < LEAST_USUAL:
+        observed += f", and {len(past)} landings before this one"
+        return CheckOutcome(check, "skipped", f"{words} the usual", observed)
+    usual, listed = median(past), ", ".join(show(float(number)) for number in past)
+    expected = f"{words} {show(float(usual))}, the median of the last landings ({listed})"
+    return _outcome(check, holds(value, multiple * usual), expected, observed, examples)
+
+
+def _of_wrong_rows(checks: RowChecks, rows: int, counts: RuleCounts) -> Iterator[CheckOutcome]:
+    """Yield what ``max_wrong`` says of single rows: how many are wrong, and which could not be written."""
+    if not checks.max_wrong:
+        return
+    passed = counts.wrong_rows <= _exact(checks.max_wrong) * rows
+    observed = f"{counts.wrong_rows:,} of {rows:,} rows break rules about values"
+    yield _outcome("rows.max_wrong", passed, f"at most {checks.max_wrong * 100:g} % of the rows", observed)
+    for rule, wrong in counts.broken.items():
+        kind, _, rest = rule.partition(".")
+        name, _, check = rest.rpartition(".")
+        examples, observed = counts.examples.get(rule, ()), f"{wrong:,} of {rows:,} rows"
+        if kind == "rows":
+            observed += " cannot be read"
+            yield CheckOutcome(rule, "warning", "each row can be read", observed, examples)
+        elif check == "type":
+            observed += " have another value"
+            expected = "each value fits the type of the column"
+            yield CheckOutcome(_named(name, check), "warning", expected, observed, examples)
+
+
+def _named(name: str, check: str) -> str:
+    """Return the name of a check for a message, where names of columns are cut."""
+    return f"columns.{name[:_SHOWN_NAME]}.{check}"
+
+
+def _of_column(
+    name: str, checks: Checks, rows: int, profile: Profile, counts: RuleCounts, history: Sequence[Counts]
+) -> Iterator[CheckOutcome]:
+    column, held, judged = checks.columns[name], profile.columns.get(name), rows - profile.unread
+    reasons = {"that break rules": counts.wrong_rows, "that cannot be decoded": profile.unread}
+    without = "".join(f", without {count:,} {reason}" for reason, count in reasons.items() if count)
+    if held is not None:
+        empty = counts.examples.get(f"columns.{name}.filled", ())
+        yield from _of_shares(name, column, held.filled, judged - counts.wrong_rows, without, empty, history)
+    elif not (column.required and judged) and name not in counts.names:
+        yield _present(name, column, profile, judged - counts.wrong_rows, without)
+    otherwise: State = "warning" if checks.rows.max_wrong else "failed"
+    for check, expected, does in _value_rules(column) if judged else ():
+        wrong, filled = counts.broken.get(f"columns.{name}.{check}", 0), held.filled if held else 0
+        if held is None and not wrong and check != "required":
+            continue
+        of = f"the values in {judged:,} rows" if checks.rows.max_wrong else f"{filled:,} values"
+        if check == "required":
+            of = f"{judged:,} rows"
+        elif check == "unique" and filled - wrong >= checking.MOST_COMPARED:
+            of = f"the first {checking.MOST_COMPARED:,} values"
+        examples = counts.examples.get(f"columns.{name}.{check}", ())
+        observed = f"{wrong:,} of {of} {does}"
+        yield _outcome(_named(name, check), not wrong, expected, observed, examples, otherwise)
+
+
+def _present(name: str, column: ColumnChecks, profile: Profile, rows: int, without: str) -> CheckOutcome:
+    """Return the outcome for a column that no row has.
+
+    :param rows: those that would land and were decoded; ``without`` names the others.
+    """
+    check, expected = _named(name, "required" if column.required else "present"), "a column of this name"
+    if not rows:
+        return CheckOutcome(check, "skipped", expected, f"no row{without}")
+    if profile.is_cut:
+        why = f"only the first {MAX_COLUMNS} columns were counted"
+        return CheckOutcome(check, "skipped", expected, why)
+    return _outcome(check, False, expected, f"no row has it{without}")
+
+
+def _of_shares(
+    name: str,
+    column: ColumnChecks,
+    filled: int,
+    rows: int,
+    without: str,
+    examples: tuple[Example, ...],
+    history: Sequence[Counts],
+) -> Iterator[CheckOutcome]:
+    """Yield what is found of the share of the rows in which a column is filled."""
+    share = Fraction(filled, rows)
+    observed = f"filled in {percent(filled / rows)} of {rows:,} rows{without}"
+    if (least := column.filled) is not None:
+        expected = f"filled in at least {percent(least)} of the rows"
+        yield _outcome(_named(name, "filled"), share >= _exact(least), expected, observed, examples)
+    if (least := column.filled_of_usual) is not None:
+        # in a landing of very many columns, it is not known whether a column was filled
+        known = [past for past in history if past.rows and (name in past.filled or not past.is_cut)]
+        shares = [Fraction(past.filled.get(name, 0), past.rows) for past in known]
+        compared = f"filled in at least {least:g} times", _exact(least), operator.ge, percent
+        yield _beside_usual(_named(name, "filled_of_usual"), share, observed, shares, *compared, examples)
+
+
+def _value_rules(column: ColumnChecks) -> Iterator[tuple[str, str, str]]:
+    """Yield the rules about values: the name, what is expected, and what wrong values or rows do."""
+    if column.required:
+        yield "required", "a value in each row", "have no value"
+    if column.pattern is not None:
+        yield "pattern", f"each value matches {_cut(column.pattern)}", "do not match"
+    if column.min is not None:
+        low = plain(column.min)
+        yield "min", f"each value is a number of at least {low}", f"are below {low} or no number"
+    if column.max is not None:
+        high = plain(column.max)
+        yield "max", f"each value is a number of at most {high}", f"are above {high} or no number"
+    if column.values is not None:
+        yield "values", f"each value is one of {_listed(column.values)}", "are none of these"
+    if column.unique:
+        yield "unique", "no value twice", "were there before"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(name if _PLAIN.fullmatch(name) else _shown(name) for name in names[:_NAMED]) + more
+
+
+def _of_names(
+    checks: Checks, profile: Profile, counts: RuleCounts, history: Sequence[Counts]
+) -> list[CheckOutcome]:
+    earlier = [set(record.filled) for record in history]
+    here, ever = {*profile.columns, *counts.names}, set().union(*earlier)
+    always = set.intersection(*earlier) if earlier else set()
+    outcomes = []
+    for name, level, names, expected in (
+        ("new_columns", checks.new_columns, here - ever, "only columns that the last landings had"),
+        ("missing_columns", checks.missing_columns, always - here, "the columns that all last landings had"),
+    ):
+        if level == "allow":
+            continue
+        if not earlier or profile.is_cut or any(record.is_cut for record in history):
+            why = f"more than {MAX_COLUMNS} columns" if earlier else "no landing before this one"
+            outcomes.append(CheckOutcome(name, "skipped", expected, why))
+        elif not names:
+            outcomes.append(CheckOutcome(name, "passed", expected, "no other"))
+        else:
+            state: State = "failed" if level == "fail" else "warning"
+            outcomes.append(CheckOutcome(name, state, expected, _listed(sorted(names))))
+    return outcomes

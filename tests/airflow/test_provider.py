@@ -163,7 +163,7 @@ MACHINERY = {
     *(
         "hooks.connection",
         "hooks.token_store",
-        "landing.formats.base",
+        "landing.formats.writing",
         "landing.write.run",
         "landing.write.job",
     ),

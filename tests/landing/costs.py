@@ -17,8 +17,7 @@ from airflow_provider_webcollect.landing.log.names import MANIFEST, commit_name,
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.storage.object_stores import S3
 from airflow_provider_webcollect.landing.write.copy import digest_rows
-from airflow_provider_webcollect.landing.write.job import Landed
-from airflow_provider_webcollect.landing.write.plan import encoding_of
+from airflow_provider_webcollect.landing.write.job import Landed, encoding_of
 from airflow_provider_webcollect.landing.write.run import run_job
 from tests.landing import conftest
 from tests.landing.pages import make_job, serving

@@ -17,7 +17,6 @@ import pytest
 
 from airflow_provider_webcollect.landing.checks import Checks, make_checks
 from airflow_provider_webcollect.landing.formats import FileFormat
-from airflow_provider_webcollect.landing.read import quarantine
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.landing.write import review, run
 from tests.landing.formats.parts import read_part
@@ -178,7 +177,7 @@ def forget_deciders(monkeypatch: pytest.MonkeyPatch) -> None:
 def reuse_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let rows come back from quarantine under the same name each time, instead of a fresh one."""
 
-    monkeypatch.setattr(quarantine, "data_name", lambda name: name.removeprefix("_quarantine/"))
+    monkeypatch.setattr(review, "data_name", lambda name: name.removeprefix("_quarantine/"))
 
 
 def delete_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

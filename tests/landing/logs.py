@@ -17,7 +17,7 @@ from airflow_provider_webcollect.landing.log.commits import (
 )
 from airflow_provider_webcollect.landing.log.fold import following
 from airflow_provider_webcollect.landing.log.names import data_name, part_name
-from airflow_provider_webcollect.landing.write.plan import encoding_of
+from airflow_provider_webcollect.landing.write.job import encoding_of
 
 #: With which row a landing begins: behind those that are landed; with the first, added or in their place.
 Begin = Literal["end", "reset", "replace"]

@@ -18,14 +18,12 @@ from airflow_provider_webcollect.landing.checks import (
     Counts,
     Example,
     RuleCounts,
-    evaluate,
     make_checks,
 )
 from airflow_provider_webcollect.landing.formats import FileFormat, make_format
-from airflow_provider_webcollect.landing.formats.base import BATCH_BYTES
 from airflow_provider_webcollect.landing.formats.profile import Profile, Profiler
-from airflow_provider_webcollect.landing.formats.single_rows import SingleRow
-from airflow_provider_webcollect.landing.rules import ValueRules
+from airflow_provider_webcollect.landing.formats.writing import BATCH_BYTES, SingleRow
+from airflow_provider_webcollect.landing.rules import ValueRules, evaluate
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 JSONL = make_format()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_webcollect.landing.storage.folder import Folder
-from airflow_provider_webcollect.landing.write.copy import BATCH_BYTES, write_behind
+from airflow_provider_webcollect.landing.write.staging import BATCH_BYTES, write_behind
 from airflow_provider_webcollect.service import threads
 from tests.interruption import PATIENCE, ended_by, until_no_thread
 from tests.landing.conftest import Store, StoreFile
@@ -112,7 +112,7 @@ def test_who_breaks_off_waits_for_the_write_at_work_and_drops_what_was_not_hande
 def test_a_process_that_is_interrupted_ends_though_a_write_hangs() -> None:
     script = """
 import os, signal, threading
-from airflow_provider_webcollect.landing.write.copy import BATCH_BYTES, write_behind
+from airflow_provider_webcollect.landing.write.staging import BATCH_BYTES, write_behind
 
 class Sink:
     def write(self, data):

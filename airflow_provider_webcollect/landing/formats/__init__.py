@@ -31,8 +31,8 @@ from airflow_provider_webcollect.service.arguments import as_given, one_of, pars
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.landing.formats.base import Columns, RowWriter, SupportsWrite
     from airflow_provider_webcollect.landing.formats.profile import Inspector
+    from airflow_provider_webcollect.landing.formats.writing import Columns, RowWriter, SupportsWrite
 
 Compression = Literal["gzip", "zstd"]
 OnCastError = Literal["fail", "null"]
@@ -97,7 +97,7 @@ class FileFormat(msgspec.Struct, frozen=True, kw_only=True):
 
         :param earlier: the columns of its finished parts.
         """
-        from airflow_provider_webcollect.landing.formats.base import Columns
+        from airflow_provider_webcollect.landing.formats.writing import Columns
 
         return Columns(earlier) if self.columns is None else Columns(self.columns, fixed=True)
 
@@ -124,7 +124,7 @@ class JsonLines(_Text, frozen=True, kw_only=True):
 
     def writer(self, sink: SupportsWrite, columns: Columns, inspector: Inspector | None = None) -> RowWriter:
         """Begin a part. Only fixed columns have an effect."""
-        from airflow_provider_webcollect.landing.formats.text import JsonLinesWriter, Output
+        from airflow_provider_webcollect.landing.formats.writing import JsonLinesWriter, Output
 
         return JsonLinesWriter(Output(sink, self.compression), columns, inspector)
 
@@ -147,7 +147,7 @@ class Csv(_Text, frozen=True, kw_only=True):
     sanitize_formulas: bool = False
 
     def writer(self, sink: SupportsWrite, columns: Columns, inspector: Inspector | None = None) -> RowWriter:
-        from airflow_provider_webcollect.landing.formats.text import CsvWriter, Output
+        from airflow_provider_webcollect.landing.formats.writing import CsvWriter, Output
 
         return CsvWriter(Output(sink, self.compression), columns, self.sanitize_formulas, inspector)
 
@@ -174,9 +174,9 @@ class Parquet(FileFormat, frozen=True, kw_only=True):
         require("pyarrow.parquet", "parquet", "file_format='parquet'")
 
     def writer(self, sink: SupportsWrite, columns: Columns, inspector: Inspector | None = None) -> RowWriter:
+        self.require_extras()
         from airflow_provider_webcollect.landing.formats.parquet import ParquetWriter
 
-        self.require_extras()
         return ParquetWriter(sink, columns, self, inspector)
 
 

@@ -1,4 +1,4 @@
-"""Parquet: typed columns, in row groups of bounded size.
+"""Parquet: typed columns, in row groups of bounded size. It is imported late, since it imports pyarrow.
 
 All columns are strings unless the user gives them a type; other values become JSON text. A row group ends
 with the batch of rows that reaches :data:`ROW_GROUP_BYTES` or :data:`ROW_GROUP_ROWS`.
@@ -14,11 +14,14 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from msgspec import UNSET
 
 from airflow_provider_webcollect.landing.errors import CastFailed
 from airflow_provider_webcollect.landing.formats import STRING, TYPES, Parquet, decimal_type
-from airflow_provider_webcollect.landing.formats.base import (
+from airflow_provider_webcollect.landing.formats.writing import (
     Column,
     Columns,
     SupportsWrite,
@@ -27,9 +30,6 @@ from airflow_provider_webcollect.landing.formats.base import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from airflow_provider_webcollect.landing.formats.profile import Inspector
 
@@ -68,9 +68,6 @@ class ParquetWriter(TableWriter):
                     self._file.close()
 
     def _head(self) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         compression = self._wanted.compression or "none"
         self._file = pq.ParquetWriter(
             pa.PythonFile(self._sink, mode="w"),
@@ -80,8 +77,6 @@ class ParquetWriter(TableWriter):
         )
 
     def _append(self, columns: Sequence[Column], rows: int) -> None:
-        import pyarrow as pa
-
         assert self._file is not None
         schema = self._file.schema
         arrays = [
@@ -101,8 +96,6 @@ class ParquetWriter(TableWriter):
         self._file.close()
 
     def _write_row_group(self) -> None:
-        import pyarrow as pa
-
         if self._held and self._file is not None:
             rows = pa.Table.from_batches(self._held)
             self._held.clear()
@@ -115,8 +108,11 @@ class ParquetWriter(TableWriter):
         values, unread = cast(texts, column.type)
         if self._wanted.on_cast_error == "fail":
             for index in unread:
+                text = texts[index].as_py()
+                if len(text) > _SHOWN_CHARACTERS:
+                    text = f"{text[:_SHOWN_CHARACTERS]}…"
                 raise CastFailed(
-                    f"`{column.name}` is {_shown(texts[index].as_py())} in row {self._rows + index + 1} of "
+                    f"`{column.name}` is {text!r} in row {self._rows + index + 1} of "
                     f"the part, which is no {self._wanted.column_types[column.name]}; change column_types, "
                     "or set on_cast_error='null' to have null there"
                 )
@@ -143,20 +139,15 @@ class _Sink:
 
 def as_texts(values: Sequence[Any]) -> pa.Array:
     """Return ``values`` as strings; ``UNSET`` becomes null, values of other types become JSON."""
-    import pyarrow as pa
-
     try:
         return pa.array(values, pa.string())
     except (pa.ArrowTypeError, pa.ArrowInvalid):
-        return pa.array([value if type(value) is str else _text(value) for value in values], pa.string())
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None or value is UNSET else msgspec.json.encode(value).decode()
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…")
+        present = [None if value is UNSET else value for value in values]
+        encode = msgspec.json.Encoder().encode
+        texts = [
+            value if value is None or type(value) is str else encode(value).decode() for value in present
+        ]
+        return pa.array(texts, pa.string())
 
 
 _INTEGER = "^-?[0-9]+$"
@@ -169,15 +160,11 @@ def schema(names: Sequence[str], types: Mapping[str, str]) -> pa.Schema:
 
     :param types: names of types by column; other columns are strings.
     """
-    import pyarrow as pa
-
     return pa.schema([(name, arrow_type(types.get(name, STRING))) for name in names])
 
 
 def arrow_type(name: str) -> pa.DataType:
     """Return the type with this name."""
-    import pyarrow as pa
-
     if decimal := decimal_type(name):
         return pa.decimal128(*decimal)
     factory, arguments = TYPES[name]
@@ -192,9 +179,6 @@ def cast(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Iterator[int]]:
 
     :return: the values, with null where a text cannot be cast, and the indices of these.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     trimmed = pc.utf8_trim_whitespace(texts)
     filled = pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed)
     values = pa.concat_arrays(_runs(_castable(filled, kind), kind))
@@ -206,9 +190,6 @@ def cast(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Iterator[int]]:
 
 def _castable(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return ``texts`` with null in place of those that pyarrow would misread."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if pa.types.is_integer(kind):
         # pyarrow accepts 0x10, and reads 0xFFFFFFFF as -1
         return pc.if_else(pc.match_substring_regex(texts, _INTEGER), texts, pa.scalar(None, pa.string()))
@@ -221,34 +202,24 @@ def _plain_decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     Beyond that pyarrow computes modulo 2**128, reads 1e-39 as 0, and accesses invalid memory at
     1e-2147483647.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     plain = rf"^[+-]?0*[0-9]{{0,{kind.precision - kind.scale}}}(\.[0-9]{{0,{kind.scale}}})?$"
     others = pc.invert(pc.match_substring_regex(texts, plain))
     if not pc.any(others).as_py():
         return texts
     context = Context(prec=kind.precision, traps=[Inexact, InvalidOperation])
     unit = Decimal(1).scaleb(-kind.scale)
-    rewritten = [_plain_decimal(text, unit, context) for text in texts.filter(others).to_pylist()]
+    rewritten = []
+    for text in texts.filter(others).to_pylist():
+        digits = None
+        if _NUMBER.fullmatch(text):
+            with contextlib.suppress(Inexact, InvalidOperation):
+                digits = f"{context.create_decimal(text).quantize(unit, context=context):f}"
+        rewritten.append(digits)
     return pc.replace_with_mask(texts, others, pa.array(rewritten, pa.string()))
-
-
-def _plain_decimal(text: str, unit: Decimal, context: Context) -> str | None:
-    """Return ``text`` as a multiple of ``unit`` without exponent; None if that is impossible."""
-    if not _NUMBER.fullmatch(text):
-        return None
-    try:
-        return f"{context.create_decimal(text).quantize(unit, context=context):f}"
-    except (Inexact, InvalidOperation):
-        return None
 
 
 def _misread(values: pa.Array, texts: pa.Array) -> pa.Array | None:
     """Return which values differ from their text; None if there are none."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if pa.types.is_floating(values.type) and not pc.all(pc.is_finite(values)).as_py():
         # pyarrow returns infinity also for 1e400
         spelled = pc.match_substring_regex(texts, _NOT_FINITE)
@@ -264,8 +235,6 @@ def _misread(values: pa.Array, texts: pa.Array) -> pa.Array | None:
 
 def _runs(texts: pa.Array, kind: pa.DataType) -> list[pa.Array]:
     """Cast ``texts`` in runs; a run with a bad text is halved until that text is alone."""
-    import pyarrow as pa
-
     try:
         return [texts.cast(kind)]
     except pa.ArrowInvalid:

@@ -5,6 +5,7 @@ No part is completely in memory: files are read a few megabytes at a time.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import itertools
@@ -18,16 +19,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import UnreadableRow
-from airflow_provider_webcollect.landing.formats import Compression, require
-from airflow_provider_webcollect.landing.formats.base import (
+from airflow_provider_webcollect.landing.formats import Compression, require, require_compression
+from airflow_provider_webcollect.landing.formats.writing import (
     Columns,
     Row,
     batches,
     columns_of,
     decode_rows,
+    from_lines,
 )
-from airflow_provider_webcollect.landing.formats.single_rows import from_lines
-from airflow_provider_webcollect.landing.formats.text import decompressed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -154,7 +154,7 @@ class _JsonLines(_Text):
 
 
 class SingleRows(_JsonLines):
-    """Reads files of single rows that are quarantined, see :mod:`~.landing.formats.single_rows`.
+    """Reads files of single rows that are quarantined, see :func:`~.landing.formats.writing.as_lines`.
 
     What is no object, or is nested too deeply, is read as a text, in the column ``row``.
     """
@@ -239,6 +239,23 @@ class _Parquet(PartReader):
         from airflow_provider_webcollect.landing.formats.parquet import schema
 
         return schema(self.columns, self._types)
+
+
+def decompressed(source: BinaryIO, compression: Compression | None) -> BinaryIO:
+    """Return a file that reads the decompressed bytes of ``source``."""
+    match compression:
+        case "gzip":
+            try:
+                from isal import igzip
+            except ImportError:
+                return cast("BinaryIO", gzip.GzipFile(fileobj=source))
+            return cast("BinaryIO", igzip.IGzipFile(fileobj=source))  # type: ignore[no-untyped-call]
+        case "zstd":
+            require_compression(compression)
+            import zstandard
+
+            return zstandard.ZstdDecompressor().stream_reader(source, closefd=False)
+    return source
 
 
 class _Digesting(io.RawIOBase):

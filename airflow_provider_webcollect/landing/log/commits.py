@@ -125,6 +125,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     profile: Profile = NO_PROFILE
     broke: dict[str, int] = {}
 
+    @property
+    def place(self) -> dict[str, int]:
+        """Where its rows are in the source."""
+        return {"start_offset": self.start_offset, "next_offset": self.next_offset}
+
 
 def missing_part(parts: Iterable[Part], files: Mapping[str, int]) -> Part | None:
     """Return the first part that is missing or has another size; None if all are there.

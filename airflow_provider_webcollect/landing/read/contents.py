@@ -38,7 +38,6 @@ from airflow_provider_webcollect.landing.options import LoadOptions
 from airflow_provider_webcollect.landing.read.gone import DatedPart, dated_parts, times_of
 from airflow_provider_webcollect.landing.read.gone import whole_runs as whole_runs_of
 from airflow_provider_webcollect.landing.read.keyed import KeyedRows, chosen_columns, in_duckdb, time_or_run
-from airflow_provider_webcollect.landing.read.quarantine import read_single_rows
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from dlt.extract import DltResource
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
-    from airflow_provider_webcollect.landing.formats.base import Row
+    from airflow_provider_webcollect.landing.formats.writing import Row
     from airflow_provider_webcollect.landing.log.commits import Commit, Manifest, Part, Run
     from airflow_provider_webcollect.landing.options import OnMissingKey, WriteDisposition
     from airflow_provider_webcollect.landing.storage.folder import Folder
@@ -228,7 +227,7 @@ class LandedData:
         """
         for part in self.parts():
             if part.broke:
-                yield from ([*single.broke] for single in read_single_rows(self._folder, part))
+                yield from ([*single.broke] for single in self._folder.single_rows(part))
             else:
                 yield from ([] for _ in range(part.rows))
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import functools
 import logging
 from concurrent.futures import wait
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -34,11 +33,12 @@ from airflow_provider_webcollect.service.spans import span
 from airflow_provider_webcollect.service.threads import in_background
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from airflow_provider_webcollect.landing.log.commits import Part, Run
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 #: How often a commit is tried again because another landing has committed meanwhile.
 TRIES = 10
@@ -50,25 +50,23 @@ class Conflict(Exception):
     """Another landing has made a commit of this number: the log must be read again."""
 
 
-@contextlib.contextmanager
-def unless_beaten(folder: Folder) -> Iterator[None]:
-    """Read the log and commit in the block; it ends early if another landing has committed before it.
+def until_committed(folder: Folder, attempt: Callable[[], T]) -> T:
+    """Return the result of a function that reads the log and commits.
 
-    It is tried :data:`TRIES` times, and then :func:`contended` is raised.
+    It is called again if another landing has committed before it.
+
+    :raises LogContended: if others were first :data:`TRIES` times.
     """
-    try:
-        yield
-    except Conflict:
-        log.warning(
-            "Another landing has committed to %s meanwhile, so this one begins again; run one landing at "
-            "a time to avoid that (in a DAG, `max_active_runs=1`).",
-            folder.root,
-        )
-
-
-def contended(folder: Folder) -> LogContended:
-    """Return the error for a commit that other landings keep making first."""
-    return LogContended(f"other landings keep committing to {folder.url}; try again")
+    for _ in range(TRIES):
+        try:
+            return attempt()
+        except Conflict:
+            log.warning(
+                "Another landing has committed to %s meanwhile, so this one begins again; run one landing at "
+                "a time to avoid that (in a DAG, `max_active_runs=1`).",
+                folder.root,
+            )
+    raise LogContended(f"other landings keep committing to {folder.url}; try again")
 
 
 class CommitLog:
@@ -311,8 +309,13 @@ class CommitLog:
             return decode(content, self._folder.path_of(name), kind)
         except DestinationUnreadable:
             # looked for here alone: manifests are long
-            if _is_torn(content):
+            try:
+                msgspec.json.decode(content)
+            except (msgspec.DecodeError, UnicodeDecodeError):
                 return None
+            except RecursionError:
+                # no write that was cut off leaves that
+                pass
             raise
 
     def _missing(self, number: int) -> DestinationUnreadable:
@@ -324,15 +327,3 @@ class CommitLog:
 def _whole(contents: Sequence[bytes | None]) -> int:
     """Return how many files there are before the first that is absent."""
     return next((index for index, content in enumerate(contents) if content is None), len(contents))
-
-
-def _is_torn(content: bytes) -> bool:
-    """Return whether a file is not JSON."""
-    try:
-        msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return True
-    except RecursionError:
-        # no write that was cut off leaves that
-        return False
-    return False

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from airflow_provider_webcollect.landing.errors import DestinationTaken, PartsMissing, StorageError
+from airflow_provider_webcollect.landing.errors import (
+    DestinationTaken,
+    PartsMissing,
+    StorageError,
+    UnreadableRow,
+)
+from airflow_provider_webcollect.landing.formats.writing import SingleRow, from_lines
+from airflow_provider_webcollect.landing.log.commits import Part
 from airflow_provider_webcollect.landing.log.names import (
     MANIFEST,
     PARTITION_PATTERN,
@@ -22,8 +29,15 @@ from airflow_provider_webcollect.landing.log.names import (
     is_marker,
     is_ours,
 )
-from airflow_provider_webcollect.landing.storage import Exists, Memory, Remote, Storage, storage_errors, url
-from airflow_provider_webcollect.landing.storage.disk import Disk
+from airflow_provider_webcollect.landing.storage import (
+    Disk,
+    Exists,
+    Memory,
+    Remote,
+    Storage,
+    storage_errors,
+    url,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +45,7 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
-    from airflow_provider_webcollect.landing.log.commits import Manifest, Part
+    from airflow_provider_webcollect.landing.log.commits import Manifest
 
     PartsAfter = Callable[[int], tuple[Part, ...]]
 
@@ -46,6 +60,8 @@ _FILES_OF_TABLES = {
 _PARTITION = re.compile(PARTITION_PATTERN)
 #: Bytes of a part that are copied at a time.
 _CHUNK_BYTES = 4 * 1024 * 1024
+#: Bytes of a file of single rows that are read ahead from a store: most files are smaller.
+_SINGLE_ROWS_AHEAD = 1024 * 1024
 #: Bytes after which the disk starts to write them, so that the final sync takes little time.
 WRITE_OUT_BYTES = 4 * 1024 * 1024
 
@@ -53,10 +69,12 @@ WRITE_OUT_BYTES = 4 * 1024 * 1024
 class PartFile:
     """A part being written; counts and digests its bytes. It becomes visible only when finished.
 
+    :param name: of the part.
     :param errors: returns a context manager that explains the storage's errors.
     """
 
-    def __init__(self, file: Any, errors: Callable[[], AbstractContextManager[Any]]) -> None:
+    def __init__(self, name: str, file: Any, errors: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._name = name
         self._file = file
         self._errors = errors
         self._digest = hashlib.sha256()
@@ -70,13 +88,26 @@ class PartFile:
         self._digest.update(data)
         self.bytes += len(data)
         if self.bytes - self._on_its_way >= WRITE_OUT_BYTES:
-            _write_out(self._file, self._on_its_way, self.bytes)
+            if sys.platform == "linux":
+                # only a hint, if there is a disk: errors will show in the sync
+                with contextlib.suppress(AttributeError, OSError):
+                    # drops written data from the page cache, and for that starts to write the rest
+                    start, size = self._on_its_way, self.bytes - self._on_its_way
+                    os.posix_fadvise(self._file.fileno(), start, size, os.POSIX_FADV_DONTNEED)
             self._on_its_way = self.bytes
 
     @property
     def sha256(self) -> str:
         """Hex digest of what has been written so far."""
         return self._digest.hexdigest()
+
+    def part(self, rows: int, **facts: Any) -> Part:
+        """Return the part, once all of it has been written.
+
+        :param rows: how many rows it has.
+        :param facts: its other fields.
+        """
+        return Part(name=self._name, rows=rows, bytes=self.bytes, sha256=self.sha256, **facts)
 
 
 class Folder:
@@ -244,7 +275,7 @@ class Folder:
         with contextlib.ExitStack() as upload:
             with self._at(name) as path:
                 file = upload.enter_context(self._storage.upload(path))
-            yield PartFile(file, lambda: self._at(name))
+            yield PartFile(name, file, lambda: self._at(name))
             with self._at(name):
                 upload.close()
 
@@ -268,6 +299,23 @@ class Folder:
             except FileNotFoundError as error:
                 # some storages look for it with the first read alone
                 raise gone from error
+
+    def single_rows(self, part: Part) -> Iterator[SingleRow]:
+        """Yield the rows of a file of single rows that are quarantined.
+
+        :raises PartsMissing: if it is not there, or is not what was written.
+        """
+        digest = hashlib.sha256()
+
+        def lines(file: BinaryIO) -> Iterator[bytes]:
+            for line in iter(file.readline, b""):
+                digest.update(line)
+                yield line
+
+        with contextlib.suppress(UnreadableRow), self.opened(part.name, _SINGLE_ROWS_AHEAD) as file:
+            yield from from_lines(lines(file))
+        if digest.hexdigest() != part.sha256:
+            raise PartsMissing(f"{self.path_of(part.name)} is not what was written")
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove files, whatever their versions; absent files are no error."""
@@ -304,12 +352,3 @@ def _storage_of(fs: AbstractFileSystem) -> Storage:
     ):
         return Conditional(fs)
     return Remote(fs)
-
-
-def _write_out(file: Any, start: int, end: int) -> None:
-    """Let the disk start to write a range of the file in the background, if there is a disk."""
-    if sys.platform == "linux":
-        # only a hint: errors will show in the sync
-        with contextlib.suppress(AttributeError, OSError):
-            # drops written data from the page cache, and for that starts to write the rest
-            os.posix_fadvise(file.fileno(), start, end - start, os.POSIX_FADV_DONTNEED)

@@ -1,9 +1,7 @@
-"""Reading the rows of a source to the end, checking the service's counts; writing while they come."""
+"""Reading the rows of a source to the end, and checking the service's counts."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import hashlib
 import logging
 import time
@@ -21,12 +19,8 @@ from airflow_provider_webcollect.service.errors import PagingError
 from airflow_provider_webcollect.service.notices import Notice
 from airflow_provider_webcollect.service.pages import RowCount
 from airflow_provider_webcollect.service.spans import span
-from airflow_provider_webcollect.service.threads import drop, first_done, in_background
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from airflow_provider_webcollect.landing.formats.base import SupportsWrite
     from airflow_provider_webcollect.service.models import DataPage
 
 log = logging.getLogger(__name__)
@@ -71,7 +65,7 @@ class Page:
         return PageFingerprint(offset=offset, rows=len(rows), sha256=digest_rows(rows))
 
 
-class SourceReader:
+class SourceScan:
     """Reads a source once, from the first row or from the end of the landed rows.
 
     :ivar count: the number of the source's rows up to those read last, and the total announced with them.
@@ -193,50 +187,50 @@ class SourceReader:
 
     def _to_the_end(self, waits: Iterator[float], *, late: bool = False) -> Iterator[Page]:
         while True:
-            answer, self._ahead = self._ahead, None
-            if answer is None:
-                answer = self._job.pages.read(self._offset)
+            response, self._ahead = self._ahead, None
+            if response is None:
+                response = self._job.pages.read(self._offset)
                 self._job.observer.on_page()
             self._pages += 1
-            if not answer.rows and answer.total < max(self.count.rows, 1):
+            if not response.rows and response.total < max(self.count.rows, 1):
                 # not all rows are shown yet, so the counts are ignored
                 if late:
                     return
                 if wait := next(waits, None):
                     self._wait(wait)
                     continue
-            page = self._counted(answer)
+            page = self._counted(response)
             if page.rows:
                 yield page
             all_read = not page.rows or page.rows_so_far >= page.total
-            if answer.rest_total <= 0 and all_read:
+            if response.rest_total <= 0 and all_read:
                 return
 
-    def _counted(self, answer: DataPage) -> Page:
-        if answer.total < self.count.total:
+    def _counted(self, response: DataPage) -> Page:
+        """Return the rows of a response with their position.
+
+        :raises RowsMissing: if its counts contradict those before, or there is no end of them.
+        """
+        total, left = response.total, response.rest_total
+        if total < self.count.total:
             # rows after these may have been removed, or all of them: the first page shows which
-            log.info("%s had %d rows, and now %d.", self._job.source, self.count.total, answer.total)
-            self.count.total, self._waited = answer.total, True
+            log.info("%s had %d rows, and now %d.", self._job.source, self.count.total, total)
+            self.count.total, self._waited = total, True
         try:
-            self.count.add(len(answer.rows), answer.total, more=answer.rest_total > 0)
+            self.count.add(len(response.rows), total, more=left > 0)
         except PagingError as contradiction:
             raise rows_missing(self._job.source, contradiction.message) from contradiction
-        self.latest_total = answer.total
-        self._refuse_endless_read(answer.rest_total)
-        page = Page(
-            answer.rows, self._offset, answer.offset, self.count.rows, answer.total, landed=self._landed
-        )
-        self._offset, self._landed = answer.offset, ((), 0)
-        return page
-
-    def _refuse_endless_read(self, left: int) -> None:
+        self.latest_total = total
         if left <= 0 or self._least_left is None or left < self._least_left:
             self._least_left, self._pages_since = (left if left > 0 else None), 0
-            return
-        self._pages_since += 1
-        if self._pages_since >= ENDLESS_PAGES:
-            what = f"the service has had {self._least_left} rows or more left for {ENDLESS_PAGES} pages"
-            raise rows_missing(self._job.source, what)
+        else:
+            self._pages_since += 1
+            if self._pages_since >= ENDLESS_PAGES:
+                what = f"the service has had {self._least_left} rows or more left for {ENDLESS_PAGES} pages"
+                raise rows_missing(self._job.source, what)
+        page = Page(response.rows, self._offset, response.offset, self.count.rows, total, self._landed)
+        self._offset, self._landed = response.offset, ((), 0)
+        return page
 
     def _read_again(
         self, last: PageFingerprint, rows_so_far: int
@@ -287,72 +281,3 @@ def digest_rows(rows: Sequence[msgspec.Raw]) -> str:
             # too long a number, an invalid character, deep nesting: none of them must prevent the landing
             digest.update(row)
     return digest.hexdigest()
-
-
-#: Bytes passed to the thread, and written, at a time. The threads synchronize for every batch: with small
-#: batches the second thread costs more time than it saves.
-BATCH_BYTES = 1024 * 1024
-
-
-@contextlib.contextmanager
-def write_behind(sink: SupportsWrite) -> Iterator[WriteBehind]:
-    """Provide a sink that writes to ``sink`` in a thread; when the block ends, everything is written.
-
-    An error of ``sink`` is raised by a later write or at the end, and nothing more is written after it. The
-    context manager then waits for the write in flight, but only briefly if the task was interrupted, for
-    example by a timeout.
-    """
-    behind = WriteBehind(sink)
-    try:
-        yield behind
-        behind.finish()
-    except BaseException as error:
-        # the caller drops the sink next, which must not happen during a write
-        drop(error, behind.drain)
-        raise
-
-
-class WriteBehind:
-    """Collects one batch while the previous one is written.
-
-    :ivar bytes: number of bytes accepted so far.
-    """
-
-    def __init__(self, sink: SupportsWrite) -> None:
-        self._sink = sink
-        self._writing: Future[None] | None = None
-        self._held: list[bytes] = []
-        self._held_bytes = 0
-        self.bytes = 0
-
-    def write(self, data: bytes) -> None:
-        """Accept ``data``; if the batch is full, wait until the previous one is written."""
-        self._held.append(data)
-        self._held_bytes += len(data)
-        self.bytes += len(data)
-        if self._held_bytes >= BATCH_BYTES:
-            self._hand_over()
-
-    def finish(self) -> None:
-        """Wait until everything is written."""
-        if self._held:
-            self._hand_over()
-        self._wait()
-
-    def drain(self) -> None:
-        """Wait until no write is in flight, and ignore its result."""
-        if self._writing is not None:
-            first_done([self._writing])
-
-    def _hand_over(self) -> None:
-        self._wait()
-        self._writing = in_background(functools.partial(self._write_at_once, self._held), "webcollect-write")
-        self._held, self._held_bytes = [], 0
-
-    def _wait(self) -> None:
-        if self._writing is not None:
-            first_done([self._writing])
-            self._writing.result()
-
-    def _write_at_once(self, pieces: Sequence[bytes]) -> None:
-        self._sink.write(b"".join(pieces))

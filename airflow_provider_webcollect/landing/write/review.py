@@ -7,20 +7,36 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
 
-from airflow_provider_webcollect.landing.errors import NothingToReview
+from airflow_provider_webcollect.landing.checks import Checks, RowChecks
+from airflow_provider_webcollect.landing.errors import (
+    FormatChanged,
+    NothingToReview,
+    UnreadableRow,
+)
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats.profile import Profiler
+from airflow_provider_webcollect.landing.formats.writing import SINGLE_ROWS_SUFFIX, SingleRow, as_lines
 from airflow_provider_webcollect.landing.location import landing_at
 from airflow_provider_webcollect.landing.log.commits import counted
 from airflow_provider_webcollect.landing.log.fold import following, quarantined_by
-from airflow_provider_webcollect.landing.read.quarantine import brought_back
-from airflow_provider_webcollect.landing.storage.commit_log import TRIES, CommitLog, contended, unless_beaten
+from airflow_provider_webcollect.landing.log.names import copy_name, data_name
+from airflow_provider_webcollect.landing.rules import ValueRules
+from airflow_provider_webcollect.landing.storage.commit_log import CommitLog, until_committed
 from airflow_provider_webcollect.service.errors import escaped
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.landing.log.commits import Commit, Manifest, SetApart
+    from collections.abc import Sequence
+
+    import msgspec
+
+    from airflow_provider_webcollect.landing.formats import FileFormat
+    from airflow_provider_webcollect.landing.formats.writing import Columns
+    from airflow_provider_webcollect.landing.log.commits import Commit, Landing, Manifest, Part, SetApart
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 log = logging.getLogger(__name__)
@@ -93,26 +109,28 @@ def discard(landing: Any, run_id: str | None = None, commit: int | None = None, 
 
 def _decide(folder: Folder, choice: Choice, run_id: str | None, number: int | None, by: str) -> SetApart:
     commits = CommitLog(folder)
-    for _ in range(TRIES):
-        with unless_beaten(folder):
-            state = commits.read()
-            if by and state and (earlier := commits.decision_by(state, by, run_id, number)):
-                commits.publish(state)
-                return _decided_before(commits, earlier, choice)
-            apart = _chosen(folder, state, run_id, number)
-            assert state is not None
-            # by the next try, other rows may wait too
-            number = apart.commit
-            (read,) = commits.commits([number])
-            made = _accepted(folder, state, read) if choice == "accept" else {}
-            decision = following(state, "decided", read.run, about=number, by=by, **made)
-            commits.publish(commits.append(state, decision))
-            if choice == "discard":
-                with contextlib.suppress(Exception):
-                    # what is left is removed by `clean`
-                    folder.delete(part.name for part in read.quarantined)
-            return replace(apart, rows=decision.rows or apart.rows)
-    raise contended(folder)
+
+    def attempt() -> SetApart:
+        nonlocal number
+        state = commits.read()
+        if by and state and (earlier := commits.decision_by(state, by, run_id, number)):
+            commits.publish(state)
+            return _decided_before(commits, earlier, choice)
+        apart = _chosen(folder, state, run_id, number)
+        assert state is not None
+        # by the next try, other rows may wait too
+        number = apart.commit
+        (read,) = commits.commits([number])
+        made = _accepted(folder, state, read) if choice == "accept" else {}
+        decision = following(state, "decided", read.run, about=number, by=by, **made)
+        commits.publish(commits.append(state, decision))
+        if choice == "discard":
+            with contextlib.suppress(Exception):
+                # what is left is removed by `clean`
+                folder.delete(part.name for part in read.quarantined)
+        return replace(apart, rows=decision.rows or apart.rows)
+
+    return until_committed(folder, attempt)
 
 
 def _chosen(folder: Folder, state: Manifest | None, run_id: str | None, number: int | None) -> SetApart:
@@ -155,18 +173,94 @@ def _decided_before(commits: CommitLog, earlier: Commit, choice: Choice) -> SetA
 
 
 def _accepted(folder: Folder, state: Manifest, read: Commit) -> dict[str, Any]:
-    """Return the fields of the commit that accepts rows."""
-    landing = read if read.waits_to_replace else state
-    back = brought_back(folder, read, landing)
-    if back.left:
-        rows = counted(sum(part.rows for part in back.left), "row")
+    """Write quarantined rows as rows of the landing, and return the fields of the commit that accepts them.
+
+    :param state: what has landed.
+    :param read: the commit that has quarantined the rows.
+    :raises PartsMissing: if a file is not what was written; nothing was committed then.
+    :raises FormatChanged: if the landing has begun again since, in another format or with other columns.
+    :raises UnreadableRow: if the landing can hold none of the rows, as their types or its format say.
+    """
+    landing: Landing = read if read.waits_to_replace else state
+    written: dict[str, Any] = {"file_format": landing.format, "compression": landing.compression or "none"}
+    file_format = make_format(**written, **landing.encoding)
+    columns = file_format.columns_after(landing.columns or ())
+    whole = [part for part in read.quarantined if not part.broke]
+    if not all(_is_alike(part, read, landing) for part in whole):
+        raise FormatChanged(
+            f"the landing at {folder.url} has begun again since commit {read.number}, in another format "
+            "or with other columns, so the rows of that commit cannot be added; read them with "
+            f"quarantined={read.number}, or discard them"
+        )
+    sorted_rows = {part.name: _sorted(folder, part, file_format) for part in read.quarantined if part.broke}
+    left_rows = [row for _, left in sorted_rows.values() for row in left]
+    if not whole and not any(good for good, _ in sorted_rows.values()):
+        raise UnreadableRow(
+            f"{counted(len(left_rows), 'row')} of commit {read.number} at {folder.url} cannot land: the "
+            f"first has broken {', '.join(left_rows[0].broke)}. Nothing was changed; discard them"
+        )
+    parts, left = [], []
+    for part in read.quarantined:
+        if not part.broke:
+            parts.append(folder.copied(part, data_name(part.name)))
+            continue
+        good, wrong = sorted_rows[part.name]
+        if good:
+            parts.append(_written(folder, part, good, file_format, columns))
+        if wrong:
+            with folder.part(copy_name(part.name)) as file:
+                file.write(as_lines(wrong))
+            broke = Counter(rule for row in wrong for rule in row.broke)
+            left.append(file.part(len(wrong), broke=dict(broke), **part.place))
+    if left_rows:
+        rows = counted(len(left_rows), "row")
         log.warning("%s of commit %d cannot land: still quarantined.", rows, read.number)
-    names = back.columns.names if back.columns.fixed or landing.format != "jsonl" else None
     return {
         **landing.place,
-        "columns": names,
-        "parts": back.parts,
-        "quarantined": back.left,
+        "columns": columns.names if columns.fixed or landing.format != "jsonl" else None,
+        "parts": tuple(parts),
+        "quarantined": tuple(left),
         "checks": read.checks,
         "replaces": read.waits_to_replace,
     }
+
+
+def _written(
+    folder: Folder, part: Part, rows: Sequence[msgspec.Raw], file_format: FileFormat, columns: Columns
+) -> Part:
+    """Write single rows of a file as a part of the landing, and return it."""
+    profiler, name = Profiler(), data_name(part.name.removesuffix(SINGLE_ROWS_SUFFIX) + file_format.suffix)
+    with folder.part(name) as file, file_format.writer(file, columns, profiler) as writer:
+        writer.write(rows)
+    return file.part(
+        len(rows),
+        columns=None if columns.fixed else len(writer.columns) or None,
+        profile=profiler.profile(len(rows)),
+        **part.place,
+    )
+
+
+def _sorted(
+    folder: Folder, part: Part, file_format: FileFormat
+) -> tuple[Sequence[msgspec.Raw], list[SingleRow]]:
+    """Return the rows of a file that a format and its types can hold, and the others."""
+    singles = list(folder.single_rows(part))
+    reasons = {id(single.row): single.broke for single in singles}
+    rules = ValueRules(Checks(rows=RowChecks(max_wrong=1.0)), file_format)
+    good, wrong = rules.split([single.row for single in singles])
+    return good, [SingleRow(list(dict.fromkeys((*reasons[id(row)], *broke))), row) for broke, row in wrong]
+
+
+def _is_alike(part: Part, read: Commit, landing: Landing) -> bool:
+    """Return whether a part of quarantined rows can be one of the landing as it is."""
+    # later runs may name more columns
+    one, other = (
+        (
+            each.format,
+            each.compression,
+            {**each.encoding, "columns": None},
+            (each.columns or ())[: part.columns],
+        )
+        for each in (read, landing)
+    )
+    return one == other

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_provider_webcollect.landing.checks import NOTHING_WRONG, evaluate
+from airflow_provider_webcollect.landing.checks import NOTHING_WRONG
 from airflow_provider_webcollect.landing.errors import (
     ChecksFailed,
     DestinationTaken,
@@ -25,16 +25,10 @@ from airflow_provider_webcollect.landing.errors import (
 from airflow_provider_webcollect.landing.formats.profile import sum_of
 from airflow_provider_webcollect.landing.log.commits import counted, missing_part, now
 from airflow_provider_webcollect.landing.log.fold import following
-from airflow_provider_webcollect.landing.storage.commit_log import (
-    TRIES,
-    CommitLog,
-    Conflict,
-    contended,
-    unless_beaten,
-)
-from airflow_provider_webcollect.landing.write.copy import SourceReader, rows_missing
-from airflow_provider_webcollect.landing.write.job import Job, Landed
-from airflow_provider_webcollect.landing.write.plan import is_mark_due, make_plan
+from airflow_provider_webcollect.landing.rules import evaluate
+from airflow_provider_webcollect.landing.storage.commit_log import CommitLog, Conflict, until_committed
+from airflow_provider_webcollect.landing.write.copy import SourceScan, rows_missing
+from airflow_provider_webcollect.landing.write.job import Job, Landed, is_mark_due, make_plan
 from airflow_provider_webcollect.landing.write.staging import Staging
 from airflow_provider_webcollect.service.spans import span
 from airflow_provider_webcollect.service.threads import first_done, in_background
@@ -90,12 +84,9 @@ def run_job(job: Job) -> Landed:
         "webcollect.lotno": job.source.lotno,
     }
     with span("landing", source) as recorded:
-        for _ in range(TRIES):
-            with unless_beaten(job.folder):
-                landed = _Landing(job).run()
-                recorded.set({"webcollect.rows": sum(part.rows for part in landed.new)})
-                return landed
-        raise contended(job.folder)
+        landed = until_committed(job.folder, lambda: _Landing(job).run())
+        recorded.set({"webcollect.rows": sum(part.rows for part in landed.new)})
+        return landed
 
 
 class _Landing:
@@ -132,19 +123,19 @@ class _Landing:
         starts = make_plan(job, state, resumable, has_committed=bool(self._own))
         if state is not None and not starts:
             return self._kept(state)
-        reader = SourceReader(job)
-        draft = _confirmed_start(job, reader, starts)
-        pages = self._pages(reader, draft)
+        scan = SourceScan(job)
+        draft = _confirmed_start(job, scan, starts)
+        pages = self._pages(scan, draft)
         if state is not None and pages is None:
-            return self._nothing_new(state, draft, reader)
+            return self._nothing_new(state, draft, scan)
         parts_before = 0 if state is None or draft.replaces else state.part_count
         if draft.written:
             count = counted(parts_before + len(draft.parts), "part")
             log.info("Resuming after %d rows in %s.", draft.total, count)
         with Staging(job, draft, parts_before, drafts) as staging:
             staging.write(pages or iter(()))
-            _complete(job, staging, reader)
-            return self._commit(staging, reader, self._check(staging.draft, staging.rules.counts))
+            _complete(job, staging, scan)
+            return self._commit(staging, scan, self._check(staging.draft, staging.rules.counts))
 
     def _refuse_foreign_files(self) -> None:
         """Refuse files of others where nothing has landed.
@@ -158,12 +149,12 @@ class _Landing:
                 raise
             raise Conflict from None
 
-    def _pages(self, reader: SourceReader, draft: Commit) -> Iterator[Page] | None:
+    def _pages(self, scan: SourceScan, draft: Commit) -> Iterator[Page] | None:
         """Return the pages after a draft; None if a landing that continues there finds nothing new.
 
         :raises SourceReset: if a source without rows would replace rows that are landed.
         """
-        state, pages = self._state, reader.pages()
+        state, pages = self._state, scan.pages()
         first = next(pages, None)
         if first is None and state is not None and not draft.written:
             if draft.replaces and state.rows:
@@ -173,7 +164,7 @@ class _Landing:
                 )
             if draft.total:
                 # before a mark, which covers what has arrived by now, the wait begins now
-                pages = reader.late_pages(None if is_mark_due(self._job, state) else self._job.began)
+                pages = scan.late_pages(None if is_mark_due(self._job, state) else self._job.began)
                 first = next(pages, None)
             if first is None and not draft.replaces:
                 return None
@@ -193,16 +184,16 @@ class _Landing:
             raise _quarantined(job, waiting[-1])
         return Landed(latest, self._own_parts, checks=self._own_checks)
 
-    def _nothing_new(self, state: Manifest, draft: Commit, reader: SourceReader) -> Landed:
+    def _nothing_new(self, state: Manifest, draft: Commit, scan: SourceScan) -> Landed:
         """Return the result of a landing that has found nothing new; mark the export, if that is due."""
         outcomes = self._check(None, NOTHING_WRONG)
         # rows of its own were checked before their commit, or a person has accepted them
         if not self._own and (failed := self._failed(outcomes)):
             raise _refusal(self._job, failed, "Nothing was committed or marked")
         log.info("%s has nothing new for %s.", self._job.source, self._job.folder.root)
-        return Landed(self._published(state, draft, reader), new=self._own_parts, checks=outcomes)
+        return Landed(self._published(state, draft, scan), new=self._own_parts, checks=outcomes)
 
-    def _commit(self, staging: Staging, reader: SourceReader, outcomes: tuple[CheckOutcome, ...]) -> Landed:
+    def _commit(self, staging: Staging, scan: SourceScan, outcomes: tuple[CheckOutcome, ...]) -> Landed:
         """Commit what was read; if it has failed its checks, as rows that wait. Then mark the export."""
         job, draft = self._job, staging.draft
         commit = msgspec.structs.replace(
@@ -222,13 +213,13 @@ class _Landing:
         landed = Landed(state, new=new, committed=commit.parts, checks=outcomes)
         staging.end()
         job.observer.on_commit(landed)
-        landed = dataclasses.replace(landed, manifest=self._published(state, draft, reader))
+        landed = dataclasses.replace(landed, manifest=self._published(state, draft, scan))
         if raises:
             raise _quarantined(job, state.set_apart[-1])
         return landed
 
-    def _published(self, state: Manifest, draft: Commit, reader: SourceReader) -> Manifest:
-        """Show readers what has landed, and mark the export, if that is due; return what has landed then.
+    def _published(self, state: Manifest, draft: Commit, scan: SourceScan) -> Manifest:
+        """Show scans what has landed, and mark the export, if that is due; return what has landed then.
 
         A mark covers all rows of the source: if another landing has committed meanwhile, the next run marks.
 
@@ -238,8 +229,8 @@ class _Landing:
         job, latest = self._job, self._log.publish(state)
         if not is_mark_due(job, latest) or latest.commit != state.commit:
             return latest
-        _confirm(job, draft, reader)
-        if reader.latest_total > draft.total:
+        _confirm(job, draft, scan)
+        if scan.latest_total > draft.total:
             log.info("%s has more rows by now: the next run lands them, and marks.", job.source)
             return latest
         job.stop.check()
@@ -304,16 +295,13 @@ def _refusal(job: Job, outcomes: Sequence[CheckOutcome], what: str) -> ChecksFai
     )
 
 
-def _waits(rows: int) -> str:
-    return "waits" if rows == 1 else "wait"
-
-
 def _quarantined(job: Job, apart: SetApart) -> ChecksFailed:
     """Return the error for rows of a run that wait, since it has failed its checks."""
     # those that have failed first, and then the rules that single rows have broken
     outcomes = sorted(apart.checks, key=lambda outcome: outcome.state != "failed")
     rows = f"{counted(apart.rows, 'row')} of commit {apart.commit}"
-    return _refusal(job, outcomes, f"{rows} {_waits(apart.rows)} for a decision. {_ways(job, apart)}")
+    verb = "waits" if apart.rows == 1 else "wait"
+    return _refusal(job, outcomes, f"{rows} {verb} for a decision. {_ways(job, apart)}")
 
 
 def _ways(job: Job, apart: SetApart) -> str:
@@ -340,11 +328,11 @@ def _log_quarantined(job: Job, apart: SetApart) -> None:
     )
 
 
-def _confirmed_start(job: Job, reader: SourceReader, starts: Sequence[Commit]) -> Commit:
+def _confirmed_start(job: Job, scan: SourceScan, starts: Sequence[Commit]) -> Commit:
     """Return the first starting point that the source still matches."""
     for start in starts:
         try:
-            reader.go_to(start)
+            scan.go_to(start)
         except SourceReset as error:
             reset = error
             log.warning("%s.", error)
@@ -358,22 +346,22 @@ def _confirmed_start(job: Job, reader: SourceReader, starts: Sequence[Commit]) -
     raise SourceReset(f"{reset}. Nothing was changed; {remedy}; another destination keeps what is there")
 
 
-def _complete(job: Job, staging: Staging, reader: SourceReader) -> None:
+def _complete(job: Job, staging: Staging, scan: SourceScan) -> None:
     """Write rows that have come late, and check that these are all rows of the source."""
-    if job.options.mark_exported and staging.draft.total and not reader.no_late_rows:
+    if job.options.mark_exported and staging.draft.total and not scan.no_late_rows:
         # the mark covers the whole task, so rows that arrived while the last part was written must land first
-        staging.write(reader.pages())
-        staging.write(reader.late_pages())
-    _confirm(job, staging.draft, reader)
+        staging.write(scan.pages())
+        staging.write(scan.late_pages())
+    _confirm(job, staging.draft, scan)
 
 
-def _confirm(job: Job, draft: Commit, reader: SourceReader) -> None:
+def _confirm(job: Job, draft: Commit, scan: SourceScan) -> None:
     """Check that the source still has the rows that were read, and that these are all that it announced.
 
     It comes before each commit and, since a commit may take long, again before each mark.
     """
-    reader.check_unchanged(draft.first_page or draft.last_page)
-    rows, total = draft.total, reader.count.total
+    scan.check_unchanged(draft.first_page or draft.last_page)
+    rows, total = draft.total, scan.count.total
     if rows != total:
         raise rows_missing(job.source, f"the service announced {total} rows, and {rows} came")
 

@@ -1,8 +1,9 @@
-"""Writing the parts of a landing, and the draft of its commit: for a retry."""
+"""Writing the parts of a landing while its rows come, and the draft of its commit: for a retry."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import time
 from collections import Counter
@@ -12,29 +13,37 @@ import msgspec
 
 from airflow_provider_webcollect.landing.checks import Checks, RuleCounts
 from airflow_provider_webcollect.landing.errors import RowsMissing, UnreadableRow
-from airflow_provider_webcollect.landing.formats.base import slices
 from airflow_provider_webcollect.landing.formats.profile import Profiler
-from airflow_provider_webcollect.landing.formats.single_rows import SUFFIX, as_lines
-from airflow_provider_webcollect.landing.log.commits import Part, encode
+from airflow_provider_webcollect.landing.formats.writing import SINGLE_ROWS_SUFFIX, as_lines, slices
+from airflow_provider_webcollect.landing.log.commits import encode
 from airflow_provider_webcollect.landing.log.names import part_name, quarantine_name, staged_name
 from airflow_provider_webcollect.landing.rules import ValueRules
-from airflow_provider_webcollect.landing.write.copy import WriteBehind, write_behind
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.spans import span
+from airflow_provider_webcollect.service.threads import drop, first_done, in_background
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from concurrent.futures import Future
     from types import TracebackType
 
     from airflow_provider_webcollect.landing.formats import FileFormat
-    from airflow_provider_webcollect.landing.formats.base import Columns, Rows, RowWriter
     from airflow_provider_webcollect.landing.formats.profile import Profile
-    from airflow_provider_webcollect.landing.formats.single_rows import SingleRow
-    from airflow_provider_webcollect.landing.log.commits import Commit
+    from airflow_provider_webcollect.landing.formats.writing import (
+        Columns,
+        Rows,
+        RowWriter,
+        SingleRow,
+        SupportsWrite,
+    )
+    from airflow_provider_webcollect.landing.log.commits import Commit, Part
     from airflow_provider_webcollect.landing.storage.folder import PartFile
     from airflow_provider_webcollect.landing.write.copy import Page
     from airflow_provider_webcollect.landing.write.job import Job
 
+#: Bytes passed to the thread, and written, at a time. The threads synchronize for every batch: with small
+#: batches the second thread costs more time than it saves.
+BATCH_BYTES = 1024 * 1024
 #: Seconds between two writes of a draft: stores such as Google Cloud Storage take one a second of an object.
 INTERVAL = 1.0
 
@@ -180,7 +189,7 @@ class _PartFiles:
         self._job, self._columns, self._file_format = job, columns, job.options.format
         folder = f"{job.options.partition}/" if job.options.partition else ""
         self._name = folder + part_name(self.number, draft.attempt_id, self._file_format.suffix)
-        apart = part_name(len(draft.quarantined) + 1, draft.attempt_id, SUFFIX)
+        apart = part_name(len(draft.quarantined) + 1, draft.attempt_id, SINGLE_ROWS_SUFFIX)
         self._apart_name = quarantine_name(folder + apart)
         self._broke: Counter[str] = Counter()
         self._open = contextlib.ExitStack()
@@ -223,10 +232,10 @@ class _PartFiles:
         if self._file is not None and self._writer is not None:
             columns = None if self._columns.fixed else len(self._writer.columns) or None
             profile = self.profiler.profile(self.rows)
-            parts = [_part(self._name, self._file, self.rows, columns=columns, profile=profile, **place)]
+            parts = [self._file.part(self.rows, columns=columns, profile=profile, **place)]
         if self._apart is not None:
             broke = dict(self._broke)
-            quarantined = [_part(self._apart_name, self._apart, self.wrong, broke=broke, **place)]
+            quarantined = [self._apart.part(self.wrong, broke=broke, **place)]
         return parts, quarantined
 
     def _begun(self) -> RowWriter:
@@ -237,10 +246,6 @@ class _PartFiles:
             writer = self._file_format.writer(self._behind, self._columns, self.profiler)
             self._writer = self._open.enter_context(writer)
         return self._writer
-
-
-def _part(name: str, file: PartFile, rows: int, **facts: Any) -> Part:
-    return Part(name=name, rows=rows, bytes=file.bytes, sha256=file.sha256, **facts)
 
 
 def _bytes_of(draft: Commit) -> int:
@@ -269,3 +274,67 @@ def _refuse_another_letter_case(file_format: FileFormat, profile: Profile, rows:
         if other != name and other not in named[argument]:
             rule = f"no row has it, and {other!r} is another: letter case counts"
             raise InvalidArgument(argument, name, rule)
+
+
+@contextlib.contextmanager
+def write_behind(sink: SupportsWrite) -> Iterator[WriteBehind]:
+    """Provide a sink that writes to ``sink`` in a thread; when the block ends, everything is written.
+
+    An error of ``sink`` is raised by a later write or at the end, and nothing more is written after it. The
+    context manager then waits for the write in flight, but only briefly if the task was interrupted, for
+    example by a timeout.
+    """
+    behind = WriteBehind(sink)
+    try:
+        yield behind
+        behind.finish()
+    except BaseException as error:
+        # the caller drops the sink next, which must not happen during a write
+        drop(error, behind.drain)
+        raise
+
+
+class WriteBehind:
+    """Collects one batch while the previous one is written.
+
+    :ivar bytes: number of bytes accepted so far.
+    """
+
+    def __init__(self, sink: SupportsWrite) -> None:
+        self._sink = sink
+        self._writing: Future[None] | None = None
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self.bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Accept ``data``; if the batch is full, wait until the previous one is written."""
+        self._held.append(data)
+        self._held_bytes += len(data)
+        self.bytes += len(data)
+        if self._held_bytes >= BATCH_BYTES:
+            self._hand_over()
+
+    def finish(self) -> None:
+        """Wait until everything is written."""
+        if self._held:
+            self._hand_over()
+        self._wait()
+
+    def drain(self) -> None:
+        """Wait until no write is in flight, and ignore its result."""
+        if self._writing is not None:
+            first_done([self._writing])
+
+    def _hand_over(self) -> None:
+        self._wait()
+        self._writing = in_background(functools.partial(self._write_at_once, self._held), "webcollect-write")
+        self._held, self._held_bytes = [], 0
+
+    def _wait(self) -> None:
+        if self._writing is not None:
+            first_done([self._writing])
+            self._writing.result()
+
+    def _write_at_once(self, pieces: Sequence[bytes]) -> None:
+        self._sink.write(b"".join(pieces))

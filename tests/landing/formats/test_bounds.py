@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.formats import parquet as parquet_format
-from airflow_provider_webcollect.landing.formats.base import RowWriter
+from airflow_provider_webcollect.landing.formats.writing import RowWriter
 from tests.landing.formats.parts import land, page
 
 ALL = [("jsonl", None), ("jsonl", "gzip"), ("csv", None), ("csv", "zstd"), ("parquet", "snappy")]

@@ -1,17 +1,23 @@
-"""The parts that the writers of all formats share: their interface, the columns of a landing, and tables."""
+"""Writing parts: rows are decoded as far as needed, counted and written as JSON lines or CSV.
+
+What the writers of all formats share is here: the columns of a landing, and tables. Parquet has a module of
+its own, and single rows that are quarantined have files of their own, whatever the format.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
 from airflow_provider_webcollect.landing.errors import UnreadableRow
+from airflow_provider_webcollect.landing.formats import Compression, require_compression
 from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS, Inspector
 
 if TYPE_CHECKING:
@@ -27,6 +33,7 @@ Rows = Sequence[msgspec.Raw]
 #: The rows of a page; can be iterated repeatedly.
 Batches = Iterable[Sequence[Row]]
 V = TypeVar("V")
+_encode = msgspec.json.Encoder().encode
 
 
 def _exact(number: str) -> msgspec.Raw:
@@ -326,3 +333,197 @@ class TableWriter(RowWriter):
     @abstractmethod
     def _end(self) -> None:
         """Write what comes after the rows."""
+
+
+_ZSTD_LEVEL = 3
+#: The highest of isal's levels is 3. Higher ones take many times longer for little saving.
+_ISAL_LEVEL = 2
+#: The highest of zlib's levels is 9. Without isal, this is the one closest to its speed.
+_ZLIB_LEVEL = 1
+#: Makes zlib write a gzip file with header and checksum.
+_GZIP_WINDOW = 31
+
+
+class _Compressor(Protocol):
+    def compress(self, data: bytes, /) -> bytes: ...
+
+    def flush(self) -> bytes: ...
+
+
+class Output:
+    """Writes to ``sink``, compressed: one gzip member or zstd frame, with a checksum.
+
+    gzip is compressed by isal (the extra ``gzip``), or more slowly by zlib.
+    """
+
+    def __init__(self, sink: SupportsWrite, compression: Compression | None) -> None:
+        self._sink = sink
+        self._compressor = _compressor(compression)
+
+    def write(self, data: bytes) -> None:
+        """Write ``data``, or buffer it until there is enough."""
+        if self._compressor is not None:
+            data = self._compressor.compress(data)
+        if data:
+            self._sink.write(data)
+
+    def close(self) -> None:
+        """Write what is still buffered, and the trailer."""
+        if self._compressor is not None:
+            self._sink.write(self._compressor.flush())
+
+
+def _compressor(compression: Compression | None) -> _Compressor | None:
+    match compression:
+        case "gzip":
+            try:
+                from isal import isal_zlib
+            except ImportError:
+                return zlib.compressobj(_ZLIB_LEVEL, wbits=_GZIP_WINDOW)
+            return isal_zlib.compressobj(_ISAL_LEVEL, wbits=_GZIP_WINDOW)
+        case "zstd":
+            require_compression(compression)
+            import zstandard
+
+            return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compressobj()
+    return None
+
+
+class JsonLinesWriter(RowWriter):
+    """Writes rows as they are, or reduced to fixed columns, each a line."""
+
+    def __init__(self, output: Output, columns: Columns, inspector: Inspector | None) -> None:
+        self._output = output
+        self._cut = columns.fixed
+        self._inspected = InspectedRows(inspector, columns) if inspector else None
+        self.columns = columns.names if columns.fixed else ()
+
+    def write(self, rows: Sequence[msgspec.Raw]) -> bool:
+        # each row is already a single line
+        lines = _cut(rows, self.columns) if self._cut else rows
+        self._output.write(b"\n".join([*lines, b""]))
+        if self._inspected is not None:
+            self._inspected.add(rows)
+        return True
+
+    def close(self) -> None:
+        self._output.close()
+
+
+def _cut(rows: Sequence[msgspec.Raw], names: Sequence[str]) -> list[msgspec.Raw]:
+    """Return the rows with only ``names``, in this order."""
+    return [msgspec.Raw(_encode({name: row[name] for name in names if name in row})) for row in slices(rows)]
+
+
+#: Characters that spreadsheets may read as the start of a formula (OWASP, CSV Injection), also full-width.
+FORMULA_STARTS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+
+_NOTHING = msgspec.Raw(b"")
+_EMPTY_TEXT = msgspec.Raw(b'""')
+_encode_lines = msgspec.json.Encoder().encode_lines
+#: A byte that never occurs in UTF-8.
+_BACKSLASH = b"\xff"
+#: JSON's escapes in strings. The escaped backslash comes first, since a character after it is not escaped;
+#: then the most frequent ones.
+_ESCAPES = {rb"\\": _BACKSLASH, rb"\"": b'""', rb"\n": b"\n", rb"\r": b"\r", rb"\t": b"\t"}
+_ESCAPES |= {_encode(chr(code))[1:-1]: bytes([code]) for code in range(32)}
+
+
+class CsvWriter(TableWriter):
+    """Writes a header, and rows as :class:`~.landing.formats.Csv` describes them."""
+
+    def __init__(
+        self, output: Output, columns: Columns, sanitize: bool, inspector: Inspector | None = None
+    ) -> None:
+        super().__init__(columns, inspector)
+        self._output = output
+        self._sanitize = sanitize
+
+    def _head(self) -> None:
+        self._output.write(_encoded([self.columns], self._sanitize))
+
+    def _append(self, columns: Sequence[Column], rows: int) -> None:
+        self._output.write(_encoded(list(zip(*columns, strict=True)), self._sanitize))
+
+    def _end(self) -> None:
+        self._output.close()
+
+
+def _encoded(rows: Sequence[Sequence[Any]], sanitize: bool) -> bytes:
+    """Return the CSV lines of ``rows``, which all have the same number of values."""
+    null = _EMPTY_TEXT if len(rows[0]) == 1 else _NOTHING
+    cells = [[value if type(value) is str else _cell(value, null) for value in row] for row in rows]
+    if sanitize:
+        cells = [
+            [f"'{cell}" if type(cell) is str and cell[:1] in FORMULA_STARTS else cell for cell in row]
+            for row in cells
+        ]
+    # a JSON array quotes strings as CSV does, except for escapes, and contains no line feed
+    lines = _encode_lines(cells).splitlines()
+    return b"\n".join([_unescaped(line[1:-1]) if b"\\" in line else line[1:-1] for line in lines]) + b"\n"
+
+
+def _unescaped(line: bytes) -> bytes:
+    """Return ``line`` with JSON's escapes replaced by plain characters and doubled quotes."""
+    escapes = iter(_ESCAPES.items())
+    while b"\\" in line:
+        line = line.replace(*next(escapes))
+    return line.replace(_BACKSLASH, b"\\")
+
+
+def _cell(value: Any, null: msgspec.Raw) -> Any:
+    """Return the value that JSON encodes as the cell of ``value``, which is not a string."""
+    if value is None or value is msgspec.UNSET:
+        return null
+    return _encode(value).decode() if isinstance(value, dict | list) else value
+
+
+#: The ending of the names of files of single rows that are quarantined.
+SINGLE_ROWS_SUFFIX = ".rows.jsonl"
+#: Between the two values of a line; no JSON string has it, since its quotes would be escaped.
+_BETWEEN = b',"row":'
+
+
+class _Broke(msgspec.Struct):
+    """The beginning of a line."""
+
+    broke: list[str]
+
+
+_decode = msgspec.json.Decoder(_Broke).decode
+
+
+class SingleRow(NamedTuple):
+    """A row that breaks rules about values, and waits by itself.
+
+    :ivar broke: the names of these rules, in the order of declaration.
+    :ivar row: its JSON as the service sent it.
+    """
+
+    broke: Sequence[str]
+    row: msgspec.Raw
+
+
+def as_lines(rows: Iterable[SingleRow]) -> bytes:
+    """Return the lines of single rows that are quarantined, for a file of their own.
+
+    They have a line for each row: ``{"broke": [<names of rules>], "row": <the row>}``. The row is as the
+    service sent it, whatever the format of the landing.
+    """
+    return b"".join(b'{"broke":%s%s%s}\n' % (_encode(row.broke), _BETWEEN, row.row) for row in rows)
+
+
+def from_lines(lines: Iterable[bytes]) -> Iterator[SingleRow]:
+    """Yield the rows of the lines of a file, each with or without its line feed.
+
+    :raises UnreadableRow: if a line is torn.
+    """
+    for line in lines:
+        broke, _, row = line.rstrip(b"\n").partition(_BETWEEN)
+        try:
+            names = _decode(broke + b"}").broke
+        except msgspec.DecodeError:
+            names = None
+        if names is None or not row.endswith(b"}"):
+            raise UnreadableRow("it is no line of quarantined rows")
+        yield SingleRow(names, msgspec.Raw(row[:-1]))
