@@ -21,7 +21,7 @@ from airflow_provider_webcollect.service.errors import (
     TokenUnavailable,
     WebCollectError,
 )
-from airflow_provider_webcollect.service.notices import Notice
+from airflow_provider_webcollect.service.threads import Notice
 from airflow_provider_webcollect.waiting.conditions import (
     RUNNING_COUNTS,
     SUBTASKS,

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import logging
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -132,34 +132,25 @@ def _value(field: Field, value: Any) -> Any:
     """Return ``value`` as one of the field's kind; a text that spells a number or a boolean is converted."""
     if value is None:
         return None
+    kind: Any = field.kind
+    rule = f"it must be {_RULES[field.kind]}"
+    if field.choices:
+        kind = Literal[field.choices]
+        rule = f"it must be one of {', '.join(field.choices)}"
+    elif field.limits:
+        lowest, highest = field.limits
+        kind = Annotated[kind, msgspec.Meta(ge=lowest, le=highest)]
+        rule += f" from {lowest} to {highest}"
     try:
         spelled = read_boolean(value) if field.kind is bool and isinstance(value, str) else value
-        converted: Any = msgspec.convert(spelled, field.kind, strict=False)
+        converted: Any = msgspec.convert(spelled, kind, strict=False)
     except msgspec.ValidationError:
-        converted = None
-    if converted is None or not _is_allowed(field, converted):
         may_be_secret = isinstance(value, str | list | dict) or (field.kind is str and not field.choices)
         summary = _in_words(value) if may_be_secret else None
-        raise InvalidArgument(f"extra {field.name}", value, _rule(field), as_text=summary)
+        raise InvalidArgument(f"extra {field.name}", value, rule, as_text=summary) from None
     if field.web_page and not _is_web_page(converted):
         raise InvalidArgument(f"extra {field.name}", converted, "it must be an http(s) URL")
     return converted
-
-
-def _is_allowed(field: Field, value: Any) -> bool:
-    """Return whether a value of the field's kind is one of its choices, or within its limits."""
-    if field.limits:
-        lowest, highest = field.limits
-        return bool(lowest <= value <= highest)
-    return not field.choices or value in field.choices
-
-
-def _rule(field: Field) -> str:
-    """Return what a value of the field must be, for an error message."""
-    if field.choices:
-        return f"it must be one of {', '.join(field.choices)}"
-    limits = " from {} to {}".format(*field.limits) if field.limits else ""
-    return f"it must be {_RULES[field.kind]}{limits}"
 
 
 def _in_words(value: Any) -> str:
@@ -209,19 +200,35 @@ def check_connection(connection: WebCollectConnection) -> tuple[bool, str]:
     """
     try:
         passed, message = True, _prove(connection)
+    except PermissionDenied as error:
+        plan = f"the plan does not include the test's call ({error.message})."
+        passed, message = True, f"The credential works; {plan}"
+    except CredentialError as error:
+        kind = "API key" if connection.credentials.key_only else "token"
+        passed, message = False, f"The service refused the {kind}: {error}"
     except WebCollectError as error:
-        passed, message = _judged(error, connection.credentials)
+        passed, message = False, str(error)
     if connection.masked:
         message = f"{message} {MASKED.format(', '.join(connection.masked))}"
     return passed, message
 
 
 def _prove(connection: WebCollectConnection) -> str:
+    from airflow.providers.common.compat.sdk import mask_secret
+
     credentials = _without_refresh_token(connection)
     has_refresh_token = bool(connection.credentials.refresh_token)
-    with _client(connection, credentials) as client:
+    # few retries, since a person waits for the result
+    settings = dataclasses.replace(connection.settings, retries=Retries(attempts=2), token_refresh="auto")
+    name = f"test-{secrets.token_hex(8)}"
+    context = make_context(settings, credentials, name, MemoryTokenStore(name), learned=mask_secret)
+    with Client(context) as client:
         if credentials.key_only:
-            return _prove_key(client, has_refresh_token)
+            with contextlib.suppress(NotFound):
+                # only five endpoints accept a key, and of these only this one changes nothing
+                client.send(endpoints.read_batch_data(NO_TOKEN, "0", size=1))
+            rest = "Operations that need an access token will not work with it."
+            return f"Connected; the API key is accepted. {UNTRIED if has_refresh_token else rest}"
         try:
             counts = client.send(endpoints.get_running_counts())
         except TokenRejected:
@@ -243,30 +250,3 @@ def _without_refresh_token(connection: WebCollectConnection) -> Credentials:
     lineage = connection.credentials.lineage_at(connection.settings.base_url)
     token = stored.access_token if stored is not None and stored.descends_from(lineage) else None
     return dataclasses.replace(credentials, access_token=token or NO_TOKEN)
-
-
-def _client(connection: WebCollectConnection, credentials: Credentials) -> Client:
-    from airflow.providers.common.compat.sdk import mask_secret
-
-    # few retries, since a person waits for the result
-    settings = dataclasses.replace(connection.settings, retries=Retries(attempts=2), token_refresh="auto")
-    name = f"test-{secrets.token_hex(8)}"
-    return Client(make_context(settings, credentials, name, MemoryTokenStore(name), learned=mask_secret))
-
-
-def _prove_key(client: Client, has_refresh_token: bool) -> str:
-    with contextlib.suppress(NotFound):
-        # only five endpoints accept a key, and of these only this one changes nothing
-        client.send(endpoints.read_batch_data(NO_TOKEN, "0", size=1))
-    rest = UNTRIED if has_refresh_token else "Operations that need an access token will not work with it."
-    return f"Connected; the API key is accepted. {rest}"
-
-
-def _judged(error: WebCollectError, credentials: Credentials) -> tuple[bool, str]:
-    match error:
-        case PermissionDenied():
-            plan = f"the plan does not include the test's call ({error.message})."
-            return True, f"The credential works; {plan}"
-        case CredentialError():
-            return False, f"The service refused the {'API key' if credentials.key_only else 'token'}: {error}"
-    return False, str(error)

@@ -21,7 +21,7 @@ from airflow_provider_webcollect.service.errors import (
     unknown_outcome,
 )
 from airflow_provider_webcollect.service.models import SubTask, TaskState, active_subtask_ids
-from airflow_provider_webcollect.service.notices import Notice
+from airflow_provider_webcollect.service.threads import Notice
 from airflow_provider_webcollect.waiting.conditions import Ended, Outcome, TaskStates, Wait
 from airflow_provider_webcollect.waiting.runs import STATUS_DELAY, Baseline
 from airflow_provider_webcollect.waits import (

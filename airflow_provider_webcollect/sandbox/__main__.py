@@ -114,20 +114,16 @@ def main(
         with sandbox:
             print(welcome(sandbox.url, sandbox.datahub_url, settings), flush=True)
             if ready_file:
-                _write_at_once(ready_file, sandbox.url)
+                # whoever waits for the file must not read half of it
+                unfinished = ready_file.with_name(f"{ready_file.name}.unfinished")
+                unfinished.write_text(sandbox.url)
+                unfinished.replace(ready_file)
             signal.sigwait({signal.SIGINT, signal.SIGTERM})
     except (ValueError, OSError) as error:
         # the caller continues, and its processes inherit which signals are blocked
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         parser.error(str(error))
     return 0
-
-
-def _write_at_once(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.write_text(text)
-    unfinished.replace(path)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,7 @@ def months_back(day: date, months: int) -> date:
 def records(
     seed: int, tasks: Iterable[Task], start: date, end: date, granularity: str, methods: Iterable[str]
 ) -> list[dict[str, Any]]:
-    """
-    Made-up analytics rows of the contract, by bucket, then task, then collection method.
+    """Made-up analytics rows of the contract, by bucket, then task, then collection method.
 
     :param granularity: ``Day``, ``Week`` or ``Month``.
     :param methods: ``Cloud``, ``Local`` or both.

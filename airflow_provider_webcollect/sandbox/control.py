@@ -59,8 +59,7 @@ def _command(method: Callable[Concatenate[Control, P], R]) -> Callable[Concatena
 
 
 class Control:
-    """
-    Controls a running sandbox. Its requests need no credentials, have no rate limit and are not logged.
+    """Controls a running sandbox. Its requests need no credentials, have no rate limit and are not logged.
 
     :param url: the sandbox's address, ``http://host:port``.
     """
@@ -84,8 +83,7 @@ class Control:
         fields: Sequence[str] | None = None,
         loop_items: Sequence[str] | None = None,
     ) -> dict[str, Any]:
-        """
-        Create a task of the demo account.
+        """Create a task of the demo account.
 
         Without ``lots`` and ``state`` the task has never run and has no rows yet.
 
@@ -111,8 +109,7 @@ class Control:
 
     @_command
     def task(self, task_id: str) -> dict[str, Any]:
-        """
-        Return everything about a task.
+        """Return everything about a task.
 
         :param task_id: the task.
         :return: ``task_id``, ``name``, ``owner``, ``group_id``, ``state`` (true status, never delayed),
@@ -205,8 +202,7 @@ class Control:
         renamed: str | None = None,
         from_row: NotNegativeInt | None = None,
     ) -> None:
-        """
-        Change a column of a task's rows from one row on, as after a change of the web site.
+        """Change a column of a task's rows from one row on, as after a change of the web site.
 
         Several changes of one task add up, in the order in which they were made; rows without the column stay
         as they are. :meth:`true_rows` shows the changes; copies of the task do not have them. Fewer rows than
@@ -254,8 +250,7 @@ class Control:
         probability: float | None = None,
         **details: Any,
     ) -> None:
-        """
-        Make future responses fail. Failures of one path take effect in the order in which they were planned.
+        """Make future responses fail; failures of one path take effect in the order they were planned in.
 
         :param path: the contract's path, such as ``/task/copy``, or ``*`` for all.
         :param times: number of responses; ``None``: all from then on.
@@ -312,8 +307,7 @@ class Control:
         return self._state.clock.now()
 
     def configure(self, **changes: Any) -> dict[str, Any]:
-        """
-        Change settings from now on, by the names of :class:`Settings`, and return all settings.
+        """Change settings from now on, by the names of :class:`Settings`, and return all settings.
 
         Existing objects do not change: a run keeps the durations that it began with.
         """
@@ -330,8 +324,7 @@ class Control:
 
     @_command
     def requests(self, path: str | None = None) -> list[dict[str, Any]]:
-        """
-        Return the logged requests, oldest first, without secrets.
+        """Return the logged requests, oldest first, without secrets.
 
         :param path: only this path: the contract's, or as sent.
         :return: ``time`` (of arrival, as :meth:`now`), ``method``, ``path`` as sent, ``endpoint`` (the
@@ -376,8 +369,7 @@ class _Commands(Control):
 
 
 def run_command(state: State, name: str, request: Request, body: bytes, any_host: bool) -> tuple[int, bytes]:
-    """
-    Run a command.
+    """Run a command.
 
     :param name: the path after :data:`PREFIX`.
     :param body: its arguments, a JSON object, or nothing.

@@ -79,8 +79,7 @@ class GivenRows:
 
 @dataclass(frozen=True, eq=False)
 class MadeUpRows:
-    """
-    Rows generated from a seed.
+    """Rows generated from a seed.
 
     The first field is unique in the task, the second is the loop item that yielded the row.
 
@@ -101,18 +100,15 @@ class MadeUpRows:
         """Return the rows with these numbers."""
         names = [msgspec.json.encode(name) for name in self.fields]
         head = b"{" + names[0] + b':"' + self.lotno.encode() + b"-"
-        middles = self._middles(names)
+        middles = [b'"']
+        if len(names) > 1:
+            items = self.items or ("",)
+            middles = [b'",' + names[1] + b":" + msgspec.json.encode(item) for item in items]
         tails = _tails(self.seed, self.fields, self.row_bytes)
         per_item, of_items = self.rows_per_item, len(middles)
         return [
             b"%b%d%b%b" % (head, i, middles[i // per_item % of_items], tails[i % _VARIANTS]) for i in numbers
         ]
-
-    def _middles(self, names: Sequence[bytes]) -> list[bytes]:
-        if len(names) == 1:
-            return [b'"']
-        items = self.items or ("",)
-        return [b'",' + names[1] + b":" + msgspec.json.encode(item) for item in items]
 
 
 #: The setting ``data`` that makes runs collect :class:`Products`.
@@ -121,8 +117,7 @@ PRODUCTS = "products"
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """
-    A shop's products as one run finds them; the first field is a product's number.
+    """A shop's products as one run finds them; the first field is a product's number.
 
     From run to run the first product is gone, a new one comes last, and a quarter of the prices moves. In
     each third run the first row has neither the number nor the URL.
@@ -171,8 +166,7 @@ CHANGES = (*_CHANGED_VALUES, "missing")
 
 @dataclass(frozen=True)
 class Change:
-    """
-    A change of one column, from a row on; rows without the column stay as they are.
+    """A change of one column, from a row on; rows without the column stay as they are.
 
     :param from_row: number of the first changed row.
     :param to: one of :data:`CHANGES`; ``None``: renamed.
@@ -197,8 +191,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Span:
-    """
-    The first ``count`` rows of a batch.
+    """The first ``count`` rows of a batch.
 
     :param changes: changes of these rows, which are made in order.
     """
@@ -228,14 +221,12 @@ class Span:
 
 @lru_cache(maxsize=64)
 def _tails(seed: str, fields: tuple[str, ...], row_bytes: int) -> list[bytes]:
-    chance = random.Random(seed)
-    return [_tail(chance, fields[2:], row_bytes) for _ in range(_VARIANTS)]
-
-
-def _tail(chance: random.Random, fields: Sequence[str], row_bytes: int) -> bytes:
-    record = {name: _value(chance, number) for number, name in enumerate(fields)}
-    _pad(record, row_bytes - 60)
-    return (b"," if record else b"") + msgspec.json.encode(record)[1:]
+    chance, tails = random.Random(seed), []
+    for _ in range(_VARIANTS):
+        record = {name: _value(chance, number) for number, name in enumerate(fields[2:])}
+        _pad(record, row_bytes - 60)
+        tails.append((b"," if record else b"") + msgspec.json.encode(record)[1:])
+    return tails
 
 
 def _pad(record: dict[str, str | None], size: int) -> None:
@@ -259,8 +250,7 @@ def _value(chance: random.Random, number: int) -> str | None:
 
 
 def read_table(data: str | None) -> list[bytes]:
-    """
-    Return the encoded rows of a CSV file with a header line, or of a file with one JSON object per line.
+    """Return the encoded rows of a CSV file with a header line, or of a file with one JSON object per line.
 
     :param data: the setting: the path of the user's own table; else there are no rows.
     :raises ValueError: the file has no rows, or an invalid one.
@@ -326,8 +316,7 @@ OFFSET_JUMP = 924
 
 
 def position(row: int) -> int:
-    """
-    Return the offset of a row.
+    """Return the offset of a row.
 
     The first row has offset 0; after that the offset exceeds the row number by a further 924 in every 1000
     rows. So clients can pass it on but not compute it: with pages of 100 rows, 0 is followed by 1024 and
@@ -345,8 +334,7 @@ def row_at(offset: int) -> int:
 
 
 def read_page(spans: Sequence[Span], offset: int, size: int, cache: BlockCache) -> bytes:
-    """
-    Return a page, as the JSON of the contract's ``{offset, total, restTotal, data}``.
+    """Return a page, as the JSON of the contract's ``{offset, total, restTotal, data}``.
 
     It contains ``size`` rows, or fewer if those exceed 4 MB (``size`` up to 200) or 8 MB; at least one.
     """

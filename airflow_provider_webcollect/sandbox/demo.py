@@ -11,20 +11,20 @@ ACCESS_TOKEN = "sandbox-access-token"
 REFRESH_TOKEN = "sandbox-refresh-token"
 API_KEY = "op_sk_sandbox0000000000000000"
 DATAHUB_API_KEY = "dh_sk_sandbox-author"
+#: Valid, but its owner is the author of ``OTHERS_APP_ID`` only.
 OTHER_DATAHUB_API_KEY = "dh_sk_sandbox-somebody-else"
-"""Valid, but its owner is the author of ``OTHERS_APP_ID`` only."""
 
+#: In the team of ``USERNAME``: her tasks are invisible, but analytics queries may name her.
 COLLEAGUE = "alice"
-"""In the team of ``USERNAME``: her tasks are invisible, but analytics queries may name her."""
+#: Not in the team: analytics queries may not name this user.
 STRANGER = "mallory"
-"""Not in the team: analytics queries may not name this user."""
 
+#: Has never run; five loop items; four sub-tasks.
 TASK_ID = "5a9d0b0e-0000-4000-8000-000000000001"
-"""Has never run; five loop items; four sub-tasks."""
+#: Has run twice: batches ``000001`` and ``000002``, 120 rows each.
 FINISHED_TASK_ID = "5a9d0b0e-0000-4000-8000-000000000002"
-"""Has run twice: batches ``000001`` and ``000002``, 120 rows each."""
+#: In group 2; has never run.
 GROUPED_TASK_ID = "5a9d0b0e-0000-4000-8000-000000000003"
-"""In group 2; has never run."""
 COLLEAGUES_TASK_ID = "5a9d0b0e-0000-4000-8000-00000000000a"
 STRANGERS_TASK_ID = "5a9d0b0e-0000-4000-8000-00000000000b"
 
@@ -33,7 +33,7 @@ LOOP_ITEMS = ("laptop", "coffee", "headphones", "自行车", "rucksack")
 DEFAULT_GROUP_ID = 1
 GROUPS = {1: "My tasks", 2: "Shops", 3: "News"}
 
+#: Has a slash: it must be percent-encoded in the path.
 APP_ID = "demo/price-watch"
-"""Has a slash: it must be percent-encoded in the path."""
 UNRELEASED_APP_ID = "demo-unreleased"
 OTHERS_APP_ID = "other-app"

@@ -27,8 +27,6 @@ from airflow_provider_webcollect.sandbox.state import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from airflow_provider_webcollect.sandbox.settings import Settings
-
 
 Text = Annotated[str, Meta(min_length=1)]
 Texts = Annotated[list[Text], Meta(min_length=1)]
@@ -76,8 +74,7 @@ class ActionParameters(Record):
 
 
 class Parameters:
-    """
-    The parameters of a function but its first; their annotations say which values are valid.
+    """The parameters of a function but its first; their annotations say which values are valid.
 
     :param function: the function.
     :param names: how the request names them: in ``camel`` case, or ``None``: as they are.
@@ -87,7 +84,12 @@ class Parameters:
         _, *parameters = inspect.signature(function, eval_str=True).parameters.values()
         self.struct = msgspec.defstruct(
             function.__name__,
-            [_field(parameter) for parameter in parameters],
+            [
+                (parameter.name, parameter.annotation)
+                if parameter.default is parameter.empty
+                else (parameter.name, parameter.annotation, parameter.default)
+                for parameter in parameters
+            ],
             kw_only=True,
             forbid_unknown_fields=True,
             rename=names,
@@ -97,8 +99,7 @@ class Parameters:
         self._integers = {field.encode_name for field in fields if field.type is not Text}
 
     def check(self, fields: Mapping[str, object]) -> dict[str, Any]:
-        """
-        Return the fields of a request as arguments; optional ones may be empty, as in the contract.
+        """Return the fields of a request as arguments; optional ones may be empty, as in the contract.
 
         :raises ServiceError: ``InvalidParameter`` or ``InvalidParameter.Required``.
         """
@@ -110,8 +111,7 @@ class Parameters:
             raise required(missing[1]) if missing else invalid(str(error)) from error
 
     def check_query(self, values: Mapping[str, str]) -> dict[str, Any]:
-        """
-        Return the values of a query as arguments; integers are texts there.
+        """Return the values of a query as arguments; integers are texts there.
 
         :raises ServiceError: as :meth:`check`.
         """
@@ -121,11 +121,6 @@ class Parameters:
                 for name, value in values.items()
             }
         )
-
-
-def _field(parameter: inspect.Parameter) -> Any:
-    required_field = (parameter.name, parameter.annotation)
-    return required_field if parameter.default is parameter.empty else (*required_field, parameter.default)
 
 
 def required(name: str) -> ServiceError:
@@ -283,13 +278,16 @@ def _status_record(state: State, task: world.Task, now: float) -> dict[str, Any]
     count = run.row_count(now) if run else 0
     latest = task.runs[-1] if task.runs else None
     counted = latest if "executed_times" in settings.stale_shows else run
+    runs = counted.number if counted else 0
+    if counted and settings.counted_runs == "ended" and counted.active(now):
+        runs -= 1
     started = latest if "start_time" in settings.stale_shows else run
     record = {
         "taskId": _echoed(state, task.task_id),
         "status": status,
         # the rows before duplicates are removed, which is 1 in 40 more
         "currentTotalExtractCount": count + count // 40,
-        "executedTimes": _executed_times(counted, now, settings),
+        "executedTimes": max(0, runs + settings.executed_times_offset),
         "subTaskCount": len(_listed_subtasks(state, task)),
         "nextExecuteTime": None,
         "startExecuteTime": time_text(started.began) if started else None,
@@ -301,13 +299,6 @@ def _status_record(state: State, task: world.Task, now: float) -> dict[str, Any]
 
 def _echoed(state: State, found_id: str) -> str:
     return found_id.upper() if state.settings.echo_ids == "upper" else found_id
-
-
-def _executed_times(run: world.Execution | None, now: float, settings: Settings) -> int:
-    count = run.number if run else 0
-    if run and settings.counted_runs == "ended" and run.active(now):
-        count -= 1
-    return max(0, count + settings.executed_times_offset)
 
 
 PageSize = Annotated[int, Meta(ge=1, le=data.MAX_PAGE_ROWS)]
@@ -402,7 +393,13 @@ def replace_urls(state: State, *, task_id: Text, file: bytes) -> None:
     task = own(state, task_id)
     if task.running(state.clock.now()):
         raise ServiceError("TaskExecuting", "The task is running.")
-    _set_loop_items(task.loop, "UrlList", _urls(file), append=False)
+    try:
+        urls = [line.strip() for line in file.decode("utf-8-sig").rstrip().splitlines()]
+    except UnicodeDecodeError as error:
+        raise invalid("The file is not UTF-8 text.") from error
+    if not urls or not all(url.lower().startswith(("http://", "https://")) for url in urls):
+        raise invalid("The file must have one URL per line.")
+    _set_loop_items(task.loop, "UrlList", urls, append=False)
 
 
 def copy_task(state: State, *, task_id: Text, task_group_id: Integer | None = None) -> object:
@@ -455,8 +452,7 @@ def delete_task_groups(state: State, *, group_ids: GroupIds) -> object:
 
 
 def own(state: State, task_id: str) -> world.Task:
-    """
-    Return a task of the account.
+    """Return a task of the account.
 
     :raises ServiceError: ``InvalidTaskId``, also if the task belongs to another user.
     """
@@ -473,8 +469,7 @@ def owned(state: State, task_ids: Iterable[str]) -> list[world.Task]:
 
 
 def known_group(state: State, group_id: int) -> int:
-    """
-    Return the id if the group exists.
+    """Return the id if the group exists.
 
     :raises ServiceError: there is no such group.
     """
@@ -504,16 +499,6 @@ def _step_record(step: world.Action) -> dict[str, Any]:
     return record
 
 
-def _urls(file: bytes) -> list[str]:
-    try:
-        urls = [line.strip() for line in file.decode("utf-8-sig").rstrip().splitlines()]
-    except UnicodeDecodeError as error:
-        raise invalid("The file is not UTF-8 text.") from error
-    if not urls or not all(url.lower().startswith(("http://", "https://")) for url in urls):
-        raise invalid("The file must have one URL per line.")
-    return urls
-
-
 DATAHUB_PREFIX = "/datahub"
 
 _ALL = ("Flagship", "Flagship+", "Enterprise", "Team")
@@ -523,8 +508,7 @@ _TASKS = ("Flagship+", "Enterprise", "Team")
 
 @dataclass(frozen=True)
 class Operation:
-    """
-    One endpoint.
+    """One endpoint.
 
     :param handle: carries it out, for the state and its arguments; the caller is an argument of data apps.
     :param path: the contract's path.
@@ -582,8 +566,7 @@ _BY_PATH = {operation.path: operation for operation in OPERATIONS if operation i
 
 
 def find_operation(raw_path: str) -> tuple[Operation | None, str]:
-    """
-    Return the operation at a path, and the identifier in that path.
+    """Return the operation at a path, and the identifier in that path.
 
     A data app is named by one segment, whose slash is percent-encoded, or by a namespace and a name.
 

@@ -72,8 +72,7 @@ def success_response(data: object, data_app: bool) -> Response:
 
 
 class App:
-    """
-    The ASGI application around one :class:`State`.
+    """The ASGI application around one :class:`State`.
 
     :param any_host: whether control commands accept any ``Host``, not only loopback ones.
     """
@@ -198,8 +197,7 @@ def _of_data_app(request: Request) -> bool:
 async def _arguments(
     request: Request, body: bytes, operation: Operation, of_path: dict[str, str]
 ) -> dict[str, Any]:
-    """
-    The arguments of a call, checked.
+    """The arguments of a call, checked.
 
     :param of_path: those of an operation that takes them from its path.
     :raises ServiceError: one is missing, invalid or unknown, or not where the operation takes it.
@@ -223,8 +221,7 @@ async def _arguments(
 
 
 def json_object(content_type: str, body: bytes) -> dict[str, Any]:
-    """
-    Decode a body that is a JSON object.
+    """Decode a body that is a JSON object.
 
     :raises ServiceError: ``InvalidParameter``.
     """
@@ -237,8 +234,7 @@ def json_object(content_type: str, body: bytes) -> dict[str, Any]:
 
 
 def query_values(query: str) -> dict[str, str]:
-    """
-    Decode a query string.
+    """Decode a query string.
 
     :raises ServiceError: a parameter is given twice.
     """
@@ -250,8 +246,7 @@ def query_values(query: str) -> dict[str, str]:
 
 
 async def _form(request: Request) -> dict[str, str | bytes]:
-    """
-    The fields of a multipart body.
+    """The fields of a multipart body.
 
     :raises ServiceError: the body is not multipart, or a field is given twice.
     """
@@ -314,8 +309,7 @@ LAST_PORT = 65535
 
 
 class Sandbox:
-    """
-    A running sandbox, as a context manager.
+    """A running sandbox, as a context manager.
 
     :param settings: its behaviour.
     :param port: 0 for a free one.

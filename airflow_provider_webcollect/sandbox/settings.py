@@ -17,10 +17,6 @@ NotNegative = Annotated[float, Meta(ge=0)]
 NotNegativeInt = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 Tier = Literal["Flagship", "Flagship+", "Enterprise", "Team"]
-Reuse = Literal["refuse", "revoke", "allow"]
-CountedRuns = Literal["started", "ended"]
-StaleShows = Literal["executed_times", "start_time"]
-EchoIds = Literal["as_sent", "upper"]
 
 T = TypeVar("T")
 
@@ -43,7 +39,7 @@ class Settings:
     )
     tier: Tier = _option("Enterprise", "plan of the account")
     token_lifetime: NotNegative = _option(86399.0, "validity of an access token, seconds")
-    refresh_reuse: Reuse = _option(
+    refresh_reuse: Literal["refuse", "revoke", "allow"] = _option(
         "refuse", "a refresh token used twice: refuse it, revoke all of its descent, or allow it"
     )
     api_key_everywhere: bool = _option(
@@ -59,15 +55,15 @@ class Settings:
     stale_seconds: NotNegative = _option(
         20.0, "after a start, status queries show the previous run this long, seconds at speed 1"
     )
-    stale_shows: tuple[StaleShows, ...] = _option(
+    stale_shows: tuple[Literal["executed_times", "start_time"], ...] = _option(
         (), "what the new run already decides in such a status: executed_times, start_time"
     )
-    counted_runs: CountedRuns = _option(
+    counted_runs: Literal["started", "ended"] = _option(
         "started", "executedTimes counts the runs that were started, or those that ended"
     )
     executed_times_offset: int = _option(0, "is added to executedTimes, which is never less than 0")
     hide_end_times: bool = _option(False, "leave endExecuteTime out of status records")
-    echo_ids: EchoIds = _option(
+    echo_ids: Literal["as_sent", "upper"] = _option(
         "as_sent", "letter case of ids in status responses; with upper, requests may use any"
     )
     empty_after_finish_seconds: NotNegative = _option(
@@ -80,8 +76,7 @@ class Settings:
 
 
 def make_settings(values: Mapping[str, Any]) -> Settings:
-    """
-    Create settings from loosely typed values, such as JSON or command-line text.
+    """Create settings from loosely typed values, such as JSON or command-line text.
 
     :param values: names and values; omitted settings have their defaults.
     :raises ValueError: a name is unknown or a value is invalid; the message names it.

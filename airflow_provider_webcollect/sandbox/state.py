@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(eq=False)
 class ServiceError(Exception):
-    """
-    A response with an error envelope.
+    """A response with an error envelope.
 
     :param code: the contract's error code.
     :param message: description.
@@ -46,8 +45,7 @@ def invalid(message: str) -> ServiceError:
 
 
 class Tokens:
-    """
-    The existing tokens, each with the first one of its descent; times are those of :class:`Clock`.
+    """The existing tokens, each with the first one of its descent; times are those of :class:`Clock`.
 
     :param settings: the lifetime of the demo account's first access token.
     """
@@ -114,8 +112,7 @@ _AUTHORS = {demo.DATAHUB_API_KEY: demo.USERNAME, demo.OTHER_DATAHUB_API_KEY: dem
 
 
 def check_credential(headers: Mapping[str, str], credential: Credential, tokens: Tokens) -> str:
-    """
-    Check the credential of a request, and return the user whose it is; empty for ``none``.
+    """Check the credential of a request, and return the user whose it is; empty for ``none``.
 
     :param headers: request headers, names in lower case.
     :param credential: what the operation takes.
@@ -153,8 +150,7 @@ _STATUS_LIMITS = {STATUS_V1: (1, 5.0), STATUS_V2: (5, 1.0)}
 
 
 class Limits:
-    """
-    Stores when each caller address sent requests; refused requests do not count.
+    """Stores when each caller address sent requests; refused requests do not count.
 
     :param now: a monotonic clock, in seconds; by default that of real time.
     """
@@ -164,8 +160,7 @@ class Limits:
         self._times: defaultdict[tuple[str, str], deque[float]] = defaultdict(deque)
 
     def check(self, settings: Settings, caller: str, status_limit: str | None) -> None:
-        """
-        Count a request.
+        """Count a request.
 
         :param caller: caller address.
         :param status_limit: :data:`STATUS_V1`, :data:`STATUS_V2` or ``None``: applied besides the general
@@ -215,6 +210,7 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
 MAX_ENTRIES = 20_000
 MAX_BODY_BYTES = 256 * 1024
 _SECRET_FIELDS = ("refresh_token", "password")
+_CREDENTIAL_HEADERS = {"bearer": "authorization", "api_key": "x-api-key"}
 
 
 class Entry(NamedTuple):
@@ -249,20 +245,25 @@ class RequestLog:
 
     def entries(self, path: str | None = None) -> list[dict[str, Any]]:
         """Return the requests to a path, or all, oldest first, as :meth:`Control.requests` describes."""
-        return [_shown(entry) for entry in self._entries if path in (None, entry.path, entry.endpoint)]
+        return [_logged(entry) for entry in self._entries if path in (None, entry.path, entry.endpoint)]
 
     def counters(self) -> dict[str, Counter[int]]:
         """Return the number of requests of each path, by status."""
         return self._counts
 
 
-def _shown(entry: Entry) -> dict[str, Any]:
-    body, encoding = _shown_body(entry)
+def _logged(entry: Entry) -> dict[str, Any]:
+    credentials = [kind for kind, name in _CREDENTIAL_HEADERS.items() if name in entry.headers]
+    body, encoding = entry.body[:MAX_BODY_BYTES], "text"
+    if entry.headers.get("content-type", "").startswith("multipart/"):
+        body, encoding = base64.b64encode(body), "base64"
+    elif any(secret.encode() in body for secret in _SECRET_FIELDS):
+        body = _without_secrets(body)
     return entry._asdict() | {
         "query": dict(parse_qsl(entry.query_string, keep_blank_values=True)),
         "headers": {name: _masked(name, value) for name, value in entry.headers.items()},
-        "credential": _credential(entry.headers),
-        "body": body,
+        "credential": "+".join(credentials) or "none",
+        "body": body.decode("utf-8", "replace"),
         "body_encoding": encoding,
         "body_cut": len(entry.body) > MAX_BODY_BYTES,
     }
@@ -272,22 +273,6 @@ def _masked(name: str, value: str) -> str:
     if name == "authorization":
         return f"{value.partition(' ')[0]} ***" if " " in value else "***"
     return "***" if name == "x-api-key" else value
-
-
-def _credential(headers: Mapping[str, str]) -> str:
-    kinds = [
-        kind for kind, name in (("bearer", "authorization"), ("api_key", "x-api-key")) if name in headers
-    ]
-    return "+".join(kinds) or "none"
-
-
-def _shown_body(entry: Entry) -> tuple[str, str]:
-    body = entry.body[:MAX_BODY_BYTES]
-    if entry.headers.get("content-type", "").startswith("multipart/"):
-        return base64.b64encode(body).decode(), "base64"
-    if any(secret.encode() in body for secret in _SECRET_FIELDS):
-        body = _without_secrets(body)
-    return body.decode("utf-8", "replace"), "text"
 
 
 def _without_secrets(body: bytes) -> bytes:
@@ -318,8 +303,7 @@ class State:
         self._chance = random.Random(self.settings.seed)
 
     def configure(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """
-        Change settings, and return all of them; existing objects do not change.
+        """Change settings, and return all of them; existing objects do not change.
 
         :raises ValueError: a name is unknown or a value is invalid.
         :raises OSError: the table cannot be read.

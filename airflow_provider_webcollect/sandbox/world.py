@@ -54,8 +54,7 @@ FINISHED = "Finished"
 
 @dataclass(eq=False)
 class Execution:
-    """
-    One execution of a task; its rows are one batch.
+    """One execution of a task; its rows are one batch.
 
     :param number: 1 for the task's first run.
     :param lotno: batch number.
@@ -117,16 +116,13 @@ class Execution:
 
     def row_count(self, now: float) -> int:
         """Return the number of rows collected so far."""
-        return max(0, self._collected(now) + self.more_rows)
-
-    def _collected(self, now: float) -> int:
         now = now if self.stopped_at is None else min(now, self.stopped_at)
-        count = 0
+        count = self.more_rows
         for number in self.started:
             share = self.planned // self.subtasks + (number < self.planned % self.subtasks)
             _, begin, end = self._times(number)
             count += share if now >= end else int(share * max(0.0, now - begin) / (end - begin))
-        return count
+        return max(0, count)
 
     def _times(self, number: int) -> tuple[float, float, float]:
         """Return when a sub-task is sent, begins and ends; one after the other, the last at the very end."""
@@ -157,8 +153,7 @@ class Action:
 
 @dataclass
 class Task:
-    """
-    One collection task.
+    """One collection task.
 
     :param rows_per_run: a fixed number of rows per run; ``None``: determined by the loop items.
     :param given_rows: the rows that a run collects instead of generated ones.
@@ -258,8 +253,7 @@ class World:
         return None if task and exact and task.task_id != task_id else task
 
     def task(self, task_id: str) -> Task:
-        """
-        Return a task of any user.
+        """Return a task of any user.
 
         :raises ValueError: there is no such task.
         """
@@ -281,8 +275,7 @@ class World:
         fields: Sequence[str] | None = None,
         loop_items: Sequence[str] | None = None,
     ) -> Task:
-        """
-        Create a task; see :meth:`Control.add_task` for the parameters.
+        """Create a task; see :meth:`Control.add_task` for the parameters.
 
         :param owner: the user whose task it is.
         :raises ValueError: there is a task with the id, or a number of ``lots`` has no number of ``rows``.
@@ -347,8 +340,7 @@ class World:
             task.runs[-1].started.setdefault(task.subtask_ids.index(subtask_id), now)
 
     def _add_finished_run(self, task: Task, rows: int | None, ago: float) -> None:
-        """
-        Add a run to the task's past.
+        """Add a run to the task's past.
 
         :param rows: number of rows it collected; ``None``: what a run would yield now.
         :param ago: seconds since it ended.

@@ -42,10 +42,10 @@ from airflow_provider_webcollect.service.errors import (
     only_a_key,
     spelling_of_code,
 )
-from airflow_provider_webcollect.service.notices import Notice
 from airflow_provider_webcollect.service.rate_limit import RateLimiters, shared_rate_limiters
 from airflow_provider_webcollect.service.responses import Response, no_response, read_response
 from airflow_provider_webcollect.service.spans import Span, span
+from airflow_provider_webcollect.service.threads import Notice
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 
 if TYPE_CHECKING:
@@ -237,14 +237,12 @@ def call_span(
     call: Call[Any], context: ClientContext, *, is_sampled: bool = True
 ) -> contextlib.AbstractContextManager[Span]:
     """Record the block as the span of a call."""
-    settings = context.settings
+    base_url = context.settings.datahub_url if _is_of_data_app(call) else context.settings.base_url
     attributes = {
         "webcollect.endpoint": call.endpoint.name,
         "http.request.method": call.endpoint.method,
         "url.template": call.endpoint.path,
-        "server.address": (
-            urlsplit(settings.datahub_url or "").hostname if _is_of_data_app(call) else settings.host
-        ),
+        "server.address": urlsplit(base_url or "").hostname,
     }
     return span("call", attributes, kind="CLIENT", is_sampled=is_sampled)
 

@@ -131,11 +131,7 @@ class Client:
             )
 
         def renewal(sender: Interruptible) -> StoredToken:
-            return self.context.tokens.renew(
-                sender.with_limits(*TOKEN_LIMITS),
-                after_share,
-                lambda token: is_accepted(token, sender),
-            )
+            return self.context.tokens.renew(sender, after_share, lambda token: is_accepted(token, sender))
 
         with current_credential(self.context):
             return self._uninterrupted(renewal)
@@ -148,9 +144,8 @@ class Client:
         :raises TokenUnavailable: if there is none for another reason.
         """
         tokens = self.context.tokens
-        failures = tokens.failures
         return self._uninterrupted(
-            lambda sender: tokens.obtain(sender.with_limits(*TOKEN_LIMITS), rejected, failures)
+            functools.partial(tokens.obtain, rejected=rejected, failures=tokens.failures)
         )
 
     def transmit(self, request: Request, on_head: Callable[[bytes], object] | None = None) -> Response:
@@ -201,7 +196,7 @@ class Client:
         only the main thread: there, the renewal runs in another thread, and the caller waits for that
         even after a signal. An exchange that has not begun by then does not begin.
         """
-        sender = Interruptible(self, self.context)
+        sender = Interruptible(self, self.context).with_limits(*TOKEN_LIMITS)
 
         def renewed() -> T:
             with self._renewing:
@@ -301,10 +296,11 @@ def _new_adapter(base: str, settings: Settings, total_timeout: float, stop: Stop
         if not proxy.startswith("socks"):
             tls["proxy_ssl_context"] = trust(proxy, settings)
         manager = adapter.proxy_manager_for(proxy, **tls)
-    manager.pool_classes_by_scheme = {
-        scheme: type("Pool", (pool,), {"ConnectionCls": _watched(pool.ConnectionCls, total_timeout, stop)})
-        for scheme, pool in manager.pool_classes_by_scheme.items()
-    }
+    pools, manager.pool_classes_by_scheme = manager.pool_classes_by_scheme, {}
+    for scheme, pool in pools.items():
+        limits = {"seconds": total_timeout, "stop": stop}
+        connection = type("Connection", (_WatchedConnection, pool.ConnectionCls), limits)
+        manager.pool_classes_by_scheme[scheme] = type("Pool", (pool,), {"ConnectionCls": connection})
     return adapter
 
 
@@ -352,29 +348,29 @@ def multipart(request: Request, file: BinaryIO) -> MultipartEncoder:
     return MultipartEncoder({**(request.form or {}), "file": (request.file.name, file, "text/plain")})
 
 
-def _watched(kind: Any, seconds: float, stop: Stop) -> Any:
-    """Return a subclass of the connection class ``kind`` with a time limit for responses.
+class _WatchedConnection(http.client.HTTPConnection):
+    """Gives a connection of urllib3 a time limit for responses.
 
     It raises :class:`NotConnected` if no connection was made, so that nothing was sent. The errors of
     requests do not show that: a TLS handshake and a response that break off both end in its ``SSLError``.
 
-    :param seconds: time for a response, counted from when its request was sent.
-    :param stop: once it is set, no request is sent over a new connection.
+    :cvar seconds: time for a response, counted from when its request was sent.
+    :cvar stop: once it is set, no request is sent over a new connection.
     """
 
-    class Connection(kind):  # type: ignore[misc]
-        def connect(self) -> None:
-            try:
-                super().connect()
-            except Exception as error:
-                raise NotConnected from error
-            stop.check()
+    seconds: float
+    stop: Stop
 
-        def response_class(self, sock: socket.socket, *args: Any, **kwargs: Any) -> http.client.HTTPResponse:
-            timed: Any = _TimedReader(sock, seconds)
-            return _FinalResponse(timed, *args, **kwargs)
+    def connect(self) -> None:
+        try:
+            super().connect()
+        except Exception as error:
+            raise NotConnected from error
+        self.stop.check()
 
-    return Connection
+    def response_class(self, sock: Any, *args: Any, **kwargs: Any) -> http.client.HTTPResponse:  # type: ignore[override]
+        timed: Any = _TimedReader(sock, self.seconds)
+        return _FinalResponse(timed, *args, **kwargs)
 
 
 class _FinalResponse(http.client.HTTPResponse):

@@ -1,27 +1,22 @@
 """The service's results as frozen structs: camelCase on the wire, snake_case in Python.
 
-Reading is tolerant, since the contract's tables and samples disagree: keys may be camelCase or PascalCase,
-integers may arrive as strings, and times have no zone. An optional text, number or time that cannot be read
-is None. Fields that the contract does not name are kept in ``unknown_fields``. What is sent back to the
-service later has a type with a rule, `Integer`, `Identifier` or `Token`.
+Fields that the contract does not name are kept in ``unknown_fields``. What is sent back to the service later
+has a type with a rule, `Integer`, `Identifier` or `Token`.
 """
 
 from __future__ import annotations
 
 import datetime
 import logging
-import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from functools import cache, lru_cache
 from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 import msgspec
 import pendulum
 
 from airflow_provider_webcollect.service import arguments
-from airflow_provider_webcollect.service.errors import MalformedResponse, escaped, quoted
+from airflow_provider_webcollect.service.errors import MalformedResponse, escaped
 
 log = logging.getLogger(__name__)
 
@@ -415,14 +410,10 @@ class TokenRecord(Record, frozen=True):
     """
 
     access_token: Token
-    expires_in: float | None = None
+    # a higher number may be, for example, a date in milliseconds
+    expires_in: Annotated[float, msgspec.Meta(gt=0, lt=LONGEST_LIFE)] | None = None
     token_type: str | None = None
     refresh_token: Identifier | None = None
-
-    def __post_init__(self) -> None:
-        # for example a date in milliseconds
-        if self.expires_in is not None and not 0 < self.expires_in < LONGEST_LIFE:
-            msgspec.structs.force_setattr(self, "expires_in", None)
 
     def __repr__(self) -> str:
         mask = "***" if self.refresh_token else None
@@ -483,133 +474,3 @@ class DataPage(msgspec.Struct, frozen=True):
             return [msgspec.json.decode(row) for row in self.rows]
         except (msgspec.DecodeError, RecursionError) as error:
             raise MalformedResponse(f"a row cannot be read: {error}") from error
-
-
-def parse_time(value: Any, timezone: str | None) -> pendulum.DateTime | None:
-    """Return a time of the service in ``timezone``, or naive if that is None; None if it is not a time.
-
-    A time that cannot be read is logged, once, since it makes the end of a run harder to recognize.
-
-    :param value: ``yyyy-MM-ddTHH:mm:ss.fff``, or with slashes, a space and without leading zeros; a zone in
-        it takes precedence over ``timezone``.
-    """
-    if isinstance(value, str) and not value.strip():
-        return None
-    try:
-        padded = _LONE_DIGIT.sub(r"0\g<0>", value.strip().replace("/", "-"))
-        moment = datetime.datetime.fromisoformat(padded)
-    except (AttributeError, ValueError):
-        _warn_of_time(quoted(value)[:100])
-        return None
-    return pendulum.instance(moment, tz=timezone)
-
-
-#: A number of one digit that is not a fraction of a second.
-_LONE_DIGIT = re.compile(r"(?<![\d.])\d(?!\d)", re.ASCII)
-
-
-@lru_cache(maxsize=1000)
-def _warn_of_time(value: str) -> None:
-    log.warning("The service sent a time that cannot be read: %s. It counts as absent.", value)
-
-
-FieldReader = Callable[[Any, str | None], Any]
-
-
-def read_record(value: Any, record: type[R], timezone: str | None = None) -> R:
-    """Build ``record`` from decoded JSON; times become pendulum values in ``timezone``, or naive ones.
-
-    :raises msgspec.ValidationError: if ``value`` is not an object, or a field does not have its type.
-    :raises TypeError: if a required field is missing.
-    """
-    if not isinstance(value, dict):
-        raise msgspec.ValidationError(f"Expected an object for {record.__name__}, got {type(value).__name__}")
-    readers = _readers(record)
-    fields: dict[str, Any] = {}
-    unknown: dict[str, Any] = {}
-    for key, item in value.items():
-        name, read = readers.get(spelling(key), ("", None))
-        if read is None:
-            unknown[key] = item
-        elif item is not None:
-            fields[name] = read(item, timezone)
-    return record(unknown_fields=unknown, **{name: item for name, item in fields.items() if item is not None})
-
-
-def spelling(key: str) -> str:
-    """Return a key in a form that is the same for camelCase, PascalCase and snake_case."""
-    return key.replace("_", "").lower()
-
-
-@cache
-def _readers(record: type[Record]) -> dict[str, tuple[str, FieldReader]]:
-    fields = msgspec.inspect.type_info(record).fields  # type: ignore[attr-defined]
-    return {
-        spelling(field.encode_name): (field.name, _reader(field.type))
-        for field in fields
-        if field.name != "unknown_fields"
-    }
-
-
-def _reader(kind: msgspec.inspect.Type) -> FieldReader:
-    """Return the function that reads a field of the type ``kind``."""
-    match kind:
-        case msgspec.inspect.UnionType(types=types):
-            inner = next(member for member in types if not isinstance(member, msgspec.inspect.NoneType))
-            nested = isinstance(inner, msgspec.inspect.StructType | msgspec.inspect.VarTupleType)
-            return _reader(inner) if nested else _forgiving(_reader(inner))
-        case msgspec.inspect.StructType(cls=cls):
-            record: type[Record] = cls  # type: ignore[assignment]  # all structs here are
-            return lambda value, timezone: read_record(value, record, timezone)
-        case msgspec.inspect.VarTupleType(item_type=item):
-            read = _reader(item)
-            of_records = isinstance(item, msgspec.inspect.StructType)
-            return lambda value, timezone: tuple(read(item, timezone) for item in _listed(value, of_records))
-        case msgspec.inspect.CustomType():
-            return parse_time
-        case msgspec.inspect.StrType(pattern=str(pattern)):
-            rule: Any = Annotated[str, msgspec.Meta(pattern=pattern)]
-            return lambda value, timezone: msgspec.convert(_text(value, timezone).strip(), rule)
-        case msgspec.inspect.StrType():
-            return _text
-        case msgspec.inspect.BoolType():
-            return lambda value, _: msgspec.convert(value, bool, strict=False)
-        case msgspec.inspect.IntType():
-            return lambda value, _: msgspec.convert(value, Integer, strict=False)
-        case msgspec.inspect.FloatType():
-            return _number
-    raise TypeError(f"no reader for {kind}")
-
-
-def _forgiving(read: FieldReader) -> FieldReader:
-    """Return ``read`` for an optional field: a value that cannot be read becomes None; other fields stay."""
-
-    def read_or_none(value: Any, timezone: str | None) -> Any:
-        try:
-            return read(value, timezone)
-        except msgspec.ValidationError:
-            return None
-
-    return read_or_none
-
-
-def _number(value: Any, timezone: str | None) -> float:
-    number = msgspec.convert(value, float, strict=False)
-    if not math.isfinite(number):
-        raise msgspec.ValidationError(f"Expected a finite number, got {number}")
-    return number
-
-
-def _listed(value: Any, of_records: bool) -> Iterator[Any]:
-    """Yield the entries of a list; one object stands for a list of one record."""
-    if of_records and isinstance(value, dict):
-        value = [value]
-    if not isinstance(value, list):
-        raise msgspec.ValidationError(f"Expected a list, got {type(value).__name__}")
-    return (item for item in value if item is not None)
-
-
-def _text(value: Any, timezone: str | None) -> str:
-    if isinstance(value, dict | list):
-        raise msgspec.ValidationError(f"Expected a text, got {type(value).__name__}")
-    return str(value)

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_provider_webcollect.service import endpoints
@@ -22,10 +22,9 @@ from airflow_provider_webcollect.service.call import (
     result_of,
 )
 from airflow_provider_webcollect.service.errors import PagingError, TokenRejected, WebCollectError
-from airflow_provider_webcollect.service.notices import Notice
 from airflow_provider_webcollect.service.responses import Response, offset_before_rows
 from airflow_provider_webcollect.service.spans import span
-from airflow_provider_webcollect.service.threads import first_done, in_background
+from airflow_provider_webcollect.service.threads import Notice, first_done, in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,6 +68,7 @@ class PageReader:
         self._task_id = task_id
         self._lotno = lotno
         self._endpoint = endpoints.READ_DATA if lotno is None else endpoints.READ_BATCH_DATA
+        self._first: Call[DataPage] | None = None
         self._size = PageSize(size)
         self._offset = 0
         self._reads = 0
@@ -91,24 +91,23 @@ class PageReader:
         self._reads += 1
         is_traced = self._reads < SAMPLED_PAGES or self._reads % SAMPLED_PAGES == 0
         with span("page", {"webcollect.offset": offset}, is_sampled=is_traced) as recorded:
-            page = self._read(offset, is_traced=is_traced)
+            page = self._sender.take(offset, is_traced=is_traced)
+            while page is None:
+                can_halve = self._size.now > 1
+                try:
+                    page = exchange(
+                        self._call(offset),
+                        self._sender,
+                        check=functools.partial(self._check, offset),
+                        can_halve=can_halve,
+                        is_traced=is_traced,
+                    )
+                except WebCollectError as error:
+                    if not (can_halve and may_be_size(error)):
+                        raise
+                    self._size.halve()
             recorded.set({"webcollect.rows": len(page.rows)})
         self._size.worked()
-        return page
-
-    def _read(self, offset: int, *, is_traced: bool) -> DataPage:
-        check = functools.partial(self._check, offset)
-        page = self._sender.take(offset, is_traced=is_traced)
-        while page is None:
-            can_halve = self._size.now > 1
-            try:
-                page = exchange(
-                    self._call(offset), self._sender, check=check, can_halve=can_halve, is_traced=is_traced
-                )
-            except WebCollectError as error:
-                if not (can_halve and may_be_size(error)):
-                    raise
-                self._size.halve()
         return page
 
     def forget(self) -> None:
@@ -137,9 +136,15 @@ class PageReader:
             count.check_end()
 
     def _call(self, offset: int) -> Call[DataPage]:
-        if self._lotno is None:
-            return endpoints.read_data(self._task_id, offset, self._size.now)
-        return endpoints.read_batch_data(self._task_id, self._lotno, offset, self._size.now)
+        size = self._size.now
+        if self._first is None:
+            # the arguments are checked once: later offsets are those that the service has sent
+            self._first = (
+                endpoints.read_data(self._task_id, offset, size)
+                if self._lotno is None
+                else endpoints.read_batch_data(self._task_id, self._lotno, offset, size)
+            )
+        return replace(self._first, query={**self._first.query, "offset": offset, "size": size})
 
     def _check(self, offset: int, page: DataPage) -> None:
         if not _can_continue_after(page, offset):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from airflow_provider_webcollect.service.endpoints import RateLimit
-from airflow_provider_webcollect.service.notices import Notice
 from airflow_provider_webcollect.service.settings import GENERAL_RATE
+from airflow_provider_webcollect.service.threads import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

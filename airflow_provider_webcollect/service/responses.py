@@ -1,8 +1,11 @@
 """From the bytes of a response to a result, or to a :class:`WebCollectError`.
 
-The contract's tables and samples disagree about the shape of ``data``, so both are accepted. An ``error``
-member means failure under any HTTP status (assumptions.md, Errors). An error response without one did not
-come from the service, but from something in between, such as a gateway, so a retry may help.
+The contract's tables and samples disagree about the shape of ``data``, so both are accepted: keys may be
+camelCase or PascalCase, integers may arrive as strings, and times have no zone. An optional text, number or
+time that cannot be read is None.
+
+An ``error`` member means failure under any HTTP status (assumptions.md, Errors). An error response without
+one did not come from the service, but from something in between, such as a gateway, so a retry may help.
 """
 
 from __future__ import annotations
@@ -12,14 +15,19 @@ import datetime
 import email.message
 import email.utils
 import json
+import logging
+import math
 import re
 import ssl
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import msgspec
+import pendulum
 
 from airflow_provider_webcollect.service.errors import (
     DataAppError,
@@ -36,6 +44,7 @@ from airflow_provider_webcollect.service.errors import (
     TransportError,
     WebCollectError,
     escaped,
+    quoted,
     service_error_type,
 )
 from airflow_provider_webcollect.service.models import (
@@ -45,16 +54,18 @@ from airflow_provider_webcollect.service.models import (
     Integer,
     Record,
     TaskStatus,
-    read_record,
-    spelling,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T", covariant=True)
 D = TypeVar("D")
 R = TypeVar("R", bound=Record)
+#: Reads a field of a record; the second argument is the connection's time zone.
+FieldReader = Callable[[Any, str | None], Any]
 
 
 class Envelope(msgspec.Struct, Generic[D], rename="camel"):
@@ -113,6 +124,131 @@ def any_data(body: bytes) -> Envelope[Any]:
         error=members.get("error"),
         request_id=members.get("requestid"),
     )
+
+
+def read_record(value: Any, record: type[R], timezone: str | None = None) -> R:
+    """Build ``record`` from decoded JSON; times become pendulum values in ``timezone``, or naive ones.
+
+    :raises msgspec.ValidationError: if ``value`` is not an object, or a field does not have its type.
+    :raises TypeError: if a required field is missing.
+    """
+    if not isinstance(value, dict):
+        raise msgspec.ValidationError(f"Expected an object for {record.__name__}, got {type(value).__name__}")
+    readers = _readers(record)
+    fields: dict[str, Any] = {}
+    unknown: dict[str, Any] = {}
+    for key, item in value.items():
+        name, read = readers.get(spelling(key), ("", None))
+        if read is None:
+            unknown[key] = item
+        elif item is not None:
+            fields[name] = read(item, timezone)
+    return record(unknown_fields=unknown, **{name: item for name, item in fields.items() if item is not None})
+
+
+def spelling(key: str) -> str:
+    """Return a key in a form that is the same for camelCase, PascalCase and snake_case."""
+    return key.replace("_", "").lower()
+
+
+@cache
+def _readers(record: type[Record]) -> dict[str, tuple[str, FieldReader]]:
+    readers: dict[str, tuple[str, FieldReader]] = {}
+    for member in msgspec.inspect.type_info(record).fields:  # type: ignore[attr-defined]
+        if member.name != "unknown_fields":
+            readers[spelling(member.encode_name)] = member.name, _reader(member.type)
+    return readers
+
+
+def _reader(kind: msgspec.inspect.Type) -> FieldReader:
+    """Return the function that reads a field of the type ``kind``."""
+    match kind:
+        case msgspec.inspect.UnionType(types=(inner, msgspec.inspect.NoneType())):
+            nested = isinstance(inner, msgspec.inspect.StructType | msgspec.inspect.VarTupleType)
+            return _reader(inner) if nested else _forgiving(_reader(inner))
+        case msgspec.inspect.StructType(cls=cls):
+            record: type[Record] = cls  # type: ignore[assignment]  # all structs here are
+            return lambda value, timezone: read_record(value, record, timezone)
+        case msgspec.inspect.VarTupleType(item_type=item):
+            read = _reader(item)
+            of_records = isinstance(item, msgspec.inspect.StructType)
+            return lambda value, timezone: tuple(read(item, timezone) for item in _entries(value, of_records))
+        case msgspec.inspect.CustomType():
+            return parse_time
+        case msgspec.inspect.StrType(pattern=str(pattern)):
+            rule: Any = Annotated[str, msgspec.Meta(pattern=pattern)]
+            return lambda value, timezone: msgspec.convert(_read_text(value, timezone).strip(), rule)
+        case msgspec.inspect.StrType():
+            return _read_text
+        case msgspec.inspect.BoolType():
+            return lambda value, _: msgspec.convert(value, bool, strict=False)
+        case msgspec.inspect.IntType():
+            return lambda value, _: msgspec.convert(value, Integer, strict=False)
+        case msgspec.inspect.FloatType(gt=lowest, lt=highest):
+            limited: Any = Annotated[float, msgspec.Meta(gt=lowest, lt=highest)]
+            return lambda value, _: _finite(msgspec.convert(value, limited, strict=False))
+    raise TypeError(f"no reader for {kind}")
+
+
+def _forgiving(read: FieldReader) -> FieldReader:
+    """Return ``read`` for an optional field: a value that cannot be read becomes None; other fields stay."""
+
+    def read_or_none(value: Any, timezone: str | None) -> Any:
+        try:
+            return read(value, timezone)
+        except msgspec.ValidationError:
+            return None
+
+    return read_or_none
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise msgspec.ValidationError(f"Expected a finite number, got {number}")
+    return number
+
+
+def _entries(value: Any, of_records: bool) -> Iterator[Any]:
+    """Yield the entries of a list; one object stands for a list of one record."""
+    if of_records and isinstance(value, dict):
+        value = [value]
+    if not isinstance(value, list):
+        raise msgspec.ValidationError(f"Expected a list, got {type(value).__name__}")
+    return (item for item in value if item is not None)
+
+
+def _read_text(value: Any, timezone: str | None) -> str:
+    if isinstance(value, dict | list):
+        raise msgspec.ValidationError(f"Expected a text, got {type(value).__name__}")
+    return str(value)
+
+
+def parse_time(value: Any, timezone: str | None) -> pendulum.DateTime | None:
+    """Return a time of the service in ``timezone``, or naive if that is None; None if it is not a time.
+
+    A time that cannot be read is logged, once, since it makes the end of a run harder to recognize.
+
+    :param value: ``yyyy-MM-ddTHH:mm:ss.fff``, or with slashes, a space and without leading zeros; a zone in
+        it takes precedence over ``timezone``.
+    """
+    if isinstance(value, str) and not value.strip():
+        return None
+    try:
+        padded = _LONE_DIGIT.sub(r"0\g<0>", value.strip().replace("/", "-"))
+        moment = datetime.datetime.fromisoformat(padded)
+    except (AttributeError, ValueError):
+        _warn_of_time(quoted(value)[:100])
+        return None
+    return pendulum.instance(moment, tz=timezone)
+
+
+#: A number of one digit that is not a fraction of a second.
+_LONE_DIGIT = re.compile(r"(?<![\d.])\d(?!\d)", re.ASCII)
+
+
+@lru_cache(maxsize=1000)
+def _warn_of_time(value: str) -> None:
+    log.warning("The service sent a time that cannot be read: %s. It counts as absent.", value)
 
 
 def _single(data: Any) -> Any:

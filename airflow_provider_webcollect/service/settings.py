@@ -188,8 +188,12 @@ class Settings:
         if not (self.requests_per_second == 0 or self.requests_per_second >= LOWEST_RATE):
             rule = f"it must be 0, or {LOWEST_RATE} or more"
             raise InvalidArgument("requests_per_second", self.requests_per_second, rule)
-        if self.timezone is not None:
-            _check_timezone(self.timezone)
+        try:
+            if self.timezone is not None:
+                pendulum.timezone(self.timezone)
+        except (ValueError, OSError):
+            rule = "it must name a time zone, such as Asia/Shanghai"
+            raise InvalidArgument("timezone", self.timezone, rule) from None
 
 
 def _base_url(name: str, url: str) -> str:
@@ -215,10 +219,3 @@ def _without_secrets(url: str) -> str:
     if "://" not in url or ("@" in url) != ("@" in place):
         return f"a string of {len(url)} characters"
     return repr((f"***@{place.rpartition('@')[2]}" if "@" in place else place)[:200])
-
-
-def _check_timezone(name: str) -> None:
-    try:
-        pendulum.timezone(name)
-    except (ValueError, OSError):
-        raise InvalidArgument("timezone", name, "it must name a time zone, such as Asia/Shanghai") from None

@@ -1,13 +1,15 @@
-"""Work in threads: what stops it, and what waits for it."""
+"""Waits, and work in threads: what stops it, what waits for it, and what the log says of a wait."""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
+import logging
+import math
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_webcollect.service.errors import Stopped
 
@@ -20,6 +22,8 @@ T = TypeVar("T")
 SIGNALS_APART = 1.0
 #: Seconds that an interrupted task waits for an upload to be dropped.
 LONGEST_WAIT = 5.0
+#: Seconds that a wait may last without a log message, and seconds between two messages of one wait.
+SHORT, LINES_APART = 2.0, 15.0
 
 
 class Stop:
@@ -83,8 +87,15 @@ def in_background(work: Callable[[], T], name: str) -> Future[T]:
     ended: Future[T] = Future()
     # else the end of an event loop could cancel it
     ended.set_running_or_notify_cancel()
+
+    def resolve() -> None:
+        try:
+            ended.set_result(work())
+        except BaseException as error:  # raised where the result is used
+            ended.set_exception(error)
+
     run = contextvars.copy_context().run
-    threading.Thread(target=run, args=(_resolve, ended, work), name=name, daemon=True).start()
+    threading.Thread(target=run, args=(resolve,), name=name, daemon=True).start()
     return ended
 
 
@@ -97,14 +108,6 @@ def kept_alive() -> Iterator[None]:
         yield
     finally:
         left.set()
-
-
-def _resolve(future: Future[T], work: Callable[[], T]) -> None:
-    """Run ``work``, and set its result, or what it raises, as that of ``future``."""
-    try:
-        future.set_result(work())
-    except BaseException as error:  # raised where the result is used
-        future.set_exception(error)
 
 
 def drop(error: BaseException, *steps: Callable[[], object]) -> None:
@@ -121,3 +124,36 @@ def drop(error: BaseException, *steps: Callable[[], object]) -> None:
 
     dropped = in_background(take_steps, "webcollect-drop")
     wait([dropped], None if isinstance(error, Exception) else LONGEST_WAIT)
+
+
+class Notice:
+    """Logs the reason of one wait: not if it is short, and not more often than every 15 seconds.
+
+    :param log: a logger.
+    :param clock: a monotonic clock, in seconds.
+    """
+
+    __slots__ = ("_began", "_clock", "_log", "_next")
+
+    def __init__(self, log: Any, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._began = clock()
+        self._next = -math.inf
+
+    @property
+    def lasted(self) -> float:
+        """Seconds since the wait began."""
+        return self._clock() - self._began
+
+    def give(self, seconds: float, message: str, *arguments: object, level: int = logging.INFO) -> None:
+        """Log a message before a pause.
+
+        :param seconds: length of the pause, or of the wait up to now; short ones are not logged.
+        :param message: the reason for the wait and its length, with the logger's placeholders.
+        """
+        now = self._clock()
+        if seconds <= SHORT or now < self._next:
+            return
+        self._next = now + LINES_APART
+        self._log.log(level, message, *arguments)

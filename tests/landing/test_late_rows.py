@@ -8,7 +8,7 @@ import time
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox
-from airflow_provider_webcollect.service import notices
+from airflow_provider_webcollect.service import threads
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import mark_exported
 from tests.landing.conftest import OTHER_RUN, RUN, Folder, Landed, rows_of_last_run
@@ -100,7 +100,7 @@ def test_an_empty_source_is_waited_for_once_by_each_run_which_says_how_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(notices, "LINES_APART", 0.0)
+    monkeypatch.setattr(threads, "LINES_APART", 0.0)
     task, slept = sandbox.control.add_task()["task_id"], list[float]()
     for run in (RUN, OTHER_RUN):
         landing(task, mode="incremental", run=run, late_rows_delay=late_rows_delay, sleep=slept.append)

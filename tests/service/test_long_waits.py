@@ -11,8 +11,8 @@ import pytest
 from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import GrantRejected, ServiceUnreachable
-from airflow_provider_webcollect.service.notices import Notice
 from airflow_provider_webcollect.service.settings import Credentials, Retries
+from airflow_provider_webcollect.service.threads import Notice
 from demo.ports import free_port
 from tests.service.conftest import Clock, Connect
 

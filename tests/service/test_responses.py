@@ -20,9 +20,9 @@ from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.call import may_be_size
 from airflow_provider_webcollect.service.endpoints import Call
-from airflow_provider_webcollect.service.models import TokenRecord, parse_time
+from airflow_provider_webcollect.service.models import TokenRecord
 from airflow_provider_webcollect.service.pages import PageReader
-from airflow_provider_webcollect.service.responses import Response, read_response
+from airflow_provider_webcollect.service.responses import Response, parse_time, read_response
 from tests.conftest import ALL_HISTORIES
 from tests.service.conftest import Connect
 from tests.service.servers import answer, serving

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.service.models import TaskStatus, read_record
+from airflow_provider_webcollect.service.models import TaskStatus
+from airflow_provider_webcollect.service.responses import read_record
 from airflow_provider_webcollect.waiting.conditions import Outcome, TaskStates
 from airflow_provider_webcollect.waiting.runs import Baseline, LastRun, follow
 from tests.conftest import ALL_HISTORIES, SEED

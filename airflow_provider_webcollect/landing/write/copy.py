@@ -16,9 +16,9 @@ from airflow_provider_webcollect.landing.log.commits import Commit, PageFingerpr
 from airflow_provider_webcollect.landing.write.job import Job
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import PagingError
-from airflow_provider_webcollect.service.notices import Notice
 from airflow_provider_webcollect.service.pages import RowCount
 from airflow_provider_webcollect.service.spans import span
+from airflow_provider_webcollect.service.threads import Notice
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.models import DataPage

@@ -87,7 +87,7 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
         """Return the token as the service's response would have it at ``now``."""
         return TokenRecord(
             access_token=self.access_token,
-            expires_in=None if self.expires_at is None else self.expires_at - now,
+            expires_in=None if self.expires_at is None or self.expires_at <= now else self.expires_at - now,
             token_type="Bearer",
             refresh_token=self.refresh_token,
         )

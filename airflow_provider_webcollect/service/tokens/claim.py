@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
-from airflow_provider_webcollect.service.notices import Notice
+from airflow_provider_webcollect.service.threads import Notice
 from airflow_provider_webcollect.service.tokens import RenewalNote, RenewalState, TokenStore, write_again
 
 if TYPE_CHECKING:

@@ -60,10 +60,9 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
     spelling_of_code,
 )
-from airflow_provider_webcollect.service.notices import Notice
 from airflow_provider_webcollect.service.settings import Credentials, Secret, Settings, digest
 from airflow_provider_webcollect.service.spans import span
-from airflow_provider_webcollect.service.threads import kept_alive
+from airflow_provider_webcollect.service.threads import Notice, kept_alive
 from airflow_provider_webcollect.service.tokens import (
     RenewalState,
     StoredToken,
@@ -387,7 +386,8 @@ class Tokens:
             step = self._next_step(rejected, after_share) if is_as_before else TokenStep.WAIT
             if step not in {TokenStep.EXCHANGE, TokenStep.LOG_IN}:
                 return step
-            obtained = self._obtained(sender, step)
+            self._claim.check_recent()
+            obtained = self._log_in(sender) if step is TokenStep.LOG_IN else self._exchange(sender)
             if isinstance(obtained, StoredToken) and after_share is None:
                 self._obtained_at.append(self._clock())
             return obtained
@@ -473,21 +473,11 @@ class Tokens:
         source = self._next_source
         return digest(source.refresh_token) if source and source.refresh_token else ""
 
-    def _obtained(self, sender: TokenSender, step: TokenStep) -> StoredToken | str:
-        """Obtain a new token, as claimant, and store it."""
-        self._claim.check_recent()
-        if step is TokenStep.LOG_IN:
-            return self._keep(self._logged_in(sender), None, sender)
-        source = self._next_source
-        record = self._exchanged(endpoints.refresh_token((source and source.refresh_token) or ""), sender)
-        if record is None:
-            return "the refresh token's refusal to be noted"
-        return self._keep(record, source, sender)
-
-    def _logged_in(self, sender: TokenSender) -> TokenRecord:
+    def _log_in(self, sender: TokenSender) -> StoredToken:
+        """Obtain a new token with login and password, as claimant, and store it."""
         login = endpoints.first_token(self._credentials.login or "", self._credentials.password or "")
         try:
-            return sender.send(login)
+            record = sender.send(login)
         except CredentialError as refusal:
             raise LoginRejected(
                 f"login and password were refused: {refusal.message}",
@@ -498,18 +488,22 @@ class Tokens:
             if not error.permanent:
                 raise
             raise _issues_none(error) from error
+        return self._keep(record, None, sender)
 
-    def _exchanged(self, refresh: Call[TokenRecord], sender: TokenSender) -> TokenRecord | None:
-        """Exchange a refresh token, and record the outcome in the claim; None if it is refused.
+    def _exchange(self, sender: TokenSender) -> StoredToken | str:
+        """Exchange the next refresh token, as claimant; store the new token, and the outcome in the claim.
 
+        :return: the new token, or what to wait for if the refresh token is refused.
         :raises _ResponseLost: if it is not known whether the service accepted it.
         :raises WebCollectError: any other; the refresh token was not used up.
         """
+        source = self._next_source
+        refresh = endpoints.refresh_token((source and source.refresh_token) or "")
         # if the exchange is interrupted, its outcome is unknown
         self._renewal, before = RenewalState.DOUBTFUL, self._renewal
         self._claim.outcome = RenewalState.DOUBTFUL
         try:
-            return sender.send(refresh)
+            record = sender.send(refresh)
         except OutcomeUnknown as lost:
             raise _ResponseLost(f"the response to a renewal was lost: {lost.message}") from lost
         except WebCollectError as error:
@@ -521,11 +515,12 @@ class Tokens:
                 )
                 self._renewal = self._claim.outcome = RenewalState.REFUSED
                 self._refusal, self._refused_at = _explained(error), self._clock()
-                return None
+                return "the refresh token's refusal to be noted"
             self._renewal, self._claim.outcome = before, None
             if not (isinstance(error, ServiceError) and error.permanent):
                 raise
             raise _issues_none(error) from error
+        return self._keep(record, source, sender)
 
     def _keep(
         self, record: TokenRecord, source: StoredToken | Credentials | None, sender: TokenSender
