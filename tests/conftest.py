@@ -27,6 +27,7 @@ from airflow_provider_webcollect.service.tokens import MemoryTokenStore, renewal
 if TYPE_CHECKING:  # slow to import, or not in every environment
     from airflow_provider_webcollect.sandbox import Sandbox
     from tests.contract.client_requests import RequestContract
+    from tests.operations import Scene
     from tests.postgresql import PostgreSQL
     from tests.storages import Storage
 
@@ -230,3 +231,11 @@ def connect(sandbox: Sandbox) -> Iterator[Callable[..., Client]]:
 def client(connect: Callable[..., Client]) -> Client:
     """A client of the sandbox with the usual settings."""
     return connect()
+
+
+@pytest.fixture
+def scene(sandbox: Sandbox, tmp_path: Path) -> Scene:
+    """What the table of operations speaks of."""
+    from tests.operations import Scene
+
+    return Scene(sandbox, tmp_path)

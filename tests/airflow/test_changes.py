@@ -10,13 +10,12 @@ import pytest
 from airflow_provider_webcollect.landing.read.keyed import KeyedRows
 from airflow_provider_webcollect.landing.write.review import accept
 from airflow_provider_webcollect.sandbox import Sandbox
-from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.executions import Said, on_sandbox
-from tests.airflow.landings import TABLE, Landing, make_transfer, reported, transfer
+from tests.airflow.landings import TABLE, Landing, reported, transfer
 
 pytestmark = on_sandbox()
 
@@ -130,24 +129,3 @@ def test_a_column_that_no_row_has_is_a_warning_since_only_the_rows_show_it(shop:
     result = shop.transfer(mode="incremental", whole_runs_key="sku")
     assert (result["rows"], result["changes"]) == (3, None)
     assert "`key` is 'sku'; it must be one of url, price, the columns of the landing" in said()
-
-
-@pytest.mark.parametrize(
-    ("options", "rule"),
-    [
-        ({"whole_runs_key": "sku", "columns": ["url"]}, "it must be one of url"),
-        ({"whole_runs_key": ["url", "url"]}, "every column can be named once"),
-        ({"whole_runs_key": {"url": 1}}, "it must be a list"),
-        ({"mode": "full"}, "mode='incremental' alone"),
-        ({"mode": None, "lotno": "1"}, "mode='incremental' alone"),
-    ],
-)
-def test_a_wrong_key_is_refused_while_the_dag_is_parsed(options: dict[str, Any], rule: str) -> None:
-    with pytest.raises(InvalidArgument, match=rf"`whole_runs_key.*{rule}"):
-        make_transfer("/data/prices", {"task_id": "t"}, **{**COUNTED, **options})
-
-
-def test_a_wrong_key_of_a_template_fails_before_anything_is_sent(shop: Landing, sandbox: Sandbox) -> None:
-    options = {**COUNTED, "columns": ["url"], "whole_runs_key": "{{ 'sku' }}"}
-    assert shop.run(**options, retries=2).states == {"land": "failed"}
-    assert not sandbox.control.requests("/data/all")

@@ -13,7 +13,6 @@ from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.write.review import in_review
 from airflow_provider_webcollect.operators.webcollect import WebCollectAcceptLandingOperator
 from airflow_provider_webcollect.sandbox import Sandbox
-from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import Counted, Task, execute, on_sandbox
 from tests.airflow.landings import (
@@ -22,7 +21,6 @@ from tests.airflow.landings import (
     TABLE,
     Landing,
     landed,
-    make_transfer,
     reported,
     rows_at,
     transfer,
@@ -172,20 +170,6 @@ class TestWarnAndQuarantine:
     def test_metrics_count_failed_checks(self, counted: Counted, failed: Landing) -> None:
         assert counted()["webcollect.landing.failed_checks"] == 1
         assert counted()["webcollect.landing.rows"] == 0
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"checks": {"row": {}}}, "`checks` is 'row'"),
-        ({"checks": {"columns": {"price": {"pattern": "("}}}}, "it is not a regular expression"),
-        ({"on_failed_checks": "ignore"}, "`on_failed_checks` is 'ignore'"),
-        ({"checks": {"rows": {"max_wrong": 2}}}, "must be a number from 0 to 1"),
-    ],
-)
-def test_a_wrong_check_is_an_import_error(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidArgument, match=message):
-        make_transfer("s3://bucket/folder", {"task_id": "t"}, **wrong)
 
 
 def test_checks_may_come_from_templates(changed: Landing) -> None:

@@ -6,10 +6,8 @@ import contextlib
 import importlib
 import json
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,89 +20,21 @@ from airflow_provider_webcollect.hooks.storage import AirflowConnections, read_l
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.landing.location import Location
-from airflow_provider_webcollect.operators.analytics import WebCollectQueryAnalyticsOperator
-from airflow_provider_webcollect.operators.landings import (
-    WebCollectAcceptLandingOperator,
-    WebCollectCleanLandingOperator,
-    WebCollectVerifyLandingOperator,
-)
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import make_dag
-from tests.airflow.executions import Said, Task, on_sandbox
-from tests.airflow.landings import RETRIES, land, make_transfer, transfer
+from tests.airflow.executions import Task, on_sandbox
+from tests.airflow.landings import land, make_transfer, transfer
 from tests.storages import Storage
 
 pytestmark = on_sandbox()
 TASK = {"task_id": "t"}
 LEFTOVER = "part-00009-0badcafe.jsonl"
-SCHEME_OR_ABSOLUTE = r"needs a scheme \(s3://bucket/folder\) or an absolute path \(/data/folder\)"
-SIGNS = "no control character, and not end with `[?]` or `#`"
-SEGMENTS = "no segment that is empty"
-WRONG = [
-    ("s4://bucket/prices", "Airflow has no filesystem for the scheme `s4`"),
-    ("S3://bucket/prices", "Airflow has no filesystem for the scheme `S3`"),
-    ("memory-of-nobody://prices", "Airflow has no filesystem for the scheme `memory-of-nobody`"),
-    ("s3://bucket/a::b", "must not hold `::`"),
-    ("/data/a::b", "must not hold `::`"),
-    ("s3://", "must name a bucket"),
-    ("gs://conn@/prices", "must name a bucket"),
-    ("s3:/bucket/prices", SCHEME_OR_ABSOLUTE),
-    *((path, SCHEME_OR_ABSOLUTE) for path in ("my-bucket/prices", "prices", "./prices", "~/prices")),
-    ("file://my-bucket/prices", SCHEME_OR_ABSOLUTE),
-    *((f"/data/a{sign}", SIGNS) for sign in ("\tb", "\x7fb", "\x9bb", "\u202eb", "?", "#")),
-    ("s3://bucket/a?", SIGNS),
-    *((f"s3://bucket/{path}", SEGMENTS) for path in ("/a", "a//b", "a/./b", "a/..", "../a")),
-]
-
-
-def make_query(destination: str) -> WebCollectQueryAnalyticsOperator:
-    days = {"start": "2026-01-01", "end": "2026-01-02"}
-    return WebCollectQueryAnalyticsOperator(task_id="query", destination=destination, **days)
-
-
-@pytest.mark.parametrize(("destination", "rule"), WRONG)
-@pytest.mark.parametrize(
-    "make",
-    [
-        make_query,
-        lambda where: make_transfer(where, TASK),
-        lambda where: WebCollectAcceptLandingOperator(task_id="accept", destination=where),
-        lambda where: WebCollectVerifyLandingOperator(task_id="verify", destination=where),
-        lambda where: WebCollectCleanLandingOperator(task_id="clean", destination=where),
-    ],
-    ids=["query", "land", "accept", "verify", "clean"],
-)
-def test_a_wrong_destination_is_an_import_error(
-    make: Callable[[str], object], destination: str, rule: str
-) -> None:
-    said = rf"`destination` is {re.escape(repr(destination))}; .*{rule}"
-    with make_dag(), pytest.raises(InvalidArgument, match=said):
-        make(destination)
-
-
-@pytest.mark.parametrize(
-    ("destination", "rule"),
-    [("file:///data/a::b", "must not hold `::`"), ("my-bucket/prices", SCHEME_OR_ABSOLUTE)],
-)
-def test_a_path_that_is_wrong_is_an_import_error(destination: str, rule: str) -> None:
-    path = ObjectStoragePath(destination)
-    if str(path) == f"/{destination}":
-        pytest.skip("the path of Airflow 2 is absolute")
-    with make_dag(), pytest.raises(InvalidArgument, match=rule):
-        make_transfer(path, TASK)
 
 
 def test_a_path_may_be_a_template(source: Task, destination: str) -> None:
     run = land(ObjectStoragePath(f"{destination}/{{{{ task.task_id }}}}"), source)
     assert run.xcoms["land"]["destination"] == f"{destination}/land"
-
-
-@pytest.mark.parametrize("wrong", ["s4://bucket/u", "bucket/u"])
-def test_the_wrong_one_of_many_sources_is_named(wrong: str) -> None:
-    sources = ["t", {"collection_task_id": "u", "destination": wrong}]
-    with make_dag(), pytest.raises(InvalidArgument, match=rf"`sources\[1\].destination` is '{wrong}'"):
-        make_transfer("s3://bucket/prices", sources=sources)
 
 
 @pytest.mark.parametrize(
@@ -120,15 +50,6 @@ def test_the_wrong_one_of_many_sources_is_named(wrong: str) -> None:
 def test_a_right_one_is_not_connected_to_while_the_dag_is_parsed(destination: str) -> None:
     with make_dag():
         make_transfer(destination, TASK)
-
-
-def test_a_wrong_one_that_is_rendered_ends_the_task_without_retries(
-    sandbox: Sandbox, source: Task, said: Said
-) -> None:
-    run = land("{{ 's4' }}://bucket/prices", source, **RETRIES)
-    assert (run.states, run.tries) == ({"land": "failed"}, {"land": 1})
-    assert "Airflow has no filesystem for the scheme `s4`" in said()
-    assert sandbox.control.requests("/data/all") == []
 
 
 #: Prints how many rows a landing has that a connection in the database leads to.
@@ -238,13 +159,6 @@ def test_an_extra_that_is_missing_is_named(scheme: str, module: str, extra: str)
     with pytest.raises(StorageError, match=message) as caught:
         Location.parse("destination", f"{scheme}://bucket/prices").open(AirflowConnections())
     assert caught.value.permanent
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 #: A folder with every sign that has a meaning in some address.

@@ -79,24 +79,6 @@ class TestTheTrigger:
         assert BaseEventTrigger.hash(*one.serialize()) == BaseEventTrigger.hash(*same.serialize())
         assert BaseEventTrigger.hash(*one.serialize()) != BaseEventTrigger.hash(*other.serialize())
 
-    @pytest.mark.parametrize(
-        ("arguments", "problem"),
-        [
-            ({"collection_task_id": None}, "`collection_task_id` is None"),
-            ({"collection_task_ids": ["b"]}, "`collection_task_id` is 'a'"),
-            ({"collection_task_id": " "}, "`collection_task_id` is ' '"),
-            ({"collection_task_id": None, "collection_task_ids": []}, "`collection_task_ids` is"),
-            ({"collection_task_id": None, "collection_task_ids": "a"}, "`collection_task_ids` is 'a'"),
-            ({"states": []}, "`states` is"),
-            ({"states": ["Extracting"]}, "`states` is 'Extracting'"),
-            *(({"poke_interval": wrong}, f"`poke_interval` is {wrong!r}") for wrong in (0, "60")),
-            ({"webcollect_conn_id": ""}, "`webcollect_conn_id` is ''"),
-        ],
-    )
-    def test_a_wrong_argument_is_named_at_once(self, arguments: dict[str, Any], problem: str) -> None:
-        with pytest.raises(ValueError, match=problem):
-            WebCollectTaskFinishedTrigger(**{"collection_task_id": "a", **arguments})
-
 
 #: By day only what the installed version of Airflow does.
 forgetting = pytest.param(

@@ -6,9 +6,7 @@ What each endpoint answers and refuses is tested in `tests/service/test_endpoint
 from __future__ import annotations
 
 import asyncio
-import datetime
 import io
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -25,10 +23,9 @@ from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import InvalidArgument, TokenUnavailable, WebCollectError
 from tests.airflow.executions import Task
 from tests.interruption import PATIENCE
+from tests.operations import OPERATIONS, Operation, Scene, each
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
-
-TODAY = datetime.datetime.now(datetime.UTC).date()
 
 
 def test_refresh_token_renews_the_token_and_returns_it(hook: WebCollectHook, sandbox: Sandbox) -> None:
@@ -42,58 +39,13 @@ def test_refresh_token_renews_the_token_and_returns_it(hook: WebCollectHook, san
     assert len(sandbox.control.requests("/token")) == 2
 
 
-#: How each method, and the function that makes its endpoint's call, is called for a task; and what the method
-#: returns, or a list of. Renewals, uploads and reads of all rows have tests of their own.
-METHODS: dict[str, tuple[Callable[[Any, dict[str, Any]], Any], type[Any]]] = {
-    "query_analytics": (
-        lambda call, task: call(
-            TODAY - datetime.timedelta(days=3), TODAY, page=1, page_size=5, task_ids=[demo.FINISHED_TASK_ID]
-        ),
-        models.AnalyticsPage,
-    ),
-    "update_loop_items": (lambda call, task: call(task["task_id"], **loop_of(task), is_append=True), str),
-    "update_task_parameters": (
-        lambda call, task: call(task["task_id"], loop_items=[loop_of(task)]),
-        models.ParameterUpdate,
-    ),
-    "get_actions": (lambda call, task: call([task["task_id"]], ["LoopAction"]), models.TaskActions),
-    "copy_task": (lambda call, task: call(task["task_id"], group_id=2), models.CopiedTask),
-    "copy_tasks": (lambda call, task: call([task["task_id"], demo.TASK_ID], [2, 3]), models.CopyResult),
-    "move_task": (lambda call, task: call(task["task_id"], 3), bool),
-    "delete_tasks": (lambda call, task: call([task["task_id"]]), type(None)),
-    "delete_task_groups": (lambda call, task: call([3]), type(None)),
-    "get_task_statuses": (lambda call, task: call([task["task_id"]]), models.TaskStatus),
-    "get_task_statuses_v2": (lambda call, task: call([task["task_id"]]), models.TaskStatus),
-    "get_subtasks": (lambda call, task: call(task["task_id"], page=1, size=20), models.SubTask),
-    "start_subtasks": (
-        lambda call, task: call(task["task_id"], [task["subtasks"][0]["subtask_id"]]),
-        type(None),
-    ),
-    "get_running_counts": (lambda call, task: call(), models.RunningCounts),
-    "read_data": (lambda call, task: call(task["task_id"], 5, size=20), models.DataPage),
-    "read_batch_data": (lambda call, task: call(task["task_id"], "000001", 5, size=20), models.DataPage),
-    "mark_exported": (lambda call, task: call(task["task_id"]), type(None)),
-    "deprecate_data_app": (lambda call, task: call(demo.APP_ID), models.DeprecatedApp),
-}
-
-
-def loop_of(task: Task) -> dict[str, Any]:
-    """Return an update of the values of a task's loop step."""
-    return {"action_id": task["actions"][0]["action_id"], "loop_type": "TextList", "loop_items": ["a"]}
-
-
-@pytest.mark.parametrize("name", METHODS)
+@each([operation for operation in OPERATIONS if operation.name != "refresh_token"])
 def test_each_method_hands_on_what_it_is_given_and_returns_what_the_service_says(
-    hook: WebCollectHook, sandbox: Sandbox, task: Task, name: str
+    hook: WebCollectHook, scene: Scene, operation: Operation
 ) -> None:
-    use, kind = METHODS[name]
-    call = use(getattr(endpoints, name), task)
-    returned = use(getattr(hook, name), task)
-
-    (sent,) = sandbox.control.requests(call.endpoint.path)
-    assert sent["query"] == {key: str(value) for key, value in call.query.items()}
-    assert json.loads(sent["body"] or "null") == call.body
-    assert isinstance(returned[0] if isinstance(returned, list) else returned, kind)
+    returned = getattr(hook, operation.name)(**scene.fill(operation.arguments))
+    operation.check(scene)
+    assert isinstance(returned[0] if isinstance(returned, list) else returned, operation.returns)
 
 
 def test_all_subtasks_of_a_task_are_read(hook: WebCollectHook, sandbox: Sandbox) -> None:

@@ -137,22 +137,6 @@ def test_two_sources_may_not_name_one_table() -> None:
         make_transfer(TABLE, sources=sources, table_format="iceberg")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"destination": "s3://bucket/prices"}, "a table of Iceberg is named catalog.namespace.table"),
-        ({"destination": "shop.prices"}, "a table of Iceberg is named catalog.namespace.table"),
-        ({"partition": "dt=2026-01-01"}, "`partition`.*a table of Iceberg gets no partitions"),
-        ({"object_storage_conn_id": "aws_default"}, "`object_storage_conn_id`.*with the credentials of that"),
-        ({"file_format": "csv"}, "`file_format` is 'csv'; table_format='iceberg' goes with 'parquet' alone"),
-    ],
-)
-def test_wrong_arguments_are_refused_while_parsing(arguments: dict[str, Any], message: str) -> None:
-    usual = {"destination": TABLE, "collection_task_id": "t", "table_format": "iceberg"}
-    with pytest.raises(InvalidArgument, match=message):
-        make_transfer(**{**usual, **arguments})
-
-
 def test_a_namespace_that_is_missing_is_said(source: Task, catalog: Catalog) -> None:
     with pytest.raises(AirflowFailException, match="the catalog has no namespace 'other'"):
         transfer("lake.other.prices", source, table_format="iceberg")

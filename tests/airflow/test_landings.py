@@ -12,11 +12,9 @@ from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStor
 
 from airflow_provider_webcollect.landing.errors import LandingError
 from airflow_provider_webcollect.operators.webcollect import (
-    WebCollectAcceptLandingOperator,
     WebCollectCleanLandingOperator,
     WebCollectVerifyLandingOperator,
 )
-from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import Task, execute, on_sandbox
 from tests.airflow.landings import Landing, make_transfer, manifest
@@ -92,21 +90,3 @@ def test_clean_removes_what_is_older_than_a_day(
     assert left.exists() is dry_run
     assert f"{'Would remove' if dry_run else 'Removed'} {LEFTOVER} (4 bytes)" in caplog.text
     assert verify(landing.destination)["rows"] == 400
-
-
-@pytest.mark.parametrize(
-    ("operator", "wrong"),
-    [
-        (WebCollectVerifyLandingOperator, {"destination": ""}),
-        (WebCollectAcceptLandingOperator, {"decision": "keep"}),
-        (WebCollectAcceptLandingOperator, {"commit": None, "decision": "discard"}),
-        (WebCollectAcceptLandingOperator, {"commit": 0}),
-        (WebCollectCleanLandingOperator, {"destination": " "}),
-        (WebCollectCleanLandingOperator, {"older_than": -1}),
-        (WebCollectCleanLandingOperator, {"older_than": "a day"}),
-        (WebCollectCleanLandingOperator, {"dry_run": "no"}),
-    ],
-)
-def test_a_wrong_argument_is_an_import_error(operator: Any, wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match=f"`{next(iter(wrong))}` is"):
-        operator(task_id="wrong", **{"destination": "s3://bucket/folder", **wrong})

@@ -13,9 +13,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_webcollect.landing.errors import NothingLanded
 from airflow_provider_webcollect.sandbox import Sandbox
-from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers.landing_to_warehouse import WebCollectLoadOperator
-from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
+from tests.airflow.dag_runs import run_dag, run_tasks
 from tests.airflow.examples import load as example
 from tests.airflow.executions import execute, on_sandbox
 from tests.airflow.landings import GROWING, Landing, make_transfer, transfer
@@ -87,28 +86,6 @@ def test_a_load_into_postgresql_reaches_the_host_of_its_connection(
     assert execute(make_load(landing.destination))["rows"] == len(landing.truth())
     monkeypatch.delenv("PGHOSTADDR")
     assert postgresql.query("select count(*) from shop.prices") == [(len(landing.truth()),)]
-
-
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [
-        *(("landing", "my-bucket/prices"), ("warehouse_conn_id", ""), ("table", "prices")),
-        *(
-            ("write_disposition", "upsert"),
-            ("primary_key", ["id"]),
-            ("on_missing_key", "skip"),
-            ("on_gone", "delete"),
-        ),
-    ],
-)
-def test_wrong_arguments_are_import_errors(argument: str, value: Any) -> None:
-    with make_dag(), pytest.raises(InvalidArgument, match=f"`{argument}`"):
-        make_load(**{"landing": "s3://my-bucket/prices", argument: value})
-
-
-def test_a_template_that_gives_nonsense_fails_the_task_for_good(destination: str, database: str) -> None:
-    with pytest.raises(AirflowFailException, match="`table` is 'prices'"):
-        execute(make_load(destination, table="{{ 'prices' }}"))
 
 
 @pytest.mark.parametrize(("conn_type", "cure"), [("mysql", "to_dlt"), ("generic", "installing the provider")])

@@ -12,21 +12,12 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_provider_webcollect import (
-    WebCollectCopyTaskOperator,
-    WebCollectCopyTasksOperator,
-    WebCollectDeleteTasksOperator,
-    WebCollectGetActionsOperator,
     WebCollectMarkExportedOperator,
     WebCollectMetricsCheckOperator,
-    WebCollectMoveTaskOperator,
-    WebCollectQueryAnalyticsOperator,
-    WebCollectReplaceUrlsOperator,
     WebCollectStartSubTasksOperator,
     WebCollectSubTaskStatusSensor,
     WebCollectTaskFinishedTrigger,
     WebCollectTaskStatusSensor,
-    WebCollectUpdateLoopItemsOperator,
-    WebCollectUpdateTaskParametersOperator,
     create_asset,
     read_landing,
 )
@@ -42,45 +33,16 @@ pytestmark = on_sandbox(stale_seconds=0, speed=1000)
 NAME, OTHER = "Shop search", "Deli / 商店"
 TODAY = pendulum.now("UTC").date()
 WEEK: dict[str, Any] = {"start": TODAY.subtract(days=6).isoformat(), "end": TODAY.isoformat()}
-LOOP = {"loop_type": "TextList", "loop_items": ["x"]}
 
-#: All that takes tasks in a DAG, by what it is given: one task, or several.
-TAKES_ONE: dict[str, Callable[[str, Task], Any]] = {
-    "update_loop_items": lambda name, task: WebCollectUpdateLoopItemsOperator(
-        task_id="t", collection_task_id=name, action_id=task["actions"][0]["action_id"], **LOOP
+#: What takes tasks in a DAG beside the operators of `tests/airflow/test_operators.py`.
+TAKES: dict[str, Callable[[str], Any]] = {
+    "mark": lambda name: WebCollectMarkExportedOperator(task_id="t", collection_task_id=name),
+    "check": lambda name: WebCollectMetricsCheckOperator(
+        task_id="t", collection_task_ids=[name], max_cost=0, per_task=True, on_violation="warn", **WEEK
     ),
-    "update_task_parameters": lambda name, task: WebCollectUpdateTaskParametersOperator(
-        task_id="t",
-        collection_task_id=name,
-        loop_items=[{"action_id": task["actions"][0]["action_id"], **LOOP}],
-    ),
-    "replace_urls": lambda name, task: WebCollectReplaceUrlsOperator(
-        task_id="t", collection_task_id=name, urls=["https://shop.example/1"]
-    ),
-    "copy": lambda name, task: WebCollectCopyTaskOperator(task_id="t", collection_task_id=name),
-    "move": lambda name, task: WebCollectMoveTaskOperator(
-        task_id="t", collection_task_id=name, task_group_id=7
-    ),
-    "start": lambda name, task: WebCollectStartSubTasksOperator(task_id="t", collection_task_id=name),
-    "mark": lambda name, task: WebCollectMarkExportedOperator(task_id="t", collection_task_id=name),
-    "wait": lambda name, task: WebCollectTaskStatusSensor(task_id="t", collection_task_id=name),
-    "wait_for_subtasks": lambda name, task: WebCollectSubTaskStatusSensor(
-        task_id="t", collection_task_id=name
-    ),
-}
-TAKES_SEVERAL: dict[str, Callable[[list[str]], Any]] = {
-    "actions": lambda names: WebCollectGetActionsOperator(task_id="t", collection_task_ids=names),
-    "copies": lambda names: WebCollectCopyTasksOperator(
-        task_id="t", collection_task_ids=names, task_group_ids=[7]
-    ),
-    "delete": lambda names: WebCollectDeleteTasksOperator(task_id="t", collection_task_ids=names),
-    "analytics": lambda names: WebCollectQueryAnalyticsOperator(
-        task_id="t", collection_task_ids=names, **WEEK
-    ),
-    "check": lambda names: WebCollectMetricsCheckOperator(
-        task_id="t", collection_task_ids=names, max_cost=0, per_task=True, on_violation="warn", **WEEK
-    ),
-    "waits": lambda names: WebCollectTaskStatusSensor(task_id="t", collection_task_ids=names),
+    "wait": lambda name: WebCollectTaskStatusSensor(task_id="t", collection_task_id=name),
+    "waits": lambda name: WebCollectTaskStatusSensor(task_id="t", collection_task_ids=[name]),
+    "wait_for_subtasks": lambda name: WebCollectSubTaskStatusSensor(task_id="t", collection_task_id=name),
 }
 
 
@@ -93,47 +55,24 @@ def other(sandbox: Sandbox, task: Task, configure_tasks: Callable[..., Path]) ->
     return other
 
 
-def asked_for(sandbox: Sandbox, *tasks: Task) -> bool:
-    """Return whether what was sent has the id of each of the tasks, and no name."""
-    sent = json.dumps(sandbox.control.requests())
-    return NAME not in sent and all(task["task_id"] in sent for task in tasks)
-
-
 class TestOperatorsAndSensors:
-    @pytest.mark.parametrize("kind", TAKES_ONE)
-    def test_a_name_stands_for_the_id(self, kind: str, sandbox: Sandbox, task: Task) -> None:
-        operator = TAKES_ONE[kind](NAME, task)
-        result = execute(operator)
-
-        # the sandbox's log leaves out uploads
-        assert kind == "replace_urls" or asked_for(sandbox, task)
-        assert result is None or NAME not in json.dumps(result)
-        if kind not in ("copy", "wait_for_subtasks"):
-            assert task["task_id"] in json.dumps(result)
-        # as the DAG has it, for the name of a mapped task and for a further attempt
-        assert operator.collection_task_id == NAME
-
-    @pytest.mark.parametrize("kind", TAKES_SEVERAL)
-    def test_names_stand_for_the_ids(self, kind: str, sandbox: Sandbox, task: Task, other: Task) -> None:
-        execute(TAKES_SEVERAL[kind]([NAME.upper(), other["task_id"]]))
-        assert asked_for(sandbox, task, other)
-
-    @pytest.mark.parametrize("kind", [*TAKES_ONE, *TAKES_SEVERAL])
-    def test_an_unknown_name_is_refused_while_the_dag_is_parsed(
-        self, kind: str, sandbox: Sandbox, task: Task
+    @pytest.mark.parametrize("make", TAKES.values(), ids=TAKES)
+    def test_a_name_stands_for_the_id_and_an_unknown_one_is_refused_while_the_dag_is_parsed(
+        self, make: Callable[[str], Any], sandbox: Sandbox, task: Task
     ) -> None:
         with pytest.raises(InvalidArgument, match="has this name or id; the nearest: 'Shop search'"):
-            TAKES_ONE[kind]("Shop-search", task) if kind in TAKES_ONE else TAKES_SEVERAL[kind](
-                ["Shop-search"]
-            )
+            make("Shop-search")
         assert sandbox.control.requests() == []
+        execute(make(NAME.upper()))
+        sent = json.dumps(sandbox.control.requests())
+        assert task["task_id"] in sent
+        assert NAME.upper() not in sent
 
     def test_a_rendered_name_that_is_unknown_fails_the_task_before_anything_is_sent(
-        self, sandbox: Sandbox, task: Task
+        self, sandbox: Sandbox
     ) -> None:
-        operator = TAKES_ONE["mark"]("{{ 'Shop-search' }}", task)
         with pytest.raises(AirflowFailException, match="the nearest: 'Shop search'"):
-            execute(operator)
+            execute(TAKES["mark"]("{{ 'Shop-search' }}"))
         assert sandbox.control.requests() == []
 
     def test_mapped_tasks_are_shown_by_the_names_that_the_dag_has(self, task: Task, other: Task) -> None:
@@ -156,34 +95,32 @@ class TestOperatorsAndSensors:
             *names,
         ]
 
-    def test_the_stored_dag_has_the_name(self, task: Task) -> None:
+    def test_the_stored_dag_has_the_name(self) -> None:
         from tests.airflow.test_links import serialized
 
         with make_dag() as dag:
-            TAKES_ONE["mark"](NAME, task)
+            TAKES["mark"](NAME)
         assert serialized(dag).get_task("t").collection_task_id == NAME
 
     def test_the_link_leads_to_the_task(self, sandbox: Sandbox, task: Task, set_connection: Connect) -> None:
         extra = {"refresh_token": sandbox.refresh_token, "task_url_template": "https://s.example/{task_id}"}
         set_connection(extra=extra)
         links: list[str] = []
-        for operator in (TAKES_ONE["mark"](NAME, task), TAKES_ONE["wait"](NAME, task)):
+        for operator in (TAKES["mark"](NAME), TAKES["wait"](NAME)):
             execute(operator)
             links.append(operator.webcollect_task_url)
         assert links == [f"https://s.example/{task['task_id']}"] * 2
 
     @pytest.mark.parametrize("content", [None, "not a list"])
     def test_ids_need_no_file_that_can_be_read(
-        self, task: Task, other: Task, configure_tasks: Callable[..., Path], content: str | None
+        self, task: Task, configure_tasks: Callable[..., Path], content: str | None
     ) -> None:
         path = configure_tasks(content or "")
         if content is None:
             path.unlink()
-        for make in TAKES_ONE.values():
-            make(task["task_id"], task)
-        for several in TAKES_SEVERAL.values():
-            several([task["task_id"], other["task_id"]])
-        assert execute(TAKES_ONE["mark"](task["task_id"], task)) == {"collection_task_id": task["task_id"]}
+        for make in TAKES.values():
+            make(task["task_id"])
+        assert execute(TAKES["mark"](task["task_id"])) == {"collection_task_id": task["task_id"]}
 
 
 class TestWaits:

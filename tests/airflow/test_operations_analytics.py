@@ -22,7 +22,6 @@ from airflow_provider_webcollect.operators.webcollect import (
 from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.client import Client
-from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import Connect, Said, execute, on_sandbox
 from tests.service.servers import answer, serving
@@ -361,13 +360,6 @@ class TestDiscovery:
         assert {task.name for task in read_collection_tasks(file).tasks} >= {"Gone", "Before"}
         merged = execute(WebCollectDiscoverOperator(task_id="discover", collection_tasks=str(file)))
         assert merged == {**discovered, "new": []}
-
-    @pytest.mark.parametrize("path", [None, "collection_tasks.yaml"])
-    def test_a_file_that_processes_would_look_for_in_different_places_is_refused(
-        self, path: str | None
-    ) -> None:
-        with pytest.raises(InvalidArgument, match=r"`collection_tasks` is .* must be an absolute path"):
-            WebCollectDiscoverOperator(task_id="discover", collection_tasks=path)
 
     def test_a_file_that_is_wrong_fails_without_retries_and_before_anything_is_sent(
         self, sandbox: Sandbox, tmp_path: Path

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
-import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -195,52 +194,6 @@ class TestPoking:
             waiting.execute(context)
         waiting.collection_task_id = finished["task_id"]
         assert waiting.execute(context)["status"] == "Finished"
-
-
-WRONG_BASELINES = [
-    *("start", "", "null", [], [1], {"executed_times": 1}, {"collection_task_id": "a", "after": {}}),
-    {"collection_task_id": "b", "after": {"executed_times": 1}},
-    *(
-        {"collection_task_id": "a", "after": {name: "yesterday"}}
-        for name in ("start_execute_time", "end_execute_time")
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("kind", "arguments", "name"),
-    [
-        ("task", {"collection_task_id": None}, "either `collection_task_id` or `collection_task_ids`"),
-        ("task", {"collection_task_ids": ["b"]}, "either `collection_task_id` or `collection_task_ids`"),
-        ("task", {"collection_task_id": ""}, "`collection_task_id`"),
-        ("task", {"collection_task_id": None, "collection_task_ids": []}, "collection_task_ids"),
-        ("task", {"collection_task_id": None, "collection_task_ids": "a"}, "collection_task_ids"),
-        ("task", {"wait_for": "some"}, "wait_for"),
-        ("task", {"target_states": []}, "target_states"),
-        ("task", {"target_states": "Finished"}, "target_states"),
-        ("task", {"failure_states": [""]}, "failure_states"),
-        ("task", {"status_delay": -1}, "status_delay"),
-        ("task", {"after": "now", "mode": "reschedule", "deferrable": False}, "after.*use deferrable=True"),
-        *(
-            ("task", {"no_new_rows_for": limit}, "`no_new_rows_for` is .*seconds or a timedelta above 0")
-            for limit in (0, -1, True, "60", math.inf, datetime.timedelta(0))
-        ),
-        *(("task", {"after": after}, "`after`") for after in (*WRONG_BASELINES, "[" * 60_000)),
-        ("subtask", {"collection_task_id": ""}, "collection_task_id"),
-        ("subtask", {"sub_task_ids": []}, "sub_task_ids"),
-        ("subtask", {"sub_task_ids": "b"}, "sub_task_ids"),
-        ("subtask", {"missing_timeout": "soon"}, "missing_timeout"),
-        ("capacity", {}, "`max_active_tasks"),
-        *(("capacity", {"max_active_tasks": limit}, "`max_active_tasks") for limit in (0, "many")),
-        ("capacity", {"max_active_sub_tasks": True}, "`max_active_sub_tasks"),
-    ],
-)
-def test_a_literal_argument_that_is_wrong_fails_while_the_dag_is_parsed(
-    kind: str, arguments: dict[str, Any], name: str
-) -> None:
-    usual = {} if kind == "capacity" else {"collection_task_id": "a"}
-    with make_dag(), pytest.raises(InvalidArgument, match=name):
-        KINDS[kind](task_id="wrong", **{**usual, **arguments})
 
 
 @pytest.mark.parametrize("written", [lambda start: start, json.dumps, lambda start: [json.dumps(start)]])

@@ -1,11 +1,10 @@
-"""The transfer's arguments: which are refused and when, which folders they name, and the docs' templates."""
+"""The transfer's arguments: which folders and partitions they name, and the docs' templates."""
 
 from __future__ import annotations
 
 import posixpath
 import random
 import re
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -37,67 +36,6 @@ if AIRFLOW_V_3_0_PLUS:
 needs_partitions = pytest.mark.skipif(
     not AIRFLOW_V_3_3_PLUS, reason="Airflow has partitions of assets from 3.3 on"
 )
-#: Wrong arguments of one source, and the name of the argument.
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"collection_task_id": ""}, "collection_task_id"),
-    ({"lotno": " "}, "lotno"),
-    ({"destination": ""}, "destination"),
-    ({"page_size": 0}, "page_size"),
-    ({"page_size": 1001}, "page_size"),
-    ({"max_part_bytes": 0}, "max_part_bytes"),
-    ({"late_rows_delay": -1}, "late_rows_delay"),
-    ({"if_exists": "append"}, "if_exists"),
-]
-#: Options that a full landing has no use for.
-INCREMENTAL_ALONE = {"on_reset": "full", "skip_if_nothing_new": True}
-ELSEWHERE = {"collection_task_id": "b", "destination": "gs://b/c"}
-#: Wrong arguments, and combinations of them.
-WRONG_COMBINATIONS: list[tuple[dict[str, Any], str]] = [
-    ({"sources": ["a"], "collection_task_id": "b"}, "collection_task_id"),
-    ({"sources": []}, "sources"),
-    ({"sources": "a"}, "sources"),
-    ({"sources": [{"task": "a"}]}, r"sources\[0\]"),
-    ({"sources": [{"collection_task_id": "a", "checks": {"row": {}}}]}, "checks"),
-    ({"sources": [{"collection_task_id": ""}]}, r"sources\[0\].collection_task_id"),
-    ({"sources": ["a", "a"]}, r"sources\[0\]"),
-    ({"sources": ["a", {"collection_task_id": "a", "lotno": "1"}]}, r"sources\[1\]"),
-    ({"max_concurrency": 0}, "max_concurrency"),
-    ({"mode": "append"}, "mode"),
-    ({"mode": ["full"]}, "mode"),
-    ({"mode": "full", "on_reset": "full"}, "on_reset"),
-    ({"mode": "full", "skip_if_nothing_new": True}, "skip_if_nothing_new"),
-    ({"mode": "incremental", "if_exists": "skip"}, "if_exists"),
-    ({**GROWING, "if_exists": "skip"}, "if_exists"),
-    *(
-        ({**GROWING, **which, name: value}, f"{name}` is {value!r}.*not the default of a batch")
-        for which in ({"lotno": "1"}, {"sources": ["a", {"collection_task_id": "b", "lotno": "1"}]})
-        for name, value in INCREMENTAL_ALONE.items()
-    ),
-    ({"file_format": "xml"}, "file_format"),
-    ({"compression": "snappy"}, "compression"),
-    ({"columns": []}, "columns"),
-    ({"column_types": {"a": "int64"}}, "column_types"),
-    ({"sanitize_formulas": True}, "sanitize_formulas"),
-    ({"partition": "dt=2026-01-01T00:00:00"}, "partition"),
-    ({"table_format": "hudi"}, "table_format` is 'hudi'"),
-    ({"table_format": "delta", "file_format": "csv"}, "file_format` is 'csv'.*goes with 'parquet'"),
-    ({"table_format": "delta", "column_types": {"a": "int"}}, "column_types"),
-]
-
-
-class TestWrongArguments:
-    @pytest.mark.parametrize(("arguments", "name"), [*WRONG, *WRONG_COMBINATIONS])
-    def test_literal_ones_fail_while_the_dag_is_parsed(self, arguments: dict[str, Any], name: str) -> None:
-        usual = {} if "sources" in arguments else {"collection_task_id": "a"}
-        with make_dag(), pytest.raises(InvalidArgument, match=f"`{name}"):
-            make_transfer(**{"destination": "file:///tmp/landed", **usual, **arguments})
-
-    def test_rendered_ones_fail_before_anything_is_sent(self, sandbox: Sandbox, destination: str) -> None:
-        for arguments, name in WRONG:
-            usual = {"destination": destination, "webcollect_conn_id": "{{ 'webcollect_default' }}"}
-            with pytest.raises(AirflowFailException, match=f"`{name}"):
-                transfer(**{"collection_task_id": "a", **usual, **arguments})
-        assert sandbox.control.requests() == []
 
 
 class TestAssetPartition:
@@ -285,9 +223,3 @@ def test_the_docs_have_these_templates() -> None:
     assert DAY in guide
     assert RUN in guide
     assert DAY in (docs / "docs/guides/collect-and-land-on-a-schedule.md").read_text()
-
-
-def test_a_wrong_argument_says_in_which_task_it_stands() -> None:
-    with make_dag(), pytest.raises(InvalidArgument) as error:
-        make_transfer("/tmp/rows", {"task_id": "a"}, mode="append")
-    assert "in the task land" in "".join(traceback.format_exception(error.value))

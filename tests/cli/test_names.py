@@ -55,34 +55,6 @@ class TestTaken:
         assert run("land", NAME, folder).code == 0
         assert run("landing", "verify", folder, "-o", "json").json[0]["source"] == f"task {task}"
 
-    @pytest.mark.parametrize(
-        "command",
-        [
-            "copy TASK --dry-run",
-            "move TASK --group 2 --dry-run",
-            "delete TASK --dry-run",
-            "actions TASK",
-            "set-loop TASK step --type TextList --item x --dry-run",
-            "set-params TASK step TextToSet=x --dry-run",
-            "start TASK --dry-run",
-            "mark-exported TASK --dry-run",
-        ],
-    )
-    def test_a_command_that_steers_does_the_same_for_name_and_id(
-        self, run: Run, task: str, command: str
-    ) -> None:
-        by_id, by_name = (
-            run("task", *(name if word == "TASK" else word for word in command.split()), "-o", "json")
-            for name in (task, NAME)
-        )
-        assert by_id.code == 0
-        assert task in by_id.out
-        assert by_name == by_id
-
-    def test_an_option_takes_it_too(self, run: Run, task: str) -> None:
-        rows = run("analytics", "--task", NAME, "-o", "json").json
-        assert [(row["task"], row["name"]) for row in rows] == [(task, NAME)]
-
     def test_a_task_that_is_given_twice_is_one(
         self, run: Run, monkeypatch: pytest.MonkeyPatch, task: str, other: str
     ) -> None:

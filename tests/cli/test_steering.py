@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -15,11 +16,11 @@ from airflow_provider_webcollect.sandbox import Sandbox, demo
 from tests.cli.conftest import Run, Show, shown
 from tests.cli.processes import Started
 from tests.interruption import PATIENCE, until
+from tests.operations import URLS, WITH_COMMAND, Operation, Scene, each, holds
 from tests.sandbox.plain_client import Client
 
 pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.usefixtures("connected")]
 
-URLS = ["https://shop.example/1", "https://shop.example/2"]
 LATER = "Check in the service whether it took effect before repeating it."
 
 
@@ -34,14 +35,6 @@ def data_apps(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
 def idle(sandbox: Sandbox) -> str:
     """A task with three sub-tasks, none of which runs."""
     return str(sandbox.control.add_task(subtasks=3, name="Prices")["task_id"])
-
-
-@pytest.fixture
-def urls(tmp_path: Path) -> Path:
-    """A file of URLs."""
-    file = tmp_path / "urls.txt"
-    file.write_text("\n".join(URLS))
-    return file
 
 
 @pytest.fixture
@@ -70,102 +63,36 @@ def sent(sandbox: Sandbox) -> list[str]:
     return [request["endpoint"] for request in sandbox.control.requests() if request["method"] == "POST"]
 
 
-@pytest.fixture
-def fill(sandbox: Sandbox, idle: str, urls: Path) -> Callable[[str], str]:
-    """Replaces the words in capitals by what they stand for."""
-    words = {
-        "IDLE": idle,
-        "LOOP": step(sandbox, idle, "LoopAction")["action_id"],
-        "TEXT": step(sandbox, idle, "EnterTextAction")["action_id"],
-        "URLS": str(urls),
-    }
-
-    def fill(text: str) -> str:
-        for word, meaning in words.items():
-            text = text.replace(word, meaning)
-        return text
-
-    return fill
-
-
-#: Commands, the rows that they print, and a test of whether they have taken effect; the words in capitals are
-#: those of the fixture ``fill``.
-EFFECTS: list[tuple[str, list[dict[str, str]], Callable[[Sandbox, str], bool]]] = [
-    (
-        "task move IDLE --group 12345",
-        [{"task": "IDLE", "group": "12345"}],
-        lambda sandbox, idle: sandbox.control.task(idle)["group_id"] == 12345,
-    ),
-    (
-        f"task delete IDLE {demo.TASK_ID} IDLE --yes",
-        [{"task": "IDLE"}, {"task": demo.TASK_ID}],
-        lambda sandbox, idle: not {idle, demo.TASK_ID} & ids(sandbox),
-    ),
-    (
-        "group delete 2 3 --yes",
-        [{"group": "2"}, {"group": "3"}],
-        lambda sandbox, idle: not {2, 3} & set(sandbox.control.groups()),
-    ),
-    (
-        "task set-params IDLE TEXT TextToSet=a=b Delay=",
-        [{"task": "IDLE", "action_id": "TEXT", "property": name} for name in ("TextToSet", "Delay")],
-        lambda sandbox, idle: (
-            step(sandbox, idle, "EnterTextAction")["properties"] == {"TextToSet": "a=b", "Delay": ""}
-        ),
-    ),
-    *(
-        (
-            f"task replace-urls IDLE {file} --yes",
-            [{"task": "IDLE", "urls": "2"}],
-            lambda sandbox, idle: sandbox.control.task(idle)["urls"] == URLS,
-        )
-        for file in ("URLS", "-")
-    ),
-    (
-        f"task mark-exported {demo.FINISHED_TASK_ID} --yes",
-        [{"task": demo.FINISHED_TASK_ID}],
-        lambda sandbox, idle: sandbox.control.task(demo.FINISHED_TASK_ID)["exported"],
-    ),
-]
-
-
-@pytest.mark.parametrize(("command", "rows", "is_done"), EFFECTS, ids=[command for command, _, _ in EFFECTS])
-def test_a_command_shows_what_it_has_changed(
-    show: Show,
-    sandbox: Sandbox,
-    idle: str,
-    fill: Callable[[str], str],
-    pipe: Callable[[str], None],
-    command: str,
-    rows: list[dict[str, str]],
-    is_done: Callable[[Sandbox, str], bool],
+@pytest.mark.parametrize("by", ["id", "name"])
+@each(WITH_COMMAND)
+def test_each_does_the_same_for_ids_and_for_names_of_the_file(
+    run: Run,
+    scene: Scene,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    operation: Operation,
+    by: str,
+    output: str,
 ) -> None:
-    sandbox.control.add_task(group_id=12345)
+    names = {"TASK": "Shop search", "OTHER": "Deli / 商店"} if by == "name" else {}
+    (file := tmp_path / "tasks.json").write_text(
+        json.dumps([{"id": scene.words[word], "name": name} for word, name in names.items()])
+    )
+    monkeypatch.setenv("WEBCOLLECT_COLLECTION_TASKS", str(file))
+    yes = ["--yes"] if operation.question else []
+    ended = run(*scene.words_of(operation.command, **names), *yes, "-o", output)
+    assert ended.code == 0, ended.err
+    operation.check(scene)
+    assert not operation.rows or holds(shown(ended, output), scene.fill(operation.rows))
+
+
+def test_urls_can_be_piped(run: Run, scene: Scene, pipe: Callable[[str], None]) -> None:
     pipe("\n".join(URLS))
-    assert not is_done(sandbox, idle)
-    assert show(*map(fill, command.split())) == [
-        {name: fill(value) for name, value in row.items()} for row in rows
-    ]
-    assert is_done(sandbox, idle)
-
-
-def test_a_data_app_is_deprecated(run: Run, show: Show) -> None:
-    [row] = show("app", "deprecate", demo.APP_ID, "--yes")
-    assert (row["app_name"], row["version"], row["missing_secrets"]) == ("Price watch", "1.2.0", "SHOP_TOKEN")
-    assert run("app", "deprecate", demo.OTHERS_APP_ID, "--yes").code == 3
+    assert run(*scene.words_of("task replace-urls TASK - --yes")).code == 0
+    assert scene.control.task(scene.words["TASK"])["urls"] == URLS
 
 
 class TestCopy:
-    @pytest.mark.parametrize(("place", "group"), [([], 1), (["--group", 2], 2)])
-    def test_the_copy_s_id_is_shown(
-        self, show: Show, sandbox: Sandbox, idle: str, place: list[str], group: int
-    ) -> None:
-        [row] = show("task", "copy", idle, *place)
-        assert row["task"] == idle
-        copy = sandbox.control.task(row["copy"])
-        assert (copy["name"], copy["group_id"]) == (row["name"], group)
-        assert row["copy"] != idle
-
     def test_several_tasks_are_copied_one_after_another_and_each_new_id_is_shown(
         self, run: Run, sandbox: Sandbox, idle: str, output: str, pipe: Callable[[str], None]
     ) -> None:
@@ -263,29 +190,11 @@ class TestSteps:
         else:
             assert entry["properties"] == "TextToSet=red shoes"
 
-    def test_only_steps_of_a_type(self, run: Run, idle: str) -> None:
-        chosen = ("--type", "LoopAction", "--type", "EnterTextAction")
-        rows = run("task", "actions", idle, demo.TASK_ID, *chosen, "-o", "json").json
-        assert [row["action_type"] for row in rows] == ["LoopAction", "EnterTextAction"] * 2
-
     def test_a_task_that_the_service_does_not_know_is_the_answer_no(self, run: Run, idle: str) -> None:
         ended = run("task", "actions", "unknown", idle, "-o", "json")
         assert ended.code == 1
         assert ended.err.startswith("The service does not know unknown.\n")
         assert {row["task"] for row in ended.json} == {idle}
-
-    def test_the_values_of_a_loop_are_overwritten(
-        self, run: Run, sandbox: Sandbox, idle: str, output: str
-    ) -> None:
-        loop = step(sandbox, idle, "LoopAction")["action_id"]
-        ended = run(
-            *("task", "set-loop", idle, loop, "--type", "urllist", "--yes", "-o", output),
-            *("--item", URLS[0], "--item", URLS[1]),
-        )
-        [row] = shown(ended, output)
-        assert (ended.code, row["action_id"], row["values"]) == (0, loop, "2")
-        changed = step(sandbox, idle, "LoopAction")
-        assert (changed["loop_type"], changed["loop_items"]) == ("UrlList", URLS)
 
     @pytest.mark.parametrize(
         ("option", "before"), [("--append", [*demo.LOOP_ITEMS]), ("--yes", [])], ids=["added", "overwritten"]
@@ -373,80 +282,41 @@ def test_a_data_app_key_that_is_missing_is_named(run: Run, monkeypatch: pytest.M
     run("app", "deprecate", "shops", "--yes").refused(3, "the connection has no extra `datahub_api_key`")
 
 
-SET_LOOP = "task set-loop IDLE LOOP --type TextList --item a"
-#: Commands that change something, with the operation; IDLE, LOOP, TEXT and URLS stand for what there is.
-CHANGES = {
-    "task copy IDLE": "copy_task",
-    "task move IDLE --group 2": "move_task",
-    f"{SET_LOOP} --append": "update_loop_items",
-    "task set-params IDLE TEXT TextToSet=a": "update_task_parameters",
-    "task start IDLE": "start_subtasks",
-}
-#: Those that cannot be undone, with their question.
-FOR_EVER = {
-    SET_LOOP: ("update_loop_items", "Overwrite all values of step LOOP with 1 value?"),
-    "task replace-urls IDLE URLS": ("replace_urls", "Overwrite all URLs of task IDLE with 2?"),
-    "task delete IDLE": ("delete_tasks", "Delete 1 task (IDLE)?"),
-    "task delete a b c d e f": ("delete_tasks", "Delete 6 tasks (a, b, c, d, e, …)?"),
-    "group delete 2 3": ("delete_task_groups", "Delete 2 task groups (2, 3)?"),
-    "task mark-exported IDLE": ("mark_exported", "Count all that task IDLE has collected as exported?"),
-    f"app deprecate {demo.APP_ID}": ("deprecate_data_app", f"Deprecate the data app {demo.APP_ID}?"),
-}
-
-
-@pytest.mark.parametrize(
-    ("command", "operation"),
-    [*CHANGES.items(), *((command, operation) for command, (operation, _) in FOR_EVER.items())],
-)
+@each([operation for operation in WITH_COMMAND if operation.then or operation.question])
 def test_a_dry_run_shows_what_would_be_sent_and_changes_nothing(
-    run: Run, sandbox: Sandbox, fill: Callable[[str], str], command: str, operation: str, output: str
+    run: Run, sandbox: Sandbox, scene: Scene, operation: Operation
 ) -> None:
     before = sandbox.control.tasks()
-    ended = run(*map(fill, command.split()), "--dry-run", "-o", output)
+    ended = run(*scene.words_of(operation.command), "--dry-run", "-o", "json")
     assert (ended.code, ended.err) == (0, "Nothing was changed.\n")
-    [row] = shown(ended, output)
-    assert (row["endpoint"], row["method"]) == (operation, "POST")
+    [row] = ended.json
+    assert (row["endpoint"], row["method"]) == (operation.name, "POST")
+    query = dict(parse_qsl(row["path"].partition("?")[2]))
+    known = {"file": "urls.txt, 2 URLs"} if operation.sent is None else scene.fill(operation.sent)
+    assert holds({**query, **(row["body"] or {})}, known)
     assert sent(sandbox) == []
     assert sandbox.control.tasks() == before
     for secret in (sandbox.access_token, sandbox.datahub_api_key):
         assert secret not in ended.out
 
 
-def test_a_dry_run_has_the_path_and_the_body_of_the_request(
-    run: Run, sandbox: Sandbox, fill: Callable[[str], str]
-) -> None:
-    setting = ("task", "set-loop", *map(fill, ("IDLE", "LOOP")), "--type", "TextList", "--item", "自行车")
-    [copy] = run("task", "copy", fill("IDLE"), "--group", 2, "--dry-run", "-o", "json").json
-    [loop] = run(*setting, "--dry-run", "-o", "json").json
-    [text] = run(*setting, "--dry-run", "-o", "csv").csv
-    [urls] = run("task", "replace-urls", *map(fill, ("IDLE", "URLS")), "--dry-run", "-o", "json").json
-    assert copy["path"] == f"/task/copy?taskId={fill('IDLE')}&taskGroupId=2"
-    assert copy["body"] is None
-    assert loop["body"] == {
-        "taskId": fill("IDLE"),
-        "actionId": fill("LOOP"),
-        "loopType": "TextList",
-        "loopItems": ["自行车"],
-        "isAppend": False,
-    }
-    assert json.loads(text["body"]) == loop["body"]
-    assert urls["body"] == {"taskId": fill("IDLE"), "file": "urls.txt, 2 URLs"}
+def test_a_dry_run_as_csv_has_the_body_as_json(run: Run, scene: Scene) -> None:
+    setting = scene.words_of("task set-loop TASK LOOP --type TextList --item 自行车 --dry-run -o csv")
+    [row] = run(*setting).csv
+    assert json.loads(row["body"])["loopItems"] == ["自行车"]
 
 
-@pytest.mark.parametrize(("command", "question"), [(words, said) for words, (_, said) in FOR_EVER.items()])
+@each([operation for operation in WITH_COMMAND if operation.question])
 def test_what_cannot_be_undone_needs_a_terminal_or_the_option_yes(
-    run: Run,
-    sandbox: Sandbox,
-    fill: Callable[[str], str],
-    command: str,
-    question: str,
-    pipe: Callable[[str], None],
+    run: Run, sandbox: Sandbox, scene: Scene, operation: Operation, pipe: Callable[[str], None]
 ) -> None:
     pipe("y\n")
-    words = fill(command).split()
-    run(*words).refused(2, fill(question), "--yes")
+    run(*scene.words_of(operation.command)).refused(2, scene.fill(operation.question), "--yes")
     assert sandbox.control.requests() == []
-    assert run(*words, "--yes").code == 0
+
+
+def test_a_question_names_five_of_many_ids(run: Run) -> None:
+    run(*["task", "delete", "a", "b", "c", "d", "e", "f"]).refused(2, "Delete 6 tasks (a, b, c, d, e, …)?")
 
 
 def test_analytics_of_a_member_and_of_a_method_of_collection(run: Run) -> None:

@@ -14,9 +14,9 @@ from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.client import AsyncClient, Client
 from airflow_provider_webcollect.service.endpoints import Call, Credential
 from airflow_provider_webcollect.service.settings import Credentials, Retries
+from tests.operations import Scene, one_call_of_each
 from tests.service.conftest import Clock, Connect
 from tests.service.servers import answer, make_authority, serving
-from tests.service.test_endpoints import one_call_of_each
 
 pytestmark = [
     pytest.mark.usefixtures("plain_environment"),
@@ -33,7 +33,7 @@ ONCE = Retries(attempts=1)
 
 class TestCredentials:
     def test_a_key_goes_to_its_five_endpoints_and_the_token_to_the_others(
-        self, on_clock: Connect, sandbox: Sandbox
+        self, on_clock: Connect, sandbox: Sandbox, scene: Scene
     ) -> None:
         credentials = Credentials(
             access_token=sandbox.access_token,
@@ -41,7 +41,7 @@ class TestCredentials:
             datahub_api_key=sandbox.datahub_api_key,
         )
         client = on_clock(credentials=credentials)
-        calls = one_call_of_each(sandbox)
+        calls = one_call_of_each(scene)
         for call in calls:
             client.send(call)
         kinds = {
@@ -70,10 +70,10 @@ class TestCredentials:
         assert [request["credential"] for request in sandbox.control.requests()] == [kind]
 
     def test_a_key_alone_is_refused_where_only_a_token_serves(
-        self, on_clock: Connect, sandbox: Sandbox
+        self, on_clock: Connect, sandbox: Sandbox, scene: Scene
     ) -> None:
         client = on_clock(credentials=Credentials(api_key=sandbox.api_key))
-        for call in one_call_of_each(sandbox):
+        for call in one_call_of_each(scene):
             if call.endpoint.credential is Credential.TOKEN:
                 with pytest.raises(errors.ConnectionIncomplete, match="only an API key") as refusal:
                     client.send(call)

@@ -13,66 +13,35 @@ from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import Call
 from airflow_provider_webcollect.service.url_file import url_list
-from tests.contract.client_requests import RequestContract
-from tests.service.conftest import Connect
+from tests.operations import OPERATIONS, PATHS, URLS, Operation, Scene, each, one_call_of_each
+from tests.service.conftest import Connect, send_together
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 TODAY = datetime.datetime.now(datetime.UTC).date()
 LAST_WEEK = TODAY - datetime.timedelta(days=7)
-URLS = ["https://a.example/1", "http://b.example/ü"]
 ODD = [
     *("../x?y", "a/b", "%2e%2e", "..%2f", "a&b=c#d+e %/?", "ü/自行车", "a;b", "..."),
     *("~a.b-c_d", "%", "\\..\\"),
 ]
 
 
-def action_ids(sandbox: Sandbox, task_id: str = demo.TASK_ID) -> list[str]:
-    """Return the ids of a task's loop, page and text step."""
-    return [action["action_id"] for action in sandbox.control.task(task_id)["actions"]]
-
-
-def subtask_ids(sandbox: Sandbox, task_id: str = demo.TASK_ID) -> list[str]:
-    return [subtask["subtask_id"] for subtask in sandbox.control.task(task_id)["subtasks"]]
-
-
-def one_call_of_each(sandbox: Sandbox) -> list[Call[Any]]:
-    """Return a successful call of every endpoint, in an order in which all succeed."""
-    loop, _, _ = action_ids(sandbox)
-    task = demo.TASK_ID
-    entry = {"action_id": loop, "loop_type": "TextList", "loop_items": ["c"]}
-    return [
-        endpoints.refresh_token(sandbox.refresh_token),
-        endpoints.query_analytics(LAST_WEEK, TODAY),
-        endpoints.update_loop_items(task, loop, "TextList", ["a"]),
-        endpoints.update_task_parameters(task, loop_items=[entry]),
-        endpoints.get_actions([task]),
-        endpoints.replace_urls(task, url_list(URLS)),
-        endpoints.copy_task(task),
-        endpoints.copy_tasks([task], [2, 3]),
-        endpoints.move_task(task, 2),
-        endpoints.get_task_statuses([task]),
-        endpoints.get_task_statuses_v2([task]),
-        endpoints.get_subtasks(task),
-        endpoints.start_subtasks(task, subtask_ids(sandbox)),
-        endpoints.get_running_counts(),
-        endpoints.read_data(demo.FINISHED_TASK_ID),
-        endpoints.read_batch_data(demo.FINISHED_TASK_ID, "000001"),
-        endpoints.mark_exported(demo.FINISHED_TASK_ID),
-        endpoints.delete_tasks([task]),
-        endpoints.delete_task_groups([3]),
-        endpoints.deprecate_data_app(demo.APP_ID),
-    ]
-
-
-def test_all_twenty_are_sent_as_the_contract_says(
-    client: Client, sandbox: Sandbox, contract: RequestContract
+@pytest.mark.parametrize("is_async", [False, True], ids=["a thread", "an event loop"])
+@each(OPERATIONS)
+async def test_each_is_sent_as_it_is_called_and_takes_effect(
+    client: Client, scene: Scene, operation: Operation, is_async: bool
 ) -> None:
-    for call in one_call_of_each(sandbox):
+    call = operation.call(scene)
+    if is_async:
+        await send_together(client, [call])
+    else:
         client.send(call)
-    seen = contract.check(sandbox.control.requests())
-    assert set(seen) == {endpoint.name for endpoint in endpoints.ENDPOINTS}
-    assert len(seen) == 20
+    operation.check(scene, sent_more=False)
+
+
+def test_the_table_of_operations_has_all_twenty() -> None:
+    assert {operation.name for operation in OPERATIONS} == set(PATHS)
+    assert len(PATHS) == 20
 
 
 class TestSuccess:
@@ -96,27 +65,22 @@ class TestSuccess:
             assert row.data_volume_metrics.total_collected is not None
             assert row.resource_usage_metrics.captcha_count is not None
 
-    def test_parameters_of_several_steps_are_updated_at_once(self, client: Client, sandbox: Sandbox) -> None:
-        loop, page, text = action_ids(sandbox)
-        new = {"name": "Url", "value": "https://new.example"}
-        actions = [
-            {"action_type": "EnterTextAction", "action_id": text, "properties": {"TextToSet": ""}},
-            {"action_type": "NavigateAction", "action_id": page, "properties": [new]},
-        ]
-        items = {"loop_type": "UrlList", "loop_items": ["https://a.example"], "is_append": True}
+    def test_parameters_of_several_steps_are_updated_at_once(self, client: Client, scene: Scene) -> None:
+        text = {"action_type": "EnterTextAction", "action_id": "TEXT"}
+        actions = [{**text, "properties": [{"name": "TextToSet", "value": "new"}]}]
+        entry = {"action_id": "LOOP", "loop_type": "UrlList", "loop_items": [URLS[0]], "is_append": True}
         update = client.send(
             endpoints.update_task_parameters(
-                demo.TASK_ID, actions=actions, loop_items=[{"action_id": loop, **items}]
+                scene.words["TASK"], actions=scene.fill(actions), loop_items=[scene.fill(entry)]
             )
         )
-        assert update.task_id == demo.TASK_ID
         updated = update.updated_parameters
         assert updated is not None
-        assert [action.action_id for action in updated.actions or ()] == [text, page]
+        assert [action.action_id for action in updated.actions or ()] == [scene.words["TEXT"]]
         assert [entry.loop_type for entry in updated.loop_items or ()] == ["UrlList"]
-        now = sandbox.control.task(demo.TASK_ID)["actions"]
-        assert now[0]["loop_items"] == [*demo.LOOP_ITEMS, "https://a.example"]
-        assert now[1]["properties"]["Url"] == "https://new.example"
+        loop, _, text = scene.steps()
+        assert loop["loop_items"] == ["one", "two", URLS[0]]
+        assert text["properties"] == {"TextToSet": "new"}
 
     def test_times_are_in_the_connections_zone(self, on_clock: Connect) -> None:
         statuses = endpoints.get_task_statuses_v2([demo.FINISHED_TASK_ID])
@@ -160,9 +124,9 @@ class TestRefusal:
             client.send(call)
 
     @pytest.mark.parametrize("tier", ["Flagship", "Flagship+", "Team", "Enterprise"])
-    def test_a_plan_that_is_too_low_is_told(self, client: Client, sandbox: Sandbox, tier: str) -> None:
-        sandbox.control.configure(tier=tier)
-        for call in one_call_of_each(sandbox):
+    def test_a_plan_that_is_too_low_is_told(self, client: Client, scene: Scene, tier: str) -> None:
+        scene.control.configure(tier=tier)
+        for call in one_call_of_each(scene):
             if not call.endpoint.tiers or tier in call.endpoint.tiers:
                 client.send(call)
                 continue

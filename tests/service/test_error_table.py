@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service import client as client_module
 from airflow_provider_webcollect.service import errors
 from airflow_provider_webcollect.service.endpoints import Call, Retry
@@ -25,9 +24,9 @@ from airflow_provider_webcollect.service.responses import NOTHING
 from airflow_provider_webcollect.service.settings import Retries
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.interruption import until
+from tests.operations import Scene, one_call_of_each
 from tests.service.conftest import Connect
 from tests.service.servers import Server, answer, make_authority, refusal, serving
-from tests.service.test_endpoints import one_call_of_each
 
 pytestmark = [
     pytest.mark.usefixtures("plain_environment"),
@@ -218,11 +217,11 @@ def cause_of(what: str) -> Cause:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.what)
 def test_what_happens_leads_to_its_error(
-    on_clock: Connect, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: Row
+    on_clock: Connect, scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: Row
 ) -> None:
     world = World(tmp_path, monkeypatch.setenv)
     monkeypatch.setattr(client_module, "time", SimpleNamespace(monotonic=lambda: world.now))
-    calls = one_call_of_each(sandbox)
+    calls = one_call_of_each(scene)
     if row.what in TAKE_TIME or not ALL_HISTORIES:
         calls = one_of_each_kind(calls, random.Random(f"{SEED} {row.what}"))
     with cause_of(row.what)(world) as settings:

@@ -1,0 +1,350 @@
+"""Wrong arguments of what a DAG makes: refused while it is parsed, or by the task before anything is sent.
+
+`tests/service/test_limits.py` tests the rules of endpoints' arguments: each operator has one of them here.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pendulum
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath, TaskGroup
+
+import airflow_provider_webcollect as webcollect
+from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.airflow.dag_runs import make_dag, run_dag
+from tests.airflow.executions import execute, on_sandbox
+from tests.airflow.landings import make_transfer, transfer
+from tests.operations import WITH_OPERATOR, operator_of
+
+pytestmark = on_sandbox(stale_seconds=0)
+
+TODAY = pendulum.now("UTC").date().isoformat()
+FOLDER = {"destination": "s3://bucket/prices"}
+#: What is made in a DAG, with right arguments.
+RIGHT: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    **{
+        operation.name: (operator_of(operation.name), {"task_id": "t", **(operation.operator or {})})
+        for operation in WITH_OPERATOR
+    },
+    "refresh_token": (webcollect.WebCollectRefreshTokenOperator, {"task_id": "t"}),
+    "query_analytics": (
+        webcollect.WebCollectQueryAnalyticsOperator,
+        {"task_id": "t", "start": TODAY, "end": TODAY},
+    ),
+    "metrics_check": (
+        webcollect.WebCollectMetricsCheckOperator,
+        {"task_id": "t", "start": TODAY, "end": TODAY},
+    ),
+    "discover": (webcollect.WebCollectDiscoverOperator, {"task_id": "t", "collection_tasks": "/tasks.yaml"}),
+    "transfer": (make_transfer, {**FOLDER, "source": {"task_id": "a"}}),
+    "transfer of many": (make_transfer, FOLDER),
+    "transfer into iceberg": (
+        make_transfer,
+        {"destination": "lake.shop.prices", "source": {"task_id": "a"}, "table_format": "iceberg"},
+    ),
+    "load": (
+        webcollect.WebCollectLoadOperator,
+        {"task_id": "t", "landing": "s3://bucket/prices", "warehouse_conn_id": "w", "table": "shop.prices"},
+    ),
+    "verify": (webcollect.WebCollectVerifyLandingOperator, {"task_id": "t", **FOLDER}),
+    "accept": (webcollect.WebCollectAcceptLandingOperator, {"task_id": "t", **FOLDER}),
+    "clean": (webcollect.WebCollectCleanLandingOperator, {"task_id": "t", **FOLDER}),
+    "status sensor": (
+        webcollect.WebCollectTaskStatusSensor,
+        {"task_id": "t", "collection_task_id": "a"},
+    ),
+    "sub-task sensor": (
+        webcollect.WebCollectSubTaskStatusSensor,
+        {"task_id": "t", "collection_task_id": "a"},
+    ),
+    "capacity sensor": (webcollect.WebCollectCapacitySensor, {"task_id": "t"}),
+    "trigger": (webcollect.WebCollectTaskFinishedTrigger, {"collection_task_id": "a"}),
+}
+
+NO_SCHEME = r"needs a scheme \(s3://bucket/folder\) or an absolute path \(/data/folder\)"
+SIGNS = "no control character, and not end with `[?]` or `#`"
+SEGMENTS = "no segment that is empty"
+DESTINATIONS = [
+    ("s4://bucket/prices", "Airflow has no filesystem for the scheme `s4`"),
+    ("S3://bucket/prices", "Airflow has no filesystem for the scheme `S3`"),
+    ("s3://bucket/a::b", "must not hold `::`"),
+    ("/data/a::b", "must not hold `::`"),
+    ("s3://", "must name a bucket"),
+    ("gs://conn@/prices", "must name a bucket"),
+    ("s3:/bucket/prices", NO_SCHEME),
+    *((path, NO_SCHEME) for path in ("my-bucket/prices", "prices", "./prices", "~/prices")),
+    ("file://my-bucket/prices", NO_SCHEME),
+    *((f"/data/a{sign}", SIGNS) for sign in ("\tb", "\x7fb", "\x9bb", "\u202eb", "?", "#")),
+    ("s3://bucket/a?", SIGNS),
+    *((f"s3://bucket/{path}", SEGMENTS) for path in ("/a", "a//b", "a/./b", "a/..", "../a")),
+]
+BASELINES: list[Any] = [
+    *("start", "", "null", "[" * 60_000, [], [1], {"executed_times": 1}),
+    {"collection_task_id": "a", "after": {}},
+    {"collection_task_id": "b", "after": {"executed_times": 1}},
+    {"collection_task_id": "a", "after": {"start_execute_time": "yesterday"}},
+    {"collection_task_id": "a", "after": {"end_execute_time": "yesterday"}},
+]
+BATCH_AMONG_TASKS = ["a", {"collection_task_id": "b", "lotno": "1"}]
+
+#: What is made, with which wrong arguments, of which the error names the first, and what it says of it.
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("copy_task", {"task_group_id": "one"}, ""),
+    ("copy_task", {"collection_task_id": ""}, ""),
+    ("copy_tasks", {"collection_task_ids": []}, ""),
+    ("copy_tasks", {"task_group_ids": 1}, ""),
+    ("copy_tasks", {"on_partial_failure": "hope"}, ""),
+    ("move_task", {"task_group_id": None}, ""),
+    ("delete_tasks", {"collection_task_ids": []}, ""),
+    ("delete_tasks", {"collection_task_ids": "t", "ignore_empty": True}, ""),
+    ("delete_task_groups", {"task_group_ids": ["a"]}, ""),
+    ("delete_task_groups", {"task_group_ids": "", "ignore_empty": True}, ""),
+    ("update_task_parameters", {"actions": None, "loop_items": None}, ""),
+    ("update_loop_items", {"loop_items": []}, ""),
+    ("get_actions", {"collection_task_ids": "t"}, ""),
+    ("replace_urls", {"urls": None}, "either `urls` or `urls_path`"),
+    ("replace_urls", {"urls": ["ftp://a"]}, ""),
+    ("replace_urls", {"urls": ["https://a"], "urls_path": "/f"}, "either `urls` or `urls_path`"),
+    ("replace_urls", {"urls_path": "", "urls": None}, ""),
+    ("start_subtasks", {"sub_task_ids": []}, ""),
+    ("start_subtasks", {"sub_task_ids": "one"}, ""),
+    ("start_subtasks", {"poll_interval": 0}, ""),
+    ("start_subtasks", {"failure_states": "Stopped"}, ""),
+    ("start_subtasks", {"no_new_rows_for": 60}, ""),
+    ("start_subtasks", {"no_new_rows_for": 0, "wait_for_completion": True}, ""),
+    ("mark_exported", {"collection_task_id": ""}, ""),
+    ("deprecate_data_app", {"app_id": ".."}, ""),
+    ("query_analytics", {"start": "yesterday"}, ""),
+    ("query_analytics", {"collection_task_ids": ["t"] * 101}, ""),
+    ("query_analytics", {"max_xcom_rows": -1}, ""),
+    ("query_analytics", {"destination": "s3://bucket/folder/"}, ""),
+    ("query_analytics", {"destination": "s4://bucket/rows"}, "no filesystem for the scheme `s4`"),
+    ("query_analytics", {"file_format": "xls", "destination": "/f"}, ""),
+    ("metrics_check", {"min_success_rate": None}, ""),
+    ("metrics_check", {"min_success_rate": 95}, ""),
+    ("metrics_check", {"max_volume_drop": -0.1}, ""),
+    ("metrics_check", {"max_volume": -1}, ""),
+    ("metrics_check", {"max_cost": "10"}, ""),
+    ("metrics_check", {"on_violation": "cry", "max_cost": 1}, ""),
+    ("discover", {"collection_tasks": "in/this/folder.yaml"}, "must be an absolute path"),
+    ("discover", {"merge": "yes"}, ""),
+    *(("refresh_token", {"renew_after": share}, "") for share in (-0.1, 1.5, "0.5")),
+    ("transfer", {"page_size": 0}, ""),
+    ("transfer", {"page_size": 1001}, ""),
+    ("transfer", {"lotno": " "}, ""),
+    ("transfer", {"destination": ""}, ""),
+    *(("transfer", {"destination": path}, rule) for path, rule in DESTINATIONS),
+    ("transfer", {"max_part_bytes": 0}, ""),
+    ("transfer", {"late_rows_delay": -1}, ""),
+    ("transfer", {"if_exists": "append"}, ""),
+    ("transfer", {"max_concurrency": 0}, ""),
+    ("transfer", {"mode": "append"}, ""),
+    ("transfer", {"mode": ["full"]}, ""),
+    ("transfer", {"on_reset": "full", "mode": "full"}, ""),
+    ("transfer", {"skip_if_nothing_new": True, "mode": "full"}, ""),
+    ("transfer", {"if_exists": "skip", "mode": "incremental"}, ""),
+    ("transfer", {"if_exists": "skip", "mode": None}, ""),
+    ("transfer", {"on_reset": "full", "mode": None, "lotno": "1"}, "not the default of a batch"),
+    ("transfer", {"skip_if_nothing_new": True, "mode": None, "lotno": "1"}, "not the default of a batch"),
+    ("transfer", {"file_format": "xml"}, ""),
+    ("transfer", {"compression": "snappy"}, ""),
+    ("transfer", {"columns": []}, ""),
+    ("transfer", {"column_types": {"a": "int64"}}, ""),
+    ("transfer", {"sanitize_formulas": True}, ""),
+    ("transfer", {"partition": "dt=2026-01-01T00:00:00"}, ""),
+    ("transfer", {"table_format": "hudi"}, "is 'hudi'"),
+    ("transfer", {"file_format": "csv", "table_format": "delta"}, "goes with 'parquet'"),
+    ("transfer", {"column_types": {"a": "int"}, "table_format": "delta"}, ""),
+    ("transfer", {"checks": {"row": {}}}, "is 'row'"),
+    ("transfer", {"checks": {"columns": {"price": {"pattern": "("}}}}, "is not a regular expression"),
+    ("transfer", {"checks": {"rows": {"max_wrong": 2}}}, "must be a number from 0 to 1"),
+    ("transfer", {"on_failed_checks": "ignore"}, "is 'ignore'"),
+    ("transfer", {"whole_runs_key": "sku", "mode": "incremental", "columns": ["url"]}, "be one of url"),
+    ("transfer", {"whole_runs_key": ["url", "url"], "mode": "incremental"}, "be named once"),
+    ("transfer", {"whole_runs_key": {"url": 1}, "mode": "incremental"}, "it must be a list"),
+    ("transfer", {"whole_runs_key": "url", "mode": "full"}, "mode='incremental' alone"),
+    ("transfer", {"whole_runs_key": "url", "mode": None, "lotno": "1"}, "mode='incremental' alone"),
+    ("transfer of many", {"sources": []}, ""),
+    ("transfer of many", {"collection_task_id": "b", "sources": ["a"]}, ""),
+    ("transfer of many", {"sources": "a"}, ""),
+    ("transfer of many", {"sources": [{"task": "a"}]}, r"\[0\]"),
+    (
+        "transfer of many",
+        {"checks": None, "sources": [{"collection_task_id": "a", "checks": {"row": {}}}]},
+        "",
+    ),
+    ("transfer of many", {"sources": [{"collection_task_id": ""}]}, r"\[0\].collection_task_id"),
+    ("transfer of many", {"sources": ["a", "a"]}, r"\[0\]"),
+    ("transfer of many", {"sources": ["a", {"collection_task_id": "a", "lotno": "1"}]}, r"\[1\]"),
+    ("transfer of many", {"sources": ["t", {"collection_task_id": "u", "destination": "b/u"}]}, "is 'b/u'"),
+    ("transfer of many", {"on_reset": "full", "sources": BATCH_AMONG_TASKS, "mode": None}, "of a batch"),
+    ("transfer into iceberg", {"destination": "shop.prices"}, "is named catalog.namespace.table"),
+    ("transfer into iceberg", {"destination": "s3://bucket/prices"}, "is named catalog.namespace.table"),
+    ("transfer into iceberg", {"partition": "dt=2026-01-01"}, "a table of Iceberg gets no partitions"),
+    ("transfer into iceberg", {"object_storage_conn_id": "aws"}, "with the credentials of that"),
+    ("transfer into iceberg", {"file_format": "csv"}, "is 'csv'; table_format='iceberg' goes with 'parquet'"),
+    ("load", {"table": "prices"}, ""),
+    ("load", {"landing": "my-bucket/prices"}, ""),
+    ("load", {"warehouse_conn_id": ""}, ""),
+    ("load", {"write_disposition": "upsert"}, ""),
+    ("load", {"primary_key": ["id"]}, ""),
+    ("load", {"on_missing_key": "skip"}, ""),
+    ("load", {"on_gone": "delete"}, ""),
+    ("verify", {"destination": ""}, ""),
+    ("accept", {"decision": "keep"}, ""),
+    ("accept", {"destination": "s3://bucket/a//b"}, SEGMENTS),
+    ("accept", {"commit": None, "decision": "discard"}, ""),
+    ("accept", {"commit": 0}, ""),
+    ("clean", {"destination": "prices"}, NO_SCHEME),
+    ("clean", {"older_than": -1}, ""),
+    ("clean", {"older_than": "a day"}, ""),
+    ("clean", {"dry_run": "no"}, ""),
+    ("status sensor", {"collection_task_id": None}, "either `collection_task_id` or `collection_task_ids`"),
+    (
+        "status sensor",
+        {"collection_task_id": "a", "collection_task_ids": ["b"]},
+        "either `collection_task_id`",
+    ),
+    ("status sensor", {"collection_task_id": ""}, ""),
+    ("status sensor", {"collection_task_ids": [], "collection_task_id": None}, ""),
+    ("status sensor", {"collection_task_ids": "a", "collection_task_id": None}, ""),
+    ("status sensor", {"wait_for": "some"}, ""),
+    ("status sensor", {"target_states": []}, ""),
+    ("status sensor", {"target_states": "Finished"}, ""),
+    ("status sensor", {"failure_states": [""]}, ""),
+    ("status sensor", {"status_delay": -1}, ""),
+    ("status sensor", {"after": "now", "mode": "reschedule", "deferrable": False}, "use deferrable=True"),
+    *(
+        ("status sensor", {"no_new_rows_for": limit}, "seconds or a timedelta above 0")
+        for limit in (0, -1, True, "60", math.inf, datetime.timedelta(0))
+    ),
+    *(("status sensor", {"after": after}, "") for after in BASELINES),
+    ("sub-task sensor", {"collection_task_id": ""}, ""),
+    ("sub-task sensor", {"sub_task_ids": []}, ""),
+    ("sub-task sensor", {"sub_task_ids": "b"}, ""),
+    ("sub-task sensor", {"missing_timeout": "soon"}, ""),
+    ("capacity sensor", {"max_active_tasks": None}, ""),
+    *(("capacity sensor", {"max_active_tasks": limit}, "") for limit in (0, "many")),
+    ("capacity sensor", {"max_active_sub_tasks": True}, ""),
+    ("trigger", {"collection_task_id": None}, "is None"),
+    ("trigger", {"collection_task_id": "a", "collection_task_ids": ["b"]}, "is 'a'"),
+    ("trigger", {"collection_task_id": " "}, "is ' '"),
+    ("trigger", {"collection_task_ids": [], "collection_task_id": None}, ""),
+    ("trigger", {"collection_task_ids": "a", "collection_task_id": None}, "is 'a'"),
+    ("trigger", {"states": []}, ""),
+    ("trigger", {"states": ["Extracting"]}, "is 'Extracting'"),
+    *(("trigger", {"poke_interval": wrong}, f"is {wrong!r}") for wrong in (0, "60")),
+    ("trigger", {"webcollect_conn_id": ""}, "is ''"),
+]
+#: The first of each of the service's operators.
+ONE_OF_EACH = {kind: wrong for kind, wrong, _ in reversed(WRONG) if hasattr(RIGHT[kind][0], "perform")}
+
+
+def make(kind: str, **arguments: Any) -> Any:
+    """Make something with right arguments but for some."""
+    factory, right = RIGHT[kind]
+    return factory(**{**right, **arguments})
+
+
+@pytest.mark.parametrize(("kind", "wrong", "rule"), WRONG)
+def test_a_literal_one_fails_while_the_dag_is_parsed(kind: str, wrong: dict[str, Any], rule: str) -> None:
+    with make_dag(), pytest.raises(InvalidArgument, match=rf"`{next(iter(wrong))}.*{rule}"):
+        make(kind, **wrong)
+
+
+@pytest.mark.parametrize(("kind", "wrong"), ONE_OF_EACH.items())
+def test_one_that_is_rendered_or_mapped_fails_before_anything_is_sent(
+    sandbox: Sandbox, kind: str, wrong: dict[str, Any]
+) -> None:
+    operator, right = RIGHT[kind]
+    arguments = {**right, **wrong}
+    with make_dag():
+        mapped = operator.partial(task_id="mapped").expand_kwargs([{**arguments, "task_id": "mapped"}])
+    tasks = [mapped.unmap(arguments)]
+    # one template defers all checks but those of a single argument
+    if not {"collection_task_id", "renew_after"} & wrong.keys():
+        tasks.append(operator(**arguments, webcollect_conn_id="{{ 'webcollect_default' }}"))
+    for task in tasks:
+        with pytest.raises(AirflowFailException, match=f"`{next(iter(wrong))}"):
+            execute(task)
+    assert sandbox.control.requests() == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"page_size": 0},
+        {"destination": "{{ 's4' }}://bucket/prices"},
+        {"partition": "{{ 'dt=' }}"},
+        {"mode": "incremental", "columns": ["url"], "whole_runs_key": "{{ 'sku' }}"},
+    ],
+)
+def test_one_of_a_landing_fails_its_task_before_anything_is_sent(
+    sandbox: Sandbox, destination: str, wrong: dict[str, Any]
+) -> None:
+    usual = {"destination": destination, "webcollect_conn_id": "{{ 'webcollect_default' }}"}
+    with pytest.raises(AirflowFailException, match=f"`{[*wrong][-1]}"):
+        transfer(**{"collection_task_id": "a", **usual, **wrong})
+    assert sandbox.control.requests() == []
+
+
+def test_one_of_a_load_that_is_rendered_fails_its_task() -> None:
+    with pytest.raises(AirflowFailException, match="`table` is 'prices'"):
+        execute(make("load", table="{{ 'prices' }}"))
+
+
+def test_one_that_is_mapped_fails_the_task_once_and_its_callback_is_called(sandbox: Sandbox) -> None:
+    ended: list[str] = []
+    note = {"on_failure_callback": lambda context: ended.append(context["ti"].task_id)}
+
+    def mark(task_id: str) -> None:
+        mark = webcollect.WebCollectMarkExportedOperator
+        mapped = mark.partial(task_id=task_id, retries=2, retry_delay=timedelta(0), **note)
+        mapped.expand(collection_task_id=[""])
+
+    with make_dag() as dag:
+        mark("alone")
+        with TaskGroup("group"):
+            mark("in")
+    run = run_dag(dag)
+
+    assert run.states == {"alone[0]": "failed", "group.in[0]": "failed"}
+    assert run.tries == {"alone[0]": 1, "group.in[0]": 1}
+    assert sorted(ended) == ["alone", "group.in"]
+    assert sandbox.control.requests() == []
+
+
+def test_a_literal_one_is_checked_in_every_place_and_beside_a_template() -> None:
+    refused = pytest.raises(InvalidArgument, match="`collection_task_id`")
+    with refused:
+        make("mark_exported", collection_task_id="")
+    with make_dag(), TaskGroup("group"), refused:
+        make("mark_exported", collection_task_id="")
+    with make_dag(), pytest.raises(InvalidArgument, match="`renew_after"):
+        make("refresh_token", renew_after=2, webcollect_conn_id="{{ params.c }}")
+
+
+def test_the_error_says_in_which_task_it_stands() -> None:
+    with make_dag(), pytest.raises(InvalidArgument) as error:
+        make("transfer", mode="append")
+    assert "in the task land" in "".join(traceback.format_exception(error.value))
+
+
+@pytest.mark.parametrize(
+    ("destination", "rule"),
+    [("file:///data/a::b", "must not hold `::`"), ("my-bucket/prices", NO_SCHEME)],
+)
+def test_a_destination_that_is_a_path_is_checked_too(destination: str, rule: str) -> None:
+    path = ObjectStoragePath(destination)
+    if str(path) == f"/{destination}":
+        pytest.skip("the path of Airflow 2 is absolute")
+    with make_dag(), pytest.raises(InvalidArgument, match=rule):
+        make("transfer", destination=path)
