@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator
 
 Arrangement = Literal["each", "together"]
-#: From this number of collection tasks on, the default arrangement is ``together``.
-TOGETHER_FROM = 20
+#: What the group's tooltip says of its arrangement.
+_TOOLTIPS = {"each": "each (for hundreds, together is cheaper)", "together": "together"}
 _SUFFIXES = (".yaml", ".yml", ".json")
 #: What is filled in: ``{name}`` and ``{id}``, but not in the braces of a template.
 _FIELD = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
@@ -99,8 +99,8 @@ class WebCollectTaskGroup(TaskGroup):
     :param destination: the folders of the rows, such as ``s3://bucket/{name}``: ``{name}`` and ``{id}`` are
         those of each collection task. With ``table_format="iceberg"`` the tables. An entry's own
         ``destination`` overrides it; None (default) if each has one. (templated)
-    :param arrangement: ``each`` or ``together``; None (default) is ``each`` for fewer than 20 collection
-        tasks; the tooltip shows it. Set it if their number changes: the tasks' ids depend on it.
+    :param arrangement: ``each`` (default), or ``together``, which is better for hundreds of collection tasks;
+        the tooltip shows it. The tasks' ids, and so their history, depend on it.
     :param set_loop_items: arguments of :class:`.WebCollectUpdateTaskParametersOperator`.
     :param start: arguments of :class:`.WebCollectStartSubTasksOperator`.
     :param wait: arguments of :class:`.WebCollectTaskStatusSensor`, which is deferrable here.
@@ -119,7 +119,7 @@ class WebCollectTaskGroup(TaskGroup):
         *,
         collection_tasks: str | Path | Sequence[str | Mapping[str, Any]] | None = None,
         destination: str | None = None,
-        arrangement: Arrangement | None = None,
+        arrangement: Arrangement = "each",
         set_loop_items: Mapping[str, Any] | None = None,
         start: Mapping[str, Any] | None = None,
         wait: Mapping[str, Any] | None = None,
@@ -139,10 +139,9 @@ class WebCollectTaskGroup(TaskGroup):
         if load is not None:
             arguments.text("load.table", load.get("table"))
         parts = self._parts(_selected(collection_tasks, self.dag.folder), destination)
-        chosen = arrangement or ("together" if len(parts) >= TOGETHER_FROM else "each")
-        arguments.one_of("arrangement", chosen, get_args(Arrangement))
-        self.tooltip = self.tooltip or f"{len(parts)} collection tasks, {chosen}"
-        if chosen == "together":
+        arguments.one_of("arrangement", arrangement, get_args(Arrangement))
+        self.tooltip = self.tooltip or f"{len(parts)} collection tasks, {_TOOLTIPS[arrangement]}"
+        if arrangement == "together":
             self._add_together(parts, destination)
         else:
             for part in parts:
