@@ -256,15 +256,15 @@ class WebCollectHook(BaseHook):
     def replace_urls(self, task_id: str, file: Any = None, *, urls: Sequence[str] | None = None) -> int:
         """Replace the task's URLs from a file or a list; return their number (contract.md, endpoint 6).
 
-        The file is checked line by line before anything is sent, and is streamed.
+        The file is checked line by line before anything is sent; it may have 64 MiB.
 
         :param task_id: the service's task.
         :param file: a text file with one http(s) URL per line, in UTF-8: a path, an ``ObjectStoragePath``, an
-            ``fsspec.OpenFile``, or a seekable file opened in binary mode. A BOM and blank lines at its end
-            are not sent.
+            ``fsspec.OpenFile``, or a file opened in binary mode. A BOM and blank lines at its end are not
+            sent.
         :param urls: http(s) URLs, instead of a file.
-        :raises InvalidArgument: naming the line, if the file has no URL, is not UTF-8, has a blank line
-            between URLs, or has a line that is not an http(s) URL.
+        :raises InvalidArgument: if the file is too large; naming the line, if it has no URL, is not UTF-8,
+            has a blank line between URLs, or has a line that is not an http(s) URL.
         :raises TaskBusy: if the task is running.
         """
         if (file is None) == (urls is None):

@@ -333,7 +333,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         end = first - datetime.timedelta(days=1)
         start = first - (last - first) - datetime.timedelta(days=1)
         try:
-            endpoints.date_range(start, end)
+            endpoints.check_days(start, end)
         except InvalidArgument as error:
             raise InvalidArgument(
                 "start",

@@ -267,7 +267,7 @@ class WebCollectGetActionsOperator(WebCollectOperator):
 class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
     """Replaces a task's URLs from a list or a file (contract.md, endpoint 6).
 
-    The file is checked line by line before anything is sent, and is streamed.
+    The file is checked line by line before anything is sent; it may have 64 MiB.
 
     Returns ``{"collection_task_id", "count"}``.
 

@@ -21,7 +21,7 @@ import tenacity
 
 import airflow_provider_webcollect
 from airflow_provider_webcollect.service import endpoints
-from airflow_provider_webcollect.service.endpoints import Call, Credential, Retry
+from airflow_provider_webcollect.service.endpoints import Call, Credential, Retry, UrlFile
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
     CredentialError,
@@ -49,12 +49,11 @@ from airflow_provider_webcollect.service.threads import Notice
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from airflow_provider_webcollect.service.rate_limit import RateLimiter
     from airflow_provider_webcollect.service.settings import Credentials, Settings
     from airflow_provider_webcollect.service.tokens import TokenStore
-    from airflow_provider_webcollect.service.url_file import UrlFile
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +178,7 @@ class Request:
     headers: dict[str, str]
     total_timeout: float
     content: bytes | None = None
-    form: dict[str, str] | None = None
+    form: Mapping[str, str] = field(default_factory=dict)
     file: UrlFile | None = None
     moments: dict[RateLimiter, float] = field(default_factory=dict)
 
@@ -223,7 +222,7 @@ def exchange(
 
     :raises WebCollectError: as :mod:`~airflow_provider_webcollect.service.errors` describes.
     """
-    is_token_call = call.endpoint is endpoints.REFRESH_TOKEN
+    is_token_call = call.endpoint is endpoints.refresh_token.endpoint
     policy = Policy(sender.context.settings, can_halve=can_halve, is_part=is_token_call)
     # the renewal of the token handles a refusal itself
     with (
@@ -414,7 +413,7 @@ def _ready(call: Call[Any], sender: Sender, token: str | None, recorded: Span) -
     """Return the request of a call, once the rate limit allows it."""
     handled = sys.exception()
     # token calls are rare, and the claim could expire while one waits
-    is_limited = call.endpoint is not endpoints.REFRESH_TOKEN
+    is_limited = call.endpoint is not endpoints.refresh_token.endpoint
     try:
         request = _request(call, sender.context, token)
         for limiter in sender.context.rate_limiters[call.endpoint.rate_limit] if is_limited else ():
@@ -443,7 +442,7 @@ def _no_response(call: Call[Any], context: ClientContext) -> Iterator[None]:
     except BaseException as interruption:
         _forget_frames(interruption, handled)
         # the renewal of the token handles its own interruptions; they do not concern the caller
-        if call.retry is not Retry.ONLY_IF_UNSENT or call.endpoint is endpoints.REFRESH_TOKEN:
+        if call.retry is not Retry.ONLY_IF_UNSENT or call.endpoint is endpoints.refresh_token.endpoint:
             raise
         raise interruption from OutcomeUnknown(
             "sent, but it is not known whether the service acted on it: interrupted before it answered "
@@ -483,7 +482,7 @@ def _request(call: Call[Any], context: ClientContext, token: str | None) -> Requ
         headers=headers,
         total_timeout=context.settings.total_timeout,
         content=None if call.body is None else msgspec.json.encode(call.body),
-        form=dict(call.form) if call.file else None,
+        form=call.form,
         file=call.file,
     )
 

@@ -17,7 +17,7 @@ import time
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_provider_webcollect.service.call import (
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import requests
-    from requests_toolbelt import MultipartEncoder
 
     from airflow_provider_webcollect.service.settings import Settings
     from airflow_provider_webcollect.service.tokens import StoredToken
@@ -155,19 +154,18 @@ class Client:
         """
         began, settings = time.monotonic(), self.context.settings
         adapter = self._adapter(request)
-        with contextlib.ExitStack() as opened:
-            prepared = _prepared(request, opened)
-            self.stop.check()
-            response = adapter.send(
-                prepared,
-                stream=True,
-                proxies=adapter.proxies,
-                timeout=(
-                    min(settings.connect_timeout, request.total_timeout),
-                    min(settings.read_timeout, request.total_timeout),
-                ),
-            )
-            opened.callback(response.close)
+        prepared = _prepared(request)
+        self.stop.check()
+        response = adapter.send(
+            prepared,
+            stream=True,
+            proxies=adapter.proxies,
+            timeout=(
+                min(settings.connect_timeout, request.total_timeout),
+                min(settings.read_timeout, request.total_timeout),
+            ),
+        )
+        with contextlib.closing(response):
             for limiter, moment in request.moments.items():
                 limiter.answered(moment, request.url.partition("?")[0])
             body = _body(response.raw, settings.max_response_bytes, on_head)
@@ -304,18 +302,18 @@ def _new_adapter(base: str, settings: Settings, total_timeout: float, stop: Stop
     return adapter
 
 
-def _prepared(request: Request, opened: contextlib.ExitStack) -> requests.PreparedRequest:
-    """Return the request as requests sends it, with its file if it has one.
-
-    :param opened: closes the file.
-    """
+def _prepared(request: Request) -> requests.PreparedRequest:
+    """Return the request as requests sends it, with its file if it has one."""
     import requests
 
-    headers, content = request.headers, request.content
-    if request.file:
-        form = multipart(request, opened.enter_context(request.file.open()))
-        headers, content = {**headers, "Content-Type": form.content_type}, form
-    return requests.Request(request.method, request.url, headers, data=content).prepare()
+    file = request.file
+    return requests.Request(
+        request.method,
+        request.url,
+        request.headers,
+        files=file and {"file": (file.name, file.content, "text/plain")},
+        data=request.form if file else request.content,
+    ).prepare()
 
 
 def _body(raw: Any, most: int, on_head: Callable[[bytes], object] | None) -> bytes:
@@ -338,14 +336,6 @@ def _body(raw: Any, most: int, on_head: Callable[[bytes], object] | None) -> byt
             on_head(piece)
         pieces.append(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def multipart(request: Request, file: BinaryIO) -> MultipartEncoder:
-    """Return a body that is streamed; requests' own multipart reads the whole file into memory."""
-    from requests_toolbelt import MultipartEncoder
-
-    assert request.file is not None
-    return MultipartEncoder({**(request.form or {}), "file": (request.file.name, file, "text/plain")})
 
 
 class _WatchedConnection(http.client.HTTPConnection):

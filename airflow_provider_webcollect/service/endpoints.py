@@ -1,29 +1,45 @@
-"""The twenty endpoints of the contract, each declared once as a function that returns a :class:`Call`.
+"""The twenty endpoints of the contract, each declared once: by a function whose signature says what it takes,
+and whose body says what is sent.
 
-The functions check their arguments and do no I/O; ``Client.send`` or ``AsyncClient.send`` sends the call.
-Argument names are those of the contract in snake_case.
+Calling it parses the arguments by their annotations and returns a :class:`Call`, without I/O; ``Client.send``
+or ``AsyncClient.send`` sends that. Argument names are those of the contract in snake_case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+import datetime
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, ParamSpec, TypeAlias, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 import pendulum
 
-from airflow_provider_webcollect.service import arguments
+from airflow_provider_webcollect.service.arguments import (
+    AnyText,
+    EmptyIsNone,
+    Flag,
+    Length,
+    Parser,
+    Range,
+    Word,
+    app_reference,
+    date,
+    encodable,
+    items,
+    parse,
+    parse_call,
+    parser_of,
+)
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import (
     ActionType,
-    AnalyticsPage,
     CollectionMethod,
     CopiedTask,
     CopyResult,
-    DataPage,
     DeprecatedApp,
     LoopType,
     Message,
@@ -38,11 +54,7 @@ from airflow_provider_webcollect.service.models import (
 )
 from airflow_provider_webcollect.service.responses import ANALYTICS, NOTHING, PAGE, Result, many, one
 
-if TYPE_CHECKING:
-    import datetime
-
-    from airflow_provider_webcollect.service.url_file import UrlFile
-
+P = ParamSpec("P")
 T = TypeVar("T", covariant=True)
 
 
@@ -74,48 +86,97 @@ TEAM_UP = ("Flagship+", "Enterprise", "Team")
 ALL_PAID = ("Flagship", *TEAM_UP)
 
 
-class Endpoint(msgspec.Struct, frozen=True):
-    """An operation of the contract, declared once.
+class Endpoint(msgspec.Struct, Generic[T], frozen=True):
+    """An endpoint of the contract; it decorates the function that declares what it takes and sends.
 
     :param number: the endpoint's number in the contract.
-    :param name: the operation's name, which is also the hook's method.
     :param path: the path below the base URL; ``{app_id}`` is replaced by percent-encoded segments.
+    :param result: reads the ``data`` of the response as ``T``.
     :param with_key: what an API key alone can do instead, if this needs a token; empty for nothing.
     :param tiers: the plans that include the operation; empty means all, None that the contract does not say.
     :param errors: the error codes that the contract names for the operation.
+    :ivar name: the operation's name, which is also the hook's method.
     """
 
     number: int
-    name: str
     method: str
     path: str
+    result: Result[T]
     credential: Credential = Credential.TOKEN
     retry: Retry = Retry.SAFE
     rate_limit: RateLimit = RateLimit.GENERAL
     with_key: str = ""
     tiers: tuple[str, ...] | None = TEAM_UP
     errors: tuple[str, ...] = ()
+    name: str = ""
+
+    def __call__(self, function: Callable[P, Sent]) -> Operation[P, T]:
+        endpoint = msgspec.structs.replace(self, name=function.__name__)
+        ENDPOINTS.append(endpoint)
+        return Operation(endpoint, function)
+
+
+#: All endpoints, in the order of their declarations.
+ENDPOINTS: list[Endpoint[Any]] = []
+
+
+class Operation(Generic[P, T]):
+    """What an endpoint's decorator makes of a function: called, it returns the :class:`Call` to send.
+
+    :raises InvalidArgument: if an argument breaks the rule of its annotation.
+    """
+
+    def __init__(self, endpoint: Endpoint[T], function: Callable[P, Sent]) -> None:
+        self.endpoint = endpoint
+        self._function = function
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
+        parsed = parse_call(self._function, *args, **kwargs)
+        sent = self._function(*parsed.args, **parsed.kwargs)
+        return Call(self.endpoint, self.endpoint.result, **vars(sent))
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
-    """One call of an endpoint: what is sent, and how the response is read. It does no I/O.
+class UrlFile:
+    """A checked file of URLs; :mod:`~airflow_provider_webcollect.service.url_file` makes it.
 
-    :param result: reads the ``data`` of the response as ``T``.
+    :ivar name: the file name that is sent to the service.
+    :ivar count: number of URLs.
+    :ivar content: the URLs, each with a line feed.
+    """
+
+    name: str
+    count: int
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """What a call sends.
+
     :param own_retry: replaces the endpoint's ``retry`` for this call, for example when it appends.
     :param body: the JSON body, if any.
     :param form: fields of a multipart body, sent with ``file``.
     """
 
-    endpoint: Endpoint
-    result: Result[T]
-    _: KW_ONLY
     own_retry: Retry | None = None
     query: Mapping[str, str | int] = field(default_factory=dict)
     segments: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] | None = field(default=None, repr=False)
     form: Mapping[str, str] = field(default_factory=dict)
     file: UrlFile | None = None
+
+
+@dataclass(frozen=True)
+class Call(Sent, Generic[T]):
+    """One call of an endpoint: what is sent, and how the response is read. It does no I/O.
+
+    :param result: reads the ``data`` of the response as ``T``.
+    """
+
+    endpoint: Endpoint[Any]
+    result: Result[T]
 
     @property
     def retry(self) -> Retry:
@@ -147,196 +208,169 @@ MAX_ANALYTICS_FILTER = 100
 SAMPLED_URL_LIST = "URLList"
 URL_LIST_SPELLINGS = (str(LoopType.URL_LIST), SAMPLED_URL_LIST)
 
-REFRESH_TOKEN = Endpoint(
-    1, "refresh_token", "POST", "/token", credential=Credential.NONE, retry=Retry.ONLY_IF_UNSENT, tiers=()
+Day: TypeAlias = Annotated[str | datetime.date, date]
+PageSize: TypeAlias = Annotated[int, Range(1, MAX_DATA_SIZE)]
+
+
+@Endpoint(
+    1, "POST", "/token", one(TokenRecord), credential=Credential.NONE, retry=Retry.ONLY_IF_UNSENT, tiers=()
 )
-QUERY_ANALYTICS = Endpoint(
+def refresh_token(refresh_token: str) -> Sent:
+    """Exchange a refresh token for a new access token and a new refresh token (contract.md, endpoint 1)."""
+    return Sent(body={"refresh_token": refresh_token, "grant_type": "refresh_token"})
+
+
+def first_token(login: str, password: str) -> Call[TokenRecord]:
+    """Obtain the first tokens with login and password (assumptions.md, Tokens)."""
+    body = {
+        "username": encodable("login", login),
+        "password": encodable("password", password),
+        "grant_type": "password",
+    }
+    return Call(refresh_token.endpoint, one(TokenRecord), own_retry=Retry.SAFE, body=body)
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    """Return the fields to send: those that are given."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+@Endpoint(
     2,
-    "query_analytics",
     "POST",
     "/taskanalytics/queries",
+    ANALYTICS,
     tiers=("Flagship", "Flagship+", "Enterprise"),
     errors=("MemberNotAllowed",),
 )
-UPDATE_LOOP_ITEMS = Endpoint(
-    3,
-    "update_loop_items",
-    "POST",
-    "/task/updateLoopItems",
-    credential=Credential.KEY_OR_TOKEN,
-    errors=("TaskSettingsNotFound",),
-)
-UPDATE_TASK_PARAMETERS = Endpoint(
-    4, "update_task_parameters", "POST", "/task/updateTaskParameters", errors=("RequestModelNull",)
-)
-GET_ACTIONS = Endpoint(5, "get_actions", "POST", "/task/getActions")
-REPLACE_URLS = Endpoint(6, "replace_urls", "POST", "/task/urls:file", errors=("InvalidTaskId",))
-COPY_TASK = Endpoint(
-    7,
-    "copy_task",
-    "POST",
-    "/task/copy",
-    credential=Credential.KEY_OR_TOKEN,
-    retry=Retry.ONLY_IF_UNSENT,
-    errors=("InvalidTaskId",),
-)
-COPY_TASKS = Endpoint(
-    8, "copy_tasks", "POST", "/task/copies", retry=Retry.ONLY_IF_UNSENT, errors=("InvalidTaskId",)
-)
-MOVE_TASK = Endpoint(9, "move_task", "POST", "/task/moveToGroup", errors=("InvalidTaskId",))
-DELETE_TASKS = Endpoint(10, "delete_tasks", "POST", "/task/deleteTasks")
-DELETE_TASK_GROUPS = Endpoint(
-    11, "delete_task_groups", "POST", "/taskGroup/deleteGroups", tiers=("Enterprise", "Team")
-)
-GET_TASK_STATUSES = Endpoint(
-    12, "get_task_statuses", "POST", "/cloudextraction/statuses", rate_limit=RateLimit.STATUS_V1
-)
-GET_TASK_STATUSES_V2 = Endpoint(
-    13, "get_task_statuses_v2", "POST", "/cloudextraction/statuses/v2", rate_limit=RateLimit.STATUS_V2
-)
-GET_SUBTASKS = Endpoint(14, "get_subtasks", "GET", "/cloudextraction/task/subtasks")
-START_SUBTASKS = Endpoint(
-    15,
-    "start_subtasks",
-    "POST",
-    "/cloudextraction/subtasks:start",
-    credential=Credential.KEY_OR_TOKEN,
-    retry=Retry.ONLY_IF_UNSENT,
-)
-GET_RUNNING_COUNTS = Endpoint(
-    16, "get_running_counts", "GET", "/cloudextraction/task/stats", tiers=("Enterprise",)
-)
-READ_DATA = Endpoint(17, "read_data", "GET", "/data/all", with_key="read one batch (`lotno`)", tiers=ALL_PAID)
-READ_BATCH_DATA = Endpoint(
-    18, "read_batch_data", "GET", "/data/lotno/all", credential=Credential.KEY_OR_TOKEN, tiers=ALL_PAID
-)
-MARK_EXPORTED = Endpoint(
-    19, "mark_exported", "POST", "/data/markexported", credential=Credential.KEY_OR_TOKEN, tiers=ALL_PAID
-)
-DEPRECATE_DATA_APP = Endpoint(
-    20,
-    "deprecate_data_app",
-    "POST",
-    "/v1/data-apps/{app_id}/deprecate",
-    credential=Credential.DATAHUB_KEY,
-    tiers=None,
-    errors=("unauthorized",),
-)
-
-#: All endpoints, in the order of their declarations.
-ENDPOINTS = tuple(value for value in globals().values() if isinstance(value, Endpoint))
+def query_analytics(
+    start: Day,
+    end: Day,
+    *,
+    page: Annotated[int, Range(1)] | None = None,
+    page_size: Annotated[int, Range(1, MAX_ANALYTICS_SIZE)] | None = None,
+    task_ids: Annotated[Sequence[str] | None, Length(MAX_ANALYTICS_FILTER)] = None,
+    member_names: Annotated[Sequence[str] | None, Length(MAX_ANALYTICS_FILTER), EmptyIsNone()] = None,
+    collection_method: Annotated[str | None, Word(CollectionMethod)] = None,
+    time_granularity: Annotated[str | None, Word(TimeGranularity)] = None,
+) -> Sent:
+    """Query collection, execution and resource metrics per task and time bucket (contract.md, endpoint 2)."""
+    check_days(start, end)
+    optional = _given(
+        page=page,
+        pageSize=page_size,
+        taskIds=task_ids,
+        memberNames=member_names,
+        collectionMethod=collection_method,
+        timeGranularity=time_granularity,
+    )
+    return Sent(body={"start": str(start), "end": str(end), **optional})
 
 
-def refresh_token(refresh_token: str) -> Call[TokenRecord]:
-    """Exchange a refresh token for a new access token and a new refresh token (contract.md, endpoint 1)."""
-    body = {"refresh_token": arguments.text("refresh_token", refresh_token), "grant_type": "refresh_token"}
-    return Call(REFRESH_TOKEN, one(TokenRecord), body=body)
+def check_days(start: Any, end: Any) -> None:
+    """Check the range of an analytics query: the latest 3 months in UTC (contract.md, endpoint 2).
 
-
-def first_token(username: str, password: str) -> Call[TokenRecord]:
-    """Obtain the first tokens with login and password (assumptions.md, Tokens)."""
-    body = {
-        "username": arguments.encodable("login", username),
-        "password": arguments.encodable("password", password),
-        "grant_type": "password",
-    }
-    return Call(REFRESH_TOKEN, one(TokenRecord), own_retry=Retry.SAFE, body=body)
-
-
-def date_range(start: object, end: object) -> tuple[str, str]:
-    """Return an analytics range as ``yyyy-MM-dd`` texts (contract.md, endpoint 2: latest 3 months in UTC)."""
-    first, last = arguments.date("start", start), arguments.date("end", end)
+    :param start: the first day, a date; ``end``: the last one.
+    :raises InvalidArgument: if it ends before it begins, or a day is too old or yet to come.
+    """
     today = pendulum.now("UTC").date()
     oldest = today.subtract(months=3)
-    if last > today:
-        raise InvalidArgument("end", end, f"it must not be after the current UTC date, {today}")
-    if last < first:
-        raise InvalidArgument("end", end, f"it must not be before `start`, {first}")
-    if first < oldest:
-        raise InvalidArgument("start", start, f"only the latest 3 months can be queried, from {oldest} on")
-    return first.isoformat(), last.isoformat()
+    if end > today:
+        raise InvalidArgument("end", str(end), f"it must not be after the current UTC date, {today}")
+    if end < start:
+        raise InvalidArgument("end", str(end), f"it must not be before `start`, {start}")
+    if start < oldest:
+        rule = f"only the latest 3 months can be queried, from {oldest} on"
+        raise InvalidArgument("start", str(start), rule)
 
 
-def query_analytics(
-    start: str | datetime.date,
-    end: str | datetime.date,
-    *,
-    page: int | None = None,
-    page_size: int | None = None,
-    task_ids: Sequence[str] | None = None,
-    member_names: Sequence[str] | None = None,
-    collection_method: str | None = None,
-    time_granularity: str | None = None,
-) -> Call[AnalyticsPage]:
-    """Query collection, execution and resource metrics per task and time bucket (contract.md, endpoint 2)."""
-    first, last = date_range(start, end)
-    body: dict[str, Any] = {"start": first, "end": last}
-    if page is not None:
-        body["page"] = arguments.integer("page", page, 1)
-    if page_size is not None:
-        body["pageSize"] = arguments.integer("page_size", page_size, 1, MAX_ANALYTICS_SIZE)
-    if task_ids is not None:
-        body["taskIds"] = arguments.texts("task_ids", task_ids, most=MAX_ANALYTICS_FILTER)
-    if member_names:
-        body["memberNames"] = arguments.texts("member_names", member_names, most=MAX_ANALYTICS_FILTER)
-    if collection_method is not None:
-        body["collectionMethod"] = arguments.Word(CollectionMethod)("collection_method", collection_method)
-    if time_granularity is not None:
-        body["timeGranularity"] = arguments.Word(TimeGranularity)("time_granularity", time_granularity)
-    return Call(QUERY_ANALYTICS, ANALYTICS, body=body)
-
-
-def update_loop_items(
-    task_id: str, action_id: str, loop_type: str, loop_items: Sequence[str], is_append: bool = False
-) -> Call[Message]:
-    """Replace, or extend, the values of a loop step (contract.md, endpoint 3).
-
-    A call that appends is repeated only if the first attempt certainly had no effect.
-    """
-    entry = _loop_entry(action_id, loop_type, loop_items, is_append)
-    return Call(
-        UPDATE_LOOP_ITEMS,
-        one(Message),
-        own_retry=Retry.ONLY_IF_UNSENT if is_append else None,
-        body={"taskId": arguments.text("task_id", task_id), **entry},
-    )
-
-
-def _loop_entry(
-    action_id: Any,
-    loop_type: Any,
-    loop_items: Any,
-    is_append: Any,
-    *,
-    prefix: str = "",
-    url_list: str = LoopType.URL_LIST,
-) -> dict[str, Any]:
-    """Return a loop list to send.
+def _loop_type(argument: str, value: Any, url_list: str = LoopType.URL_LIST) -> str:
+    """Return the loop type in the caller's spelling if that is a known one, otherwise in the sample's.
 
     :param url_list: what a list of URLs is called in the endpoint's sample.
     """
-    return {
-        "actionId": arguments.text(f"{prefix}action_id", action_id),
-        "loopType": _loop_type(f"{prefix}loop_type", loop_type, url_list),
-        "loopItems": arguments.items(f"{prefix}loop_items", loop_items, arguments.encodable),
-        "isAppend": arguments.boolean(f"{prefix}is_append", is_append, may_be_text=True),
-    }
-
-
-def _loop_type(argument: str, value: Any, url_list: str) -> str:
-    """Return the loop type in the caller's spelling if that is a known one, otherwise in the sample's."""
-    loop_type = arguments.Word(LoopType)(argument, value)
+    loop_type = Word(LoopType)(argument, value)
     if loop_type != LoopType.URL_LIST:
         return loop_type
     return str(value) if value in URL_LIST_SPELLINGS else url_list
 
 
+@Endpoint(
+    3,
+    "POST",
+    "/task/updateLoopItems",
+    one(Message),
+    credential=Credential.KEY_OR_TOKEN,
+    errors=("TaskSettingsNotFound",),
+)
+def update_loop_items(
+    task_id: str,
+    action_id: str,
+    loop_type: Annotated[str, _loop_type],
+    loop_items: Sequence[AnyText],
+    is_append: Flag = False,
+) -> Sent:
+    """Replace, or extend, the values of a loop step (contract.md, endpoint 3).
+
+    A call that appends is repeated only if the first attempt certainly had no effect.
+    """
+    return Sent(
+        own_retry=Retry.ONLY_IF_UNSENT if is_append else None,
+        body={
+            "taskId": task_id,
+            "actionId": action_id,
+            "loopType": loop_type,
+            "loopItems": loop_items,
+            "isAppend": is_append,
+        },
+    )
+
+
+def _entries(kind: type[msgspec.Struct]) -> Parser:
+    """Return the parser of a list of entries, which may be empty."""
+    return lambda argument, value: items(argument, value or (), parser_of(kind), may_be_empty=True)
+
+
+class Property(msgspec.Struct):
+    """A parameter of a step."""
+
+    name: str
+    value: AnyText
+
+
+def _properties(argument: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        value = [{"name": name, "value": text} for name, text in value.items()]
+    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+        rule = "it must be a dict, or a list of {name, value}, that is not empty"
+        raise InvalidArgument(argument, value, rule)
+    return parse(argument, list[Property], value)
+
+
+class StepParameters(msgspec.Struct, rename="camel"):
+    """New parameters of a step (contract.md, endpoint 4)."""
+
+    action_type: Annotated[str, Word(ActionType)]
+    action_id: str
+    properties: Annotated[list[Property], _properties]
+
+
+class LoopList(msgspec.Struct, rename="camel"):
+    """New values of a loop step (contract.md, endpoint 4)."""
+
+    action_id: str
+    loop_type: Annotated[str, functools.partial(_loop_type, url_list=SAMPLED_URL_LIST)]
+    loop_items: list[AnyText]
+    is_append: Flag = False
+
+
+@Endpoint(4, "POST", "/task/updateTaskParameters", one(ParameterUpdate), errors=("RequestModelNull",))
 def update_task_parameters(
     task_id: str,
     *,
-    actions: Sequence[Mapping[str, Any]] | None = None,
-    loop_items: Sequence[Mapping[str, Any]] | None = None,
-) -> Call[ParameterUpdate]:
+    actions: Annotated[Sequence[Mapping[str, Any]] | None, _entries(StepParameters)] = None,
+    loop_items: Annotated[Sequence[Mapping[str, Any]] | None, _entries(LoopList)] = None,
+) -> Sent:
     """Update parameters of steps and loop lists in one call (contract.md, endpoint 4).
 
     :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names
@@ -345,189 +379,140 @@ def update_task_parameters(
     """
     if not actions and not loop_items:
         raise InvalidArgument("actions", actions, "`actions` or `loop_items` must hold at least one entry")
-    body: dict[str, Any] = {"taskId": arguments.text("task_id", task_id)}
+    body = {"taskId": task_id}
     if actions:
-        entries = arguments.items("actions", actions)
-        body["actions"] = [_action_entry(f"actions[{i}]", entry) for i, entry in enumerate(entries)]
-    if loop_items:
-        entries = arguments.items("loop_items", loop_items)
-        body["loopItems"] = [_loop_item_entry(f"loop_items[{i}]", entry) for i, entry in enumerate(entries)]
-    appends = any(entry["isAppend"] for entry in body.get("loopItems", ()))
-    return Call(
-        UPDATE_TASK_PARAMETERS,
-        one(ParameterUpdate),
-        own_retry=Retry.ONLY_IF_UNSENT if appends else None,
-        body=body,
-    )
+        body["actions"] = msgspec.to_builtins(actions)
+    lists = msgspec.to_builtins(loop_items or ())
+    if lists:
+        body["loopItems"] = lists
+    appends = any(entry["isAppend"] for entry in lists)
+    return Sent(own_retry=Retry.ONLY_IF_UNSENT if appends else None, body=body)
 
 
-def _entry(argument: str, entry: Any, required: set[str], optional: set[str]) -> Mapping[str, Any]:
-    keys = set(entry) if isinstance(entry, Mapping) else set()
-    if not required <= keys or not keys <= required | optional:
-        wanted = ", ".join(sorted(required)) + "".join(f", optionally {name}" for name in sorted(optional))
-        raise InvalidArgument(argument, entry, f"it must be a dict with {wanted}")
-    return entry  # type: ignore[no-any-return]
-
-
-def _loop_item_entry(argument: str, entry: Any) -> dict[str, Any]:
-    fields = _entry(argument, entry, {"action_id", "loop_type", "loop_items"}, {"is_append"})
-    return _loop_entry(
-        fields["action_id"],
-        fields["loop_type"],
-        fields["loop_items"],
-        fields.get("is_append", False),
-        prefix=f"{argument}.",
-        url_list=SAMPLED_URL_LIST,
-    )
-
-
-def _action_entry(argument: str, entry: Any) -> dict[str, Any]:
-    fields = _entry(argument, entry, {"action_type", "action_id", "properties"}, set())
-    return {
-        "actionType": arguments.Word(ActionType)(f"{argument}.action_type", fields["action_type"]),
-        "actionId": arguments.text(f"{argument}.action_id", fields["action_id"]),
-        "properties": _properties(f"{argument}.properties", fields["properties"]),
-    }
-
-
-def _properties(argument: str, properties: Any) -> list[dict[str, str]]:
-    if isinstance(properties, Mapping):
-        properties = [{"name": name, "value": value} for name, value in properties.items()]
-    if not isinstance(properties, Sequence) or isinstance(properties, str) or not properties:
-        raise InvalidArgument(
-            argument, properties, "it must be a dict, or a list of {name, value}, that is not empty"
-        )
-    pairs = []
-    for index, entry in enumerate(properties):
-        pair = _entry(f"{argument}[{index}]", entry, {"name", "value"}, set())
-        value = arguments.encodable(f"{argument}[{index}].value", pair["value"])
-        pairs.append({"name": arguments.text(f"{argument}[{index}].name", pair["name"]), "value": value})
-    return pairs
-
-
+@Endpoint(5, "POST", "/task/getActions", many(TaskActions))
 def get_actions(
-    task_ids: Sequence[str], action_types: Sequence[str] = tuple(ActionType)
-) -> Call[list[TaskActions]]:
+    task_ids: Sequence[str],
+    action_types: Sequence[Annotated[str, Word(ActionType)]] = tuple(ActionType),
+) -> Sent:
     """Read the steps of tasks, of all types by default (contract.md, endpoint 5)."""
-    body = {
-        "taskIds": arguments.texts("task_ids", task_ids),
-        "actionTypes": arguments.items("action_types", action_types, arguments.Word(ActionType)),
-    }
-    return Call(GET_ACTIONS, many(TaskActions), body=body)
+    return Sent(body={"taskIds": task_ids, "actionTypes": [*map(str, action_types)]})
 
 
-def replace_urls(task_id: str, file: UrlFile) -> Call[None]:
+@Endpoint(6, "POST", "/task/urls:file", NOTHING, errors=("InvalidTaskId",))
+def replace_urls(task_id: str, file: Annotated[UrlFile, lambda _, file: file]) -> Sent:
     """Replace the task's URLs by those of a checked file (contract.md, endpoint 6)."""
-    form = {"taskId": arguments.text("task_id", task_id)}
-    return Call(REPLACE_URLS, NOTHING, form=form, file=file)
+    return Sent(form={"taskId": task_id}, file=file)
 
 
-def copy_task(task_id: str, group_id: int | None = None) -> Call[CopiedTask]:
+@Endpoint(
+    7,
+    "POST",
+    "/task/copy",
+    one(CopiedTask),
+    credential=Credential.KEY_OR_TOKEN,
+    retry=Retry.ONLY_IF_UNSENT,
+    errors=("InvalidTaskId",),
+)
+def copy_task(task_id: str, group_id: int | None = None) -> Sent:
     """Copy a task, to its own group or to ``group_id`` (contract.md, endpoint 7)."""
-    query: dict[str, str | int] = {"taskId": arguments.text("task_id", task_id)}
-    if group_id is not None:
-        query["taskGroupId"] = arguments.integer("group_id", group_id)
-    return Call(COPY_TASK, one(CopiedTask), query=query)
+    return Sent(query=_given(taskId=task_id, taskGroupId=group_id))
 
 
-def copy_tasks(task_ids: Sequence[str], group_ids: Sequence[int]) -> Call[CopyResult]:
+@Endpoint(8, "POST", "/task/copies", one(CopyResult), retry=Retry.ONLY_IF_UNSENT, errors=("InvalidTaskId",))
+def copy_tasks(task_ids: Sequence[str], group_ids: Sequence[int]) -> Sent:
     """Copy each of the tasks to each of the groups (contract.md, endpoint 8)."""
-    body = {
-        "taskIds": arguments.texts("task_ids", task_ids),
-        "groupIds": arguments.items("group_ids", group_ids, arguments.integer),
-    }
-    return Call(COPY_TASKS, one(CopyResult), body=body)
+    return Sent(body={"taskIds": task_ids, "groupIds": group_ids})
 
 
-def move_task(task_id: str, group_id: int) -> Call[Moved]:
+@Endpoint(9, "POST", "/task/moveToGroup", one(Moved), errors=("InvalidTaskId",))
+def move_task(task_id: str, group_id: int) -> Sent:
     """Move a task to a group (contract.md, endpoint 9)."""
-    query: dict[str, str | int] = {
-        "taskId": arguments.text("task_id", task_id),
-        "taskGroupId": arguments.integer("group_id", group_id),
-    }
-    return Call(MOVE_TASK, one(Moved), query=query)
+    return Sent(query={"taskId": task_id, "taskGroupId": group_id})
 
 
-def delete_tasks(task_ids: Sequence[str]) -> Call[None]:
+@Endpoint(10, "POST", "/task/deleteTasks", NOTHING)
+def delete_tasks(task_ids: Sequence[str]) -> Sent:
     """Delete tasks (contract.md, endpoint 10)."""
-    body = {"taskIds": arguments.texts("task_ids", task_ids)}
-    return Call(DELETE_TASKS, NOTHING, body=body)
+    return Sent(body={"taskIds": task_ids})
 
 
-def delete_task_groups(group_ids: Sequence[int]) -> Call[None]:
+@Endpoint(11, "POST", "/taskGroup/deleteGroups", NOTHING, tiers=("Enterprise", "Team"))
+def delete_task_groups(group_ids: Sequence[int]) -> Sent:
     """Delete task groups (contract.md, endpoint 11)."""
-    body = {"groupIds": arguments.items("group_ids", group_ids, arguments.integer)}
-    return Call(DELETE_TASK_GROUPS, NOTHING, body=body)
+    return Sent(body={"groupIds": group_ids})
 
 
-def get_task_statuses(task_ids: Iterable[str]) -> Call[list[TaskStatus]]:
+@Endpoint(12, "POST", "/cloudextraction/statuses", many(TaskStatus), rate_limit=RateLimit.STATUS_V1)
+def get_task_statuses(task_ids: Iterable[str]) -> Sent:
     """Read the states of tasks, version 1: name and state (contract.md, endpoint 12)."""
-    return _statuses(GET_TASK_STATUSES, task_ids)
+    return Sent(body={"taskIds": task_ids})
 
 
-def get_task_statuses_v2(task_ids: Iterable[str]) -> Call[list[TaskStatus]]:
+@Endpoint(13, "POST", "/cloudextraction/statuses/v2", many(TaskStatus), rate_limit=RateLimit.STATUS_V2)
+def get_task_statuses_v2(task_ids: Iterable[str]) -> Sent:
     """Read the states of tasks, version 2: state, counts and times (contract.md, endpoint 13)."""
-    return _statuses(GET_TASK_STATUSES_V2, task_ids)
+    return Sent(body={"taskIds": task_ids})
 
 
-def _statuses(endpoint: Endpoint, task_ids: Iterable[str]) -> Call[list[TaskStatus]]:
-    body = {"taskIds": arguments.texts("task_ids", task_ids)}
-    return Call(endpoint, many(TaskStatus), body=body)
-
-
-def get_subtasks(task_id: str, page: int = 1, size: int = MAX_SUBTASK_SIZE) -> Call[list[SubTask]]:
+@Endpoint(14, "GET", "/cloudextraction/task/subtasks", many(SubTask))
+def get_subtasks(
+    task_id: str,
+    page: Annotated[int, Range(1)] = 1,
+    size: Annotated[int, Range(1, MAX_SUBTASK_SIZE)] = MAX_SUBTASK_SIZE,
+) -> Sent:
     """Read a page, from 1 on, of the sub-tasks of the task's latest batch (contract.md, endpoint 14)."""
-    query: dict[str, str | int] = {
-        "taskId": arguments.text("task_id", task_id),
-        "page": arguments.integer("page", page, 1),
-        "size": arguments.integer("size", size, 1, MAX_SUBTASK_SIZE),
-    }
-    return Call(GET_SUBTASKS, many(SubTask), query=query)
+    return Sent(query={"taskId": task_id, "page": page, "size": size})
 
 
-def start_subtasks(task_id: str, subtask_ids: Sequence[str]) -> Call[None]:
+@Endpoint(
+    15,
+    "POST",
+    "/cloudextraction/subtasks:start",
+    NOTHING,
+    credential=Credential.KEY_OR_TOKEN,
+    retry=Retry.ONLY_IF_UNSENT,
+)
+def start_subtasks(task_id: str, subtask_ids: Sequence[str]) -> Sent:
     """Start sub-tasks of a task (contract.md, endpoint 15)."""
-    body = {
-        "taskId": arguments.text("task_id", task_id),
-        "subTaskIds": arguments.texts("subtask_ids", subtask_ids),
-    }
-    return Call(START_SUBTASKS, NOTHING, body=body)
+    return Sent(body={"taskId": task_id, "subTaskIds": subtask_ids})
 
 
-def get_running_counts() -> Call[RunningCounts]:
+@Endpoint(16, "GET", "/cloudextraction/task/stats", one(RunningCounts), tiers=("Enterprise",))
+def get_running_counts() -> Sent:
     """Read how many tasks and sub-tasks are running and waiting (contract.md, endpoint 16)."""
-    return Call(GET_RUNNING_COUNTS, one(RunningCounts))
+    return Sent()
 
 
-def read_data(task_id: str, offset: int = 0, size: int = MAX_DATA_SIZE) -> Call[DataPage]:
+@Endpoint(17, "GET", "/data/all", PAGE, with_key="read one batch (`lotno`)", tiers=ALL_PAID)
+def read_data(task_id: str, offset: int = 0, size: PageSize = MAX_DATA_SIZE) -> Sent:
     """Read rows of a task's whole history from an offset (contract.md, endpoint 17)."""
-    return Call(READ_DATA, PAGE, query=_window(task_id, offset, size))
+    return Sent(query={"taskId": task_id, "offset": offset, "size": size})
 
 
-def read_batch_data(task_id: str, lotno: str, offset: int = 0, size: int = MAX_DATA_SIZE) -> Call[DataPage]:
+@Endpoint(18, "GET", "/data/lotno/all", PAGE, credential=Credential.KEY_OR_TOKEN, tiers=ALL_PAID)
+def read_batch_data(task_id: str, lotno: str, offset: int = 0, size: PageSize = MAX_DATA_SIZE) -> Sent:
     """Read rows of one batch of a task from an offset (contract.md, endpoint 18)."""
-    query = {**_window(task_id, offset, size), "lotno": arguments.text("lotno", lotno)}
-    return Call(READ_BATCH_DATA, PAGE, query=query)
+    return Sent(query={"taskId": task_id, "offset": offset, "size": size, "lotno": lotno})
 
 
-def _window(task_id: Any, offset: Any, size: Any) -> dict[str, str | int]:
-    return {
-        "taskId": arguments.text("task_id", task_id),
-        "offset": arguments.integer("offset", offset),
-        "size": arguments.integer("size", size, 1, MAX_DATA_SIZE),
-    }
-
-
-def mark_exported(task_id: str) -> Call[None]:
+@Endpoint(19, "POST", "/data/markexported", NOTHING, credential=Credential.KEY_OR_TOKEN, tiers=ALL_PAID)
+def mark_exported(task_id: str) -> Sent:
     """Confirm that the task's data has been exported (contract.md, endpoint 19)."""
-    body = {"taskId": arguments.text("task_id", task_id)}
-    return Call(MARK_EXPORTED, NOTHING, body=body)
+    return Sent(body={"taskId": task_id})
 
 
-def deprecate_data_app(app_id: str) -> Call[DeprecatedApp]:
+@Endpoint(
+    20,
+    "POST",
+    "/v1/data-apps/{app_id}/deprecate",
+    one(DeprecatedApp),
+    credential=Credential.DATAHUB_KEY,
+    tiers=None,
+    errors=("unauthorized",),
+)
+def deprecate_data_app(app_id: Annotated[str, app_reference]) -> Sent:
     """Deprecate a data app of the key's owner (contract.md, endpoint 20).
 
     :param app_id: its id, or ``namespace/app_name``.
     """
-    segments = {"app_id": arguments.app_reference("app_id", app_id)}
-    return Call(DEPRECATE_DATA_APP, one(DeprecatedApp), segments=segments)
+    return Sent(segments={"app_id": app_id})

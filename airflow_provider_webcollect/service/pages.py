@@ -67,7 +67,7 @@ class PageReader:
     ) -> None:
         self._task_id = task_id
         self._lotno = lotno
-        self._endpoint = endpoints.READ_DATA if lotno is None else endpoints.READ_BATCH_DATA
+        self._endpoint = (endpoints.read_data if lotno is None else endpoints.read_batch_data).endpoint
         self._first: Call[DataPage] | None = None
         self._size = PageSize(size)
         self._offset = 0
@@ -387,7 +387,7 @@ def all_analytics(sender: Sender, **query: Any) -> list[AnalyticsRow]:
     :raises PagingError: if fewer or more rows come than the service announces.
     """
     rows: list[AnalyticsRow] = []
-    count = RowCount(endpoint=endpoints.QUERY_ANALYTICS.name)
+    count = RowCount(endpoint=endpoints.query_analytics.endpoint.name)
     page = 1
     while True:
         call = endpoints.query_analytics(**query, page=page, page_size=endpoints.MAX_ANALYTICS_SIZE)

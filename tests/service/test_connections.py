@@ -80,7 +80,7 @@ class TestCredentials:
                 assert "`api_key_everywhere`" in str(refusal.value)
                 assert refusal.value.endpoint == call.endpoint.name
                 # what goes with the key instead
-                assert ("`lotno`" in str(refusal.value)) is (call.endpoint is endpoints.READ_DATA)
+                assert ("`lotno`" in str(refusal.value)) is (call.endpoint is endpoints.read_data.endpoint)
         assert sandbox.control.requests() == []
 
     @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Files of URLs: from anywhere, checked line by line, streamed."""
+"""Files of URLs: from anywhere, checked line by line."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_urls_come_from_anywhere_and_a_retry_sends_the_whole_file_again(
     path.write_bytes(b"\xef\xbb\xbf" + TEXT + b"\r\n \t\r\n\n")
     file = url_file(source(path))
     client.send(endpoints.replace_urls(demo.TASK_ID, file))
-    assert (file.count, file.size) == (3, len(TEXT))
+    assert (file.count, file.content) == (3, TEXT)
     assert file.name in {"urls.txt", "urls.gz"}
     assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
     requests = sandbox.control.requests()
@@ -134,9 +134,7 @@ def test_each_url_is_sent_with_a_line_feed_whatever_is_around_it(
     path.write_bytes(text)
     urls = sent.decode().splitlines()
     for file in (url_file(path), url_list(iter(text.decode().strip().splitlines()))):
-        assert (file.count, file.size) == (len(urls), len(sent))
-        with file.open() as content:
-            assert content.read() == sent
+        assert (file.count, file.content) == (len(urls), sent)
         client.send(endpoints.replace_urls(demo.TASK_ID, file))
         assert sandbox.control.task(demo.TASK_ID)["urls"] == urls
 
@@ -154,18 +152,10 @@ class Troubled(io.BytesIO):
         return super().read(size)
 
 
-def test_a_storage_in_trouble_is_no_wrong_argument_and_a_retry_may_help(
-    client: Client, sandbox: Sandbox
-) -> None:
+def test_a_storage_in_trouble_is_no_wrong_argument_and_a_retry_may_help() -> None:
     with pytest.raises(FileUnreadable, match="the storage does not answer") as failure:
         url_file(Troubled(TEXT, 0))
     assert not failure.value.permanent
-    file = Troubled(TEXT, len(TEXT) + 1)
-    checked = url_file(file)
-    file.fails_after = 3
-    with pytest.raises(FileUnreadable):
-        client.send(endpoints.replace_urls(demo.TASK_ID, checked))
-    assert sandbox.control.task(demo.TASK_ID)["urls"] == []
 
 
 @pytest.mark.parametrize(
@@ -180,7 +170,6 @@ def test_a_storage_in_trouble_is_no_wrong_argument_and_a_retry_may_help(
         (b"https://a.example\n \t\r\n\nhttps://b.example", "`file, line 2` is ''; only the last lines"),
         (b"https://a.example\n\xc2\xa0\n", "`file, line 2` is ''; no line may be blank"),
         (b"https://a.example\xc2\xa0\n", "`file, line 1` is 'https://a.example\\xa0'; it must be one http"),
-        (b"https://a.example\n" + b" " * 3_000_000 + b"\n", "`file, line 2`"),
         (b"https://a.example\nftp://b.example\n", "`file, line 2` is 'ftp://b.example'; it must be one http"),
         (b"a.example\n", "`file, line 1` is 'a.example'"),
         (b"https://\n", "`file, line 1` is 'https://'"),
@@ -243,72 +232,47 @@ def test_what_cannot_be_read_as_bytes_is_refused(tmp_path: Path) -> None:
         assert ("it must be readable" in str(refusal.value)) is (source in unreadable)
 
 
-def test_a_file_that_cannot_be_read_twice_is_refused() -> None:
+def test_a_file_that_can_be_read_once_is_taken_and_sent_again_by_a_retry(
+    client: Client, sandbox: Sandbox
+) -> None:
     import os
 
+    sandbox.control.fail("/task/urls:file", status=503)
     reading, writing = os.pipe()
     os.write(writing, TEXT)
     os.close(writing)
-    with os.fdopen(reading, "rb") as pipe, pytest.raises(InvalidArgument, match="a retry sends it again"):
-        url_file(pipe)
+    with os.fdopen(reading, "rb") as pipe:
+        client.send(endpoints.replace_urls(demo.TASK_ID, url_file(pipe)))
+    assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
 
 
-@pytest.mark.by_day(3)
-@pytest.mark.parametrize("rest", [b"", b"\n\n"])
-@pytest.mark.parametrize(
-    "change", [TEXT + b"https://late.example\n", TEXT + b"\n" * 600_000 + b"x", TEXT[:-5], b""]
-)
-def test_a_file_that_changes_after_its_check_is_not_uploaded(
-    client: Client, sandbox: Sandbox, path: Path, change: bytes, rest: bytes
+def test_a_file_that_changes_after_its_check_is_sent_as_it_was_checked(
+    client: Client, sandbox: Sandbox, path: Path
 ) -> None:
-    path.write_bytes(TEXT + rest)
     file = url_file(path)
-    path.write_bytes(change)
-    with pytest.raises(InvalidArgument, match="between its check and its upload"):
-        client.send(endpoints.replace_urls(demo.TASK_ID, file))
-    assert sandbox.control.task(demo.TASK_ID)["urls"] == []
+    path.write_bytes(b"gopher://late.example\n")
+    client.send(endpoints.replace_urls(demo.TASK_ID, file))
+    assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
 
 
-def test_a_large_file_is_never_in_memory(client: Client, sandbox: Sandbox, path: Path) -> None:
-    sandbox.control.fail("/task/urls:file", status=400, code="Enough")
-    line = b"https://a.example/" + b"x" * 5_000 + b"\n"
-    with path.open("wb") as file:
-        for _ in range(4_000):
-            file.write(line)
-    checked = url_file(path)
-    pieces = peak_of(lambda: url_file(path))
-    assert checked.size == 4_000 * len(line)
-    assert pieces < 3_000_000
+def test_the_largest_file_is_taken_and_a_larger_one_is_refused_before_it_is_read_to_its_end(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_provider_webcollect.service import url_file as module
 
-    from airflow_provider_webcollect.service.call import Request
-    from airflow_provider_webcollect.service.client import multipart
-
-    def stream() -> None:
-        request = Request("POST", "http://a.example", {}, 1.0, form={"taskId": "t"}, file=checked)
-        with checked.open() as file:
-            form: Any = multipart(request, file)
-            length = form.len
-            pieces = iter(lambda: form.read(65536), b"")
-            assert sum(map(len, pieces)) == length > 20_000_000
-
-    assert peak_of(stream) < 1_000_000
-    with pytest.raises(Exception, match="Enough"):
-        client.send(endpoints.replace_urls(demo.TASK_ID, checked))
-    (request,) = sandbox.control.requests()
-    assert int(request["headers"]["content-length"]) > 20_000_000
-    assert "transfer-encoding" not in request["headers"]
-
-
-def test_a_file_without_line_ends_is_never_in_memory(path: Path) -> None:
-    with path.open("wb") as file:
-        for _ in range(30):
-            file.write(b"x" * 1_000_000)
+    line = b"https://a.example/".ljust(49, b"x") + b"\n"
+    assert module.MAX_FILE_BYTES == 64 * 1024**2
+    monkeypatch.setattr(module, "MAX_FILE_BYTES", 5 * 1024**2)
+    path.write_bytes(line * (module.MAX_FILE_BYTES // len(line)))
+    assert peak_of(lambda: url_file(path)) < 5 * module.MAX_FILE_BYTES
+    with path.open("ab") as file:
+        file.write(line * 1_000_000)
 
     def check() -> None:
-        with pytest.raises(InvalidArgument, match="at most 65536 bytes"):
+        with pytest.raises(InvalidArgument, match=r"`file` is 'urls.txt'; it must have at most 5 MiB"):
             url_file(path)
 
-    assert peak_of(check) < 3_000_000
+    assert peak_of(check) < 2 * module.MAX_FILE_BYTES
 
 
 def peak_of(work: Callable[[], Any]) -> int:
