@@ -13,7 +13,6 @@ from msgspec import UNSET, UnsetType
 
 from airflow_provider_webcollect.collection_tasks import task_id_of
 from airflow_provider_webcollect.landing.location import Location, is_iceberg_name
-from airflow_provider_webcollect.landing.log.names import MANIFEST
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -108,6 +107,7 @@ class LandedSource(NamedTuple):
     """What an event says about one collection task.
 
     :ivar rows: None if they are not known.
+    :ivar usual_rows: None if they are not known.
     :ivar filled: by column, in which share of the rows it is filled, 0 to 1; empty if it is not known.
     :ivar checks: the outcome of each check, as :class:`~.landing.checks.CheckOutcome` has it.
     :ivar manifest: of its landing.
@@ -117,6 +117,7 @@ class LandedSource(NamedTuple):
 
     collection_task_id: str
     rows: int | None
+    usual_rows: float | None
     filled: dict[str, float]
     checks: list[dict[str, Any]]
     manifest: str
@@ -124,8 +125,15 @@ class LandedSource(NamedTuple):
     quarantined: list[int]
 
     @property
+    def is_quarantined(self) -> bool:
+        """Whether all rows of the run are quarantined, not only single ones."""
+        return bool(self.quarantined) and not self.rows
+
+    @property
     def landing(self) -> str:
         """The folder of its landing, or the name of the table."""
+        from airflow_provider_webcollect.landing.log.names import MANIFEST
+
         return self.manifest.removesuffix(f"/{MANIFEST}")
 
 
@@ -138,6 +146,8 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     :ivar destination: the folder, as it was given; with several sources, of all of them.
     :ivar rows: of the landing, or, if it is incremental, those that this run has landed; ``bytes`` and
         ``parts`` likewise; with several sources, the sums.
+    :ivar usual_rows: the median of the last ten runs that have landed rows there; None if there are fewer
+        than four; with several sources, the sum.
     :ivar bytes: of the parts.
     :ivar parts: their number.
     :ivar duration: seconds.
@@ -157,8 +167,8 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     :ivar objects: the same without scheme and bucket.
     :ivar collection_task_ids: several sources; unset for one, as is ``manifests``.
     :ivar manifests: those of their landings.
-    :ivar source_rows: the rows of each of them; ``source_commits`` likewise, and, if there are no more than
-        1,000 columns, or checks, in all, ``source_filled`` and ``source_checks``.
+    :ivar source_rows: the rows of each of them; ``source_usual_rows`` and ``source_commits`` likewise, and,
+        if there are no more than 1,000 columns, or checks, in all, ``source_filled`` and ``source_checks``.
     :ivar source_quarantined: ``quarantined`` of each of them.
     :ivar filled: by column, in which share of the rows it is filled, 0 to 1.
     :ivar checks: the outcome of each check, as :class:`~.landing.checks.CheckOutcome` has it.
@@ -168,6 +178,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     object_storage_conn_id: str | None = None
     destination: str
     rows: int
+    usual_rows: float | None = None
     bytes: int
     parts: int
     duration: float
@@ -184,6 +195,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     collection_task_ids: list[str] | UnsetType = UNSET
     manifests: list[str] | UnsetType = UNSET
     source_rows: list[int] | UnsetType = UNSET
+    source_usual_rows: list[float | None] | UnsetType = UNSET
     source_commits: list[int] | UnsetType = UNSET
     filled: dict[str, float] | UnsetType = UNSET
     checks: list[dict[str, Any]] | UnsetType = UNSET
@@ -224,6 +236,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
             for facts in zip(
                 tasks,
                 of_each(self.source_rows, self.rows, None),
+                of_each(self.source_usual_rows, self.usual_rows, None),
                 of_each(self.source_filled, self.filled, {}),
                 of_each(self.source_checks, self.checks, []),
                 of_each(self.manifests, self.manifest, ""),

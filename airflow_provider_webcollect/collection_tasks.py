@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import difflib
 import math
 import re
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import yaml
 
 from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    import yaml
 
 SECTION, OPTION = "webcollect", "collection_tasks"
 #: Keys that begin with this are a person's own, with any value.
@@ -94,8 +93,6 @@ class CollectionTasks(msgspec.Struct, frozen=True):
         """
         if task := self.find(key):
             return task
-        import difflib
-
         near = difflib.get_close_matches(folded(key), self.by_key, cutoff=0.5)
         names = ", ".join(dict.fromkeys(repr(self.by_key[name].name) for name in near))
         rule = f"no collection task in {self.path} has this name or id"
@@ -250,8 +247,6 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
 
     :raises InvalidArgument: if it is not YAML or JSON, or no list of mappings.
     """
-    import yaml
-
     if character := yaml.reader.Reader.NON_PRINTABLE.search(text):
         number = text.count("\n", 0, character.start()) + 1
         raise InvalidArgument(f"{path}, line {number}", character[0], "YAML and JSON have no such character")
@@ -261,7 +256,15 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
         text = text.replace("\t", " ")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        _check_depth(path, yaml.parse(text, Loader=loader))
+        depth = 0
+        for event in yaml.parse(text, Loader=loader):
+            # to compose deep ones, libyaml would overflow the stack, which ends the process
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                line = f", line {event.start_mark.line + 1}" if event.start_mark else ""
+                rule = f"it is nested too deeply: at most {DEEPEST} levels are allowed"
+                raise InvalidArgument(OPTION, f"{path}{line}", rule)
         root = yaml.compose(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -279,31 +282,11 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
     return entries
 
 
-def _check_depth(path: Path, events: Iterable[yaml.Event]) -> None:
-    """Refuse lists and mappings inside each other beyond :data:`DEEPEST`.
-
-    To compose deep ones, libyaml would overflow the stack, which ends the process.
-    """
-    import yaml
-
-    depth = 0
-    for event in events:
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > DEEPEST:
-            line = f", line {event.start_mark.line + 1}" if event.start_mark else ""
-            rule = f"it is nested too deeply: at most {DEEPEST} levels are allowed"
-            raise InvalidArgument(OPTION, f"{path}{line}", rule)
-
-
 def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) -> Any:
     """Return the value of a node: texts as they are written, or also booleans and numbers.
 
     :param seen: the nodes before: an alias is the same one again.
     """
-    import yaml
 
     def wrong(what: yaml.Node, value: object, rule: str) -> InvalidArgument:
         return InvalidArgument(f"{path}, line {what.start_mark.line + 1}", value, rule)
@@ -331,8 +314,6 @@ def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) 
 
 def _typed(node: yaml.ScalarNode) -> str | bool | int | float:
     """Return the value of a node as a boolean or a number if it is one, otherwise as a text."""
-    import yaml
-
     if node.tag.endswith(":bool"):
         return yaml.constructor.SafeConstructor.bool_values.get(node.value.lower(), str(node.value))
     # a quoted value is a text

@@ -18,7 +18,6 @@ from airflow_provider_webcollect.landing.errors import LandingError
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.service.errors import (
     InvalidArgument,
-    OutcomeUnknown,
     WebCollectError,
     unknown_outcome,
 )
@@ -41,10 +40,8 @@ def metric_tags(conn_id: str, dag_run: Any = None) -> dict[str, str]:
 
 def send_gauges(client: ClientContext, tags: dict[str, str]) -> None:
     """Send gauges of a client of the service: its share of the rate limit, and the age of its token."""
-    shares = [limiter.share for limiters in client.rate_limiters.values() for limiter in limiters]
-    Stats.gauge("webcollect.rate_limit.share", min(shares), tags=tags)
-    if (age := client.tokens.age) is not None:
-        Stats.gauge("webcollect.token.age", age, tags=tags)
+    for name, value in client.gauges().items():
+        Stats.gauge(name, value, tags=tags)
 
 
 #: How long after the timeout Airflow ends a wait in the triggerer, if the trigger fails to end it in time.
@@ -143,18 +140,6 @@ def fail_if_permanent(error: BaseException) -> None:
         raise AirflowFailException(str(error)) from error
 
 
-def fail_without_retries(operator: BaseOperator, message: str, error: BaseException) -> None:
-    """Fail the task without retries; if this returns, the caller must raise ``error`` again.
-
-    :raises AirflowFailException: unless Airflow must get ``error`` unchanged.
-    """
-    if not isinstance(error, INTERRUPTS):
-        raise AirflowFailException(message) from error
-    operator.log.error("%s", message)
-    # after an interrupt, Airflow 2 checks only whether the operator has retries
-    operator.retries = 0
-
-
 class WebCollectOperator(BaseOperator):
     """Base of the operators: the connection, and how errors fail the task.
 
@@ -206,18 +191,19 @@ class WebCollectOperator(BaseOperator):
         try:
             yield
         except BaseException as error:
-            unknown = unknown_outcome(error)
-            if unknown is None:
+            if (unknown := unknown_outcome(error)) is None:
                 fail_if_permanent(error)
             elif not self.retry_unknown_outcome:
-                fail_without_retries(self, self._advice(unknown), error)
+                hint = " ".join(filter(None, (str(unknown), self.what_to_check())))
+                repeat = (
+                    "Clear the task to repeat it, or set `retry_unknown_outcome=True` to have retries do so."
+                )
+                if not isinstance(error, INTERRUPTS):
+                    raise AirflowFailException(f"{hint} {repeat}") from error
+                self.log.error("%s %s", hint, repeat)
+                # after an interrupt, Airflow 2 checks only whether the operator has retries
+                self.retries = 0
             raise
-
-    def _advice(self, unknown: OutcomeUnknown) -> str:
-        hint = " ".join(filter(None, (str(unknown), self.what_to_check())))
-        return (
-            f"{hint} Clear the task to repeat it, or set `retry_unknown_outcome=True` to have retries do so."
-        )
 
     def perform(self, hook: WebCollectHook) -> Any:
         """Perform the operation and return its result as plain JSON.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pendulum
+import yaml
 
 from airflow_provider_webcollect.collection_tasks import (
     LONGEST_NAME,
@@ -35,11 +36,9 @@ from airflow_provider_webcollect.service.models import AnalyticsRow
 from airflow_provider_webcollect.service.pages import all_analytics
 
 if TYPE_CHECKING:
-    import yaml
-
     from airflow_provider_webcollect.service.call import Sender
 
-    Entry = tuple[CollectionTask, yaml.MappingNode]
+Entry = tuple[CollectionTask, yaml.MappingNode]
 
 log = logging.getLogger(__name__)
 #: How analytics differ from a file: tasks that are ``new`` in it, ``gone`` from analytics, and ``renamed`` in
@@ -83,8 +82,8 @@ def discover(
         except InvalidArgument as error:
             log.warning("A task of the service is left out: %s", error)
             del by_id[task_id]
-    rows = itertools.chain.from_iterable(by_id.values())
-    names = {task_id: name or task_id for task_id, name in AnalyticsRow.names(rows).items()}
+    all_rows = itertools.chain.from_iterable(by_id.values())
+    names = {task_id: name or task_id for task_id, name in AnalyticsRow.names(all_rows).items()}
     entries = {folded(task.id): task for task in listed}
     # the ids of tasks, by their ids and names
     owners = {folded(key): folded(task.id) for task in listed for key in (task.id, task.name)}
@@ -100,7 +99,11 @@ def discover(
             difference["service_name"] = names[task_id]
         if entry is None or "service_name" in difference:
             differences["renamed" if entry else "new"].append(difference)
-        tasks.append(_collection_task(name, by_id[task_id]))
+        ran = [row.day_key for row in by_id[task_id] if row.execution_metrics.run_count != 0]
+        total = AnalyticsRow.total(by_id[task_id])
+        rows = None if total["rows"] is None else round(total["rows"])
+        last_run = max(ran, default=None)
+        tasks.append(CollectionTask(id=task_id, name=name, last_run=last_run, rows=rows, cost=total["cost"]))
     differences["gone"] = [{"id": task.id, "name": task.name} for task in entries.values()]
     return tasks, differences
 
@@ -118,21 +121,8 @@ def _names(task_id: str, service_name: str) -> list[str]:
     return names[1:] if is_id(name) and name.lower() != task_id.lower() else names
 
 
-def _collection_task(name: str, rows: Sequence[AnalyticsRow]) -> CollectionTask:
-    total = AnalyticsRow.total(rows)
-    return CollectionTask(
-        id=rows[0].task_id,
-        name=name,
-        last_run=max((row.day_key for row in rows if row.execution_metrics.run_count != 0), default=None),
-        rows=None if total["rows"] is None else round(total["rows"]),
-        cost=total["cost"],
-    )
-
-
 def as_yaml(tasks: Sequence[CollectionTask]) -> str:
     """Return tasks as entries of the file."""
-    import yaml
-
     entries = msgspec.to_builtins(tasks)
     return yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=math.inf) if entries else ""
 
@@ -200,8 +190,6 @@ def _edits(
     text: str, node: yaml.MappingNode, values: Mapping[str, Any], line_end: str
 ) -> list[tuple[int, int, str]]:
     """Return the changes of an entry, in their order: the start and end of each, and the new text."""
-    import yaml
-
     spans = {}
     for key_node, value_node in node.value:
         start = value_node.start_mark.index

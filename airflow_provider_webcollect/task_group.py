@@ -237,11 +237,14 @@ class WebCollectTaskGroup(TaskGroup):
             }
             for part in parts
         ]
+        # the folder around all, which names the landing
+        around = _FIELD.split(destination or "")[0].rpartition("/")[0]
+        # without outlets of its own, a landing has its destination for one
+        is_named = outlets and around and not around.endswith("/")
         land = WebCollectToObjectStorageOperator(
             task_id="land",
             sources=sources,
-            # without outlets of its own, a landing has its destination for one
-            destination=_folder_of_all(destination, parts) if outlets else parts[0].folder,
+            destination=around if is_named else parts[0].folder,
             **{**usual, **self._land, "outlets": self._land.get("outlets") or outlets},
         )
         land.sources = [
@@ -337,9 +340,3 @@ def _table_name(name: str) -> str:
     """Return a name as that of a table: a letter, then lower-case letters, digits and single underscores."""
     plain = _spelled(name).lower()
     return plain if plain[0].isalpha() else f"t_{plain}"
-
-
-def _folder_of_all(destination: str | None, parts: Sequence[_Part]) -> str:
-    """Return the folder that contains those of all parts, which names the landing, or the first of them."""
-    around = _FIELD.split(destination or "")[0].rpartition("/")[0]
-    return around if around and not around.endswith("/") else parts[0].folder

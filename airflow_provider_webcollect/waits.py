@@ -15,39 +15,33 @@ from weakref import WeakKeyDictionary
 import msgspec
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout, Stats, conf
 
-from airflow_provider_webcollect.common import metric_tags, send_gauges
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.service.errors import (
-    TokenUnavailable,
-    WebCollectError,
-)
-from airflow_provider_webcollect.service.threads import Notice
+from airflow_provider_webcollect.service.errors import TokenUnavailable, WebCollectError
 from airflow_provider_webcollect.waiting.conditions import (
     RUNNING_COUNTS,
     SUBTASKS,
     TASK_STATUSES,
     Condition,
     Ended,
+    Failures,
     Outcome,
     Query,
     Records,
     TaskStates,
     Wait,
     backoff,
-    ends_waits,
 )
 from airflow_provider_webcollect.waiting.runs import Baseline
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine, Mapping
-    from types import TracebackType
+    from collections.abc import Awaitable, Mapping
 
     from airflow_provider_webcollect.service.client import AsyncClient
-    from airflow_provider_webcollect.waiting.poll import Judge, Poll
+    from airflow_provider_webcollect.waiting.poll import Poll
 
 log = logging.getLogger(__name__)
 #: Further attempts to read something from Airflow for the first time, in two to four minutes. Airflow waits
-#: five for a trigger to process what was polled (``[triggerer] shared_stream_ack_timeout``).
+#: five for a trigger to process a response (``[triggerer] shared_stream_ack_timeout``).
 READ_RETRIES = 6
 #: Attempts of a status query: one retry, for example after a lost connection.
 TRIES = 2
@@ -68,7 +62,7 @@ def poke_service(conn_id: str, wait: Wait, interval: float, log: Any) -> Ended |
     if repeated queries are refused too; each of them reads the connection again.
 
     :param conn_id: the Airflow connection of the service.
-    :param interval: seconds between two polls.
+    :param interval: seconds between two queries.
     :param log: a logger.
     """
 
@@ -83,7 +77,7 @@ def poke_service(conn_id: str, wait: Wait, interval: float, log: Any) -> Ended |
 
     def judge_confirmed() -> Ended | None:
         ended = judge()
-        # one wrong response must not end a wait, and a rescheduled sensor does not know its earlier polls
+        # one wrong response must not end a wait, and a rescheduled sensor does not know earlier responses
         return judge() if wait.is_in_doubt else ended
 
     return result_or_end(judge_confirmed, interval, log)
@@ -95,10 +89,10 @@ def result_or_end(ask: Callable[[], T], interval: float, log: Any) -> T | Ended 
     A refusal counts only if repeated queries confirm it.
 
     :param ask: sends the query; reads the connection each time.
-    :param interval: seconds between two polls.
+    :param interval: seconds between two queries.
     :param log: a logger.
     """
-    refusals = 0
+    failures = Failures()
     while True:
         try:
             return ask()
@@ -106,10 +100,9 @@ def result_or_end(ask: Callable[[], T], interval: float, log: Any) -> T | Ended 
             if not error.permanent:
                 log.warning(_CONTINUES, error)
                 return None
-            refusals += 1
-            if ends_waits(error, refusals):
+            if failures.add(error, is_refusal=True):
                 return Ended(outcome=Outcome.ERROR, reason=str(error), permanent=True)
-            pause = backoff(refusals, interval)
+            pause = backoff(failures.count, interval)
             log.warning("The service refuses the status query, which is repeated in %.0f s. %s", pause, error)
             time.sleep(pause)
 
@@ -123,12 +116,8 @@ def query(conn_id: str, condition: Condition) -> dict[str, Any]:
     :raises WebCollectError: if the service cannot be queried.
     """
     hook = WebCollectHook(conn_id)
-    most = condition.query.batch_size(hook.connection.status_batch_size)
-    seen: dict[str, Any] = dict.fromkeys(condition.keys)
     with contextlib.closing(hook.client) as client:
-        for start in range(0, len(condition.keys), most):
-            seen |= condition.query.ask(client, condition.keys[start : start + most])
-    return seen
+        return condition.query.ask_all(client, condition.keys, hook.connection.status_batch_size)
 
 
 def baselines(conn_id: str, task_ids: Sequence[str]) -> dict[str, Baseline]:
@@ -146,15 +135,6 @@ def baselines(conn_id: str, task_ids: Sequence[str]) -> dict[str, Baseline]:
         if not any(tasks.absent(task_id, status) for task_id, status in seen.items()):
             break
     return {task_id: Baseline.of(status) for task_id, status in seen.items()}
-
-
-def wait_in_worker(conn_id: str, wait: Wait, *, poll_interval: float, log: Any) -> Ended:
-    """Poll every ``poll_interval`` seconds until the wait has ended, and return how it ended."""
-    notice = Notice(log)
-    while (ended := poke_service(conn_id, wait, poll_interval, log)) is None:
-        notice.give(poll_interval, "The next status query follows in %.0f s.", poll_interval)
-        time.sleep(poll_interval)
-    return ended
 
 
 def end_of_event(event: Any) -> Ended:
@@ -188,111 +168,92 @@ def result_of(ended: Ended) -> Records:
     raise AirflowFailException(ended.reason)
 
 
-class SharedFeed:
-    """The feed of a connection, as an async context manager; the first user opens it, the last one closes it.
-
-    Entering raises :class:`WebCollectError` if the connection is invalid, and Airflow's error if it cannot be
-    read for two minutes.
+def shared_feed(conn_id: str, interval: float) -> StatusFeed:
+    """Return the feed of a connection, for an ``async with``; it is one object for all users.
 
     :param conn_id: the Airflow connection of the service.
-    :param interval: seconds between two polls of this user.
+    :param interval: seconds between two queries of this user.
     """
-
-    __slots__ = ("_conn_id", "_feed", "_interval")
-
-    def __init__(self, conn_id: str, interval: float) -> None:
-        self._conn_id = conn_id
-        self._interval = interval
-
-    async def __aenter__(self) -> StatusFeed:
-        feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
-        if self._conn_id not in feeds:
-            feeds[self._conn_id] = StatusFeed(self._conn_id, self._interval)
-        self._feed = feeds[self._conn_id]
-        self._feed.users += 1
-        try:
-            # one at a time: thousands of users resumed in one iteration of the event loop would block it
-            async with self._feed.entering:
-                # cancelling one user must not cancel the opening for the others
-                await asyncio.shield(self._feed.opening)
-            return self._feed
-        except BaseException:
-            await self._leave()
-            raise
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._leave()
-
-    async def _leave(self) -> None:
-        self._feed.users -= 1
-        if self._feed.users:
-            return
-        del _feeds[asyncio.get_running_loop()][self._conn_id]
-        # a cancelled user must not leave the feed half closed
-        await asyncio.shield(asyncio.create_task(self._feed.aclose()))
+    feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
+    if conn_id not in feeds:
+        feeds[conn_id] = StatusFeed(conn_id, interval)
+    return feeds[conn_id]
 
 
 class StatusFeed:
-    """A connection's polls, one for each query; it is open once ``opening`` has ended.
+    """A connection's polls, one for each query; the first user opens it, and the last one closes it.
+
+    Entering raises :class:`WebCollectError` if the connection is invalid, and Airflow's error if it cannot be
+    read for two minutes.
 
     It may live for weeks, and the connection may get a new credential meanwhile. So the connection is read
     again when a request fails, and its new values are used.
 
     :param conn_id: the Airflow connection of the service.
-    :param interval: seconds between two polls of the first user.
-    :ivar users: their number; the last one closes the feed.
+    :param interval: seconds between two queries of the first user.
+    :ivar polls: by query.
     """
 
     def __init__(self, conn_id: str, interval: float) -> None:
-        self.users = 0
-        self.entering = asyncio.Lock()
-        self.opening = asyncio.create_task(self._open(conn_id, interval))
+        self._hook = WebCollectHook(conn_id)
+        self._users = 0
+        self._entering = asyncio.Lock()
+        self._opening = asyncio.create_task(self._open(interval))
         self._reading = asyncio.Lock()
         self._clients: list[AsyncClient] = []
-        self._polls: dict[Query, Poll[Any]] = {}
+        self.polls: dict[Query, Poll[Any]] = {}
 
-    async def _open(self, conn_id: str, interval: float) -> None:
+    async def __aenter__(self) -> StatusFeed:
+        self._users += 1
+        try:
+            # one at a time: thousands of users resumed in one iteration of the event loop would block it
+            async with self._entering:
+                # cancelling one user must not cancel the opening for the others
+                await asyncio.shield(self._opening)
+            return self
+        except BaseException:
+            await self.__aexit__()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._users -= 1
+        if not self._users:
+            del _feeds[asyncio.get_running_loop()][self._hook.webcollect_conn_id]
+            # a cancelled user must not leave the feed half closed
+            await asyncio.shield(asyncio.create_task(self._close()))
+
+    async def _open(self, interval: float) -> None:
         from airflow_provider_webcollect.waiting.poll import Poll
 
-        self._hook = await read_with_retries(
+        await read_with_retries(
             "The connection",
-            lambda: _read(conn_id),
+            self._hook.aload,
             interval,
             is_certain=lambda error: isinstance(error, WebCollectError),  # the connection was read
         )
         self._clients.append(self._hook.async_client())
         most = self._hook.connection.status_batch_size
         for query in (TASK_STATUSES, SUBTASKS, RUNNING_COUNTS):
-            self._polls[query] = Poll(functools.partial(self._ask, query), query.batch_size(most))
+            self.polls[query] = Poll(functools.partial(self._ask, query), min(query.most, most))
 
-    def until(
-        self, query: Query, keys: Sequence[str], interval: float, judge: Judge[Any, T]
-    ) -> Coroutine[Any, Any, T]:
-        """Poll shortly and then every ``interval`` seconds, until ``judge`` returns a result; return it.
-
-        See :meth:`Poll.until`.
-        """
-        return self._polls[query].until(keys, interval, judge)
-
-    async def aclose(self) -> None:
+    async def _close(self) -> None:
         """Stop polling and close the connections to the service."""
-        self.opening.cancel()
-        await asyncio.wait({self.opening})
+        self._opening.cancel()
+        await asyncio.wait({self._opening})
         if self._clients:
             self._send_gauges()
-        for poll in self._polls.values():
+        for poll in self.polls.values():
             await poll.aclose()
         # older clients may have had requests in flight until now
         await asyncio.gather(*(client.aclose() for client in self._clients), return_exceptions=True)
 
     def _send_gauges(self) -> None:
-        tags = metric_tags(self._hook.webcollect_conn_id)
+        tags = {"connection": self._hook.webcollect_conn_id}
         # as Airflow's own metrics of a triggerer: another one has other waits
         own = {**tags, "hostname": socket.gethostname()}
-        Stats.gauge("webcollect.waits.running", self.users, tags=own)
-        send_gauges(self._clients[-1].context, tags)
+        Stats.gauge("webcollect.waits.running", self._users, tags=own)
+        for name, value in self._clients[-1].context.gauges().items():
+            Stats.gauge(name, value, tags=tags)
 
     async def _ask(self, query: Query, keys: Sequence[str]) -> Mapping[str, Any]:
         """Query the states of some keys.
@@ -301,28 +262,21 @@ class StatusFeed:
             succeed.
         :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
         """
+        from airflow_provider_webcollect.service.client import in_thread
+
         client = self._clients[-1]
         self._send_gauges()
         try:
             # few attempts, since a poll repeats a failed query later
             return await client.run(lambda sender: query.ask(sender.with_limits(TRIES), keys))
         except WebCollectError as error:
-            if await self._has_successor(client):
-                raise TokenUnavailable(f"the connection has changed meanwhile: {error.message}") from error
-            raise
-
-    async def _has_successor(self, client: AsyncClient) -> bool:
-        async with self._reading:
-            if client is self._clients[-1]:
-                try:
-                    hook = await _read(self._hook.webcollect_conn_id)
-                except Exception as error:  # for example from the secrets backend
-                    log.warning("The connection cannot be read again. %s", error)
-                    return False
-                if hook.connection != self._hook.connection:
+            async with self._reading:
+                if client is self._clients[-1] and (hook := await in_thread(self._hook.successor)):
                     self._hook = hook
                     self._clients.append(hook.async_client())
-        return client is not self._clients[-1]
+            if client is self._clients[-1]:
+                raise
+            raise TokenUnavailable(f"the connection has changed meanwhile: {error.message}") from error
 
 
 _feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, StatusFeed]] = WeakKeyDictionary()
@@ -342,7 +296,7 @@ async def read_with_retries(
 
     :param what: name of what is read, for the log.
     :param read: reads it.
-    :param interval: seconds between two polls of the wait.
+    :param interval: seconds between two queries of the wait.
     :param is_certain: returns whether another attempt would fail as well.
     :raises Exception: that of the last attempt, after :data:`READ_RETRIES` of them.
     """
@@ -356,9 +310,3 @@ async def read_with_retries(
             log.warning("%s cannot be read; the next attempt follows in %.0f s. %s", what, pause, error)
             await asyncio.sleep(pause)
     return await read()
-
-
-async def _read(conn_id: str) -> WebCollectHook:
-    hook = WebCollectHook(conn_id)
-    await hook.aload()
-    return hook

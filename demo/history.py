@@ -13,6 +13,8 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_webcollect.landing.checks import usual_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -180,10 +182,12 @@ def _event(history: History, name: str, index: int, rows: int) -> dict[str, Any]
     is_bad = index >= len(history.rows) - history.empty
     apart = rows if is_bad and history.quarantines else 0
     landed = rows - apart
+    usual = usual_of([count for count in history.rows[:index] if count])
     facts: dict[str, Any] = {
         "webcollect_conn_id": "webcollect_default",
         "destination": folder,
         "rows": landed,
+        "usual_rows": usual,
         "total_rows": rows * 30,
         "bytes": landed * 240,
         "parts": 1 if landed else 0,
@@ -204,6 +208,7 @@ def _event(history: History, name: str, index: int, rows: int) -> dict[str, Any]
         "collection_task_ids": list(history.tasks),
         "manifests": [f"{folder}/{task_id}/_manifest.json" for task_id in history.tasks],
         "source_rows": [share] * (len(history.tasks) - 1) + [rows - share * (len(history.tasks) - 1)],
+        "source_usual_rows": [usual and usual / len(history.tasks)] * len(history.tasks),
         "source_commits": [index + 1] * len(history.tasks),
         "source_filled": [filled] * len(history.tasks),
         "source_checks": [checks] * len(history.tasks),

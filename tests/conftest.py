@@ -24,6 +24,8 @@ from airflow_provider_webcollect.service.settings import Credentials, Retries, S
 from airflow_provider_webcollect.service.threads import Stop
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, renewal
 
+pytest.register_assert_rewrite("tests.operations")
+
 if TYPE_CHECKING:  # slow to import, or not in every environment
     from airflow_provider_webcollect.sandbox import Sandbox
     from tests.contract.client_requests import RequestContract

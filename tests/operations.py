@@ -23,7 +23,6 @@ from airflow_provider_webcollect.service.url_file import url_list
 
 TODAY = datetime.datetime.now(datetime.UTC).date()
 URLS = ["https://shop.example/1", "http://shop.example/ü"]
-STEP_TYPES = ["LoopAction", "NavigateAction", "EnterTextAction"]
 #: Operators are named like their endpoints, but for letter case and underscores.
 OPERATORS = {name.lower(): name for name in dir(airflow_provider_webcollect)}
 
@@ -31,16 +30,17 @@ OPERATORS = {name.lower(): name for name in dir(airflow_provider_webcollect)}
 class Scene:
     """Two tasks that ran once, each in a group of its own, and a file of URLs.
 
+    :param folder: where the file will be; without one, there is none.
     :ivar words: what the words in capitals of the table stand for.
     """
 
-    def __init__(self, sandbox: Sandbox, folder: Path) -> None:
+    def __init__(self, sandbox: Sandbox, folder: Path | None = None) -> None:
         self.control = sandbox.control
         self.task = self.control.add_task(lots=[30], subtasks=3, loop_items=["one", "two"], name="Shop")
         self.other = self.control.add_task(lots=[20], subtasks=2, group_id=7)
         self.before = self.ids()
-        file = folder / "urls.txt"
-        file.write_text("\n".join(URLS))
+        if folder:
+            (folder / "urls.txt").write_text("\n".join(URLS))
         loop, _, text = (step["action_id"] for step in self.task["actions"])
         self.words = {
             "TASK": self.task["task_id"],
@@ -48,7 +48,7 @@ class Scene:
             "LOOP": loop,
             "TEXT": text,
             "FIRST": self.task["subtasks"][0]["subtask_id"],
-            "FILE": str(file),
+            "FILE": f"{folder}/urls.txt",
             "TODAY": str(TODAY),
             "WEEK_AGO": str(TODAY - datetime.timedelta(days=7)),
             "REFRESH": sandbox.refresh_token,

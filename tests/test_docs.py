@@ -151,7 +151,7 @@ def test_every_citation_in_the_code_names_a_heading_of_the_reference() -> None:
 def test_the_landing_protocol_names_files_that_exist_and_every_kind_of_commit() -> None:
     page = PROTOCOL.read_text()
     names = re.findall(r"`([\w/]+(?:\.py|/))`", page)
-    assert "write/plan.py" in names
+    assert "write/job.py" in names
     for name in names:
         assert (ROOT / name).exists() or (ROOT / "airflow_provider_webcollect/landing" / name).exists(), name
     assert [kind for kind in get_args(Kind) if f"`{kind}`" not in page] == []

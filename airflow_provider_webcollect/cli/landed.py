@@ -26,11 +26,11 @@ from airflow_provider_webcollect.cli.connecting import (
     shown_place,
     storage_option,
 )
-from airflow_provider_webcollect.cli.declared import declared_option
 from airflow_provider_webcollect.cli.output import (
     as_json,
     ask,
     console,
+    declared_option,
     deferred_interrupt,
     output_option,
     show,
@@ -86,24 +86,30 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
         raise InvalidArgument(str(option.name), value, f"it must be JSON: {error}") from error
 
 
-#: How options of a landing differ on the command line from their declarations.
-_DIFFERENCES: dict[str, dict[str, Any]] = {
-    "file_format": {"flag": "--format"},
-    "columns": {
-        "flag": "--column",
-        "metavar": "NAME",
-        "help": "Only this one; may be repeated, in order; by default all.",
-    },
-    "column_types": {"metavar": "JSON", "callback": _decoded_json},
-    "partition": {"metavar": "NAME=VALUE"},
-    "checks": {
-        "metavar": "JSON",
-        "callback": _decoded_json,
-        "help": """What the rows must be, such as '{"columns": {"price": {"filled": 0.95}}}'.""",
-    },
-    "on_failed_checks": {
-        "help": "fail: quarantine the rows, exit code 3; quarantine: the same, exit code 0; warn: land them."
-    },
+#: How options of a landing differ on the command line from their declarations: their names, and the rest.
+_DIFFERENCES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "file_format": (("--format",), {}),
+    "columns": (
+        ("--column",),
+        {"metavar": "NAME", "help": "Only this one; may be repeated, in order; by default all."},
+    ),
+    "column_types": ((), {"metavar": "JSON", "callback": _decoded_json}),
+    "partition": ((), {"metavar": "NAME=VALUE"}),
+    "checks": (
+        (),
+        {
+            "metavar": "JSON",
+            "callback": _decoded_json,
+            "help": """What the rows must be, such as '{"columns": {"price": {"filled": 0.95}}}'.""",
+        },
+    ),
+    "on_failed_checks": (
+        (),
+        {
+            "help": "fail: quarantine the rows, exit code 3; quarantine: the same, exit code 0; warn: land "
+            "them."
+        },
+    ),
 }
 
 
@@ -117,7 +123,8 @@ def _land_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(options=values, **given)
 
     for name in reversed(LandOptions.__struct_fields__):
-        with_options = declared_option(LandOptions, name, **_DIFFERENCES.get(name, {}))(with_options)
+        names, more = _DIFFERENCES.get(name, ((), {}))
+        with_options = declared_option(LandOptions, name, *names, **more)(with_options)
     return with_options
 
 

@@ -7,6 +7,7 @@ import contextlib
 import csv
 import datetime
 import functools
+import inspect
 import json
 import logging
 import math
@@ -15,11 +16,12 @@ import re
 import signal
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from airflow_provider_webcollect.landing.log.commits import counted
+from airflow_provider_webcollect.service.arguments import declared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +42,7 @@ _SHARES = {"succeeded", "filled"}
 #: Characters that may not be printable everywhere.
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n]")
 
+F = TypeVar("F", bound="Callable[..., Any]")
 #: The option ``--output``, which :func:`show` takes.
 output_option = click.option(
     "-o",
@@ -48,6 +51,29 @@ output_option = click.option(
     default="table",
     help="How the result is shown.",
 )
+
+
+def declared_option(declaration: Any, argument: str, *names: str, **more: Any) -> Callable[[F], F]:
+    """Return an option for an argument as it is declared: its words or type, its default and its help.
+
+    :param declaration: the function of an endpoint, or the struct of options or of an entry.
+    :param names: of the option; by default that of the argument.
+    :param more: what ``click.option`` is told beside, or instead.
+    """
+    own = declared(declaration)[argument]
+    options = {
+        "type": click.Choice(own.choices) if own.choices else own.kind if own.kind in (int, float) else str,
+        "is_flag": own.kind is bool,
+        "multiple": own.is_list,
+        "required": own.default is inspect.Parameter.empty,
+        "help": own.help + (" May be repeated." if own.is_list else ""),
+        **more,
+    }
+    if isinstance(own.default, str | int | float):
+        options["default"] = own.default
+    if own.kind is bool:
+        del options["type"]
+    return click.option(*(names or [f"--{argument.replace('_', '-')}"]), argument, **options)
 
 
 def show(

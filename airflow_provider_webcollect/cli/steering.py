@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import click
 
 from airflow_provider_webcollect.cli.connecting import called, connect, connection_options, resolve_tasks
-from airflow_provider_webcollect.cli.output import as_json, ask, output_option, show, tell
+from airflow_provider_webcollect.cli.output import as_json, ask, declared_option, output_option, show, tell
 from airflow_provider_webcollect.landing.log.commits import counted
 from airflow_provider_webcollect.service import arguments, endpoints
 from airflow_provider_webcollect.service.errors import (
@@ -188,16 +188,9 @@ def task() -> None:
 
 @task.command()
 @_tasks_argument
-@click.option(
-    "--group",
-    "group_ids",
-    type=int,
-    metavar="ID",
-    multiple=True,
-    help="The group of the copy; by default the task's own. May be repeated.",
-)
+@declared_option(endpoints.copy_task, "group_id", "--group", metavar="ID", multiple=True)
 @_sending_options
-def copy(task_ids: list[str], group_ids: tuple[int, ...], output: str, **sending: Any) -> int:
+def copy(task_ids: list[str], group_id: tuple[int, ...], output: str, **sending: Any) -> int:
     """Copy tasks.
 
     Each of the tasks is copied to each of the groups, one after another; the column `copy` has the new ids.
@@ -207,9 +200,9 @@ def copy(task_ids: list[str], group_ids: tuple[int, ...], output: str, **sending
     Exit code 1: some copies were not made; the column `failure` and standard error say which, and why.
     """
     calls = {
-        (task_id, group_id): endpoints.copy_task(task_id, group_id)
+        (task_id, to_group): endpoints.copy_task(task_id, to_group)
         for task_id in task_ids
-        for group_id in group_ids or (None,)
+        for to_group in group_id or (None,)
     }
     with _client_for([*calls.values()], output, **sending) as client:
         result = _copy_each(client, calls, output)
@@ -250,7 +243,7 @@ def _copy_each(
 
 @task.command()
 @_task_argument
-@click.option("--group", "group_id", type=int, metavar="ID", required=True, help="The group to move it to.")
+@declared_option(endpoints.move_task, "group_id", "--group", metavar="ID")
 @_sending_options
 def move(task_id: str, group_id: int, output: str, **sending: Any) -> int:
     """Move a task to a group.
@@ -276,13 +269,7 @@ def delete(task_ids: list[str], output: str, **sending: Any) -> None:
 
 @task.command()
 @_tasks_argument
-@click.option(
-    "--type",
-    "action_types",
-    type=click.Choice([*map(str, ActionType)]),
-    multiple=True,
-    help="Only steps of this type; may be repeated.",
-)
+@declared_option(endpoints.get_actions, "action_types", "--type")
 @connection_options
 @output_option
 def actions(task_ids: list[str], action_types: tuple[str, ...], output: str, **where: Any) -> int:
@@ -325,15 +312,14 @@ def _row(action: Action) -> dict[str, Any]:
 @task.command("set-loop")
 @_task_argument
 @_action_argument
-@click.option(
-    "--type",
+@declared_option(
+    endpoints.update_loop_items,
     "loop_type",
+    "--type",
     type=click.Choice([*map(str, LoopType)], case_sensitive=False),
     metavar=f"[{'|'.join(LoopType)}]",
-    required=True,
-    help="What the values are.",
 )
-@click.option("--item", "loop_items", metavar="VALUE", multiple=True, help="A value; may be repeated.")
+@declared_option(endpoints.update_loop_items, "loop_items", "--item", metavar="VALUE", required=False)
 @click.option(
     "--file",
     type=click.File("rb"),
@@ -341,7 +327,7 @@ def _row(action: Action) -> dict[str, Any]:
     metavar="FILE",
     help="A text file with a value on each line, or - for standard input.",
 )
-@click.option("--append", "is_append", is_flag=True, help="Keep the values that are there.")
+@declared_option(endpoints.update_loop_items, "is_append", "--append")
 @_yes_option
 @_sending_options
 def set_loop(
@@ -374,12 +360,8 @@ def set_loop(
 @_task_argument
 @_action_argument
 @click.argument("properties", metavar="NAME=VALUE...", nargs=-1, required=True, callback=_properties)
-@click.option(
-    "--type",
-    "action_type",
-    type=click.Choice([*map(str, ActionType)]),
-    default=str(ActionType.ENTER_TEXT),
-    help="The type of the step.",
+@declared_option(
+    endpoints.StepParameters, "action_type", "--type", default=str(ActionType.ENTER_TEXT), required=False
 )
 @_sending_options
 def set_params(

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.landing.location import STORAGE_EXTRAS, Location, is_opened
-from airflow_provider_webcollect.service.environment import variables_added
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -147,6 +146,8 @@ class AirflowConnections:
         require("airflow.providers.apache.iceberg.hooks.iceberg", "iceberg", "a table of Iceberg")
         from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
 
+        from airflow_provider_webcollect.service.environment import variables_added
+
         address = None
         try:
             with variables_added(_AS_AIRFLOW):
@@ -174,6 +175,8 @@ class ServerConnections(AirflowConnections):
         :raises InvalidArgument: if Airflow has no such connection, or cannot use it.
         :raises StorageError: if Airflow, or what it connects to, is in trouble.
         """
+        from airflow_provider_webcollect.service.environment import variables_added
+
         try:
             with variables_added(_AS_AIRFLOW):
                 return super().filesystem(location)
@@ -216,6 +219,7 @@ def read_landing(
         connection; other errors are those of :func:`airflow_provider_webcollect.landing.reader.read_landing`.
     """
     from airflow_provider_webcollect.landing import reader
+    from airflow_provider_webcollect.service.environment import variables_added
 
     if is_opened(landing):
         if object_storage_conn_id is not None:

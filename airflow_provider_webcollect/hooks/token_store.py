@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import Variable, conf
 
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.threads import one_at_a_time
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, TokenStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import ModuleType
 
 SECTION, OPTION, TIMEOUT = "webcollect", "token_store", "token_store_timeout"
 #: The bounds of this timeout, in seconds: waits for a renewal last a multiple of it.
 SHORTEST_TIMEOUT, LONGEST_TIMEOUT = 0.1, 60.0
-
-_lock = threading.Lock()
-
-
-@contextlib.contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """Serialize requests of threads to Airflow's supervisor.
-
-    The supervisor of a `dag.test()` mixes up responses if two threads send requests at once, as the threads
-    of an event loop may. Coroutines do not wait for the lock: its holder may need the event loop for its
-    response.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        with _lock:
-            yield
-    else:
-        yield
 
 
 class VariableTokenStore(TokenStore):

@@ -2,42 +2,48 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from airflow.providers.common.compat.sdk import BaseHook, mask_secret
 
 from airflow_provider_webcollect.hooks.connection_fields import UI_FIELD_BEHAVIOUR, widgets
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
-from airflow_provider_webcollect.service.models import (
-    ActionType,
-    AnalyticsPage,
-    CopiedTask,
-    CopyResult,
-    DataPage,
-    DeprecatedApp,
-    ParameterUpdate,
-    RunningCounts,
-    SubTask,
-    TaskActions,
-    TaskStatus,
-    TokenRecord,
-)
+from airflow_provider_webcollect.service.models import DataPage, SubTask, TokenRecord
 
 if TYPE_CHECKING:
-    import datetime
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from airflow_provider_webcollect.hooks.connection import WebCollectConnection
     from airflow_provider_webcollect.service.call import ClientContext
     from airflow_provider_webcollect.service.client import AsyncClient, Client
+    from airflow_provider_webcollect.service.endpoints import Operation
 
 __all__ = ["WebCollectHook"]
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 #: Attempts of a call whose result is shown to people, seconds after which none is made, and for its response.
 READING_TRIES, READING_DEADLINE, READING_TIMEOUT = 2, 10.0, 20.0
+
+
+def _method(operation: Operation[P, T]) -> Callable[Concatenate[WebCollectHook, P], T]:
+    """Return the method that sends a call of an endpoint, and returns its result."""
+
+    def method(self: WebCollectHook, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.client.send(operation(*args, **kwargs))
+
+    signature = inspect.signature(operation)
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    arguments = [own, *signature.parameters.values()]
+    method.__name__, method.__doc__ = operation.endpoint.name, operation.__doc__
+    method.__qualname__ = f"WebCollectHook.{method.__name__}"
+    vars(method)["__signature__"] = inspect.Signature(arguments)
+    return method
 
 
 class WebCollectHook(BaseHook):
@@ -98,7 +104,7 @@ class WebCollectHook(BaseHook):
         return self.connection
 
     def _read_alone(self) -> WebCollectConnection:
-        from airflow_provider_webcollect.hooks.token_store import one_at_a_time
+        from airflow_provider_webcollect.service.threads import one_at_a_time
 
         with one_at_a_time():
             return self._read_connection()
@@ -142,16 +148,19 @@ class WebCollectHook(BaseHook):
             connection.conn_id,
             store,
             learned=_mask,
-            is_outdated=self._is_outdated,
+            is_outdated=lambda: self.successor() is not None,
             reads_only=reads_only,
         )
 
-    def _is_outdated(self) -> bool:
+    def successor(self) -> WebCollectHook | None:
+        """Read the connection again, and return a hook of it if it has changed; None if it has not."""
+        hook = WebCollectHook(self.webcollect_conn_id)
         try:
-            return self._read_alone() != self.connection
+            hook.connection = self._read_alone()
         except Exception as error:  # for example from the secrets backend
             self.log.warning("The connection cannot be read again. %s", error)
-            return False
+            return None
+        return hook if hook.connection != self.connection else None
 
     def test_connection(self) -> tuple[bool, str]:
         """Test the connection with a harmless call, and say what is wrong if it fails.
@@ -172,42 +181,21 @@ class WebCollectHook(BaseHook):
         """
         return self.client.renew_token().record(time.time())
 
-    def query_analytics(
-        self,
-        start: str | datetime.date,
-        end: str | datetime.date,
-        *,
-        page: int | None = None,
-        page_size: int | None = None,
-        task_ids: Sequence[str] | None = None,
-        member_names: Sequence[str] | None = None,
-        collection_method: str | None = None,
-        time_granularity: str | None = None,
-    ) -> AnalyticsPage:
-        """Query collection, execution and resource metrics by task and time (contract.md, endpoint 2).
-
-        :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months.
-        :param end: last day, not after the current UTC date.
-        :param page: page number, from 1, which is the service's default.
-        :param page_size: rows per page, 1 to 500; the service's default is 20.
-        :param task_ids: at most 100; None for all tasks.
-        :param member_names: at most 100 members of the account's team; None for the account's own tasks.
-        :param collection_method: ``Cloud``, ``Local`` or ``All``; None for all.
-        :param time_granularity: ``Day``, which is the service's default, ``Week`` or ``Month``.
-        :raises MemberNotAllowed: if a member may not be queried.
-        """
-        return self.client.send(
-            endpoints.query_analytics(
-                start,
-                end,
-                page=page,
-                page_size=page_size,
-                task_ids=task_ids,
-                member_names=member_names,
-                collection_method=collection_method,
-                time_granularity=time_granularity,
-            )
-        )
+    # each with the arguments and the documentation of its endpoint
+    query_analytics = _method(endpoints.query_analytics)
+    update_task_parameters = _method(endpoints.update_task_parameters)
+    get_actions = _method(endpoints.get_actions)
+    copy_task = _method(endpoints.copy_task)
+    copy_tasks = _method(endpoints.copy_tasks)
+    delete_tasks = _method(endpoints.delete_tasks)
+    delete_task_groups = _method(endpoints.delete_task_groups)
+    get_task_statuses = _method(endpoints.get_task_statuses)
+    get_task_statuses_v2 = _method(endpoints.get_task_statuses_v2)
+    get_subtasks = _method(endpoints.get_subtasks)
+    start_subtasks = _method(endpoints.start_subtasks)
+    get_running_counts = _method(endpoints.get_running_counts)
+    mark_exported = _method(endpoints.mark_exported)
+    deprecate_data_app = _method(endpoints.deprecate_data_app)
 
     def update_loop_items(
         self, task_id: str, action_id: str, loop_type: str, loop_items: Sequence[str], is_append: bool = False
@@ -224,34 +212,6 @@ class WebCollectHook(BaseHook):
         """
         call = endpoints.update_loop_items(task_id, action_id, loop_type, loop_items, is_append)
         return self.client.send(call).message
-
-    def update_task_parameters(
-        self,
-        task_id: str,
-        *,
-        actions: Sequence[Mapping[str, Any]] | None = None,
-        loop_items: Sequence[Mapping[str, Any]] | None = None,
-    ) -> ParameterUpdate:
-        """Update parameters of steps and loop lists in one call (contract.md, endpoint 4).
-
-        :param task_id: the service's task.
-        :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of
-            names and values, or as a list of ``{"name", "value"}``.
-        :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, optionally, ``"is_append"``.
-        """
-        return self.client.send(
-            endpoints.update_task_parameters(task_id, actions=actions, loop_items=loop_items)
-        )
-
-    def get_actions(
-        self, task_ids: Sequence[str], action_types: Sequence[str] = tuple(ActionType)
-    ) -> list[TaskActions]:
-        """Read the steps of tasks (contract.md, endpoint 5).
-
-        :param task_ids: the service's tasks.
-        :param action_types: any of ``LoopAction``, ``NavigateAction``, ``EnterTextAction``; all by default.
-        """
-        return self.client.send(endpoints.get_actions(task_ids, action_types))
 
     def replace_urls(self, task_id: str, file: Any = None, *, urls: Sequence[str] | None = None) -> int:
         """Replace the task's URLs from a file or a list; return their number (contract.md, endpoint 6).
@@ -275,25 +235,6 @@ class WebCollectHook(BaseHook):
         self.client.send(endpoints.replace_urls(task_id, upload))
         return upload.count
 
-    def copy_task(self, task_id: str, group_id: int | None = None) -> CopiedTask:
-        """Copy a task, to its own group or to ``group_id`` (contract.md, endpoint 7).
-
-        :param task_id: the service's task.
-        :param group_id: the group to copy it to; None for the task's own.
-        :raises OutcomeUnknown: if there was no response; the copy may exist.
-        """
-        return self.client.send(endpoints.copy_task(task_id, group_id))
-
-    def copy_tasks(self, task_ids: Sequence[str], group_ids: Sequence[int]) -> CopyResult:
-        """Copy each of the tasks to each of the groups (contract.md, endpoint 8).
-
-        :param task_ids: the service's tasks.
-        :param group_ids: the groups for the copies.
-        :return: the counts, and in ``failed_tasks`` the tasks that could not be copied, with the reasons.
-        :raises OutcomeUnknown: if there was no response; copies may exist.
-        """
-        return self.client.send(endpoints.copy_tasks(task_ids, group_ids))
-
     def move_task(self, task_id: str, group_id: int) -> bool:
         """Move a task to a group, and return whether it was moved (contract.md, endpoint 9).
 
@@ -301,47 +242,6 @@ class WebCollectHook(BaseHook):
         :param group_id: the group to move it to.
         """
         return self.client.send(endpoints.move_task(task_id, group_id)).moved
-
-    def delete_tasks(self, task_ids: Sequence[str]) -> None:
-        """Delete tasks (contract.md, endpoint 10).
-
-        :param task_ids: the service's tasks.
-        """
-        self.client.send(endpoints.delete_tasks(task_ids))
-
-    def delete_task_groups(self, group_ids: Sequence[int]) -> None:
-        """Delete task groups (contract.md, endpoint 11).
-
-        :param group_ids: the groups.
-        """
-        self.client.send(endpoints.delete_task_groups(group_ids))
-
-    def get_task_statuses(self, task_ids: Sequence[str]) -> list[TaskStatus]:
-        """Read names and states of tasks, version 1, at most once in 5 seconds (contract.md, endpoint 12).
-
-        :param task_ids: the service's tasks, at most 100.
-        """
-        return self.client.send(endpoints.get_task_statuses(task_ids))
-
-    def get_task_statuses_v2(self, task_ids: Sequence[str]) -> list[TaskStatus]:
-        """Read states, counts and times, version 2, at most 5 times a second (contract.md, endpoint 13).
-
-        Tasks that never ran in the cloud may be missing from the response (assumptions.md, Status).
-
-        :param task_ids: the service's tasks, at most 100.
-        """
-        return self.client.send(endpoints.get_task_statuses_v2(task_ids))
-
-    def get_subtasks(
-        self, task_id: str, page: int = 1, size: int = endpoints.MAX_SUBTASK_SIZE
-    ) -> list[SubTask]:
-        """Read a page of the sub-tasks of the task's latest batch (contract.md, endpoint 14).
-
-        :param task_id: the service's task.
-        :param page: page number, from 1.
-        :param size: sub-tasks per page, 1 to 20.
-        """
-        return self.client.send(endpoints.get_subtasks(task_id, page, size))
 
     def get_all_subtasks(self, task_id: str) -> list[SubTask]:
         """Read all sub-tasks of the task's latest batch, page by page (contract.md, endpoint 14).
@@ -351,19 +251,6 @@ class WebCollectHook(BaseHook):
         from airflow_provider_webcollect.service.pages import all_subtasks
 
         return all_subtasks(self.client, task_id)
-
-    def start_subtasks(self, task_id: str, subtask_ids: Sequence[str]) -> None:
-        """Start sub-tasks of a task (contract.md, endpoint 15).
-
-        :param task_id: the service's task.
-        :param subtask_ids: the sub-tasks.
-        :raises OutcomeUnknown: if there was no response; they may have been started.
-        """
-        self.client.send(endpoints.start_subtasks(task_id, subtask_ids))
-
-    def get_running_counts(self) -> RunningCounts:
-        """Read how many tasks and sub-tasks are running and waiting (contract.md, endpoint 16)."""
-        return self.client.send(endpoints.get_running_counts())
 
     def read_data(self, task_id: str, offset: int = 0, size: int = endpoints.MAX_DATA_SIZE) -> DataPage:
         """Read a page of a task's whole history (contract.md, endpoint 17).
@@ -416,25 +303,10 @@ class WebCollectHook(BaseHook):
         for page in PageReader(self.client, task_id, lotno).pages():
             yield from page.records()
 
-    def mark_exported(self, task_id: str) -> None:
-        """Confirm that the task's data has been exported (contract.md, endpoint 19).
-
-        :param task_id: the service's task.
-        """
-        self.client.send(endpoints.mark_exported(task_id))
-
-    def deprecate_data_app(self, app_id: str) -> DeprecatedApp:
-        """Deprecate a data app; only its author may (contract.md, endpoint 20).
-
-        :param app_id: the data app: its id, or ``namespace/app_name``.
-        :raises NotFound: if the caller is not the author, or there is no such app.
-        """
-        return self.client.send(endpoints.deprecate_data_app(app_id))
-
 
 def _mask(secret: str) -> None:
     """Mask ``secret`` in Airflow's logs."""
-    from airflow_provider_webcollect.hooks.token_store import one_at_a_time
+    from airflow_provider_webcollect.service.threads import one_at_a_time
 
     with one_at_a_time():
         mask_secret(secret)

@@ -17,7 +17,8 @@ from airflow_provider_webcollect.service.arguments import Flag, Range
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from fractions import Fraction
 
     from airflow_provider_webcollect.landing.formats import FileFormat
 
@@ -25,8 +26,9 @@ D = TypeVar("D", bound=msgspec.Struct)
 Level = Literal["allow", "warn", "fail"]
 OnFailedChecks = Literal["fail", "warn", "quarantine"]
 State = Literal["passed", "failed", "warning", "skipped"]
-#: Maximum number of values that ``unique`` compares; more would use too much memory.
-MOST_COMPARED = 1_000_000
+N = TypeVar("N", float, "Fraction")
+#: How many earlier landings decide what is usual, at most and at least.
+MOST_USUAL, LEAST_USUAL = 10, 4
 #: Types of columns that hold numbers begin with one of these.
 _NUMERIC = ("int", "float", "decimal")
 _encode = msgspec.json.Encoder().encode
@@ -305,3 +307,12 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def plain(number: float) -> str:
     """Return a number of a declaration as it was written."""
     return str(number).removesuffix(".0")
+
+
+def usual_of(past: Sequence[N]) -> N | None:
+    """Return the median of the last numbers; None if there are too few to tell what is usual."""
+    # it takes long to import, and parsing a DAG does not need it
+    from statistics import median
+
+    recent = past[-MOST_USUAL:]
+    return median(recent) if len(recent) >= LEAST_USUAL else None

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import msgspec
 
-from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -267,6 +266,8 @@ def folder_at(
     :param public_url: how users name it, as for :class:`~.landing.storage.folder.Folder`.
     :param table_format: ``delta`` if it is, or will be, a table of Delta Lake.
     """
+    from airflow_provider_webcollect.landing.log.names import MANIFEST
+
     root = root.rstrip("/").removesuffix(f"/{MANIFEST}").rstrip("/")
     if table_format == "delta":
         from airflow_provider_webcollect.landing.tables.delta import DeltaFolder

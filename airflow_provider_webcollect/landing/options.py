@@ -24,7 +24,7 @@ from airflow_provider_webcollect.landing.formats import (
     make_format,
 )
 from airflow_provider_webcollect.service import arguments
-from airflow_provider_webcollect.service.arguments import EmptyIsNone, Range, Seconds, as_given
+from airflow_provider_webcollect.service.arguments import Range, Seconds, as_given, declared
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -68,9 +68,9 @@ def check_partition(argument: str, value: object) -> str | None:
 class LandOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What a landing may be told; :meth:`parse` checks it, and gives defaults that depend on the source."""
 
-    file_format: Annotated[
-        FormatName | None, EmptyIsNone(), "Of the parts: by default jsonl, and parquet for a table."
-    ] = None
+    file_format: Annotated[FormatName | None, "Of the parts: by default jsonl, and parquet for a table."] = (
+        None
+    )
     compression: Annotated[
         CompressionName, "Of the parts; by default snappy for Parquet, otherwise none."
     ] = None
@@ -84,7 +84,6 @@ class LandOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     ] = False
     mode: Annotated[
         Mode | None,
-        EmptyIsNone(),
         "incremental: add what is new; full: land all rows. By default full with a batch.",
     ] = None
     on_reset: Annotated[OnReset, "incremental: what to do if the source has lost rows."] = "fail"
@@ -116,7 +115,10 @@ class LandOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         :param table_format: of the table to land in; None for a folder with a manifest.
         :raises InvalidArgument: if one is wrong, or does not go with another.
         """
-        options = arguments.parse_struct(cls, values)
+        # a template renders None as an empty text
+        optional = {name for name, argument in declared(cls).items() if argument.default is None}
+        given = {name: None if name in optional and value == "" else value for name, value in values.items()}
+        options = arguments.parse_struct(cls, given)
         mode = options.mode or ("incremental" if lotno is None else "full")
         if table_format and options.file_format not in (None, "parquet"):
             rule = f"table_format={table_format!r} goes with 'parquet' alone"

@@ -16,7 +16,7 @@ from airflow_provider_webcollect.landing.errors import (
     RowsRewritten,
 )
 from airflow_provider_webcollect.landing.location import landing_at
-from airflow_provider_webcollect.landing.log.fold import alone
+from airflow_provider_webcollect.landing.log.fold import as_landing
 from airflow_provider_webcollect.landing.read.contents import LandedData, RunProfile
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.landing.tables.table import TableFolder
@@ -100,7 +100,7 @@ def _quarantined(folder: Folder, number: int) -> QuarantinedData:
             f"{', '.join(map(str, numbers)) or 'none'}"
         )
     (commit,) = CommitLog(folder).commits([number])
-    return QuarantinedData(folder, alone(commit))
+    return QuarantinedData(folder, as_landing(commit))
 
 
 class QuarantinedData(LandedData):
@@ -109,8 +109,9 @@ class QuarantinedData(LandedData):
     def tables_of(self, part: Part) -> Iterator[pa.Table]:
         import pyarrow as pa
 
+        has_single_rows = any(part.broke for part in self._all_parts)
         for table in super().tables_of(part):
-            if self._has_single_rows and not part.broke:
+            if has_single_rows and not part.broke:
                 # beside single rows, which have no types, other rows have none either
                 table = table.cast(pa.schema([(name, pa.string()) for name in table.column_names]))
             yield table
@@ -118,10 +119,6 @@ class QuarantinedData(LandedData):
     def _commits(self, numbers: Collection[int]) -> Iterator[Commit]:
         for commit in super()._commits(numbers):
             yield msgspec.structs.replace(commit, parts=commit.quarantined)
-
-    @functools.cached_property
-    def _has_single_rows(self) -> bool:
-        return any(part.broke for part in self._all_parts)
 
     def _has_parts(self, state: Manifest) -> bool:
         return any(apart.commit == self.manifest.commit for apart in state.quarantined)

@@ -13,14 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from fractions import Fraction
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
 
-from airflow_provider_webcollect.landing import checks as checking
 from airflow_provider_webcollect.landing.checks import (
+    MOST_USUAL,
     NOTHING_WRONG,
     CheckOutcome,
     Checks,
@@ -32,6 +31,7 @@ from airflow_provider_webcollect.landing.checks import (
     State,
     matchers,
     plain,
+    usual_of,
 )
 from airflow_provider_webcollect.landing.errors import UnreadableRow
 from airflow_provider_webcollect.landing.formats import STRING, JsonLines
@@ -65,8 +65,8 @@ _DEEPER = 50
 _SHOWN_BYTES = 300
 _SHOWN_CHARACTERS = 60
 _SHOWN_NAME = 100
-#: How many earlier landings decide what is usual, at most and at least.
-MOST_USUAL, LEAST_USUAL = 10, 4
+#: Maximum number of values that ``unique`` compares; more would use too much memory.
+MOST_COMPARED = 1_000_000
 #: The most names of columns, or allowed values, that an outcome lists.
 _NAMED = 10
 #: Names of columns that nobody takes for something else.
@@ -165,9 +165,13 @@ class ValueRules:
                     broken[read[index]].append(rule)
         for index in unread:
             # what cannot be judged has not been found right
-            if self._judged or not _takes(self._format, batch[index]):
+            row = batch[index]
+            is_taken = isinstance(self._format, JsonLines) and _is_object(row)
+            if is_taken and self._format.columns is not None:
+                is_taken = _goes_through(slices, row)
+            if self._judged or not is_taken:
                 broken[index].append(READABLE)
-                self._note(READABLE, [bytes(batch[index])[:_SHOWN_BYTES].decode(errors="replace")], [0])
+                self._note(READABLE, [bytes(row)[:_SHOWN_BYTES].decode(errors="replace")], [0])
         return broken
 
     def _decoded(self, batch: Rows) -> tuple[Sequence[int], Sequence[Column]]:
@@ -275,7 +279,7 @@ class _Column:
             number = hash(text)
             if number in self._seen:
                 repeated.append(index)
-            elif len(self._seen) < checking.MOST_COMPARED:
+            elif len(self._seen) < MOST_COMPARED:
                 self._seen.add(number)
         return repeated
 
@@ -310,14 +314,13 @@ def _numbers(texts: Sequence[str]) -> Sequence[float]:
     if not "".join(texts).strip(_OF_NUMBERS):
         with suppress(ValueError):
             return list(map(float, texts))
-    return list(map(_number, texts))
-
-
-def _number(text: str) -> float:
-    # `float` also reads `1_000`, `inf` and the digits of other scripts
-    with suppress(ValueError):
-        return math.nan if text.strip(_OF_NUMBERS) else float(text)
-    return math.nan
+    numbers = [math.nan] * len(texts)
+    for index, text in enumerate(texts):
+        # `float` also reads `1_000`, `inf` and the digits of other scripts
+        if not text.strip(_OF_NUMBERS):
+            with suppress(ValueError):
+                numbers[index] = float(text)
+    return numbers
 
 
 def _may_be_unreadable(row: msgspec.Raw) -> bool:
@@ -328,13 +331,6 @@ def _may_be_unreadable(row: msgspec.Raw) -> bool:
 def _is_readable(row: msgspec.Raw) -> bool:
     """Return whether a row is an object that Python can decode."""
     return _is_object(row) and _goes_through(decode_rows, row)
-
-
-def _takes(file_format: FileFormat, row: msgspec.Raw) -> bool:
-    """Return whether a format takes a row that Python cannot decode."""
-    if not isinstance(file_format, JsonLines) or not _is_object(row):
-        return False
-    return file_format.columns is None or _goes_through(slices, row)
 
 
 def _is_object(row: msgspec.Raw) -> bool:
@@ -433,10 +429,10 @@ def _beside_usual(
     examples: tuple[Example, ...] = (),
 ) -> CheckOutcome:
     """Return the outcome of a comparison with a multiple of the median of earlier landings."""
-    if len(past) < LEAST_USUAL:
+    if (usual := usual_of(past)) is None:
         observed += f", and {len(past)} landings before this one"
         return CheckOutcome(check, "skipped", f"{words} the usual", observed)
-    usual, listed = median(past), ", ".join(show(float(number)) for number in past)
+    listed = ", ".join(show(float(number)) for number in past)
     expected = f"{words} {show(float(usual))}, the median of the last landings ({listed})"
     return _outcome(check, holds(value, multiple * usual), expected, observed, examples)
 
@@ -485,8 +481,8 @@ def _of_column(
         of = f"the values in {judged:,} rows" if checks.rows.max_wrong else f"{filled:,} values"
         if check == "required":
             of = f"{judged:,} rows"
-        elif check == "unique" and filled - wrong >= checking.MOST_COMPARED:
-            of = f"the first {checking.MOST_COMPARED:,} values"
+        elif check == "unique" and filled - wrong >= MOST_COMPARED:
+            of = f"the first {MOST_COMPARED:,} values"
         examples = counts.examples.get(f"columns.{name}.{check}", ())
         observed = f"{wrong:,} of {of} {does}"
         yield _outcome(_named(name, check), not wrong, expected, observed, examples, otherwise)

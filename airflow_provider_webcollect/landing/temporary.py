@@ -25,21 +25,16 @@ class TemporaryFolder:
 
     def __init__(self, name: str) -> None:
         prefix = f"webcollect-{name}-"
-        _remove_left(prefix)
+        for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime > _LEFT_AFTER:
+                    descriptor = _locked(left, fcntl.LOCK_EX)
+                    shutil.rmtree(left, ignore_errors=True)
+                    os.close(descriptor)
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
         self.close = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
         with contextlib.suppress(OSError):  # where none can be locked, none is removed by others
             weakref.finalize(self, os.close, _locked(self.path, fcntl.LOCK_SH))
-
-
-def _remove_left(prefix: str) -> None:
-    """Remove the folders of processes that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_mtime > _LEFT_AFTER:
-                descriptor = _locked(folder, fcntl.LOCK_EX)
-                shutil.rmtree(folder, ignore_errors=True)
-                os.close(descriptor)
 
 
 def _locked(folder: Path, kind: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -208,17 +209,13 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
             self._format().require_extras()
         rows = [flat(row) for row in self._rows(hook, self.start, self.end, self.time_granularity)]
         self.log.info("The query gave %d rows.", len(rows))
-        if self.destination is not None:
-            return self._write(rows)
-        if len(rows) > self.max_xcom_rows:
+        if self.destination is None and len(rows) > self.max_xcom_rows:
             raise AirflowFailException(
                 f"{len(rows)} rows are too many for XCom (`max_xcom_rows` is {self.max_xcom_rows}): set "
                 "`destination` to have them in a file, or ask for fewer"
             )
-        return rows
-
-    def _write(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        assert self.destination is not None
+        if self.destination is None:
+            return rows
         location, form = self._location(), self._format()
         fs, path = AirflowConnections().filesystem(location)
         parent, _, name = path.rpartition("/")
@@ -289,13 +286,17 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
 
     def _check(self) -> None:
         self._check_query()
-        _share("min_success_rate", self.min_success_rate)
-        _share("max_volume_drop", self.max_volume_drop)
-        limits = {"max_volume": self.max_volume, "max_cost": self.max_cost}
+        shares = {"min_success_rate": self.min_success_rate, "max_volume_drop": self.max_volume_drop}
+        limits = {**shares, "max_volume": self.max_volume, "max_cost": self.max_cost}
         for name, limit in limits.items():
-            if limit is not None and not (_is_number(limit) and limit >= 0):
-                raise InvalidArgument(name, limit, "it must be a number, 0 or more")
-        if {self.min_success_rate, self.max_volume_drop, *limits.values()} == {None}:
+            most = 1 if name in shares else math.inf
+            is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
+            if limit is not None and not (is_number and 0 <= limit <= most):
+                rule = (
+                    "it must be a share from 0 to 1" if name in shares else "it must be a number, 0 or more"
+                )
+                raise InvalidArgument(name, limit, rule)
+        if set(limits.values()) == {None}:
             rule = "there is nothing to check: give it, `max_volume_drop`, `max_volume` or `max_cost`"
             raise InvalidArgument("min_success_rate", None, rule)
         arguments.one_of("on_violation", self.on_violation, get_args(OnViolation))
@@ -303,9 +304,9 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         self._check()
         rows_by_task = self._by_task(self._rows(hook, self.start, self.end))
-        before = (
-            self._by_task(self._rows(hook, *self._previous())) if self.max_volume_drop is not None else {}
-        )
+        before: dict[str, list[AnalyticsRow]] = {}
+        if self.max_volume_drop is not None:
+            before = self._by_task(self._rows(hook, *self._previous()))
         # a task that did not run has no row
         names = sorted({*rows_by_task, *before, *(self._task_ids() or ())}) if self.per_task else [""]
         metrics = {name: _metrics(rows_by_task[name], before.get(name, [])) for name in names}
@@ -335,11 +336,8 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         try:
             endpoints.check_days(start, end)
         except InvalidArgument as error:
-            raise InvalidArgument(
-                "start",
-                self.start,
-                f"the days before, from {start}, are needed too: {error.rule}",
-            ) from error
+            rule = f"the days before, from {start}, are needed too: {error.rule}"
+            raise InvalidArgument("start", self.start, rule) from error
         return start, end
 
     def _by_task(self, rows: Iterable[AnalyticsRow]) -> defaultdict[str, list[AnalyticsRow]]:
@@ -350,14 +348,23 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
 
     def _violations(
         self, rows: Sequence[AnalyticsRow], before: Sequence[AnalyticsRow], metrics: Metrics
-    ) -> Iterable[str]:
-        violations = (
-            self._low_success(rows, metrics["success_rate"]),
-            self._lost_volume(rows, before, metrics),
-            self._high_volume(rows, metrics["volume"]),
-            self._high_cost(rows, metrics["cost"]),
-        )
-        return filter(None, violations)
+    ) -> Iterator[str]:
+        if low := self._low_success(rows, metrics["success_rate"]):
+            yield low
+        if lost := self._lost_volume(rows, before, metrics):
+            yield lost
+        if (most := self.max_volume) is not None:
+            if (volume := metrics["volume"]) is not None and volume > most:
+                yield f"{volume:.0f} rows were collected, above {most:.0f}"
+            elif unknown := _unknown(_volumes(rows)):
+                reason = f"the service does not say for {unknown} how many rows were collected"
+                yield f"{reason}, so they are not known to be {most:.0f} or fewer"
+        if (most := self.max_cost) is not None:
+            if (cost := metrics["cost"]) is not None and cost > most:
+                yield f"the cost is {cost:g}, above {most:g}"
+            elif unknown := _unknown(row.resource_usage_metrics.balance for row in rows):
+                reason = f"the service gives no cost for {unknown}"
+                yield f"{reason}, so the cost is not known to be {most:g} or less"
 
     def _low_success(self, rows: Sequence[AnalyticsRow], rate: float | None) -> str | None:
         least = self.min_success_rate
@@ -393,29 +400,6 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
             f"{volume:.0f} rows were collected, {volume_before:.0f} in the period before: "
             f"a drop by {drop:.1%}, above {most:.1%}"
         )
-
-    def _high_volume(self, rows: Sequence[AnalyticsRow], volume: float | None) -> str | None:
-        most = self.max_volume
-        if most is None:
-            return None
-        if volume is not None and volume > most:
-            return f"{volume:.0f} rows were collected, above {most:.0f}"
-        if unknown := _unknown(_volumes(rows)):
-            return (
-                f"the service does not say for {unknown} how many rows were collected, so they are not known "
-                f"to be {most:.0f} or fewer"
-            )
-        return None
-
-    def _high_cost(self, rows: Sequence[AnalyticsRow], cost: float | None) -> str | None:
-        most = self.max_cost
-        if most is None:
-            return None
-        if cost is not None and cost > most:
-            return f"the cost is {cost:g}, above {most:g}"
-        if unknown := _unknown(row.resource_usage_metrics.balance for row in rows):
-            return f"the service gives no cost for {unknown}, so the cost is not known to be {most:g} or less"
-        return None
 
 
 class WebCollectDiscoverOperator(WebCollectOperator):
@@ -495,12 +479,3 @@ def flat(row: AnalyticsRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in _TEXTS} | {
         name: getattr(getattr(row, group), name) for name, group in _METRICS.items()
     }
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _share(argument: str, value: Any) -> None:
-    if value is not None and not (_is_number(value) and 0 <= value <= 1):
-        raise InvalidArgument(argument, value, "it must be a share from 0 to 1")

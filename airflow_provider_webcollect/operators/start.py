@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -28,8 +28,8 @@ from airflow_provider_webcollect.waits import (
     baselines,
     default_deferrable,
     end_of_event,
+    poke_service,
     result_of,
-    wait_in_worker,
 )
 
 if TYPE_CHECKING:
@@ -135,17 +135,12 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         """Return the hook of the connection, once arguments and credentials are checked."""
         self._check()
         hook = super().open_hook(context)
-        self._check_credentials(hook)
-        return hook
-
-    def _check_credentials(self, hook: WebCollectHook) -> None:
-        """Raise if the arguments need the status and the connection has no credential for that query."""
-        if not hook.connection.credentials.key_only:
-            return
-        if self.sub_task_ids == ALL:
+        # without a token, the status cannot be queried
+        if hook.connection.credentials.key_only and self.sub_task_ids == ALL:
             raise only_a_key('`sub_task_ids="all"`', "start_subtasks", "list their ids")
-        if self.wait_for_completion:
+        if hook.connection.credentials.key_only and self.wait_for_completion:
             raise only_a_key("`wait_for_completion=True`", "start_subtasks", "leave it out")
+        return hook
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Start the idle sub-tasks, or find the start of an earlier attempt; then wait if requested."""
@@ -155,13 +150,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             if not self.wait_for_completion:
                 memory.forget()
                 return start.result
-            if self.deferrable:
-                self._defer(start)
-            wait = Wait(self._condition(start), start.began, self.log)
-            ended = wait_in_worker(
-                self.webcollect_conn_id, wait, poll_interval=self.poll_interval, log=self.log
-            )
-            return self._finished(ended, start.result, memory)
+            return self._finished(self._wait(start), start.result, memory)
 
     def execute_complete(
         self, context: Context, event: Any = None, result: dict[str, Any] | None = None
@@ -207,8 +196,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             )
         if step is not Step.JOIN:
             return None
-        task = described(self.collection_task_id)
-        self.log.info("An earlier attempt has already started the run of task %s.", task)
+        self.log.info(
+            "An earlier attempt has already started the run of task %s.", described(self.collection_task_id)
+        )
         return start if start.sent else memory.confirm(start, self._clock.now())
 
     def _has_begun(self, hook: WebCollectHook, start: _Start) -> bool:
@@ -272,7 +262,13 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         )
         if idle:
             memory.keep(start)
-            self._send(hook, idle, memory)
+            try:
+                hook.start_subtasks(self.collection_task_id, idle)
+            except BaseException as error:
+                if not (self.retry_unknown_outcome and unknown_outcome(error)):
+                    # a later run must not be mistaken for this one
+                    memory.forget()
+                raise
         start = memory.confirm(start, self._clock.now())
         self.log.info(
             "Started %d sub-tasks of task %s; %d ran already.",
@@ -282,38 +278,35 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         )
         return start
 
-    def _send(self, hook: WebCollectHook, idle: list[str], memory: _Memory) -> None:
-        try:
-            hook.start_subtasks(self.collection_task_id, idle)
-        except BaseException as error:
-            if not (self.retry_unknown_outcome and unknown_outcome(error)):
-                # a later run must not be mistaken for this one
-                memory.forget()
-            raise
-
-    def _condition(self, start: _Start) -> TaskStates:
-        return TaskStates(
+    def _wait(self, start: _Start) -> Ended:
+        """Wait for the run, and return how the wait has ended; or defer."""
+        condition = TaskStates(
             task_ids=(self.collection_task_id,),
             names=described_tasks([self.collection_task_id]),
             failure_states=tuple(self.failure_states),
             after={self.collection_task_id: start.after} if start.after else {},
             no_new_rows_for=self.no_new_rows_for,
         )
+        interval, conn_id = self.poll_interval, self.webcollect_conn_id
+        if self.deferrable:
+            from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
 
-    def _defer(self, start: _Start) -> NoReturn:
-        from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
-
-        self.defer(
-            trigger=WebCollectTaskStatusTrigger(
-                condition=storable(self._condition(start).as_json()),
-                poke_interval=self.poll_interval,
-                began=start.began,
-                webcollect_conn_id=self.webcollect_conn_id,
-            ),
-            method_name="execute_complete",
-            kwargs={"result": start.result},
-            timeout=self.execution_timeout,
-        )
+            self.defer(
+                trigger=WebCollectTaskStatusTrigger(
+                    condition=storable(condition.as_json()),
+                    poke_interval=interval,
+                    began=start.began,
+                    webcollect_conn_id=conn_id,
+                ),
+                method_name="execute_complete",
+                kwargs={"result": start.result},
+                timeout=self.execution_timeout,
+            )
+        wait, notice = Wait(condition, start.began, self.log), Notice(self.log)
+        while (ended := poke_service(conn_id, wait, interval, self.log)) is None:
+            notice.give(interval, "The next status query follows in %.0f s.", interval)
+            time.sleep(interval)
+        return ended
 
 
 class _Start(msgspec.Struct, frozen=True, kw_only=True):

@@ -79,15 +79,14 @@ class WebCollectRefreshTokenOperator(WebCollectOperator):
     def __init__(self, *, renew_after: float = 0.5, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.renew_after = renew_after
-        check_at_parse(self, self._check, ("renew_after",))
+        check_at_parse(self, self._share, ("renew_after",))
 
-    def _check(self) -> None:
-        arguments.share("renew_after", self.renew_after)
+    def _share(self) -> float:
+        return arguments.share("renew_after", self.renew_after)
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        self._check()
         began = pendulum.now("UTC")
-        token = hook.client.renew_token(self.renew_after)
+        token = hook.client.renew_token(self._share())
         renewed = token.obtained_at >= began.timestamp()
         ends = None if token.expires_at is None else pendulum.from_timestamp(token.expires_at).isoformat()
         self.log.info(
@@ -199,28 +198,28 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         )
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        hook.client.send(self._call())
-        done: dict[str, Any] = {
-            "collection_task_id": self.collection_task_id,
-            "actions": [],
-            "loop_items": [],
-        }
-        for entry in self.actions or ():
-            properties = entry["properties"]
-            names = [*properties] if hasattr(properties, "keys") else [pair["name"] for pair in properties]
-            self.log.info("Set %s of step %s.", ", ".join(names), entry["action_id"])
-            done["actions"].append({"action_id": entry["action_id"], "properties": names})
-        for entry in self.loop_items or ():
-            count, appended = len(entry["loop_items"]), bool(entry.get("is_append"))
+        call = self._call()
+        hook.client.send(call)
+        sent = call.body or {}
+        actions, loop_items = [], []
+        for step in sent.get("actions", ()):
+            names = [pair["name"] for pair in step["properties"]]
+            self.log.info("Set %s of step %s.", ", ".join(names), step["actionId"])
+            actions.append({"action_id": step["actionId"], "properties": names})
+        for step in sent.get("loopItems", ()):
+            count, appended = len(step["loopItems"]), step["isAppend"]
             how = "Appended" if appended else "Replaced all values by"
-            self.log.info("%s %d values of step %s.", how, count, entry["action_id"])
-            done["loop_items"].append(
-                {"action_id": entry["action_id"], "count": count, "is_append": appended}
-            )
-        return done
+            self.log.info("%s %d values of step %s.", how, count, step["actionId"])
+            loop_items.append({"action_id": step["actionId"], "count": count, "is_append": appended})
+        return {
+            "collection_task_id": self.collection_task_id,
+            "actions": actions,
+            "loop_items": loop_items,
+        }
 
     def what_to_check(self) -> str:
-        steps = [str(entry.get("action_id")) for entry in self.loop_items or () if entry.get("is_append")]
+        sent = self._call().body or {}
+        steps = [step["actionId"] for step in sent.get("loopItems", ()) if step["isAppend"]]
         return (
             f"The values may have been appended already to {', '.join(steps)} of task "
             f"{described(self.collection_task_id)}."

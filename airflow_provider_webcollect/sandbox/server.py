@@ -202,7 +202,10 @@ async def _arguments(
     :param of_path: those of an operation that takes them from its path.
     :raises ServiceError: one is missing, invalid or unknown, or not where the operation takes it.
     """
-    query = query_values(request.scope["query_string"].decode("latin-1"))
+    pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    query = dict(pairs)
+    if len(query) < len(pairs):
+        raise invalid("A query parameter is given twice.")
     if operation.takes != "query" and query:
         raise invalid(f"Unknown query parameter {next(iter(query))}.")
     if operation.takes in ("query", "path") and body:
@@ -231,18 +234,6 @@ def json_object(content_type: str, body: bytes) -> dict[str, Any]:
         return msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(f"The body is not a JSON object: {error}") from error
-
-
-def query_values(query: str) -> dict[str, str]:
-    """Decode a query string.
-
-    :raises ServiceError: a parameter is given twice.
-    """
-    pairs = parse_qsl(query, keep_blank_values=True)
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise invalid("A query parameter is given twice.")
-    return values
 
 
 async def _form(request: Request) -> dict[str, str | bytes]:

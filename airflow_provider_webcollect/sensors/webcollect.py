@@ -23,12 +23,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.collection_tasks import described_tasks, task_id_of
-from airflow_provider_webcollect.common import (
-    GRACE,
-    airflow_errors,
-    as_lists,
-    check_at_parse,
-)
+from airflow_provider_webcollect.common import GRACE, airflow_errors, as_lists, check_at_parse
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.service import arguments
@@ -71,11 +66,7 @@ NOW = "now"
 
 
 class WaitSensor(BaseSensorOperator):
-    """Base of the sensors: waits for a state of the service.
-
-    :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
-    :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    """
+    """Base of the sensors: waits for a state of the service."""
 
     ui_color = "#d7ecdf"
     # `timeout` is always a number: it is among the subclasses' template fields so that Airflow stores it
@@ -174,7 +165,7 @@ class WaitSensor(BaseSensorOperator):
         )
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Poll once.
+        """Query the service once.
 
         :raises AirflowFailException: for a failure state, and if a retry cannot help.
         """
@@ -207,7 +198,9 @@ class WaitSensor(BaseSensorOperator):
             # Airflow's `soft_fail` skips for any failure of a trigger; when poking, errors are retried
             skipped = error.__cause__ if isinstance(error, AirflowSkipException) else None
             ended = skipped or error
-            if _is_timeout(ended):
+            # by Airflow, if the triggerer was down; Airflow 2 has only the message of its scheduler
+            # (`check_trigger_timeouts`), and no error class
+            if isinstance(ended, AirflowSensorTimeout) or str(ended) == "Trigger/execution timeout":
                 raise self._timed_out() from ended
             if self.never_fail or (self.soft_fail and isinstance(ended, AirflowFailException)):
                 raise AirflowSkipException(str(ended)) from ended
@@ -226,12 +219,6 @@ class WaitSensor(BaseSensorOperator):
     def _result(self, records: Records) -> Any:
         """Return the task's result from the last records."""
         return records
-
-
-def _is_timeout(error: BaseException) -> bool:
-    """Return whether the deferral has timed out: by the trigger, or by Airflow if the triggerer was down."""
-    # Airflow 2 has no error class for it, only the message of its scheduler (`check_trigger_timeouts`)
-    return isinstance(error, AirflowSensorTimeout) or str(error) == "Trigger/execution timeout"
 
 
 def _began(sensor: BaseSensorOperator, context: Context) -> float:
@@ -414,30 +401,23 @@ class WebCollectTaskStatusSensor(_StatusSensor):
 
 def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
     """Return the baselines by task from ``after``: one result of the start operator, or a list of them."""
+    starts: dict[str, Baseline] = {}
     decoded = _decoded(after)
     try:
-        starts = [_started(start) for start in ([decoded] if isinstance(decoded, Mapping) else decoded)]
+        for start in map(_decoded, [decoded] if isinstance(decoded, Mapping) else decoded):
+            task_id = arguments.text("collection_task_id", start["collection_task_id"])
+            # every field of a baseline has a default, so an empty mapping would be accepted
+            starts[task_id.lower()] = msgspec.convert(start["after"] or None, Baseline)
     except (KeyError, TypeError, InvalidArgument, msgspec.ValidationError):
-        starts = []
+        starts = {}
     if not starts:
         # without a baseline, the final state of any run would end the wait
-        raise InvalidArgument(
-            "after",
-            after,
-            "it must be what WebCollectStartSubTasksOperator returned, a list of that, or 'now'",
-        )
-    spelling = {task_id.lower(): task_id for task_id in task_ids}
-    ours = {spelling[task_id.lower()]: before for task_id, before in starts if task_id.lower() in spelling}
+        rule = "it must be what WebCollectStartSubTasksOperator returned, a list of that, or 'now'"
+        raise InvalidArgument("after", after, rule)
+    ours = {task_id: starts[task_id.lower()] for task_id in task_ids if task_id.lower() in starts}
     if not ours:
         raise InvalidArgument("after", after, f"it must be of a task of this sensor: {list(task_ids)}")
     return ours
-
-
-def _started(start: Any) -> tuple[str, Baseline]:
-    start = _decoded(start)
-    # every field of a baseline has a default, so an empty mapping would be accepted
-    before = msgspec.convert(start["after"] or None, Baseline)
-    return arguments.text("collection_task_id", start["collection_task_id"]), before
 
 
 def _decoded(value: Any) -> Any:
@@ -490,12 +470,12 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
         self._check_literals()
 
     def _condition(self) -> SubTaskStates:
-        ids = self.sub_task_ids
-        if ids is not None:
-            ids = arguments.texts("sub_task_ids", _decoded(ids))
+        ids = None
+        if self.sub_task_ids is not None:
+            ids = tuple(dict.fromkeys(arguments.texts("sub_task_ids", _decoded(self.sub_task_ids))))
         return SubTaskStates(
             task_id=task_id_of("collection_task_id", self.collection_task_id),
-            subtask_ids=None if ids is None else tuple(dict.fromkeys(ids)),
+            subtask_ids=ids,
             **self._limits(SubTaskState),
         )
 
@@ -548,9 +528,8 @@ class WebCollectCapacitySensor(WaitSensor):
             if (limit := getattr(self, name)) is not None
         }
         if not limits:
-            raise InvalidArgument(
-                "max_active_tasks", None, "`max_active_tasks`, `max_active_sub_tasks` or both must be given"
-            )
+            rule = "`max_active_tasks`, `max_active_sub_tasks` or both must be given"
+            raise InvalidArgument("max_active_tasks", None, rule)
         return Capacity(**limits)
 
     def _result(self, records: Records) -> dict[str, Any]:

@@ -13,6 +13,7 @@ used, or raises :class:`InvalidArgument` with the argument, its place, the value
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import inspect
 import math
@@ -63,11 +64,10 @@ class Word(msgspec.Struct, frozen=True):
     words: type[StrEnum]
 
     def __call__(self, argument: str, value: object) -> str:
-        try:
-            return str(self.words(str(value)))
-        except ValueError:
-            rule = f"it must be one of {', '.join(self.words)}"
-            raise InvalidArgument(argument, value, rule) from None
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                return str(self.words(value))
+        raise InvalidArgument(argument, value, f"it must be one of {', '.join(self.words)}")
 
 
 class Length(msgspec.Struct, frozen=True):
@@ -75,10 +75,6 @@ class Length(msgspec.Struct, frozen=True):
 
     most: int | None = None
     may_be_empty: bool = False
-
-
-class EmptyIsNone(msgspec.Struct, frozen=True):
-    """An empty text or list, such as of a template, is None: ``Annotated[int | None, EmptyIsNone()]``."""
 
 
 def parse(argument: str, annotation: Any, value: object) -> Any:
@@ -90,16 +86,14 @@ def parse(argument: str, annotation: Any, value: object) -> Any:
     return parser_of(annotation)(argument, value)
 
 
-def parse_call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> inspect.BoundArguments:
-    """Return the arguments of a call of ``function``, parsed by its annotations; defaults stay as they are.
+def parse_call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Return the arguments of a call by name, parsed by the annotations of ``function``; without defaults.
 
     :raises InvalidArgument: if one breaks a rule.
     :raises TypeError: if the function does not take them.
     """
-    bound = _signature(function).bind(*args, **kwargs)
-    parsers = _parsers(function)
-    bound.arguments = {name: parsers[name](name, value) for name, value in bound.arguments.items()}
-    return bound
+    given, parsers = _signature(function).bind(*args, **kwargs).arguments, _parsers(function)
+    return {name: parsers[name](name, value) for name, value in given.items()}
 
 
 def parse_struct(kind: type[S], values: Mapping[str, Any], where: Callable[[str], str] = str) -> S:
@@ -118,7 +112,53 @@ def parse_struct(kind: type[S], values: Mapping[str, Any], where: Callable[[str]
     return kind(**{name: parsers[name](where(name), value) for name, value in values.items()})
 
 
+class Argument(msgspec.Struct, frozen=True):
+    """What a declaration says of an argument, for the command line and the documentation.
+
+    :ivar kind: the type of its value, or of each of its values if it is a list.
+    :ivar choices: the words that it can be; empty for anything else.
+    :ivar limits: of its value or of the number of its values, such as ``1 to 1000``; empty for none.
+    :ivar default: ``inspect.Parameter.empty`` if it must be given.
+    :ivar help: the trailing text of its annotation.
+    """
+
+    kind: Any
+    choices: tuple[str, ...]
+    limits: str
+    is_list: bool
+    default: Any
+    help: str
+
+
+@cache
+def declared(declaration: Any) -> dict[str, Argument]:
+    """Return what the signature of a function, or the fields of a struct, say of each argument, by name."""
+    hints = get_type_hints(declaration, include_extras=True)
+    arguments = {}
+    for name, parameter in _signature(declaration).parameters.items():
+        kind, notes, _ = _unfolded(hints[name])
+        is_list = get_origin(kind) in _LISTS
+        if is_list:
+            kind, of_each, _ = _unfolded(get_args(kind)[0])
+            notes += of_each
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        limits = help_text = ""
+        for note in notes:
+            match note:
+                case Word(words):
+                    choices = tuple(map(str, words))
+                case Range(low, high):
+                    limits = f"{low} to {high}" if high is not None else f"{low} or more"
+                case Length(int(most)):
+                    limits = f"at most {most}"
+                case str():
+                    help_text = note
+        arguments[name] = Argument(kind, choices, limits, is_list, parameter.default, help_text)
+    return arguments
+
+
 _signature = cache(inspect.signature)
+_LISTS = (list, Sequence, Iterable)
 
 
 @cache
@@ -127,6 +167,17 @@ def _parsers(declaration: Any) -> dict[str, Parser]:
     hints = get_type_hints(declaration, include_extras=True)
     hints.pop("return", None)
     return {name: parser_of(annotation) for name, annotation in hints.items()}
+
+
+def _unfolded(annotation: Any) -> tuple[Any, list[Any], bool]:
+    """Return the type of an annotation, the notes of its ``Annotated``, and whether it can be None."""
+    if get_origin(annotation) is Annotated:
+        kind, notes, may_be_none = _unfolded(annotation.__origin__)
+        return kind, [*annotation.__metadata__, *notes], may_be_none
+    if get_origin(annotation) in (Union, UnionType) and NoneType in get_args(annotation):
+        kind, notes, _ = _unfolded(next(one for one in get_args(annotation) if one is not NoneType))
+        return kind, notes, True
+    return annotation, [], False
 
 
 @cache
@@ -139,17 +190,11 @@ def parser_of(annotation: Any) -> Parser:
 
     :raises TypeError: if it says nothing about what is right.
     """
-    kind, *notes = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
-    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    kind, notes, may_be_none = _unfolded(annotation)
     length = next((note for note in notes if isinstance(note, Length)), Length())
-    parser = next(filter(callable, notes), None)
-    if parser is None:
-        kind = next(kind for kind in kinds if kind is not NoneType)
-        parser = parser_of(kind) if get_origin(kind) is Annotated else _of_type(kind, length)
-    if NoneType not in kinds:
+    parser = next(filter(callable, notes), None) or _of_type(kind, length)
+    if not may_be_none:
         return parser
-    if any(isinstance(note, EmptyIsNone) for note in notes):
-        return lambda argument, value: None if is_empty(value) else parser(argument, value)
     return lambda argument, value: None if value is None else parser(argument, value)
 
 
@@ -157,8 +202,9 @@ def _of_type(kind: Any, length: Length) -> Parser:
     origin, args = get_origin(kind), get_args(kind)
     if origin is Literal:
         return partial(one_of, choices=args)
-    if origin in (list, Sequence, Iterable):
-        return partial(items, each=parser_of(args[0]), most=length.most, may_be_empty=length.may_be_empty)
+    if origin in _LISTS:
+        each = parser_of(args[0])
+        return partial(items, each=each, most=length.most, may_be_empty=length.may_be_empty)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return partial(_entry, kind=kind)
     by_type: dict[Any, Parser] = {str: text, int: integer, bool: boolean, datetime.date: date}
@@ -172,21 +218,14 @@ def as_given(argument: str, value: Any) -> Any:
     return value
 
 
-def is_empty(value: object) -> bool:
-    """Return whether a value is None, or an empty text or list."""
-    return value is None or (isinstance(value, str | Sequence | Mapping) and not value)
-
-
 def _entry(argument: str, value: object, kind: type[S]) -> S:
     """Return a dict as a struct, if it has the keys of its fields."""
-    names = set(kind.__struct_fields__)
-    optional = set(kind.__struct_fields__[len(names) - len(kind.__struct_defaults__) :])
-    keys = set(value) if isinstance(value, Mapping) else set()
-    if not isinstance(value, Mapping) or not names - optional <= keys <= names:
-        wanted = ", ".join(sorted(names - optional)) + "".join(
-            f", optionally {name}" for name in sorted(optional)
-        )
-        raise InvalidArgument(argument, value, f"it must be a dict with {wanted}")
+    parameters = _signature(kind).parameters
+    required = {name for name, field in parameters.items() if field.default is field.empty}
+    if not isinstance(value, Mapping) or not required <= {*value} <= {*parameters}:
+        optional = "".join(f", optionally {name}" for name in sorted({*parameters} - required))
+        rule = f"it must be a dict with {', '.join(sorted(required))}{optional}"
+        raise InvalidArgument(argument, value, rule)
     return parse_struct(kind, value, f"{argument}.{{}}".format)
 
 
@@ -218,19 +257,6 @@ def encodable(argument: str, value: object) -> str:
     else:
         return str.__str__(value)
     raise InvalidArgument(argument, bad, rule)
-
-
-def app_reference(argument: str, value: object) -> str:
-    """Return ``value`` if it names a data app: by its id, or as ``namespace/app_name``.
-
-    No part may be ``.`` or ``..``: even percent-encoded, these lead to another path.
-    """
-    reference = text(argument, value)
-    parts = reference.split("/")
-    if len(parts) > 2 or not {"", ".", ".."}.isdisjoint(parts):
-        rule = "it must be the app's id, or namespace/app_name, with no part that is empty, . or .."
-        raise InvalidArgument(argument, value, rule)
-    return reference
 
 
 def integer(argument: str, value: object, low: int | None = None, high: int | None = None) -> int:
@@ -329,18 +355,15 @@ def boolean(argument: str, value: object, *, may_be_text: bool = False) -> bool:
 
 def date(argument: str, value: object) -> datetime.date:
     """Return ``value``, a date or ``yyyy-MM-dd``, as a date; a time with a zone becomes its UTC day."""
-    rule = "it must be a date, yyyy-MM-dd, in UTC"
-    match value:
-        case datetime.datetime():
-            return value.astimezone(datetime.UTC).date() if value.tzinfo else value.date()
-        case datetime.date():
-            return value
-        case str():
-            try:
+    with contextlib.suppress(ValueError, OverflowError):
+        match value:
+            case datetime.datetime():
+                return value.astimezone(datetime.UTC).date() if value.tzinfo else value.date()
+            case datetime.date():
+                return value
+            case str():
                 return datetime.datetime.strptime(value, "%Y-%m-%d").date()
-            except ValueError:
-                raise InvalidArgument(argument, value, rule) from None
-    raise InvalidArgument(argument, value, rule)
+    raise InvalidArgument(argument, value, "it must be a date, yyyy-MM-dd, in UTC")
 
 
 #: A text as it is, which may be empty.

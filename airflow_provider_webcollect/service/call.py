@@ -98,16 +98,24 @@ class ClientContext:
         :param timeout: seconds for a response at most.
         :param unreachable: seconds after which there is no attempt if there is no connection to the service.
         """
-        retries, settings = self.settings.retries, self.settings
-        retries = dataclasses.replace(
-            retries,
-            attempts=min(attempts, retries.attempts),
-            deadline=min(deadline, retries.deadline),
-            unreachable=min(unreachable, retries.unreachable),
+        retries = self.settings.retries
+        settings = dataclasses.replace(
+            self.settings,
+            total_timeout=min(timeout, self.settings.total_timeout),
+            retries=dataclasses.replace(
+                retries,
+                attempts=min(attempts, retries.attempts),
+                deadline=min(deadline, retries.deadline),
+                unreachable=min(unreachable, retries.unreachable),
+            ),
         )
-        total_timeout = min(timeout, settings.total_timeout)
-        settings = dataclasses.replace(settings, retries=retries, total_timeout=total_timeout)
         return dataclasses.replace(self, settings=settings)
+
+    def gauges(self) -> dict[str, float]:
+        """Return metrics by name: the share of the rate limit, and the age of the token in seconds."""
+        shares = [limiter.share for limiters in self.rate_limiters.values() for limiter in limiters]
+        age = {} if self.tokens.age is None else {"webcollect.token.age": self.tokens.age}
+        return {"webcollect.rate_limit.share": min(shares), **age}
 
     def base_of(self, *, datahub: bool) -> str:
         """Return the base URL of the main service, or of the data-app service.

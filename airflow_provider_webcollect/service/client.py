@@ -8,7 +8,6 @@ import functools
 import http.client
 import importlib.util
 import io
-import math
 import os
 import socket
 import ssl
@@ -194,7 +193,7 @@ class Client:
         only the main thread: there, the renewal runs in another thread, and the caller waits for that
         even after a signal. An exchange that has not begun by then does not begin.
         """
-        sender = Interruptible(self, self.context).with_limits(*TOKEN_LIMITS)
+        sender = Interruptible(self, self.context.short_retries(*TOKEN_LIMITS))
 
         def renewed() -> T:
             with self._renewing:
@@ -243,11 +242,9 @@ class Interruptible:
     context: ClientContext
     interrupted: Stop = field(default_factory=Stop)
 
-    def with_limits(
-        self, attempts: int, deadline: float = math.inf, timeout: float = math.inf
-    ) -> Interruptible:
-        """Return this sender with fewer attempts per call, as :meth:`ClientContext.short_retries` says."""
-        return replace(self, context=self.context.short_retries(attempts, deadline, timeout))
+    def with_limits(self, attempts: int) -> Interruptible:
+        """Return this sender with fewer attempts per call."""
+        return replace(self, context=self.context.short_retries(attempts))
 
     def send(self, call: Call[T]) -> T:
         """Send ``call`` and return its result, as :meth:`Client.send` does."""

@@ -20,19 +20,18 @@ import pendulum
 
 from airflow_provider_webcollect.service.arguments import (
     AnyText,
-    EmptyIsNone,
     Flag,
     Length,
     Parser,
     Range,
     Word,
-    app_reference,
     date,
     encodable,
     items,
     parse,
     parse_call,
     parser_of,
+    text,
 )
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import (
@@ -82,6 +81,7 @@ class RateLimit(Enum):
     STATUS_V2 = "status v2"
 
 
+KEY_OR_TOKEN, ONLY_IF_UNSENT = Credential.KEY_OR_TOKEN, Retry.ONLY_IF_UNSENT
 TEAM_UP = ("Flagship+", "Enterprise", "Team")
 ALL_PAID = ("Flagship", *TEAM_UP)
 
@@ -126,14 +126,13 @@ class Operation(Generic[P, T]):
     :raises InvalidArgument: if an argument breaks the rule of its annotation.
     """
 
-    def __init__(self, endpoint: Endpoint[T], function: Callable[P, Sent]) -> None:
+    def __init__(self, endpoint: Endpoint[T], function: Callable[..., Sent]) -> None:
         self.endpoint = endpoint
         self._function = function
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
-        parsed = parse_call(self._function, *args, **kwargs)
-        sent = self._function(*parsed.args, **parsed.kwargs)
+        sent = self._function(**parse_call(self._function, *args, **kwargs))
         return Call(self.endpoint, self.endpoint.result, **vars(sent))
 
 
@@ -208,26 +207,30 @@ MAX_ANALYTICS_FILTER = 100
 SAMPLED_URL_LIST = "URLList"
 URL_LIST_SPELLINGS = (str(LoopType.URL_LIST), SAMPLED_URL_LIST)
 
+ActionTypes: TypeAlias = Sequence[Annotated[str, Word(ActionType)]]
 Day: TypeAlias = Annotated[str | datetime.date, date]
 PageSize: TypeAlias = Annotated[int, Range(1, MAX_DATA_SIZE)]
 
 
-@Endpoint(
-    1, "POST", "/token", one(TokenRecord), credential=Credential.NONE, retry=Retry.ONLY_IF_UNSENT, tiers=()
-)
+@Endpoint(1, "POST", "/token", one(TokenRecord), Credential.NONE, ONLY_IF_UNSENT, tiers=())
 def refresh_token(refresh_token: str) -> Sent:
     """Exchange a refresh token for a new access token and a new refresh token (contract.md, endpoint 1)."""
     return Sent(body={"refresh_token": refresh_token, "grant_type": "refresh_token"})
 
 
-def first_token(login: str, password: str) -> Call[TokenRecord]:
+def first_token(username: str, password: str) -> Call[TokenRecord]:
     """Obtain the first tokens with login and password (assumptions.md, Tokens)."""
     body = {
-        "username": encodable("login", login),
+        "username": encodable("login", username),
         "password": encodable("password", password),
         "grant_type": "password",
     }
     return Call(refresh_token.endpoint, one(TokenRecord), own_retry=Retry.SAFE, body=body)
+
+
+def _or_none(kind: Any, most: int | None = None) -> Parser:
+    """Return the parser of a list of a kind, for which anything empty stands too, such as of a template."""
+    return lambda argument, value: items(argument, value, parser_of(kind), most=most) if value else value
 
 
 def _given(**fields: Any) -> dict[str, Any]:
@@ -250,21 +253,36 @@ def query_analytics(
     page: Annotated[int, Range(1)] | None = None,
     page_size: Annotated[int, Range(1, MAX_ANALYTICS_SIZE)] | None = None,
     task_ids: Annotated[Sequence[str] | None, Length(MAX_ANALYTICS_FILTER)] = None,
-    member_names: Annotated[Sequence[str] | None, Length(MAX_ANALYTICS_FILTER), EmptyIsNone()] = None,
+    member_names: Annotated[
+        Sequence[str] | None, _or_none(str, MAX_ANALYTICS_FILTER), Length(MAX_ANALYTICS_FILTER)
+    ] = None,
     collection_method: Annotated[str | None, Word(CollectionMethod)] = None,
     time_granularity: Annotated[str | None, Word(TimeGranularity)] = None,
 ) -> Sent:
-    """Query collection, execution and resource metrics per task and time bucket (contract.md, endpoint 2)."""
+    """Query collection, execution and resource metrics by task and time (contract.md, endpoint 2).
+
+    :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months.
+    :param end: last day, not after the current UTC date.
+    :param page: page number, from 1, which is the service's default.
+    :param page_size: rows per page, 1 to 500; the service's default is 20.
+    :param task_ids: at most 100; None for all tasks.
+    :param member_names: at most 100 members of the account's team; None for the account's own tasks.
+    :param collection_method: ``Cloud``, ``Local`` or ``All``; None for all.
+    :param time_granularity: ``Day``, which is the service's default, ``Week`` or ``Month``.
+    :raises MemberNotAllowed: if a member may not be queried.
+    """
     check_days(start, end)
-    optional = _given(
+    body = _given(
+        start=str(start),
+        end=str(end),
         page=page,
         pageSize=page_size,
         taskIds=task_ids,
-        memberNames=member_names,
+        memberNames=member_names or None,
         collectionMethod=collection_method,
         timeGranularity=time_granularity,
     )
-    return Sent(body={"start": str(start), "end": str(end), **optional})
+    return Sent(body=body)
 
 
 def check_days(start: Any, end: Any) -> None:
@@ -295,40 +313,23 @@ def _loop_type(argument: str, value: Any, url_list: str = LoopType.URL_LIST) -> 
     return str(value) if value in URL_LIST_SPELLINGS else url_list
 
 
-@Endpoint(
-    3,
-    "POST",
-    "/task/updateLoopItems",
-    one(Message),
-    credential=Credential.KEY_OR_TOKEN,
-    errors=("TaskSettingsNotFound",),
-)
+@Endpoint(3, "POST", "/task/updateLoopItems", one(Message), KEY_OR_TOKEN, errors=("TaskSettingsNotFound",))
 def update_loop_items(
     task_id: str,
     action_id: str,
-    loop_type: Annotated[str, _loop_type],
-    loop_items: Sequence[AnyText],
-    is_append: Flag = False,
+    loop_type: Annotated[str, _loop_type, Word(LoopType), "What the values are."],
+    loop_items: Annotated[Sequence[AnyText], "A value."],
+    is_append: Annotated[Flag, "Keep the values that are there."] = False,
 ) -> Sent:
     """Replace, or extend, the values of a loop step (contract.md, endpoint 3).
 
     A call that appends is repeated only if the first attempt certainly had no effect.
     """
+    values = {"loopType": loop_type, "loopItems": loop_items, "isAppend": is_append}
     return Sent(
-        own_retry=Retry.ONLY_IF_UNSENT if is_append else None,
-        body={
-            "taskId": task_id,
-            "actionId": action_id,
-            "loopType": loop_type,
-            "loopItems": loop_items,
-            "isAppend": is_append,
-        },
+        own_retry=ONLY_IF_UNSENT if is_append else None,
+        body={"taskId": task_id, "actionId": action_id, **values},
     )
-
-
-def _entries(kind: type[msgspec.Struct]) -> Parser:
-    """Return the parser of a list of entries, which may be empty."""
-    return lambda argument, value: items(argument, value or (), parser_of(kind), may_be_empty=True)
 
 
 class Property(msgspec.Struct):
@@ -350,7 +351,7 @@ def _properties(argument: str, value: Any) -> Any:
 class StepParameters(msgspec.Struct, rename="camel"):
     """New parameters of a step (contract.md, endpoint 4)."""
 
-    action_type: Annotated[str, Word(ActionType)]
+    action_type: Annotated[str, Word(ActionType), "The type of the step."]
     action_id: str
     properties: Annotated[list[Property], _properties]
 
@@ -368,13 +369,14 @@ class LoopList(msgspec.Struct, rename="camel"):
 def update_task_parameters(
     task_id: str,
     *,
-    actions: Annotated[Sequence[Mapping[str, Any]] | None, _entries(StepParameters)] = None,
-    loop_items: Annotated[Sequence[Mapping[str, Any]] | None, _entries(LoopList)] = None,
+    actions: Annotated[Sequence[Mapping[str, Any]] | None, _or_none(StepParameters)] = None,
+    loop_items: Annotated[Sequence[Mapping[str, Any]] | None, _or_none(LoopList)] = None,
 ) -> Sent:
     """Update parameters of steps and loop lists in one call (contract.md, endpoint 4).
 
-    :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names
-        and values, or as a list of ``{"name", "value"}``.
+    :param task_id: the service's task.
+    :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of
+        names and values, or as a list of ``{"name", "value"}``.
     :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, optionally, ``"is_append"``.
     """
     if not actions and not loop_items:
@@ -386,15 +388,19 @@ def update_task_parameters(
     if lists:
         body["loopItems"] = lists
     appends = any(entry["isAppend"] for entry in lists)
-    return Sent(own_retry=Retry.ONLY_IF_UNSENT if appends else None, body=body)
+    return Sent(own_retry=ONLY_IF_UNSENT if appends else None, body=body)
 
 
 @Endpoint(5, "POST", "/task/getActions", many(TaskActions))
 def get_actions(
     task_ids: Sequence[str],
-    action_types: Sequence[Annotated[str, Word(ActionType)]] = tuple(ActionType),
+    action_types: Annotated[ActionTypes, "Only steps of this type."] = tuple(ActionType),
 ) -> Sent:
-    """Read the steps of tasks, of all types by default (contract.md, endpoint 5)."""
+    """Read the steps of tasks (contract.md, endpoint 5).
+
+    :param task_ids: the service's tasks.
+    :param action_types: any of ``LoopAction``, ``NavigateAction``, ``EnterTextAction``; all by default.
+    """
     return Sent(body={"taskIds": task_ids, "actionTypes": [*map(str, action_types)]})
 
 
@@ -404,53 +410,73 @@ def replace_urls(task_id: str, file: Annotated[UrlFile, lambda _, file: file]) -
     return Sent(form={"taskId": task_id}, file=file)
 
 
-@Endpoint(
-    7,
-    "POST",
-    "/task/copy",
-    one(CopiedTask),
-    credential=Credential.KEY_OR_TOKEN,
-    retry=Retry.ONLY_IF_UNSENT,
-    errors=("InvalidTaskId",),
-)
-def copy_task(task_id: str, group_id: int | None = None) -> Sent:
-    """Copy a task, to its own group or to ``group_id`` (contract.md, endpoint 7)."""
+@Endpoint(7, "POST", "/task/copy", one(CopiedTask), KEY_OR_TOKEN, ONLY_IF_UNSENT, errors=("InvalidTaskId",))
+def copy_task(
+    task_id: str,
+    group_id: Annotated[int | None, "The group of the copy; by default the task's own."] = None,
+) -> Sent:
+    """Copy a task, to its own group or to ``group_id`` (contract.md, endpoint 7).
+
+    :param task_id: the service's task.
+    :param group_id: the group to copy it to; None for the task's own.
+    :raises OutcomeUnknown: if there was no response; the copy may exist.
+    """
     return Sent(query=_given(taskId=task_id, taskGroupId=group_id))
 
 
 @Endpoint(8, "POST", "/task/copies", one(CopyResult), retry=Retry.ONLY_IF_UNSENT, errors=("InvalidTaskId",))
 def copy_tasks(task_ids: Sequence[str], group_ids: Sequence[int]) -> Sent:
-    """Copy each of the tasks to each of the groups (contract.md, endpoint 8)."""
+    """Copy each of the tasks to each of the groups (contract.md, endpoint 8).
+
+    :param task_ids: the service's tasks.
+    :param group_ids: the groups for the copies.
+    :return: the counts, and in ``failed_tasks`` the tasks that could not be copied, with the reasons.
+    :raises OutcomeUnknown: if there was no response; copies may exist.
+    """
     return Sent(body={"taskIds": task_ids, "groupIds": group_ids})
 
 
 @Endpoint(9, "POST", "/task/moveToGroup", one(Moved), errors=("InvalidTaskId",))
-def move_task(task_id: str, group_id: int) -> Sent:
+def move_task(task_id: str, group_id: Annotated[int, "The group to move it to."]) -> Sent:
     """Move a task to a group (contract.md, endpoint 9)."""
     return Sent(query={"taskId": task_id, "taskGroupId": group_id})
 
 
 @Endpoint(10, "POST", "/task/deleteTasks", NOTHING)
 def delete_tasks(task_ids: Sequence[str]) -> Sent:
-    """Delete tasks (contract.md, endpoint 10)."""
+    """Delete tasks (contract.md, endpoint 10).
+
+    :param task_ids: the service's tasks.
+    """
     return Sent(body={"taskIds": task_ids})
 
 
 @Endpoint(11, "POST", "/taskGroup/deleteGroups", NOTHING, tiers=("Enterprise", "Team"))
 def delete_task_groups(group_ids: Sequence[int]) -> Sent:
-    """Delete task groups (contract.md, endpoint 11)."""
+    """Delete task groups (contract.md, endpoint 11).
+
+    :param group_ids: the groups.
+    """
     return Sent(body={"groupIds": group_ids})
 
 
 @Endpoint(12, "POST", "/cloudextraction/statuses", many(TaskStatus), rate_limit=RateLimit.STATUS_V1)
 def get_task_statuses(task_ids: Iterable[str]) -> Sent:
-    """Read the states of tasks, version 1: name and state (contract.md, endpoint 12)."""
+    """Read names and states of tasks, version 1, at most once in 5 seconds (contract.md, endpoint 12).
+
+    :param task_ids: the service's tasks, at most 100.
+    """
     return Sent(body={"taskIds": task_ids})
 
 
 @Endpoint(13, "POST", "/cloudextraction/statuses/v2", many(TaskStatus), rate_limit=RateLimit.STATUS_V2)
 def get_task_statuses_v2(task_ids: Iterable[str]) -> Sent:
-    """Read the states of tasks, version 2: state, counts and times (contract.md, endpoint 13)."""
+    """Read states, counts and times, version 2, at most 5 times a second (contract.md, endpoint 13).
+
+    Tasks that never ran in the cloud may be missing from the response (assumptions.md, Status).
+
+    :param task_ids: the service's tasks, at most 100.
+    """
     return Sent(body={"taskIds": task_ids})
 
 
@@ -460,20 +486,23 @@ def get_subtasks(
     page: Annotated[int, Range(1)] = 1,
     size: Annotated[int, Range(1, MAX_SUBTASK_SIZE)] = MAX_SUBTASK_SIZE,
 ) -> Sent:
-    """Read a page, from 1 on, of the sub-tasks of the task's latest batch (contract.md, endpoint 14)."""
+    """Read a page of the sub-tasks of the task's latest batch (contract.md, endpoint 14).
+
+    :param task_id: the service's task.
+    :param page: page number, from 1.
+    :param size: sub-tasks per page, 1 to 20.
+    """
     return Sent(query={"taskId": task_id, "page": page, "size": size})
 
 
-@Endpoint(
-    15,
-    "POST",
-    "/cloudextraction/subtasks:start",
-    NOTHING,
-    credential=Credential.KEY_OR_TOKEN,
-    retry=Retry.ONLY_IF_UNSENT,
-)
+@Endpoint(15, "POST", "/cloudextraction/subtasks:start", NOTHING, KEY_OR_TOKEN, ONLY_IF_UNSENT)
 def start_subtasks(task_id: str, subtask_ids: Sequence[str]) -> Sent:
-    """Start sub-tasks of a task (contract.md, endpoint 15)."""
+    """Start sub-tasks of a task (contract.md, endpoint 15).
+
+    :param task_id: the service's task.
+    :param subtask_ids: the sub-tasks.
+    :raises OutcomeUnknown: if there was no response; they may have been started.
+    """
     return Sent(body={"taskId": task_id, "subTaskIds": subtask_ids})
 
 
@@ -489,16 +518,32 @@ def read_data(task_id: str, offset: int = 0, size: PageSize = MAX_DATA_SIZE) -> 
     return Sent(query={"taskId": task_id, "offset": offset, "size": size})
 
 
-@Endpoint(18, "GET", "/data/lotno/all", PAGE, credential=Credential.KEY_OR_TOKEN, tiers=ALL_PAID)
+@Endpoint(18, "GET", "/data/lotno/all", PAGE, KEY_OR_TOKEN, tiers=ALL_PAID)
 def read_batch_data(task_id: str, lotno: str, offset: int = 0, size: PageSize = MAX_DATA_SIZE) -> Sent:
     """Read rows of one batch of a task from an offset (contract.md, endpoint 18)."""
     return Sent(query={"taskId": task_id, "offset": offset, "size": size, "lotno": lotno})
 
 
-@Endpoint(19, "POST", "/data/markexported", NOTHING, credential=Credential.KEY_OR_TOKEN, tiers=ALL_PAID)
+@Endpoint(19, "POST", "/data/markexported", NOTHING, KEY_OR_TOKEN, tiers=ALL_PAID)
 def mark_exported(task_id: str) -> Sent:
-    """Confirm that the task's data has been exported (contract.md, endpoint 19)."""
+    """Confirm that the task's data has been exported (contract.md, endpoint 19).
+
+    :param task_id: the service's task.
+    """
     return Sent(body={"taskId": task_id})
+
+
+def _app_reference(argument: str, value: object) -> str:
+    """Return ``value`` if it names a data app: by its id, or as ``namespace/app_name``.
+
+    No part may be ``.`` or ``..``: even percent-encoded, these lead to another path.
+    """
+    reference = text(argument, value)
+    parts = reference.split("/")
+    if len(parts) > 2 or not {"", ".", ".."}.isdisjoint(parts):
+        rule = "it must be the app's id, or namespace/app_name, with no part that is empty, . or .."
+        raise InvalidArgument(argument, value, rule)
+    return reference
 
 
 @Endpoint(
@@ -506,13 +551,14 @@ def mark_exported(task_id: str) -> Sent:
     "POST",
     "/v1/data-apps/{app_id}/deprecate",
     one(DeprecatedApp),
-    credential=Credential.DATAHUB_KEY,
+    Credential.DATAHUB_KEY,
     tiers=None,
     errors=("unauthorized",),
 )
-def deprecate_data_app(app_id: Annotated[str, app_reference]) -> Sent:
-    """Deprecate a data app of the key's owner (contract.md, endpoint 20).
+def deprecate_data_app(app_id: Annotated[str, _app_reference]) -> Sent:
+    """Deprecate a data app; only its author may (contract.md, endpoint 20).
 
-    :param app_id: its id, or ``namespace/app_name``.
+    :param app_id: the data app: its id, or ``namespace/app_name``.
+    :raises NotFound: if the caller is not the author, or there is no such app.
     """
     return Sent(segments={"app_id": app_id})

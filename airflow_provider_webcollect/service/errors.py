@@ -82,7 +82,7 @@ class InvalidArgument(WebCollectError, ValueError):
     unsent = True
 
     def __init__(self, argument: str, value: object, rule: str, *, as_text: str | None = None) -> None:
-        as_text = as_text or _shown(value)
+        as_text = as_text or _short_repr(value)
         super().__init__(f"`{argument}` is {as_text}; {rule}")
         self.argument = argument
         self.name = re.split(r"[\[.,]", argument, maxsplit=1)[0]
@@ -119,7 +119,7 @@ def quoted(value: object) -> str:
     return escaped(repr(value))
 
 
-def _shown(value: object) -> str:
+def _short_repr(value: object) -> str:
     """Return a repr of ``value`` that is short enough for a message."""
     try:
         text = repr(value)

@@ -1,7 +1,9 @@
 """The service's results as frozen structs: camelCase on the wire, snake_case in Python.
 
-Fields that the contract does not name are kept in ``unknown_fields``. What is sent back to the service later
-has a type with a rule, `Integer`, `Identifier` or `Token`.
+Reading is tolerant, since the contract's tables and samples disagree: keys may be camelCase or PascalCase,
+integers may arrive as strings, and times have no zone. An optional text, number or time that cannot be read
+is None. Fields that the contract does not name are kept in ``unknown_fields``. What is sent back to the
+service later has a type with a rule, `Integer`, `Identifier` or `Token`.
 """
 
 from __future__ import annotations
@@ -122,18 +124,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def as_dict(self) -> dict[str, Any]:
         """Return the record as values for JSON, with snake_case keys and without absent fields."""
         return {
-            name: _plain(value)
+            name: _jsonable(value)
             for name in self.__struct_fields__
             if (value := getattr(self, name)) is not None and not (name == "unknown_fields" and not value)
         }
 
 
-def _plain(value: Any) -> Any:
+def _jsonable(value: Any) -> Any:
     match value:
         case Record():
             return value.as_dict()
         case tuple() | list():
-            return [_plain(item) for item in value]
+            return [_jsonable(item) for item in value]
         case datetime.datetime():
             return value.isoformat()
         case _:

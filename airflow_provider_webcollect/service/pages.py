@@ -256,20 +256,16 @@ class _Prefetching:
             if request := request_now(call, self.context):
                 self._sent()
                 next_head: Future[bytes] = Future()
-                response = self._begin(request, next_head)
+
+                def receive() -> Response:
+                    try:
+                        return self._client.transmit(request, next_head.set_result)
+                    finally:
+                        if not next_head.done():
+                            next_head.set_result(b"")
+
+                response = in_background(receive, "webcollect-prefetch")
                 self._prefetched = _Prefetched(offset, call, request, response, next_head)
-
-    def _begin(self, request: Request, head: Future[bytes]) -> Future[Response]:
-        """Send a request in a thread, which neither the caller nor the end of the process waits for."""
-
-        def receive() -> Response:
-            try:
-                return self._client.transmit(request, head.set_result)
-            finally:
-                if not head.done():
-                    head.set_result(b"")
-
-        return in_background(receive, "webcollect-prefetch")
 
     def _received(self, prefetched: _Prefetched, request: Request) -> Response:
         first_done([prefetched.head])

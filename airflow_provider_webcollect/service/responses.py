@@ -1,11 +1,9 @@
 """From the bytes of a response to a result, or to a :class:`WebCollectError`.
 
-The contract's tables and samples disagree about the shape of ``data``, so both are accepted: keys may be
-camelCase or PascalCase, integers may arrive as strings, and times have no zone. An optional text, number or
-time that cannot be read is None.
-
-An ``error`` member means failure under any HTTP status (assumptions.md, Errors). An error response without
-one did not come from the service, but from something in between, such as a gateway, so a retry may help.
+The contract's tables and samples disagree about the shape of ``data``, so both are accepted, and records are
+read as :mod:`.models` says. An ``error`` member means failure under any HTTP status (assumptions.md, Errors).
+An error response without one did not come from the service, but from something in between, such as a gateway,
+so a retry may help.
 """
 
 from __future__ import annotations
@@ -508,13 +506,17 @@ def _service_error(response: Response, envelope: Envelope[Any], *, of_data_app: 
     error = {"message": envelope.error}
     if isinstance(envelope.error, dict):
         error = {spelling(key): value for key, value in envelope.error.items()}
-    code, can_retry = _text(error.get("code")), error.get("retryable")
-    message = (_text(error.get("message")) or "no message") + _details(error.get("details"))
+    code, can_retry, details = _on_one_line(error.get("code")), error.get("retryable"), error.get("details")
+    message = _on_one_line(error.get("message")) or "no message"
+    # what the data-app service says of parts of a request
+    problems = [detail for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
+    if named := [f"{detail.get('path')}: {detail.get('message')}" for detail in problems[:MOST_DETAILS]]:
+        message += escaped(f" ({'; '.join(named)})")
     facts = {
         **_facts(response),
         "code": code,
-        "request_id": _text(envelope.request_id),
-        "category": _text(error.get("category")),
+        "request_id": _on_one_line(envelope.request_id),
+        "category": _on_one_line(error.get("category")),
     }
     if of_data_app:
         if response.status == 404:
@@ -524,18 +526,11 @@ def _service_error(response: Response, envelope: Envelope[Any], *, of_data_app: 
     return service_error_type(response.status, code)(message, **facts)
 
 
-def _details(details: Any) -> str:
-    """Return what the data-app service says of parts of a request, ``[{path, message}]``, for a message."""
-    problems = [detail for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
-    named = [f"{detail.get('path')}: {detail.get('message')}" for detail in problems[:MOST_DETAILS]]
-    return escaped(f" ({'; '.join(named)})") if named else ""
-
-
 def _facts(response: Response) -> dict[str, Any]:
     return {"status": response.status, "retry_after": retry_after(response)}
 
 
-def _text(value: Any) -> str | None:
+def _on_one_line(value: Any) -> str | None:
     return None if value is None else escaped(" ".join(str(value).split()))
 
 
@@ -558,7 +553,9 @@ def no_response(error: Exception, address: str) -> TransportError:
         return NoResponse(f"no complete response: {str(error) or type(error).__name__}")
     causes = list(_causes(error))
     reason = str(error.__cause__) or type(error.__cause__).__name__
-    if any(_is_untrusted(cause) for cause in causes):
+    # a connection that is closed too early raises an SSL error too
+    closed = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+    if any(isinstance(cause, ssl.SSLError) and not isinstance(cause, closed) for cause in causes):
         return TlsError(f"no trusted connection: {reason}")
     if any(_LOGIN_WANTED.search(str(cause)) for cause in causes):
         return ProxyUnusable(f"the proxy requires a login, or another one: {reason}")
@@ -571,9 +568,3 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         if isinstance(cause, BaseException):
             yield cause
             yield from _causes(cause)
-
-
-def _is_untrusted(error: BaseException) -> bool:
-    """Return whether TLS itself failed; a connection that is closed too early also raises an SSL error."""
-    broken = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
-    return isinstance(error, ssl.SSLError) and not isinstance(error, broken)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import contextvars
 import logging
@@ -24,6 +25,8 @@ SIGNALS_APART = 1.0
 LONGEST_WAIT = 5.0
 #: Seconds that a wait may last without a log message, and seconds between two messages of one wait.
 SHORT, LINES_APART = 2.0, 15.0
+
+_asking = threading.Lock()
 
 
 class Stop:
@@ -97,6 +100,22 @@ def in_background(work: Callable[[], T], name: str) -> Future[T]:
     run = contextvars.copy_context().run
     threading.Thread(target=run, args=(resolve,), name=name, daemon=True).start()
     return ended
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Serialize what threads ask of a process that mixes up its responses if two ask at once.
+
+    Airflow's supervisor of a `dag.test()` does so, and the threads of an event loop may ask at once.
+    Coroutines do not wait for the lock: its holder may need the event loop for its response.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        with _asking:
+            yield
+    else:
+        yield
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from airflow_provider_webcollect.assets import LandingEvent, dataset_name, landing_asset
 from airflow_provider_webcollect.common import send_gauges
+from airflow_provider_webcollect.landing.checks import usual_of
 from airflow_provider_webcollect.landing.formats.profile import Profile, sum_of
 from airflow_provider_webcollect.landing.log.commits import Manifest, Part, Run, Source, counted
 from airflow_provider_webcollect.landing.log.names import MANIFEST
@@ -118,7 +119,9 @@ class LandingReport(Observer):
         self._logged = now
         send_gauges(self.client, self.tags)
         began, before = self._first
-        rate = _rate(rows - before, now - began, total - rows)
+        new, seconds, rate = rows - before, now - began, ""
+        if seconds >= SHORTEST_MEASURED and new / seconds >= LEAST_RATE:
+            rate = f", {new / seconds:.0f} rows/s, {(total - rows) * seconds / new:.0f} s left"
         self.log.info("%s: %d of %d rows%s", self.target.described_source(), rows, total, rate)
 
     def on_checks(self, outcomes: Sequence[CheckOutcome]) -> None:
@@ -155,7 +158,18 @@ class LandingReport(Observer):
         finally:
             self.duration = time.monotonic() - began
             number = next(self.ended)
-            self._send_metrics()
+            counts = {
+                "rows": self.committed.rows,
+                "bytes": self.committed.bytes,
+                "pages": self.pages,
+                "retries": max(0, self.requests - self.pages),
+                "failed_checks": sum(outcome.state == "failed" for outcome in self.checks),
+            }
+            tags = {**self.tags, "outcome": "success" if self.is_complete else "failed"}
+            for name, count in counts.items():
+                Stats.incr(f"{METRICS}.{name}", count, tags=tags)
+            Stats.timing(f"{METRICS}.duration", timedelta(seconds=self.duration), tags=tags)
+            send_gauges(self.client, self.tags)
         new = Contents.of(self.result.new)
         self.log.info(
             "%s: %d new rows in %s at %s, which has %d rows now%s",
@@ -166,20 +180,6 @@ class LandingReport(Observer):
             self.result.manifest.rows,
             f" ({number} of {self.sources})" if self.sources > 1 else "",
         )
-
-    def _send_metrics(self) -> None:
-        counts = {
-            "rows": self.committed.rows,
-            "bytes": self.committed.bytes,
-            "pages": self.pages,
-            "retries": max(0, self.requests - self.pages),
-            "failed_checks": sum(outcome.state == "failed" for outcome in self.checks),
-        }
-        tags = {**self.tags, "outcome": "success" if self.is_complete else "failed"}
-        for name, number in counts.items():
-            Stats.incr(f"{METRICS}.{name}", number, tags=tags)
-        Stats.timing(f"{METRICS}.duration", timedelta(seconds=self.duration), tags=tags)
-        send_gauges(self.client, self.tags)
 
     @property
     def committed(self) -> Contents:
@@ -237,6 +237,7 @@ class LandingReport(Observer):
             "manifest": folder if manifest.table_format else f"{folder.rstrip('/')}/{MANIFEST}",
             "commit": manifest.commit,
             "rows": held.rows,
+            "usual_rows": usual_of([past.rows for past in manifest.history if past.run != self.run]),
             "bytes": held.bytes,
             "parts": held.parts,
             "quarantined_rows": self.quarantined_rows,
@@ -257,13 +258,6 @@ class LandingReport(Observer):
         if self.changes is not UNSET:
             facts["changes"] = self.changes
         return facts if self.mode == "full" else {**facts, "total_rows": manifest.rows}
-
-
-def _rate(new: int, seconds: float, left: int) -> str:
-    """Return the speed since the first page, and the time left; empty while there is no speed."""
-    if seconds < SHORTEST_MEASURED or new / seconds < LEAST_RATE:
-        return ""
-    return f", {new / seconds:.0f} rows/s, {left * seconds / new:.0f} s left"
 
 
 def are_listed(reports: Iterable[LandingReport]) -> bool:
@@ -287,6 +281,8 @@ def totals_of(destination: object, reports: Sequence[LandingReport], began: floa
         for name in ("rows", "bytes", "parts", "quarantined_rows", "total_rows")
         if all(name in facts for facts in summaries)
     }
+    usual_rows = [facts["usual_rows"] for facts in summaries]
+    sums["usual_rows"] = None if None in usual_rows else sum(usual_rows)
     if any("changes" in facts for facts in summaries):
         changes = [facts["changes"] for facts in summaries if facts["changes"]]
         sums["changes"] = (
@@ -331,8 +327,8 @@ def report_to_outlets(
     """Add what was landed, and the facts on it, to the events of the task's outlet assets.
 
     For several sources, an asset of the folder of one of them gets the event of that source. Others get the
-    ids, the sums, the manifests and, for each of them, its rows, commit, filled shares and checks alone:
-    events are kept long and shown in lists.
+    ids, the sums, the manifests and, for each of them, its rows, usual rows, commit, filled shares and checks
+    alone: events are kept long and shown in lists.
 
     :param connections: the event's ``webcollect_conn_id`` and ``object_storage_conn_id``.
     :param source: what was landed, or one of several sources.
@@ -352,6 +348,7 @@ def report_to_outlets(
             collection_task_ids=[summary["collection_task_id"] for summary in summaries],
             manifests=[summary["manifest"] for summary in summaries],
             source_rows=[summary["rows"] for summary in summaries],
+            source_usual_rows=[summary["usual_rows"] for summary in summaries],
             source_commits=[summary["commit"] for summary in summaries],
             source_filled=_few([summary["filled"] for summary in summaries]),
             source_checks=_few([summary["checks"] for summary in summaries]),
@@ -387,8 +384,11 @@ def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any
         if not landing.has_output:
             continue
         manifest = landing.result.manifest
+        types = manifest.encoding.get("column_types") or {}
+        untyped = "string" if manifest.format == "parquet" else None
         fields = [
-            facet.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in _columns(manifest).items()
+            facet.SchemaDatasetFacetFields(name=name, type=types.get(name, untyped))
+            for name in manifest.columns or ()
         ]
         written = facet.OutputStatisticsOutputDatasetFacet(
             rowCount=landing.committed.rows, size=landing.committed.bytes
@@ -434,9 +434,3 @@ def _quality(landing: LandingReport) -> dict[str, Any]:
     ]:
         facets["dataQualityAssertions"] = checked.DataQualityAssertionsDatasetFacet(assertions=assertions)
     return facets
-
-
-def _columns(manifest: Manifest) -> dict[str, str | None]:
-    types = manifest.encoding.get("column_types") or {}
-    usual = "string" if manifest.format == "parquet" else None
-    return {name: types.get(name, usual) for name in manifest.columns or ()}

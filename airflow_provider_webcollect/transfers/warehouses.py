@@ -201,6 +201,11 @@ def _snowflake(fields: _Fields) -> Warehouse:
     if authenticator == "oauth":
         # dlt would take token and account of the container that it runs in
         fields.needed("`token`", token)
+    private_key = fields.option("private_key_content")
+    if private_key is not None and not private_key.lstrip().startswith(_PEM):
+        # Airflow also takes it in Base64; of another text, dlt says what is wrong with it
+        with contextlib.suppress(ValueError):
+            private_key = base64.b64decode(private_key, validate=True).decode()
     credentials = _without_none(
         host=f"{account}.{region}" if region else account,
         database=fields.needed("`database`", fields.option("database")),
@@ -209,7 +214,7 @@ def _snowflake(fields: _Fields) -> Warehouse:
         role=fields.option("role"),
         authenticator=authenticator,
         token=token,
-        private_key=_pem(fields.option("private_key_content")),
+        private_key=private_key,
         private_key_path=fields.option("private_key_file"),
     )
     # a key's passphrase is where a password would be
@@ -220,42 +225,22 @@ def _snowflake(fields: _Fields) -> Warehouse:
     return Warehouse(kind="snowflake", credentials=credentials)
 
 
-def _pem(key: str | None) -> str | None:
-    """Return a private key as PEM, which Airflow also takes in Base64."""
-    if key is None or key.lstrip().startswith(_PEM):
-        return key
-    try:
-        return base64.b64decode(key, validate=True).decode()
-    except ValueError:
-        # dlt says what is wrong with it
-        return key
-
-
 def _bigquery(fields: _Fields) -> Warehouse:
     path, project = fields.option("key_path"), fields.option("project")
-    key = fields.option("keyfile_dict")
-    credentials = _service_account(path, key)
-    if credentials is None and (path or key):
-        # without the cause, which has the text
-        raise fields.wrong("its `key_path` or `keyfile_dict` is not the JSON of a service account")
-    if credentials is None and project:
+    key, credentials = fields.option("keyfile_dict"), None
+    if path or key:
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            content = Path(path).read_text() if path else key
+            credentials = json.loads(content) if isinstance(content, str) else content
+        # without one, dlt would use the machine's credentials
+        if not (isinstance(credentials, dict) and credentials.get("private_key")):
+            # without the cause, which has the text
+            raise fields.wrong("its `key_path` or `keyfile_dict` is not the JSON of a service account")
+    elif project:
         # those of the machine
         credentials = {"project_id": project}
     options = _without_none(project_id=project, location=fields.option("location"))
     return Warehouse(kind="bigquery", credentials=credentials, options=options)
-
-
-def _service_account(path: str | None, key: Any) -> dict[str, Any] | None:
-    """Return the key in a file, or a key, also as text.
-
-    None if it has no private key: dlt would then use the machine's credentials.
-    """
-    try:
-        key = Path(path).read_text() if path else key
-        key = json.loads(key) if isinstance(key, str) else key
-    except (OSError, ValueError, RecursionError):
-        return None
-    return key if isinstance(key, dict) and key.get("private_key") else None
 
 
 def _databricks(fields: _Fields) -> Warehouse:

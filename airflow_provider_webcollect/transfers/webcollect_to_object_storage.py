@@ -117,13 +117,14 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     All runs of a DAG share one ``destination``: each run adds the new rows. A batch (``lotno``), or with
     ``mode="full"`` the whole history, is landed in a folder for this run alone.
 
-    Returns ``{"destination", "manifest", "commit", "rows", "bytes", "parts", "quarantined_rows",
-    "quarantined", "filled", "checks", "uris", "objects", "duration"}``, the duration in seconds. ``commit``
-    is the number of the landing's last commit, with which a consumer can say what it has seen:
-    ``read_landing(…).uris(since=…)`` names what came after it. ``quarantined_rows`` of this run wait for a
-    person's decision, and ``quarantined`` has the numbers of the commits that have quarantined them.
-    ``filled`` has, for each column, the share of the rows that have a value, and ``checks`` the outcome of
-    each check. ``uris`` and ``objects`` (paths without scheme and bucket) name the parts that this run has
+    Returns ``{"destination", "manifest", "commit", "rows", "usual_rows", "bytes", "parts",
+    "quarantined_rows", "quarantined", "filled", "checks", "uris", "objects", "duration"}``, the duration in
+    seconds. ``commit`` is the number of the landing's last commit, with which a consumer can say what it has
+    seen: ``read_landing(…).uris(since=…)`` names what came after it. ``usual_rows`` is the median of the last
+    ten runs that have landed rows there, None if there are fewer than four. ``quarantined_rows`` of this run
+    wait for a person's decision, and ``quarantined`` has the numbers of the commits that have quarantined
+    them. ``filled`` has, for each column, the share of the rows that have a value, and ``checks`` the outcome
+    of each check. ``uris`` and ``objects`` (paths without scheme and bucket) name the parts that this run has
     landed. They are empty if there are none, None if there are more than 1,000. Of an incremental landing,
     rows, bytes and parts count only these, and ``total_rows`` counts all rows; a full one has no
     ``total_rows``. With ``sources``, they are sums, without ``manifest``, ``commit``, ``quarantined``,
@@ -326,7 +327,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         if arguments.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and "full" in modes:
             raise InvalidArgument("skip_if_nothing_new", True, INCREMENTAL_ALONE)
         if self.whole_runs_key:
-            from airflow_provider_webcollect.landing.read.keyed import chosen_columns
+            from airflow_provider_webcollect.landing.formats import chosen_columns
 
             if "full" in modes:
                 raise InvalidArgument("whole_runs_key", self.whole_runs_key, INCREMENTAL_ALONE)

@@ -16,7 +16,6 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.collection_tasks import task_id_of, task_ids_of
-from airflow_provider_webcollect.common import metric_tags
 from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.models import FINAL_STATES, TaskState, TaskStatus
@@ -32,7 +31,7 @@ from airflow_provider_webcollect.waiting.conditions import (
     Wait,
 )
 from airflow_provider_webcollect.waiting.runs import LONGEST_CONTRADICTION, LastRun, follow
-from airflow_provider_webcollect.waits import SharedFeed, read_with_retries
+from airflow_provider_webcollect.waits import read_with_retries, shared_feed
 
 __all__ = [
     "WebCollectCapacityTrigger",
@@ -48,7 +47,7 @@ class WaitTrigger(BaseTrigger):
     The event's payload is an :class:`~airflow_provider_webcollect.waiting.conditions.Ended` as plain JSON.
 
     :param condition: what to wait for, as plain JSON.
-    :param poke_interval: seconds between two polls.
+    :param poke_interval: seconds between two status queries.
     :param began: Unix time at which the wait began; it stays the same after a restart of the triggerer.
     :param timeout: seconds from then after which the event says that the wait has timed out; None for no
         limit. Airflow's own timeout of a deferred task does not hold in ``dag.test()``.
@@ -86,7 +85,7 @@ class WaitTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and yield an event when the wait has ended."""
         ended = await self._end()
-        tags = {**metric_tags(self.webcollect_conn_id), "outcome": str(ended.outcome)}
+        tags = {"connection": self.webcollect_conn_id, "outcome": str(ended.outcome)}
         Stats.incr("webcollect.waits.ended", tags=tags)
         yield TriggerEvent(storable(msgspec.to_builtins(ended)))
 
@@ -99,9 +98,9 @@ class WaitTrigger(BaseTrigger):
         try:
             async with (
                 asyncio.timeout(left) as limit,
-                SharedFeed(self.webcollect_conn_id, self.poke_interval) as feed,
+                shared_feed(self.webcollect_conn_id, self.poke_interval) as feed,
             ):
-                ended = await feed.until(query, keys, self.poke_interval, wait.judge)
+                ended = await feed.polls[query].until(keys, self.poke_interval, wait.judge)
                 if not limit.expired():
                     limit.reschedule(None)  # closing the feed may take longer than what is left
                 return ended
@@ -150,7 +149,7 @@ log = logging.getLogger(__name__)
 #: A task, its status, and for how many seconds that status has been unchanged.
 _Seen: TypeAlias = "tuple[str, TaskStatus | None, float]"
 
-#: After a refusal, which usually needs a person to fix it, the next poll follows in this many poke intervals.
+#: After a refusal, which usually needs a person, the next query follows in this many poke intervals.
 PATIENCE = 10
 
 
@@ -161,7 +160,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
     watchers and waits on a connection share one poll. The payload is an
     :class:`~airflow_provider_webcollect.waiting.runs.EndedRun` as JSON: ``collection_task_id``, ``run`` and
     ``first_run`` (``executedTimes``), ``status``, ``rows``, ``started_at``, ``finished_at``. Runs that ended
-    between two polls share an event, which covers the runs ``first_run`` to ``run``; its ``status`` is None
+    between two queries share an event, which covers the runs ``first_run`` to ``run``; its ``status`` is None
     if the next run had already started.
 
     From Airflow 3.3 on, each task's last run is stored in the asset's state store after Airflow has stored
@@ -170,15 +169,15 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
     a trigger are on one asset. Before 3.3, and with several assets, nothing is stored: after a restart the
     watch begins with the first status it sees, and runs that ended meanwhile are not reported.
 
-    A run that had ended before the first poll is not reported. A state that may still belong to the previous
+    A run that had ended before the first query is not reported. A state that may still belong to the previous
     run does not count as an end, as in a wait (``docs/reference/waiting.md``). No error ends the watch. If
     the service does not respond, it is queried again with increasing pauses. A refusal (credential, plan,
-    id) is logged as an error; the next poll follows in ten poke intervals, with the connection read again.
+    id) is logged as an error; the next query follows in ten poke intervals, with the connection read again.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
     :param collection_task_ids: several tasks instead of one, by id or name.
     :param states: final states to report: ``Finished`` or ``Stopped`` or both.
-    :param poke_interval: seconds between two polls of a task.
+    :param poke_interval: seconds between two status queries of a task.
     :param webcollect_conn_id: the Airflow connection of the service.
     :raises InvalidArgument: (a ``ValueError``) if an argument is invalid.
     """
@@ -227,7 +226,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: Mapping[str, Any]) -> _Watch:
-        """Return the object that polls the tasks."""
+        """Return the object that watches the tasks."""
         return _Watch(kwargs["collection_task_ids"], kwargs["poke_interval"], kwargs["webcollect_conn_id"])
 
     async def filter_shared_stream(
@@ -237,7 +236,9 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         async for statuses in shared_stream:
             changed: dict[str, LastRun] = {}
             for task_id, status, unchanged_for in statuses.seen:
-                before = await self._last_run(task_id)
+                if task_id not in self._last_runs:
+                    self._last_runs[task_id] = await self._recall(task_id)
+                before = self._last_runs[task_id]
                 last_run, ended = follow(before, task_id, status, self.states, unchanged_for)
                 if last_run != before:
                     self._last_runs[task_id] = changed[task_id] = last_run
@@ -245,11 +246,6 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
                     log.info("Ended: %s", ended)
                     yield TriggerEvent(storable(msgspec.to_builtins(ended)))
             statuses.when_stored = functools.partial(self._remember, changed)
-
-    async def _last_run(self, task_id: str) -> LastRun | None:
-        if task_id not in self._last_runs:
-            self._last_runs[task_id] = await self._recall(task_id)
-        return self._last_runs[task_id]
 
     async def _recall(self, task_id: str) -> LastRun | None:
         store = getattr(self, "asset_state_store", None)
@@ -294,10 +290,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
 
 
 class _Statuses:
-    """The statuses of some polls, and a callback for when Airflow has stored their events.
-
-    :ivar seen: tasks with their status and for how many seconds that status has been unchanged.
-    """
+    """The statuses in some responses, and a callback for when Airflow has stored their events."""
 
     def __init__(self, seen: list[_Seen]) -> None:
         self.seen = seen
@@ -316,7 +309,7 @@ class _Shown(msgspec.Struct):
 
 
 class _Watch(SharedStreamProducer):
-    """Polls tasks on the connection's shared poll; passes on statuses that changed or may now mean more."""
+    """Watches tasks on the connection's shared poll; passes on statuses that changed or may now mean more."""
 
     def __init__(self, task_ids: Sequence[str], poke_interval: float, conn_id: str) -> None:
         self._task_ids = task_ids
@@ -346,26 +339,20 @@ class _Watch(SharedStreamProducer):
         await asyncio.gather(*self._watching, return_exceptions=True)
 
     async def _watch(self, task_id: str) -> None:
-        """Poll a task forever."""
+        """Watch a task forever."""
         see = functools.partial(self._see, task_id, History(time.time()))
         while True:
             try:
-                async with SharedFeed(self._conn_id, self._poke_interval) as feed:
-                    await feed.until(TASK_STATUSES, (task_id,), self._poke_interval, see)
+                async with shared_feed(self._conn_id, self._poke_interval) as feed:
+                    await feed.polls[TASK_STATUSES].until((task_id,), self._poke_interval, see)
             except Exception as error:
-                # Do not end the trigger with this error: Airflow would restart it immediately, again and
-                # again.
+                # do not end the trigger: Airflow would restart it immediately, again and again
                 pause = self._poke_interval * PATIENCE
                 log.error("%s cannot be watched; the next poll follows in %.0f s. %s", task_id, pause, error)
                 await asyncio.sleep(pause)
 
-    def _see(
-        self,
-        task_id: str,
-        history: History,
-        polled: Mapping[str, TaskStatus | None],
-    ) -> None:
-        now, status = time.time(), polled[task_id]
+    def _see(self, task_id: str, history: History, states: Mapping[str, TaskStatus | None]) -> None:
+        now, status = time.time(), states[task_id]
         history.note((task_id,) if status is None else ())
         if history.unconfirmed:
             return

@@ -36,7 +36,13 @@ MOST_TASKS = 200
 #: A wait is near its timeout when this share of it, or less, is left.
 NEAR_TIMEOUT = 0.1
 
-AT_WORK = (TaskInstanceState.RUNNING, TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE)
+#: Where tasks are at work.
+_WAYS: dict[str, str] = {
+    TaskInstanceState.RUNNING: "on a worker",
+    TaskInstanceState.DEFERRED: "in the triggerer",
+    TaskInstanceState.UP_FOR_RESCHEDULE: "between two queries, without a worker",
+}
+AT_WORK = tuple(_WAYS)
 FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
 #: The arguments that name collection tasks.
 _IDS = ("collection_task_id", "collection_task_ids", "sources")
@@ -44,6 +50,8 @@ _IDS = ("collection_task_id", "collection_task_ids", "sources")
 _CUT, _MASKED = "Truncated. You can change this behaviour in", "***"
 #: An id or a name in what Airflow has kept of a cut argument: of a list, and of sources.
 _KEPT, _KEPT_SOURCE = re.compile(r"'([^']+)'(?=,)"), re.compile(r"'collection_task_id': '([^']+)'")
+#: The columns that identify a task instance.
+IDENTITY = ("dag_id", "run_id", "task_id", "map_index")
 #: The columns that identify an Airflow task in all its runs.
 _TASK = (TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.map_index)
 
@@ -101,12 +109,12 @@ def _running(
         waits.append(
             {
                 **_facts(session, ti, fields),
-                "since": _text(since),
-                "timeout_at": _text(timeout_at),
+                "since": since and since.isoformat(),
+                "timeout_at": timeout_at and timeout_at.isoformat(),
                 "is_near_timeout": bool(
                     since and timeout_at and timeout_at - now <= NEAR_TIMEOUT * (timeout_at - since)
                 ),
-                "way": _way(ti),
+                "way": _WAYS[ti.state or ""],
             }
         )
     return waits, len(all_at_work) - len(at_work)
@@ -157,9 +165,9 @@ def _failures(
     failures = [
         {
             **_facts(session, ti, fields),
-            "ended_at": _text(ti.end_date),
+            "ended_at": ti.end_date and ti.end_date.isoformat(),
             "will_retry": ti.state == TaskInstanceState.UP_FOR_RETRY,
-            "recovered_at": _text(recovered_at),
+            "recovered_at": recovered_at and recovered_at.isoformat(),
         }
         for ti, fields, recovered_at in [*open_ones, *recovered][:MOST_TASKS]
     ]
@@ -171,28 +179,23 @@ def _tasks(
 ) -> Sequence[tuple[TaskInstance, dict[str, Any]]]:
     """Return the provider's task instances with their rendered arguments, the latest first."""
     rendered = RenderedTaskInstanceFields
-    is_same = [
-        getattr(rendered, name) == getattr(TaskInstance, name)
-        for name in ("dag_id", "run_id", "task_id", "map_index")
-    ]
     rows = session.execute(
         select(TaskInstance, rendered.rendered_fields)
-        .outerjoin(rendered, and_(*is_same))
+        .outerjoin(rendered, is_same_task(rendered, TaskInstance))
         .where(IS_OURS, condition)
         .order_by(moment.desc())
     )
     return [(ti, fields or {}) for ti, fields in rows if dag_ids is None or ti.dag_id in dag_ids]
 
 
+def is_same_task(one: Any, other: Any) -> ColumnElement[bool]:
+    """Return the condition that rows of two tables are about one task instance."""
+    return and_(*(getattr(one, name) == getattr(other, name) for name in IDENTITY))
+
+
 def _facts(session: Session, ti: TaskInstance, fields: dict[str, Any]) -> dict[str, Any]:
     return {
-        "dag_id": ti.dag_id,
-        "run_id": ti.run_id,
-        "task_id": ti.task_id,
-        "map_index": ti.map_index,
-        "operator": ti.operator,
-        "state": ti.state,
-        "try_number": ti.try_number,
+        **{name: getattr(ti, name) for name in (*IDENTITY, "operator", "state", "try_number")},
         "webcollect_conn_id": fields.get("webcollect_conn_id"),
         "collection_task_ids": _ids(session, ti, fields),
     }
@@ -207,17 +210,12 @@ def _ids(session: Session, ti: TaskInstance, fields: dict[str, Any]) -> list[str
     ids = _named(fields)
     if ids is not None:
         return ids
-    kept = _kept(fields)
-    others = (look(session, ti) for look in (_started, _landed)) if kept else ()
-    return next((other for other in others if other and other[: len(kept)] == kept), None)
-
-
-def _kept(fields: dict[str, Any]) -> list[str]:
-    """Return the first ids of arguments that Airflow has cut; none if they are not known."""
     texts = [value for value in map(fields.get, _IDS) if isinstance(value, str)]
     cut = next((text for text in texts if text.startswith(_CUT)), "")
-    kept = (_KEPT_SOURCE if _KEPT_SOURCE.search(cut) else _KEPT).findall(cut)
-    return _named({"sources": kept}) or []
+    in_text = (_KEPT_SOURCE if _KEPT_SOURCE.search(cut) else _KEPT).findall(cut)
+    kept = _named({"sources": in_text})
+    others = (look(session, ti) for look in (_started, _landed)) if kept else ()
+    return next((other for other in others if kept and other and other[: len(kept)] == kept), None)
 
 
 def _named(fields: dict[str, Any]) -> list[str] | None:
@@ -225,22 +223,19 @@ def _named(fields: dict[str, Any]) -> list[str] | None:
     ids: dict[str, None] = {}
     file = file_of_names()
     for value in filter(None, map(fields.get, _IDS)):
-        for entry in _listed(value):
+        entries = value
+        if isinstance(value, str) and value.lstrip().startswith("["):
+            # the JSON text of a list, out of a template
+            try:
+                entries = json.loads(value)
+            except (ValueError, RecursionError):
+                return None
+        for entry in entries if isinstance(entries, list) else [entries]:
             task_id = recognized(file, entry.get("collection_task_id") if isinstance(entry, dict) else entry)
             if task_id is None:
                 return None
             ids[task_id] = None
     return [*ids]
-
-
-def _listed(value: object) -> list[Any]:
-    """Return the entries of an argument, which is a list, the JSON text of one out of a template, or one."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return [None]
-    return value if isinstance(value, list) else [value]
 
 
 def recognized(file: CollectionTasks, value: object) -> str | None:
@@ -258,12 +253,9 @@ def recognized(file: CollectionTasks, value: object) -> str | None:
 def _started(session: Session, ti: TaskInstance) -> list[str] | None:
     """Return the collection tasks started by the only start operator in the task's group, in its run."""
     start, result = TaskInstance, XComModel
-    is_its_result = [
-        getattr(start, name) == getattr(result, name) for name in ("dag_id", "run_id", "task_id", "map_index")
-    ]
     rows = session.execute(
         select(start.task_id, result.value)
-        .join(result, and_(*is_its_result, result.key == "return_value"))
+        .join(result, and_(is_same_task(start, result), result.key == "return_value"))
         .where(start.operator == "WebCollectStartSubTasksOperator")
         .where(start.dag_id == ti.dag_id, start.run_id == ti.run_id)
         .order_by(start.map_index)
@@ -289,14 +281,3 @@ def _landed(session: Session, ti: TaskInstance) -> list[str] | None:
     )
     landing = LandingEvent.of(extra)
     return _named({"sources": landing.tasks()}) if landing else None
-
-
-def _way(ti: TaskInstance) -> str:
-    """Return where a task is at work."""
-    if ti.state == TaskInstanceState.UP_FOR_RESCHEDULE:
-        return "between two queries, without a worker"
-    return "on a worker" if ti.state == TaskInstanceState.RUNNING else "in the triggerer"
-
-
-def _text(moment: datetime.datetime | None) -> str | None:
-    return moment.isoformat() if moment else None

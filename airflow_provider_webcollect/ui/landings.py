@@ -8,7 +8,7 @@ import datetime
 import functools
 import itertools
 import json
-import statistics
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +24,7 @@ from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select, tru
 
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.collection_tasks import file_of_names
-from airflow_provider_webcollect.landing.checks import CheckOutcome
+from airflow_provider_webcollect.landing.checks import LEAST_USUAL, MOST_USUAL, CheckOutcome, usual_of
 from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS
 
 if TYPE_CHECKING:
@@ -38,10 +38,8 @@ if TYPE_CHECKING:
 MOST_SERIES, MOST_RUNS = 200, 30
 #: How many columns of a landing are shown.
 MOST_COLUMNS = 50
-#: How many earlier runs decide what is usual, at most and at least.
-USUAL_RUNS, FEWEST_RUNS = 10, 4
-#: A count is odd if it differs from the usual by this factor; a landing is late after this many of its
-#: usual intervals.
+#: A number is odd if it differs from the usual by this factor; a landing is late after this many of its usual
+#: intervals.
 ODD_FACTOR = 2
 #: How many days a problem is shown if no decision on it is known.
 OPEN_DAYS = 7
@@ -76,10 +74,6 @@ _IS_LANDING = (
 )
 
 
-#: When somebody has decided on the rows of a commit, by the landing's manifest and the commit's number.
-_Decided = dict[tuple[str, int], datetime.datetime]
-
-
 class SeriesKey(NamedTuple):
     """The landings of one Airflow task, or of one index of a mapped one, for one outlet asset."""
 
@@ -102,8 +96,6 @@ class PastRun:
 
     :ivar event: None if it has failed.
     :ivar is_planned: whether a schedule or an asset has started it.
-    :ivar usual_rows: by the runs before; None if there are too few.
-    :ivar mark: ``odd`` or ``empty``, if its rows are that after the runs before.
     """
 
     run_id: str
@@ -111,8 +103,6 @@ class PastRun:
     event: LandingEvent | None
     logical_date: datetime.datetime | None = None
     is_planned: bool = True
-    usual_rows: float | None = None
-    mark: str | None = None
 
     @property
     def state(self) -> str:
@@ -136,14 +126,14 @@ class _Expectation(NamedTuple):
     @classmethod
     def of(cls, planned: Sequence[datetime.datetime], newest: datetime.datetime) -> _Expectation:
         """Return it from the times of planned landings, the oldest first, and that of the newest of all."""
-        latest = planned[-USUAL_RUNS - 1 :]
-        if len(latest) <= FEWEST_RUNS:
+        pairs = itertools.pairwise(planned)
+        seconds = usual_of([(later - earlier).total_seconds() for earlier, later in pairs])
+        if seconds is None:
             return cls()
-        seconds = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(latest)]
-        interval = datetime.timedelta(seconds=statistics.median(seconds))
+        interval = datetime.timedelta(seconds=seconds)
         # the first planned one after the newest, which may have been started by hand
-        passed = (newest - latest[-1]) // interval if interval else 0
-        return cls(interval, latest[-1] + (passed + 1) * interval)
+        passed = (newest - planned[-1]) // interval if interval else 0
+        return cls(interval, planned[-1] + (passed + 1) * interval)
 
     def is_late(self, now: datetime.datetime) -> bool:
         """Return whether it should have come."""
@@ -161,11 +151,14 @@ def read_landings(
     :param dag_ids: the DAGs whose landings are returned.
     :param search: a text that the DAG, the task or the asset must have in its name, or the asset in its URI.
     """
-    places = {
-        key: places_of
-        for key, places_of in _places(session, _matches(search)).items()
-        if key.dag_id in dag_ids
-    }
+
+    def has_text(*columns: Any) -> ColumnElement[bool]:
+        return or_(*(func.lower(column).contains(search.lower(), autoescape=True) for column in columns))
+
+    assets_found = select(AssetModel.id).where(has_text(AssetModel.name, AssetModel.uri))
+    is_in_name = has_text(AssetEvent.source_dag_id, AssetEvent.source_task_id)
+    is_found = or_(is_in_name, AssetEvent.asset_id.in_(assets_found)) if search else true()
+    places = {key: rows for key, rows in _places(session, is_found).items() if key.dag_id in dag_ids}
     failures = _failures(session, places)
     decisions = _decisions(session, now - datetime.timedelta(days=OPEN_DAYS))
 
@@ -183,7 +176,7 @@ def read_landings(
 
     keys = sorted(places, key=urgency, reverse=True)[:MOST_SERIES]
     events = _events(session, [place for key in keys for place in places[key]])
-    assets = _assets(session, {key.asset_id for key in keys})
+    assets = {row.id: row for row in session.execute(select(AssetModel.id, AssetModel.name, AssetModel.uri))}
     series = []
     for key in keys:
         landed = [events[place.event_id] for place in reversed(places[key]) if place.event_id in events]
@@ -191,7 +184,8 @@ def read_landings(
             is_expected = key.dag_id not in unexpected
             facts = _described(landed, failures[key], now, is_expected, decisions)
             is_paused = key.dag_id in paused
-            series.append({**key._asdict(), "asset": assets[key.asset_id], "is_paused": is_paused, **facts})
+            asset = {"name": assets[key.asset_id].name, "uri": assets[key.asset_id].uri}
+            series.append({**key._asdict(), "asset": asset, "is_paused": is_paused, **facts})
     series.sort(key=lambda one: (one["dag_id"], one["task_id"], one["map_index"], one["asset"]["name"]))
     counts = {mark: sum(mark in one["marks"] for one in series) for mark in MARKS}
     return {
@@ -221,8 +215,13 @@ def read_columns(session: Session, key: SeriesKey, now: datetime.datetime) -> di
     :param session: of Airflow's database.
     :param key: of the landing's series; one that is not known has no runs and no columns.
     """
+
+    def importance(column: dict[str, Any]) -> tuple[bool, float]:
+        shares = [share for share in column["shares"] if share is not None]
+        return bool(column["checks"]), max(shares) - min(shares) if shares else 0.0
+
     runs = runs_of(session, key)
-    columns = sorted(_columns(runs), key=_weight, reverse=True)
+    columns = sorted(_columns(runs), key=importance, reverse=True)
     return {
         "read_at": now.isoformat(),
         "left_out": max(0, len(columns) - MOST_COLUMNS),
@@ -242,54 +241,44 @@ def runs_of(session: Session, key: SeriesKey) -> list[PastRun]:
 
 
 def _columns(runs: Sequence[PastRun]) -> list[dict[str, Any]]:
-    """Return the columns that any of the runs had, those of the newest first."""
-    by_run = [
-        {
-            source.collection_task_id: (source, _checks_by_column(source))
-            for source in (run.event.sources() if run.event else ())
-        }
-        for run in runs
-    ]
+    """Return the columns that any of the runs had, those of the newest first.
+
+    Each list of a column has an entry for each run, None for nothing.
+    """
+    # what has landed, and the checks that its columns have not passed
+    by_run: list[dict[str, tuple[LandedSource, dict[str, list[str]]]]] = []
+    for run in runs:
+        by_task = {}
+        for source in run.event.sources() if run.event else ():
+            checks = defaultdict[str, list[str]](list)
+            for outcome in _not_passed(source):
+                if outcome.column:
+                    checks[outcome.column].append(str(outcome))
+            by_task[source.collection_task_id] = source, {**checks}
+        by_run.append(by_task)
     names = dict.fromkeys(
         (task_id, name)
-        for of_run in reversed(by_run)
-        for task_id, (source, checks) in of_run.items()
+        for by_task in reversed(by_run)
+        for task_id, (source, checks) in by_task.items()
         for name in (*source.filled, *checks)
     )
-    return [_column(task_id, name, [of_run.get(task_id) for of_run in by_run]) for task_id, name in names]
-
-
-def _column(
-    task_id: str, name: str, by_run: Sequence[tuple[LandedSource, dict[str, str]] | None]
-) -> dict[str, Any]:
-    """Return a column of a collection task for the page; each list has an entry for each run.
-
-    :param by_run: what has landed, and the checks that its columns have not passed; None for nothing.
-    """
-    return {
-        "collection_task_id": task_id,
-        "name": name,
-        "rows": [fact and fact[0].rows for fact in by_run],
-        "shares": [fact and _share(fact[0], name) for fact in by_run],
-        "checks": {
-            index: shortened(fact[1][name]) for index, fact in enumerate(by_run) if fact and name in fact[1]
-        },
-    }
-
-
-def _weight(column: dict[str, Any]) -> tuple[bool, float]:
-    """Return how important it is to show a column, for sorting."""
-    shares = [share for share in column["shares"] if share is not None]
-    return bool(column["checks"]), max(shares) - min(shares) if shares else 0.0
-
-
-def _checks_by_column(source: LandedSource) -> dict[str, str]:
-    """Return the checks that a source has not passed, by column."""
-    texts_of: dict[str, list[str]] = {}
-    for outcome in _not_passed(source):
-        if outcome.column:
-            texts_of.setdefault(outcome.column, []).append(str(outcome))
-    return {name: "; ".join(texts) for name, texts in texts_of.items()}
+    columns = []
+    for task_id, name in names:
+        facts = [by_task.get(task_id) for by_task in by_run]
+        columns.append(
+            {
+                "collection_task_id": task_id,
+                "name": name,
+                "rows": [fact and fact[0].rows for fact in facts],
+                "shares": [fact and _share(fact[0], name) for fact in facts],
+                "checks": {
+                    index: shortened("; ".join(fact[1][name]))
+                    for index, fact in enumerate(facts)
+                    if fact and name in fact[1]
+                },
+            }
+        )
+    return columns
 
 
 def _share(source: LandedSource, name: str) -> float | None:
@@ -308,17 +297,6 @@ def _not_passed(source: LandedSource) -> list[CheckOutcome]:
         with contextlib.suppress(ValidationError):
             outcomes.append(convert(check, CheckOutcome))
     return [outcome for state in ("failed", "warning") for outcome in outcomes if outcome.state == state]
-
-
-def _matches(search: str) -> ColumnElement[bool]:
-    """Return the condition on events that a text finds: all of them for none."""
-    assets = select(AssetModel.id).where(_contains(search, AssetModel.name, AssetModel.uri))
-    is_in_name = _contains(search, AssetEvent.source_dag_id, AssetEvent.source_task_id)
-    return or_(is_in_name, AssetEvent.asset_id.in_(assets)) if search else true()
-
-
-def _contains(text: str, *columns: Any) -> ColumnElement[bool]:
-    return or_(*(func.lower(column).contains(text.lower(), autoescape=True) for column in columns))
 
 
 def _places(session: Session, condition: ColumnElement[bool]) -> dict[SeriesKey, list[_Place]]:
@@ -376,11 +354,6 @@ def _failures(
     return {key: of_task.get(key[1:], []) for key in places}
 
 
-def _assets(session: Session, ids: Collection[int]) -> dict[int, dict[str, str]]:
-    rows = session.execute(select(AssetModel.id, AssetModel.name, AssetModel.uri))
-    return {asset_id: {"name": name, "uri": uri} for asset_id, name, uri in rows if asset_id in ids}
-
-
 def _one_per_run(runs: Iterable[PastRun]) -> list[PastRun]:
     """Return the last of what each run has left, the oldest first: one that was cleared has several."""
     last_of: dict[str, PastRun] = {}
@@ -395,17 +368,16 @@ def _described(
     failed: Sequence[PastRun],
     now: datetime.datetime,
     is_expected: bool,
-    decided: _Decided,
+    decided: Mapping[tuple[str, int], datetime.datetime],
 ) -> dict[str, Any]:
     newest = landed[-1]
     assert newest.event
     runs = _one_per_run([*landed, *failed])
-    _judge(runs)
     # runs that somebody has started do not show how often they come
     planned = [run.ended_at for run in _one_per_run(landed) if run.is_planned] if is_expected else []
     next_one = _Expectation.of(planned, newest.ended_at)
     sources = _sources(runs, newest.event)
-    holds = {runs[-1].mark, *(source["mark"] for source in sources)}
+    holds = {source["mark"] for source in sources}
     holds |= {"checks" for source in sources if source["checks"]}
     holds |= {"failed" if runs[-1].event is None else None, "late" if next_one.is_late(now) else None}
     return {
@@ -424,60 +396,40 @@ def _described(
     }
 
 
-def _judge(runs: Sequence[PastRun]) -> None:
-    """Set what is usual for each run, and whether it is unusual."""
-    counts: list[int] = []
-    for run in runs:
-        run.usual_rows = _usual(counts)
-        # of a run whose rows are quarantined, their checks say what is wrong
-        if run.event and not _quarantined(run.event):
-            run.mark = _mark(run.event.rows, counts)
-            counts.append(run.event.rows)
-
-
-def _usual(earlier: Iterable[int]) -> float | None:
-    """Return the median of the latest counts but those of 0; None if there are too few."""
-    latest = [count for count in earlier if count][-USUAL_RUNS:]
-    return statistics.median(latest) if len(latest) >= FEWEST_RUNS else None
-
-
-def _mark(count: int, earlier: Sequence[int]) -> str | None:
-    """Return whether a count is unusual after the earlier ones."""
-    if not count:
-        latest = earlier[-USUAL_RUNS:]
-        # where runs without rows are common, one more is not unusual
-        return "empty" if len(latest) >= FEWEST_RUNS and all(latest) else None
-    usual = _usual(earlier)
-    is_odd = usual is not None and not usual / ODD_FACTOR <= count <= usual * ODD_FACTOR
-    return "odd" if is_odd else None
+def _is_odd(rows: int, usual_rows: float | None) -> bool:
+    """Return whether rows are far from what is usual by the landing's own account."""
+    if not rows or not usual_rows:
+        return False
+    return not usual_rows / ODD_FACTOR <= rows <= usual_rows * ODD_FACTOR
 
 
 def _sources(runs: Sequence[PastRun], newest: LandingEvent) -> list[dict[str, Any]]:
     """Return the collection tasks of the newest landing, with what is usual and unusual for each of them."""
-    earlier: dict[str, list[int]] = {}
+    earlier = defaultdict[str, list[int]](list)
     for run in runs[:-1]:
-        quarantined = _quarantined(run.event) if run.event else set()
         for source in run.event.sources() if run.event else ():
-            if source.rows is not None and source.manifest not in quarantined:
-                earlier.setdefault(source.collection_task_id, []).append(source.rows)
+            if source.rows is not None and not source.is_quarantined:
+                earlier[source.collection_task_id].append(source.rows)
     # a run that has failed says nothing of its sources
     has_ended_well = runs[-1].event is not None
-    quarantined = _quarantined(newest)
     described = []
     for source in newest.sources():
-        counts = earlier.get(source.collection_task_id, [])
         mark = None
-        if has_ended_well and source.rows is not None and source.manifest not in quarantined:
-            mark = _mark(source.rows, counts)
-        outcomes = _not_passed(source) if has_ended_well else []
+        if has_ended_well and source.rows is not None and not source.is_quarantined:
+            latest = earlier[source.collection_task_id][-MOST_USUAL:]
+            if _is_odd(source.rows, source.usual_rows):
+                mark = "odd"
+            # where runs without rows are common, one more is not unusual
+            elif not source.rows and len(latest) >= LEAST_USUAL and all(latest):
+                mark = "empty"
         described.append(
             {
                 "collection_task_id": source.collection_task_id,
                 "rows": source.rows,
                 "commit": source.commit,
-                "usual_rows": _usual(counts),
+                "usual_rows": source.usual_rows,
                 "mark": mark,
-                **told_checks(outcomes),
+                **told_checks(_not_passed(source) if has_ended_well else []),
             }
         )
     return described
@@ -498,16 +450,10 @@ def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _quarantined(event: LandingEvent) -> set[str]:
-    """Return the manifests of the sources of which a run has quarantined all rows, not only single ones."""
-    sources = event.sources() if event.quarantined_rows else []
-    return {source.manifest for source in sources if source.quarantined and not source.rows}
-
-
-def _decisions(session: Session, since: datetime.datetime) -> _Decided:
-    """Return the decisions that were made on the page."""
+def _decisions(session: Session, since: datetime.datetime) -> dict[tuple[str, int], datetime.datetime]:
+    """Return when decisions were made on the page, by the landing's manifest and the commit's number."""
     is_decision = (Log.event.in_(DECISIONS.values()), Log.dttm >= since)
-    decided: _Decided = {}
+    decided = {}
     rows = session.execute(select(Log.extra, Log.dttm).where(*is_decision).order_by(Log.dttm))
     for extra, moment in rows:
         assert extra
@@ -517,7 +463,9 @@ def _decisions(session: Session, since: datetime.datetime) -> _Decided:
     return decided
 
 
-def _quarantines(runs: Sequence[PastRun], now: datetime.datetime, decided: _Decided) -> list[dict[str, Any]]:
+def _quarantines(
+    runs: Sequence[PastRun], now: datetime.datetime, decided: Mapping[tuple[str, int], datetime.datetime]
+) -> list[dict[str, Any]]:
     """Return the runs of the last days with quarantined rows, and where they wait, the newest first.
 
     Decisions made elsewhere leave no event, so whether the rows still wait is not known.
@@ -563,8 +511,11 @@ def _run(run: PastRun, newest: LandingEvent) -> dict[str, Any]:
         "commit": None if event is None or event.commit is UNSET else event.commit,
         "bytes": event and event.bytes,
         "duration": event and event.duration,
-        "usual_rows": run.usual_rows,
-        "is_odd": run.mark == "odd",
+        "usual_rows": event and event.usual_rows,
+        # of rows that are quarantined, their checks say what is wrong
+        "is_odd": event is not None
+        and not any(source.is_quarantined for source in event.sources())
+        and _is_odd(event.rows, event.usual_rows),
     }
     if event and event.quarantined_rows:
         facts["quarantined_rows"] = event.quarantined_rows

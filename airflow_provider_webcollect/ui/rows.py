@@ -27,6 +27,7 @@ from airflow_provider_webcollect.landing.location import Location, MachineConnec
 from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.write import review
+from airflow_provider_webcollect.ui.activity import IDENTITY, is_same_task
 from airflow_provider_webcollect.ui.landings import DECISIONS, runs_of, shortened, told_checks
 
 if TYPE_CHECKING:
@@ -60,12 +61,11 @@ def read_rows(key: SeriesKey, landing: str | None = None, commit: int | None = N
     :raises LandingError: or :class:`.InvalidArgument`, if the storage cannot be read.
     """
     if commit is not None:
-        found = _quarantining(key, landing, commit)
-    elif (newest := _newest(key, lambda source: bool(source.rows))) is not None:
-        found = newest
+        _, source, conn_id = _quarantining(key, landing, commit)
+    elif newest := _newest(key, lambda source: bool(source.rows)):
+        _, source, conn_id = newest
     else:
         raise NothingLanded("none of the latest runs has landed rows")
-    _, source, conn_id = found
     with _opened(source.manifest, conn_id) as folder:
         landed = read_landing(folder, quarantined=commit)
         rows = landed.first_rows(MOST_ROWS)
@@ -91,15 +91,10 @@ def read_loads(key: SeriesKey, dag_ids: Collection[str]) -> list[dict[str, Any]]
     :param dag_ids: the DAGs whose loads are returned.
     """
     ti, arguments, xcom = TaskInstance, RenderedTaskInstanceFields, XComModel
-
-    def is_of(other: Any) -> Any:
-        names = ("dag_id", "run_id", "task_id", "map_index")
-        return and_(*(getattr(other, name) == getattr(ti, name) for name in names))
-
     loads = (
         select(ti, arguments.rendered_fields, xcom.value)
-        .join(arguments, is_of(arguments))
-        .join(xcom, and_(is_of(xcom), xcom.key == "return_value"))
+        .join(arguments, is_same_task(arguments, ti))
+        .join(xcom, and_(is_same_task(xcom, ti), xcom.key == "return_value"))
         .where(ti.operator == "WebCollectLoadOperator", ti.state == TaskInstanceState.SUCCESS)
         .where(ti.dag_id.in_(dag_ids))
         .order_by(ti.end_date)
@@ -112,9 +107,7 @@ def read_loads(key: SeriesKey, dag_ids: Collection[str]) -> list[dict[str, Any]]
             instance, given, result = row.TaskInstance, row.rendered_fields, XComModel.deserialize_value(row)
             # a backend of XComs may keep the value elsewhere
             if isinstance(result, dict) and places & {_address(of.get("landing")) for of in (given, result)}:
-                task = {
-                    name: getattr(instance, name) for name in ("dag_id", "task_id", "map_index", "run_id")
-                }
+                task = {name: getattr(instance, name) for name in IDENTITY}
                 facts = {name: result.get(name) for name in _LOADED}
                 where = {
                     "warehouse_conn_id": given.get("warehouse_conn_id"),

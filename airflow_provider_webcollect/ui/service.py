@@ -26,7 +26,7 @@ from airflow_provider_webcollect.service.errors import ServiceFailure, Transport
 from airflow_provider_webcollect.service.models import AnalyticsRow, TaskState, active_subtask_ids
 from airflow_provider_webcollect.service.pages import all_analytics
 from airflow_provider_webcollect.ui.activity import recognized, waited_for
-from airflow_provider_webcollect.ui.landings import newest_landings
+from airflow_provider_webcollect.ui.landings import ODD_FACTOR, newest_landings
 from airflow_provider_webcollect.waiting.conditions import SUBTASKS, all_task_statuses
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ PATIENCE = 2.0
 DAYS = 30
 #: The share of successful runs below which a day is marked.
 SUCCEEDED_LOW = 0.9
-#: A day is marked if its rows or its cost differ from the usual by this factor.
-ODD_FACTOR = 2
 #: How many tasks are shown, and of how many that run the sub-tasks are counted.
 MOST_TASKS, MOST_COUNTED = 500, 20
 
@@ -184,7 +182,10 @@ class ServiceView:
             "capacity": answers["capacity"].as_json(dict),
             "tasks": tasks.as_json(
                 lambda value: {
-                    "left_out": _left_out(ids, value),
+                    # new ones are asked for next time
+                    "left_out": len(ids - {task["task"] for task in value})
+                    if len(value) >= MOST_TASKS
+                    else 0,
                     "tasks": [task for task in value if task["task"] in ids],
                 }
             ),
@@ -264,16 +265,14 @@ def _asset_tasks(session: Session) -> list[tuple[str, str]]:
     return [(unquote(uri.netloc), unquote(uri.path.split("/")[1])) for uri in map(urlsplit, uris)]
 
 
-def _left_out(ids: set[str], tasks: Collection[dict[str, Any]]) -> int:
-    """Return how many of a user's tasks were not asked for; new ones are asked for next time."""
-    return len(ids.difference(task["task"] for task in tasks)) if len(tasks) >= MOST_TASKS else 0
-
-
 def _task(task_id: str, status: TaskStatus | None, subtasks: Sequence[SubTask] | None) -> dict[str, Any]:
     if status is None:
         return {"task": task_id, "status": "unknown to the service"}
     done = None if subtasks is None else len(subtasks) - len(active_subtask_ids(subtasks))
-    facts = {name: _plain(value) for name, value in status.overview().items()}
+    facts = {
+        name: value.isoformat() if isinstance(value, datetime.datetime) else value
+        for name, value in status.overview().items()
+    }
     return {"task": task_id, **facts, "sub_tasks_done": done}
 
 
@@ -283,28 +282,21 @@ def _per_day(rows: Iterable[AnalyticsRow]) -> dict[str, Any]:
     for row in rows:
         by_day[row.day_key].append(row)
     days = [{"day": day, **by_day[day][0].total(by_day[day])} for day in sorted(by_day)]
-    return {"days": days, "thresholds": _thresholds(days)}
 
+    def usual(name: str) -> float | None:
+        # the last day is not over
+        known = [value for day in days[:-1] if isinstance(value := day[name], int | float)]
+        return statistics.median(known) if known else None
 
-def _thresholds(days: Sequence[dict[str, Any]]) -> dict[str, float | None]:
-    """Return the counts beyond which a day is marked; the last day is not over, and does not count."""
-    rows, cost = (_median([day[name] for day in days[:-1]]) for name in ("rows", "cost"))
-    return {
-        "rows_low": rows and rows / ODD_FACTOR,
-        "rows_high": rows and rows * ODD_FACTOR,
+    usual_rows, usual_cost = usual("rows"), usual("cost")
+    thresholds = {
+        "rows_low": usual_rows and usual_rows / ODD_FACTOR,
+        "rows_high": usual_rows and usual_rows * ODD_FACTOR,
         "succeeded_low": SUCCEEDED_LOW,
-        "cost_high": cost and cost * ODD_FACTOR,
+        "cost_high": usual_cost and usual_cost * ODD_FACTOR,
     }
-
-
-def _median(numbers: Sequence[float | None]) -> float | None:
-    values = [number for number in numbers if number is not None]
-    return statistics.median(values) if values else None
+    return {"days": days, "thresholds": thresholds}
 
 
 def _moment(seconds: float) -> str:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat()
-
-
-def _plain(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime.datetime) else value

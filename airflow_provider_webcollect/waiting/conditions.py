@@ -47,7 +47,7 @@ LONGEST_BACKOFF = 300.0
 def backoff(failures: int, interval: float, error: WebCollectError | None = None) -> float:
     """Return the pause in seconds after a number of failures in a row, with jitter.
 
-    :param interval: seconds between two polls; if it is shorter than the first pause, so are the pauses.
+    :param interval: seconds between two queries; if it is shorter than the first pause, so are the pauses.
     :param error: the last failure, whose ``Retry-After`` counts; None for a worker, which holds its slot.
     """
     # the exponent is bounded, since a service may fail for weeks
@@ -60,13 +60,24 @@ def backoff(failures: int, interval: float, error: WebCollectError | None = None
 REFUSALS = 3
 
 
-def ends_waits(error: WebCollectError, refusals: int) -> bool:
-    """Return whether a permanent refusal ends waits: the third in a row; one of the client itself at once.
+@dataclasses.dataclass(slots=True)
+class Failures:
+    """Failures in a row, of all queries or of one key; ``refusals`` counts those at the end of the row."""
 
-    :param error: the last refusal.
-    :param refusals: their number in a row.
-    """
-    return refusals >= REFUSALS or isinstance(error, InvalidArgument | ConnectionIncomplete)
+    count: int = 0
+    refusals: int = 0
+
+    def add(self, error: WebCollectError, *, is_refusal: bool) -> bool:
+        """Count a failure; return whether it ends waits.
+
+        A permanent refusal does if it is the third in a row; one of the client itself does at once.
+
+        :param is_refusal: whether it is a permanent refusal.
+        """
+        self.count += 1
+        self.refusals = self.refusals + 1 if is_refusal else 0
+        is_certain = isinstance(error, InvalidArgument | ConnectionIncomplete)
+        return is_refusal and (is_certain or self.refusals >= REFUSALS)
 
 
 class Outcome(StrEnum):
@@ -109,18 +120,22 @@ class Query(msgspec.Struct, frozen=True):
 
     :ivar ask: sends the query, and returns the states of some keys; an error in place of a state affects only
         that key.
-    :ivar is_batched: whether one request can have many keys.
+    :ivar most: the maximum number of keys per request.
     """
 
     ask: Callable[[Sender, Sequence[str]], Mapping[str, Any]]
-    is_batched: bool = False
+    most: int = 1
 
-    def batch_size(self, status_batch_size: int) -> int:
-        """Return the number of keys per query.
+    def ask_all(self, sender: Sender, keys: Sequence[str], batch_size: int) -> dict[str, Any]:
+        """Return the states of any number of keys; None for a key that is missing from the response.
 
-        :param status_batch_size: the connection's setting.
+        :param batch_size: keys per request, if it can have several.
         """
-        return status_batch_size if self.is_batched else 1
+        states: dict[str, Any] = dict.fromkeys(keys)
+        most = min(self.most, batch_size)
+        for first in range(0, len(keys), most):
+            states |= self.ask(sender, keys[first : first + most])
+        return states
 
 
 def _task_statuses(sender: Sender, task_ids: Sequence[str]) -> Mapping[str, TaskStatus | MalformedResponse]:
@@ -158,18 +173,15 @@ def all_task_statuses(sender: Sender, task_ids: Sequence[str], batch_size: int) 
     :param batch_size: tasks per request.
     :raises MalformedResponse: if the status of a task cannot be read.
     """
-    statuses: dict[str, TaskStatus] = {}
-    for first in range(0, len(task_ids), batch_size):
-        answer = _task_statuses(sender, task_ids[first : first + batch_size])
-        for task_id, status in answer.items():
-            if isinstance(status, Exception):
-                raise status
-            statuses[task_id] = status
-    return statuses
+    statuses = TASK_STATUSES.ask_all(sender, task_ids, batch_size)
+    for status in statuses.values():
+        if isinstance(status, Exception):
+            raise status
+    return {task_id: status for task_id, status in statuses.items() if status}
 
 
-#: The states of tasks, at most 100 of them at once (contract.md, endpoint 13).
-TASK_STATUSES = Query(_task_statuses, is_batched=True)
+#: The states of tasks (contract.md, endpoint 13).
+TASK_STATUSES = Query(_task_statuses, most=100)
 #: All sub-tasks of a task's latest batch (contract.md, endpoint 14).
 SUBTASKS = Query(_subtasks)
 #: The account's running counts (contract.md, endpoint 16); the key is :data:`ACCOUNT`.
@@ -205,14 +217,14 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def judge(self, key: str, state: Any, history: History) -> Verdict:
         """Return the verdict for ``key``.
 
-        :param state: the key's state in the latest poll; None if the response left it out.
+        :param state: the key's state in the latest response; None if that leaves it out.
         """
         raise NotImplementedError
 
     def combine(self, verdicts: Mapping[str, Verdict]) -> Verdict:
         """Return the verdict on the wait.
 
-        :param verdicts: of the keys polled so far; this default requires exactly one.
+        :param verdicts: of the keys queried so far; this default requires exactly one.
         """
         (verdict,) = verdicts.values()
         return verdict
@@ -223,29 +235,27 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def as_json(self) -> dict[str, Any]:
         """Return the condition as plain JSON, for a trigger's arguments; defaults are left out."""
-        defaults = {
-            field.name: field.default
-            if field.default_factory is msgspec.NODEFAULT
-            else field.default_factory()
-            for field in msgspec.structs.fields(self)
-        }
         plain: dict[str, Any] = msgspec.to_builtins(self)
-        return {name: value for name, value in plain.items() if getattr(self, name) != defaults[name]}
+        for field in msgspec.structs.fields(self):
+            is_made = field.default_factory is not msgspec.NODEFAULT
+            if getattr(self, field.name) == (field.default_factory() if is_made else field.default):
+                del plain[field.name]
+        return plain
 
 
 class _Absence(NamedTuple):
     since: float
-    answers: int
+    responses: int
 
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NOTHING: Mapping[str, _Absence] = MappingProxyType({})
 
 
 class History:
-    """The history of the polls of one key.
+    """The history of the responses about one key.
 
     Something counts as absent only if two responses in a row leave it out. If the first response leaves it
-    out, it counts as absent since the wait began, since another process may have made earlier polls.
+    out, it counts as absent since the wait began, since another process may have sent earlier queries.
 
     :param began: Unix time at which the wait began.
     """
@@ -262,7 +272,7 @@ class History:
         self._end: RunEnd | None = None
 
     def note(self, absent: Collection[str]) -> None:
-        """Record a response.
+        """Note a response.
 
         :param absent: what is missing from it.
         """
@@ -271,20 +281,13 @@ class History:
         self._now = now
         before = {name: self._absent.get(name, new) for name in absent}
         self._absent = {
-            name: _Absence(since, count + 1) for name, (since, count) in before.items()
+            name: _Absence(since, responses + 1) for name, (since, responses) in before.items()
         } or _NOTHING
 
     @property
     def unconfirmed(self) -> bool:
         """Whether something is absent from only one response so far."""
-        return any(absence.answers < 2 for absence in self._absent.values())
-
-    def seconds_absent(self, name: str) -> float | None:
-        """Return for how long ``name`` has been absent; None if it is not, or only from one response."""
-        absence = self._absent.get(name)
-        if absence is None or absence.answers < 2 or self._now is None:
-            return None
-        return self._now - absence.since
+        return any(absence.responses < 2 for absence in self._absent.values())
 
     def judge_absent(self, names: Collection[str], reason: str, timeout: float, advice: str) -> Verdict:
         """Return the verdict while something is absent: a failure once it has been so for long.
@@ -293,8 +296,9 @@ class History:
         :param timeout: seconds after which it is a failure.
         :param advice: what a person should do then.
         """
-        absences = [seconds for name in names if (seconds := self.seconds_absent(name)) is not None]
-        if not absences or (longest := max(absences)) < timeout:
+        absences = [self._absent[name] for name in names if name in self._absent]
+        since = [absence.since for absence in absences if absence.responses >= 2]
+        if not since or (longest := (self._now or self._began) - min(since)) < timeout:
             return Verdict(None, reason)
         return Verdict(Outcome.FAILED, f"{reason} for {longest:.0f} s: {advice}")
 
@@ -314,10 +318,11 @@ class History:
             self._rows, self._rows_since = seen, now
         if now - self._rows_since < timeout:
             return Verdict(None, reason)
-        # without the seconds, which would log a line at every poll while the wait continues for other tasks
+        # no number of seconds: it would log a line per response while the wait continues for other tasks
         since = datetime.datetime.fromtimestamp(self._rows_since, datetime.UTC)
         moment = since.strftime("%Y-%m-%d %H:%M:%S UTC")
-        return Verdict(Outcome.FAILED, f"{reason}, no new ones since {moment}: {NO_NEW_ROWS} ({timeout:g} s)")
+        advice = f"look at the run in the service, or raise `no_new_rows_for` ({timeout:g} s)"
+        return Verdict(Outcome.FAILED, f"{reason}, no new ones since {moment}: {advice}")
 
     def is_new_run(
         self, status: TaskStatus, baseline: Baseline, *, status_delay: float, was_started: bool
@@ -333,7 +338,7 @@ class History:
 
 
 class Wait:
-    """Judges the results of a wait's polls, in their order. It logs only changes.
+    """Judges the responses to a wait's queries, in their order. It logs only changes.
 
     :param began: Unix time at which the wait began.
     :param log: a logger.
@@ -349,18 +354,17 @@ class Wait:
         self._log = log
         self._reason = ""
 
-    def judge(self, polled: Mapping[str, Any]) -> Ended | None:
+    def judge(self, states: Mapping[str, Any]) -> Ended | None:
         """Return the end of the wait, or None if it continues.
 
-        A key is judged only after a poll of that key; polls of other keys do not count as time for it.
+        A key is judged only after a query of that key; queries of others do not count as time for it.
 
-        :param polled: the states of the condition's keys that were just polled; None for a key that the
-            response left out.
+        :param states: the states of the keys that were just queried; None for one that the response left out.
         """
         seen, verdicts = self._known or ({}, {})
-        if len(self.condition.keys) > 1:  # with one key, every poll is complete
+        if len(self.condition.keys) > 1:  # with one key, every response is complete
             self._known = seen, verdicts
-        for key, state in polled.items():
+        for key, state in states.items():
             if (history := self._histories.get(key)) is None:
                 history = self._histories[key] = History(self._began)
             history.note(self.condition.absent(key, state))
@@ -382,11 +386,8 @@ class Wait:
 
 #: Seconds that something may be missing from the responses before the wait fails.
 MISSING_TIMEOUT = 600.0
-#: What to do about tasks and sub-tasks that stay missing.
-ABSENT_TASK = "check the id and that something starts the task, or raise `missing_timeout`"
-ABSENT_SUBTASKS = "check the ids, or raise `missing_timeout`"
-#: What to do about a run that has no new rows.
-NO_NEW_ROWS = "look at the run in the service, or raise `no_new_rows_for`"
+#: What to do about a task that stays missing.
+_ABSENT_TASK = "check the id and that something starts the task, or raise `missing_timeout`"
 
 
 class TaskStates(Condition, frozen=True, kw_only=True):
@@ -427,7 +428,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
     def judge(self, key: str, state: TaskStatus | None, history: History) -> Verdict:
         if state is None:
             missing = "is missing from the service's responses"
-            return history.judge_absent((key,), missing, self.missing_timeout, ABSENT_TASK)
+            return history.judge_absent((key,), missing, self.missing_timeout, _ABSENT_TASK)
         reported = f"is {state.status}"
         baseline = self.after.get(key)
         is_ours = baseline is None or history.is_new_run(
@@ -438,25 +439,24 @@ class TaskStates(Condition, frozen=True, kw_only=True):
                 return Verdict(None, f"still shows the previous run ({state.status})")
             return Verdict(Outcome.DONE if state.status in self.target_states else Outcome.FAILED, reported)
         if state.status == TaskState.UNEXECUTED:
-            return history.judge_absent((key,), reported, self.missing_timeout, ABSENT_TASK)
+            return history.judge_absent((key,), reported, self.missing_timeout, _ABSENT_TASK)
         rows = state.current_total_extract_count
         reason = reported if rows is None else f"{reported}, {rows} rows"
         return history.judge_rows(state, reason, self.no_new_rows_for)
 
     def combine(self, verdicts: Mapping[str, Verdict]) -> Verdict:
         """Return the verdict on the wait; it fails once the condition can no longer be met."""
-        by_task = {task_id: verdicts.get(task_id, _NOT_POLLED) for task_id in self.task_ids}
-        outcomes = [verdict.outcome for verdict in by_task.values()]
-        reason = "; ".join(
-            f"{self.names.get(task_id, task_id)} {verdict.reason}"
-            for task_id, verdict in _worst_first(by_task)
-        )
-        enough, hopeless = (all, any) if self.how_many == "all" else (any, all)
-        if enough(outcome is Outcome.DONE for outcome in outcomes):
-            return Verdict(Outcome.DONE, reason)
-        if hopeless(outcome is Outcome.FAILED for outcome in outcomes):
-            return Verdict(Outcome.FAILED, reason)
-        return Verdict(None, reason)
+        not_polled = Verdict(None, "was not polled yet")
+        by_task = {task_id: verdicts.get(task_id, not_polled) for task_id in self.task_ids}
+        outcomes = {verdict.outcome for verdict in by_task.values()}
+        rank = {Outcome.FAILED: 0, None: 1, Outcome.DONE: 2}
+        worst_first = sorted(by_task.items(), key=lambda item: rank[item[1].outcome])
+        reason = "; ".join(f"{self.names.get(key, key)} {verdict.reason}" for key, verdict in worst_first[:5])
+        # one task decides for all, or all have the same outcome
+        decisive = Outcome.FAILED if self.how_many == "all" else Outcome.DONE
+        if decisive in outcomes:
+            return Verdict(decisive, reason)
+        return Verdict(outcomes.pop() if len(outcomes) == 1 else None, reason)
 
     def records(self, seen: Mapping[str, TaskStatus | None]) -> Iterable[TaskStatus]:
         """Return the statuses, in the order of the tasks."""
@@ -464,15 +464,6 @@ class TaskStates(Condition, frozen=True, kw_only=True):
 
     def _is_wanted(self, status: TaskStatus) -> bool:
         return status.status in self.target_states or status.status in self.failure_states
-
-
-_NOT_POLLED = Verdict(None, "was not polled yet")
-
-
-def _worst_first(verdicts: Mapping[str, Verdict], most: int = 5) -> Sequence[tuple[str, Verdict]]:
-    """Return up to ``most`` verdicts for a log message, failures first."""
-    rank = {Outcome.FAILED: 0, None: 1, Outcome.DONE: 2}
-    return sorted(verdicts.items(), key=lambda item: rank[item[1].outcome])[:most]
 
 
 class SubTaskStates(Condition, frozen=True, kw_only=True):
@@ -521,7 +512,8 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
         if absent:
             named = self.subtask_ids and f"not in the latest batch: {', '.join(list(absent)[:5])}"
             reason = named or "the latest batch is empty"
-            return history.judge_absent(absent, reason, self.missing_timeout, ABSENT_SUBTASKS)
+            advice = "check the ids, or raise `missing_timeout`"
+            return history.judge_absent(absent, reason, self.missing_timeout, advice)
         return Verdict(Outcome.DONE if done == count else None, reason)
 
     def records(self, seen: Mapping[str, list[SubTask] | None]) -> Iterable[SubTask]:
@@ -551,7 +543,15 @@ class Capacity(Condition, frozen=True, kw_only=True):
         return [what for what, active, _ in self._limits(state) if active is None]
 
     def judge(self, key: str, state: RunningCounts | None, history: History) -> Verdict:
-        verdicts = [self._judge_one(*limit, history) for limit in self._limits(state)]
+        verdicts = []
+        for what, active, limit in self._limits(state):
+            if active is None:
+                unknown = f"the service does not say how many {what} are active"
+                verdict = history.judge_absent((what,), unknown, MISSING_TIMEOUT, "ask its support")
+            else:
+                reason = f"{active} {what} are active, there is capacity below {limit}"
+                verdict = Verdict(Outcome.DONE if active < limit else None, reason)
+            verdicts.append(verdict)
         outcomes = {verdict.outcome for verdict in verdicts}
         worst = next((outcome for outcome in (Outcome.FAILED, None) if outcome in outcomes), Outcome.DONE)
         return Verdict(worst, ", ".join(verdict.reason for verdict in verdicts))
@@ -567,13 +567,6 @@ class Capacity(Condition, frozen=True, kw_only=True):
         if self.max_active_sub_tasks is not None:
             active = _sum(counts.executing_sub_task_count, counts.waiting_sub_task_count)
             yield "sub-tasks", active, self.max_active_sub_tasks
-
-    def _judge_one(self, what: str, active: int | None, limit: int, history: History) -> Verdict:
-        if active is None:
-            unknown = f"the service does not say how many {what} are active"
-            return history.judge_absent((what,), unknown, MISSING_TIMEOUT, "ask its support")
-        reason = f"{active} {what} are active, there is capacity below {limit}"
-        return Verdict(Outcome.DONE if active < limit else None, reason)
 
 
 def _sum(first: int | None, second: int | None) -> int | None:

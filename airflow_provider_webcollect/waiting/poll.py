@@ -19,9 +19,9 @@ import heapq
 import itertools
 import logging
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from airflow_provider_webcollect.service.errors import (
@@ -32,7 +32,7 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.spans import current_span, span
-from airflow_provider_webcollect.waiting.conditions import backoff, ends_waits
+from airflow_provider_webcollect.waiting.conditions import Failures, backoff
 
 log = logging.getLogger(__name__)
 
@@ -85,21 +85,6 @@ class _Waiter(Generic[T]):
             self.future.set_exception(error)
 
 
-@dataclass(slots=True)
-class _Failures:
-    """Failures in a row, of all queries or of one key; ``refusals`` counts those at the end of the row."""
-
-    batch_size: int  # keys per query that has this key, until it succeeds
-    count: int = 0
-    refusals: int = 0
-
-    def add(self, error: WebCollectError, *, is_refusal: bool) -> bool:
-        """Count a failure; return whether it ends waits."""
-        self.count += 1
-        self.refusals = self.refusals + 1 if is_refusal else 0
-        return is_refusal and ends_waits(error, self.refusals)
-
-
 class _Watched(Generic[T]):
     """A key that at least one wait needs.
 
@@ -107,16 +92,19 @@ class _Watched(Generic[T]):
     :ivar in_flight: while a query of it is in flight, the waits that existed when it was sent. Its response
         may be too old for a later wait.
     :ivar has_succeeded: whether a query of it has succeeded before, so the key belongs to this account.
+    :ivar failures: those since it last succeeded; None if there were none.
+    :ivar batch_size: after failures, how many keys a query that has this key may have.
     """
 
-    __slots__ = ("due", "failures", "has_succeeded", "in_flight", "waits")
+    __slots__ = ("batch_size", "due", "failures", "has_succeeded", "in_flight", "waits")
 
     def __init__(self) -> None:
         self.waits: list[_Waiter[T]] = []
         self.in_flight: tuple[_Waiter[T], ...] = ()
         self.due = math.inf
         self.has_succeeded = False
-        self.failures: _Failures | None = None
+        self.failures: Failures | None = None
+        self.batch_size = sys.maxsize
 
     @property
     def interval(self) -> float:
@@ -153,7 +141,7 @@ class Poll(Generic[T]):
         self._reset()
 
     async def until(self, keys: Sequence[str], interval: float, judge: Judge[T, R]) -> R:
-        """Poll shortly and then every ``interval`` seconds, until ``judge`` returns a result; return it.
+        """Query shortly and then every ``interval`` seconds, until ``judge`` returns a result; return it.
 
         :param judge: called with the states of the keys in the latest response.
         :raises WebCollectError: after a confirmed permanent refusal (credential, plan, id).
@@ -163,7 +151,10 @@ class Poll(Generic[T]):
             raise ValueError("`keys` is empty: there is nothing to wait for")
         wait: _Waiter[T] = _Waiter(tuple(dict.fromkeys(keys)), interval, judge)
         for key in wait.keys:
-            self._watch(key, wait)
+            watched = self._watched[key]
+            watched.waits.append(wait)
+            if watched.in_flight or not watched.failures:
+                self._schedule(key, watched, _now() + min(GATHERING, wait.interval * EARLY_SHARE))
         if self._runner is None or self._runner.done():
             # in a new context, since the poll may outlive the wait that started it
             self._runner = asyncio.create_task(self._run(), context=contextvars.Context())
@@ -171,7 +162,11 @@ class Poll(Generic[T]):
             return await wait.future  # type: ignore[no-any-return]
         finally:
             for key in wait.keys:
-                self._leave(key, wait)
+                self._watched[key].waits.remove(wait)
+                if not self._watched[key].waits:
+                    del self._watched[key]
+            if not self._watched:
+                self._changed.set()
 
     async def aclose(self) -> None:
         """Stop querying."""
@@ -179,12 +174,6 @@ class Poll(Generic[T]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _watch(self, key: str, wait: _Waiter[T]) -> None:
-        watched = self._watched[key]
-        watched.waits.append(wait)
-        if watched.in_flight or not watched.failures:
-            self._schedule(key, watched, _now() + min(GATHERING, wait.interval * EARLY_SHARE))
 
     def _schedule(self, key: str, watched: _Watched[T], due: float) -> None:
         """Plan a query of ``key``, unless an earlier one is planned."""
@@ -202,14 +191,6 @@ class Poll(Generic[T]):
         if watched.waits:
             self._schedule(key, watched, due)
 
-    def _leave(self, key: str, wait: _Waiter[T]) -> None:
-        watched = self._watched[key]
-        watched.waits.remove(wait)
-        if not watched.waits:
-            del self._watched[key]
-            if not self._watched:
-                self._changed.set()
-
     async def _run(self) -> None:
         """Send the queries that are due, while there are waits."""
         while self._watched or self._queries:
@@ -221,7 +202,7 @@ class Poll(Generic[T]):
                 self._due.clear()
                 self._reset()
                 for watched in self._watched.values():
-                    watched.due, watched.failures = math.inf, None
+                    watched.due, watched.failures, watched.batch_size = math.inf, None, sys.maxsize
                 await self._end_with(self._waits(), error)
                 await asyncio.sleep(0)  # lets the waits end
         self._due.clear()
@@ -263,7 +244,7 @@ class Poll(Generic[T]):
             due, key = first
             watched = self._watched[key]
             early = 0.0 if watched.failures or not batch else watched.interval * EARLY_SHARE
-            size = min(size, watched.failures.batch_size) if watched.failures else size
+            size = min(size, watched.batch_size)
             if due > now + early or len(batch) >= size:
                 break
             batch[key] = watched
@@ -321,7 +302,7 @@ class Poll(Generic[T]):
         for key, watched in batch.items():
             for wait in watched.in_flight:
                 states[wait][key] = response.get(key)
-            watched.has_succeeded, watched.failures = True, None
+            watched.has_succeeded, watched.failures, watched.batch_size = True, None, sys.maxsize
             self._plan_next(key, watched, min(watched.due, now + watched.interval))
         await self._each(states, lambda wait: wait.show(states[wait]))
 
@@ -333,7 +314,7 @@ class Poll(Generic[T]):
     def _reset(self) -> None:
         """Forget failures."""
         self._failed_at = -math.inf
-        self._failures = _Failures(self._batch_size)
+        self._failures = Failures()
         self._paused = False
         self._pause_ends = 0.0
         self._probe = None
@@ -341,7 +322,7 @@ class Poll(Generic[T]):
     async def _on_failure(self, batch: _Batch[T], error: WebCollectError, sent_at: float) -> None:
         """Handle a failed query."""
         ends_all = False
-        # a key that was never answered may be of another account; otherwise the plan has become too low
+        # a key without a response so far may be of another account; otherwise the plan has become too low
         has_new_key = not all(watched.has_succeeded for watched in batch.values())
         is_about_keys = isinstance(error, _ABOUT_KEYS) or (
             isinstance(error, PermissionDenied) and has_new_key
@@ -366,11 +347,11 @@ class Poll(Generic[T]):
         alone, probed = len(batch) == 1, self._probe in batch
         refused: list[_Waiter[T]] = []
         for key, watched in batch.items():
-            failures = watched.failures = watched.failures or _Failures(self._batch_size)
+            failures = watched.failures = watched.failures or Failures()
             if alone and failures.add(error, is_refusal=isinstance(error, _MAYBE_ABOUT_KEYS)):
                 refused.extend(watched.in_flight)
             if not probed and (error.permanent or not error.unsent):
-                failures.batch_size = max(1, len(batch) // 2)
+                watched.batch_size = max(1, len(batch) // 2)
                 due = max(due, now + backoff(failures.count, watched.interval, error)) if alone else due
             self._plan_next(key, watched, due)
         if probed:

@@ -1,7 +1,7 @@
 """The runs that statuses show: which run a final state belongs to, and the ended runs of a task, each once.
 
 Runs are distinguished by their number (``executedTimes``), and by their start time if numbers are not enough:
-a run may begin and end between two polls, a response may be older than the previous one, and the count may
+a run may begin and end between two queries, a response may be older than the previous one, and the count may
 restart at 0. The number may be counted when a run starts, and a status may be late, so the end of a run needs
 evidence, in a wait for it as in an event of it.
 """
@@ -104,7 +104,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
             began_later = began >= before_began if self.running else began > before_began
         if ended is None:
             return Evidence.SAME_END if began_later is False else Evidence.UNKNOWN_END
-        if _contradicts(status):
+        if began is not None and ended < began:
             return Evidence.CONTRADICTION
         if before_ended is not None and ended <= before_ended:
             return Evidence.SAME_END
@@ -119,17 +119,16 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
     def differs_from(self, status: TaskStatus) -> bool:
         """Return whether ``status`` shows another run: another count, start or end, or a first run."""
-        return self._is_first(status) or any(before != now for before, now in self._changes(status))
+        return any(before != now for before, now in self._changes(status))
 
     def is_before(self, status: TaskStatus) -> bool:
         """Return whether ``status`` shows a later run; an outdated response does not."""
-        return self._is_first(status) or any(before < now for before, now in self._changes(status))
-
-    def _is_first(self, status: TaskStatus) -> bool:
-        return self.executed_times == 0 and status.status in FINAL_STATES
+        return any(before < now for before, now in self._changes(status))
 
     def _changes(self, status: TaskStatus) -> Iterator[tuple[Any, Any]]:
         """Yield the count, the start and the end, from here and from ``status``, if both have them."""
+        if self.executed_times == 0 and status.status in FINAL_STATES:
+            yield 0, 1  # a first run, whatever the service counts
         for before, now in (
             (self.executed_times, status.executed_times),
             (_clock(self.start_execute_time), _clock(status.start_execute_time)),
@@ -180,11 +179,6 @@ class RunEnd:
         )
 
 
-def _contradicts(status: TaskStatus) -> bool:
-    began, ended = _clock(status.start_execute_time), _clock(status.end_execute_time)
-    return began is not None and ended is not None and ended < began
-
-
 def _clock(time: datetime.datetime | str | None) -> datetime.datetime | None:
     """Return a time without its zone, so that a new `timezone` of the connection makes no difference."""
     moment = datetime.datetime.fromisoformat(time) if isinstance(time, str) else time
@@ -203,7 +197,7 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     :ivar finished: when it ended; while it is active, when the previous run ended.
     :ivar reported: for an active run: its number, if another run's end was already reported under it; for an
         ended run: the number shown with its end, if that may be the next run's.
-    :ivar is_first: whether it was active at the first poll; its number may then be that of an earlier run.
+    :ivar is_first: whether it was active at the first query; its number may then be that of an earlier run.
     """
 
     run: int | None = None
@@ -267,7 +261,7 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that has ended, or several runs that ended between two polls.
+    """A run that has ended, or several runs that ended between two queries.
 
     :ivar collection_task_id: the task.
     :ivar run: number of the latest of them; None if the service sends no numbers.
@@ -295,9 +289,9 @@ def follow(
     states: Collection[str],
     unchanged_for: float = 0.0,
 ) -> tuple[LastRun, EndedRun | None]:
-    """Return the last run after a poll, and what has ended since the previous poll.
+    """Return the last run after a query, and what has ended since the previous one.
 
-    :param last: the last run after the previous poll; None for the first poll, which reports no end.
+    :param last: the last run after the previous query; None for the first one, which reports no end.
     :param status: the task's status; None if the response leaves the task out.
     :param states: final states that count as an end.
     :param unchanged_for: seconds for which the status has not changed.

@@ -105,6 +105,18 @@ def run_tasks(*make: Callable[[], Any], when_idle: Callable[[], object] = int, *
     return run_dag(dag, when_idle=when_idle)
 
 
+def serialized(dag: DAG) -> Any:
+    """Return a DAG as Airflow stores it, and reads it again for the web interface."""
+    if AIRFLOW_V_3_0_PLUS:
+        from airflow.serialization.serialized_objects import DagSerialization as Serialization
+    else:
+        from airflow.serialization.serialized_objects import SerializedDAG as Serialization
+
+    # a scheduler, or a test before this one that has run one, reads DAGs without links
+    Serialization._load_operator_extra_links = True
+    return Serialization.from_dict(json.loads(json.dumps(Serialization.to_dict(dag))))
+
+
 def _sleep(sleep: Callable[[float], None], when_idle: Callable[[], object], seconds: float) -> None:
     """Sleep, but for moments while `dag.test()` has nothing to do: it looks again once a second."""
     is_idle = sys._getframe(1).f_code is inspect.unwrap(DAG.test).__code__

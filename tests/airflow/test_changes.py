@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_webcollect.landing.read.keyed import KeyedRows
-from airflow_provider_webcollect.landing.write.review import accept
 from airflow_provider_webcollect.sandbox import Sandbox
-from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
-    WebCollectToObjectStorageOperator,
-)
-from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.executions import Said, on_sandbox
 from tests.airflow.landings import TABLE, Landing, reported, transfer
 
@@ -56,18 +51,6 @@ def test_a_run_counts_the_same_when_it_is_repeated_later(shop: Landing) -> None:
     assert repeated == COUNTS
 
 
-def test_a_run_that_is_quarantined_counts_once_it_is_accepted(shop: Landing) -> None:
-    shop.transfer(**COUNTED)
-    shop.grow(3)
-    options = {**COUNTED, "checks": {"rows": {"min": 9}}, "on_failed_checks": "quarantine", "run_id": "r2"}
-    assert shop.transfer(**options)["changes"] is None
-    shop.grow(2)
-    # compared with the first run
-    assert shop.transfer(**COUNTED)["changes"] == {"new": 1, "changed": 0, "gone": 2}
-    accept(shop.destination)
-    assert shop.transfer(**options)["changes"] == COUNTS[1]
-
-
 def test_the_event_and_the_log_have_the_counts(shop: Landing, said: Said) -> None:
     told = reported(shop.destination, shop.task, **COUNTED)
     assert told["changes"] == COUNTS[0]
@@ -101,15 +84,6 @@ def test_several_sources_are_counted_one_after_another(
     monkeypatch.setattr(KeyedRows, "counts", noted)
     transfer(shop.destination, sources=[shop.task_id, other], **COUNTED)
     assert threads == [threading.main_thread()] * 2
-
-
-def test_mapped_tasks_count_as_others_do(shop: Landing) -> None:
-    with make_dag() as dag:
-        WebCollectToObjectStorageOperator.partial(
-            task_id="land", late_rows_delay=0, destination=shop.destination, **COUNTED
-        ).expand(collection_task_id=[shop.task_id])
-    result = run_dag(dag).xcoms["land[0]"]
-    assert result["changes"] == COUNTS[0]
 
 
 @pytest.mark.parametrize("error", [OSError("the storage is down"), MemoryError()])

@@ -14,13 +14,12 @@ from airflow_provider_webcollect.landing.write.review import in_review
 from airflow_provider_webcollect.operators.webcollect import WebCollectAcceptLandingOperator
 from airflow_provider_webcollect.sandbox import Sandbox
 from tests.airflow.dag_runs import run_tasks
-from tests.airflow.executions import Counted, Task, execute, on_sandbox
+from tests.airflow.executions import Counted, execute, on_sandbox
 from tests.airflow.landings import (
     GROWING,
     RETRIES,
     TABLE,
     Landing,
-    landed,
     reported,
     rows_at,
     transfer,
@@ -109,12 +108,6 @@ class TestFail:
         landing.transfer()
         with pytest.raises(AirflowFailException, match="no rows of run r1 wait for a decision"):
             execute(decide(landing, run_id="r1", decision="discard"))
-
-    def test_of_many_sources_the_good_ones_land(self, source: Task, changed: Landing) -> None:
-        tasks = [source["task_id"], changed.task_id]
-        with pytest.raises(AirflowFailException, match=r"1 of 2 sources did not land.*filled in 0 % of"):
-            transfer(changed.destination, sources=tasks, checks=CHECKS, **GROWING)
-        assert len(landed(f"{changed.destination}/{tasks[0]}")) == 400
 
     def test_a_source_may_have_checks_of_its_own(self, sandbox: Sandbox, destination: str) -> None:
         few, many = (sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 50))

@@ -69,7 +69,7 @@ KINDS = {**SENSORS, "capacity": WebCollectCapacitySensor, "start": WebCollectSta
 PATHS = {**STATUS_PATHS, "capacity": "/cloudextraction/task/stats", "start": STATUS_PATHS["task"]}
 #: How rows of the table begin.
 PASSING = "a passing error"
-MISSING = "missing from the answers"
+MISSING = "missing from the responses"
 STALLED = "no new rows"
 REFUSED = "the service refuses for good"
 #: What waits for states, and all sensors.
@@ -168,7 +168,7 @@ CASES = [
     Case(PASSING, "server error", fault={"status": 500}),
     Case(PASSING, "gateway's page", ("task", "start"), fault={"kind": "html"}),
     Case(PASSING, "lost connection", ("task", "start"), fault={"kind": "drop"}),
-    Case(PASSING, "unreadable answer", ("task", "start"), fault={"kind": "broken_json"}),
+    Case(PASSING, "unreadable response", ("task", "start"), fault={"kind": "broken_json"}),
     Case("any other error", "no connection", extra=None),
 ]
 

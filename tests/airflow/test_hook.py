@@ -6,7 +6,9 @@ What each endpoint answers and refuses is tested in `tests/service/test_endpoint
 from __future__ import annotations
 
 import asyncio
+import inspect
 import io
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +22,21 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service import endpoints, models
 from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.endpoints import ENDPOINTS, Endpoint
 from airflow_provider_webcollect.service.errors import InvalidArgument, TokenUnavailable, WebCollectError
 from tests.airflow.executions import Task
 from tests.interruption import PATIENCE
 from tests.operations import OPERATIONS, Operation, Scene, each
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS[1:], ids=lambda endpoint: endpoint.name)
+def test_a_method_documents_each_of_its_arguments(hook: WebCollectHook, endpoint: Endpoint[Any]) -> None:
+    method = getattr(hook, endpoint.name)
+    described = re.findall(r":param (\w+):", inspect.getdoc(method) or "")
+    assert described == list(inspect.signature(method).parameters)
+    assert f"endpoint {endpoint.number}" in method.__doc__
 
 
 def test_refresh_token_renews_the_token_and_returns_it(hook: WebCollectHook, sandbox: Sandbox) -> None:

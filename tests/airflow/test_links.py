@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 import pytest
 from airflow.providers.common.compat.sdk import Asset
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.providers_manager import ProvidersManager
 
 from airflow_provider_webcollect.assets import create_asset, sanitize_uri
@@ -22,7 +21,7 @@ from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
-from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag
+from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag, serialized
 from tests.airflow.executions import Task, execute
 
 TEMPLATE = "https://service.example/tasks/{task_id}?tab=data"
@@ -36,18 +35,6 @@ def shown(dag: Any, run: FinishedRun, task_id: str, name: str = "Collection task
     link = serialized(dag).get_task(task_id).operator_extra_link_dict[name]
     key = TaskInstanceKey(dag.dag_id, task_id, run.run_id, map_index=-1)
     return link.get_link(operator=dag.get_task(task_id), ti_key=key) or None
-
-
-def serialized(dag: Any) -> Any:
-    """Send a DAG through the form in which Airflow stores it."""
-    if AIRFLOW_V_3_0_PLUS:
-        from airflow.serialization.serialized_objects import DagSerialization as Serialization
-    else:
-        from airflow.serialization.serialized_objects import SerializedDAG as Serialization
-
-    # for the web interface; a scheduler, or a test before this one that has run one, reads DAGs without links
-    Serialization._load_operator_extra_links = True
-    return Serialization.from_dict(Serialization.to_dict(dag))
 
 
 @pytest.mark.usefixtures("airflow_database", "connected")

@@ -23,7 +23,7 @@ from airflow_provider_webcollect import (
 )
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
+from tests.airflow.dag_runs import make_dag, run_dag, run_tasks, serialized
 from tests.airflow.executions import Connect, Said, Task, execute, on_sandbox
 from tests.airflow.landings import make_transfer, transfer
 from tests.airflow.waits import outcome
@@ -96,8 +96,6 @@ class TestOperatorsAndSensors:
         ]
 
     def test_the_stored_dag_has_the_name(self) -> None:
-        from tests.airflow.test_links import serialized
-
         with make_dag() as dag:
             TAKES["mark"](NAME)
         assert serialized(dag).get_task("t").collection_task_id == NAME

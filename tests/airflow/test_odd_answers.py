@@ -1,4 +1,4 @@
-"""Single answers that are odd, and tasks that always fail, do not end waits nor hold up others."""
+"""Single responses that are odd, and tasks that always fail, do not end waits nor hold up others."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ pytestmark = on_sandbox(stale_seconds=0, run_seconds=10_000)
 
 
 class Oddities:
-    """What becomes of the answers to status queries; they count from 1."""
+    """What becomes of the responses to status queries; they count from 1."""
 
     def __init__(self) -> None:
-        self.answers = 0
+        self.responses = 0
         self.edit: Callable[[str, int, Any], tuple[int, Any]] = lambda target, status, body: (status, body)
 
     def __call__(self, target: str, status: int, body: Any) -> tuple[int, Any]:
         if not target.startswith(tuple(STATUS_PATHS.values())):
             return status, body
-        self.answers += 1
+        self.responses += 1
         return self.edit(target, status, body)
 
 
 @pytest.fixture
 def odd(sandbox: Sandbox, set_connection: Connect) -> Iterator[Oddities]:
-    """Makes answers of the service odd on their way."""
+    """Makes responses of the service odd on their way."""
     oddities = Oddities()
     with proxy(sandbox.url, oddities) as url:
         set_connection(host=url)
@@ -92,10 +92,10 @@ class TestSeveralTasks:
         bad, running = sandbox.control.add_task(lots=[1]), sandbox.control.add_task(state="Extracting")
 
         def unreadable_later(target: str, status: int, body: Any) -> tuple[int, Any]:
-            if odd.answers == 2:
+            if odd.responses == 2:
                 sandbox.control.mark_state(running["task_id"], "Finished")
             lasts = 6 if mode == "reschedule" else 1000  # nothing is kept between its pokes
-            return unreadable(bad)(target, status, body) if 2 <= odd.answers < lasts else (status, body)
+            return unreadable(bad)(target, status, body) if 2 <= odd.responses < lasts else (status, body)
 
         odd.edit = unreadable_later
         run = self.wait_for([bad, running], **MODES[mode])
@@ -108,15 +108,15 @@ class TestMissing:
         "sensor",
         [WebCollectTaskStatusSensor, pytest.param(WebCollectSubTaskStatusSensor, marks=pytest.mark.at_night)],
     )
-    def test_what_one_answer_leaves_out_does_not_fail_a_rescheduled_sensor(
+    def test_what_one_response_leaves_out_does_not_fail_a_rescheduled_sensor(
         self, sandbox: Sandbox, odd: Oddities, sensor: type[BaseSensorOperator]
     ) -> None:
         running = sandbox.control.add_task(state="Extracting", subtasks=2)
 
         def end_later(target: str, status: int, body: Any) -> tuple[int, Any]:
-            if odd.answers == 5:
+            if odd.responses == 5:
                 sandbox.control.advance(100_000)
-            return status, {**body, "data": []} if odd.answers in (1, 3) else body
+            return status, {**body, "data": []} if odd.responses in (1, 3) else body
 
         odd.edit = end_later
         # the time is over from the first poll on
@@ -127,14 +127,14 @@ class TestMissing:
 
         assert (run.states, run.tries) == ({"wait": "success"}, {"wait": 1})
 
-    async def test_a_task_that_the_first_answer_leaves_out_has_not_thereby_never_run(
+    async def test_a_task_that_the_first_response_leaves_out_has_not_thereby_never_run(
         self, sandbox: Sandbox, odd: Oddities
     ) -> None:
         task = sandbox.control.add_task(lots=[1, 1])
-        odd.edit = lambda target, status, body: (status, {**body, "data": []} if odd.answers == 1 else body)
+        odd.edit = lambda target, status, body: (status, {**body, "data": []} if odd.responses == 1 else body)
         trigger = WebCollectTaskFinishedTrigger(collection_task_id=task["task_id"], poke_interval=0.1)
         async with triggerer(trigger) as running:
-            await until(lambda: odd.answers >= 4)
+            await until(lambda: odd.responses >= 4)
             assert running.payloads == []
             sandbox.control.start_task(task["task_id"])
             sandbox.control.advance(100_000)

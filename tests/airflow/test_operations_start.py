@@ -1,4 +1,4 @@
-"""Starting sub-tasks and waiting for the run, through crashes, lost answers and failing runs."""
+"""Starting sub-tasks and waiting for the run, through crashes, lost responses and failing runs."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ class TestCrashes:
             assert len(run.xcoms["start"]["started"]) == 3
 
     @pytest.mark.parametrize(("done", "sent"), [(True, 1), (False, 2)])
-    def test_a_start_without_an_answer_is_sent_again_by_a_retry_only_if_it_was_lost_on_the_way(
+    def test_a_start_without_a_response_is_sent_again_by_a_retry_only_if_it_was_lost_on_the_way(
         self, sandbox: Sandbox, starter: Starter, done: bool, sent: int
     ) -> None:
         sandbox.control.fail(START, kind="drop", done=done)
@@ -277,7 +277,7 @@ class TestCrashes:
         assert retry(clock=quick_clock(on_sleep=show))["started"] == starter.ids
         assert (len(sleeps), starter.sent()) == (2, 1)
 
-    def test_an_answer_from_before_is_not_taken_for_a_start_that_took_effect(
+    def test_a_response_from_before_is_not_taken_for_a_start_that_took_effect(
         self, sandbox: Sandbox, starter: Starter, retry: Callable[..., dict[str, Any]]
     ) -> None:
         # as another server of the service may answer, which has not seen the latest run yet
@@ -501,17 +501,17 @@ class TestAnApiKeyAlone:
         assert starter.start()["status"]["executed_times"] == 2
 
     @pytest.mark.parametrize("again", [False, True])
-    @pytest.mark.parametrize("lost", ["the answer", "the process"])
+    @pytest.mark.parametrize("lost", ["the response", "the process"])
     def test_a_start_of_unknown_outcome_is_not_repeated_unless_asked_for(
         self, sandbox: Sandbox, starter: Starter, given: dict[str, Any], lost: str, again: bool
     ) -> None:
         store, tries = Store(), 1
-        if lost == "the answer":
+        if lost == "the response":
             sandbox.control.fail(START, kind="drop", done=True)
             tries += again
         else:
             store = starter.killed_during({"started": given["sub_task_ids"], "after": None}, **given)
-        sent = again + (lost == "the answer")
+        sent = again + (lost == "the response")
         if again:
             result = starter.start(tries=tries, store=store, **given, retry_unknown_outcome=True)
             assert result["after"] is None

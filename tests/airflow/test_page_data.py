@@ -118,11 +118,17 @@ class Events:
         self.dag_id = dag_id or f"lands_{next(_numbers)}"
         self.asset = Asset(name=f"rows_{next(_numbers)}", uri=f"s3://bucket/{next(_numbers)}")
 
-    def add(self, *rows: int, ended: datetime.datetime = NOW, **fields: Any) -> None:
-        """Add a landing for each number of rows, the last one a minute before ``ended``."""
+    def add(
+        self, *rows: int, ended: datetime.datetime = NOW, usual: float | None = None, **fields: Any
+    ) -> None:
+        """Add a landing for each number of rows, the last one a minute before ``ended``.
+
+        :param usual: the usual rows, as the landings say.
+        """
         for index, count in enumerate(rows):
             landed_at = ended - datetime.timedelta(minutes=1) - DAY * (len(rows) - 1 - index)
-            self.add_event(landed(rows=count, bytes=count * 100), landed_at, **fields)
+            extra = landed_a(rows=count, bytes=count * 100, usual_rows=usual)
+            self.add_event(extra, landed_at, **fields)
 
     def add_event(self, extra: Any, at: datetime.datetime = NOW, **fields: Any) -> None:
         columns = {
@@ -212,8 +218,7 @@ class TestLandings:
             events.add_event({}, source_dag_id=None, source_task_id=None, source_run_id=None)
         assert [run["rows"] for run in events.runs()] == list(range(5, MOST_RUNS + 5))
         assert events.marks() == ["late"]
-        # which names no collection task
-        assert (events.one()["sources"], events.one()["lotno"]) == ([], None)
+        assert events.one()["lotno"] is None
 
     def test_each_task_each_index_and_each_asset_has_its_own_series(self, events: Events) -> None:
         places = ({}, {"source_task_id": "other"}, {"source_map_index": 0}, {"source_map_index": 1})
@@ -267,32 +272,29 @@ class TestLandings:
         assert {search: bool(events.read(search)) for search in searches} == searches
 
     @pytest.mark.parametrize(
-        ("rows", "state", "marks"),
+        ("rows", "usual", "state", "marks"),
         [
-            ((100, 100, 100, 100, 100), "landed", []),
+            ((100,), 100, "landed", []),
             # odd beyond half or twice the usual
-            ((100, 100, 100, 100, 200), "landed", []),
-            ((100, 100, 100, 100, 201), "landed", ["odd"]),
-            ((100, 100, 100, 100, 50), "landed", []),
-            ((100, 100, 100, 100, 49), "landed", ["odd"]),
-            # too few to tell what is usual; days without rows do not count
-            ((100, 100, 100, 300), "landed", []),
-            ((0, 0, 0, 0, 300), "landed", []),
-            ((0, 100, 0, 100, 0, 100, 0, 100, 0, 0, 0, 0, 0, 300), "landed", ["odd"]),
-            # one odd run does not make the next one odd
-            ((100, 100, 100, 100, 900, 100), "landed", []),
+            ((200,), 100, "landed", []),
+            ((201,), 100, "landed", ["odd"]),
+            ((50,), 100, "landed", []),
+            ((49,), 100, "landed", ["odd"]),
+            # the landing does not know what is usual
+            ((100, 100, 100, 100, 300), None, "landed", []),
             # no rows are a state of their own, and worth a look where there always were some
-            ((100, 100, 100, 100, 0), "empty", ["empty"]),
-            ((100, 0, 100, 100, 0), "empty", []),
-            ((100, 100, 100, 0), "empty", []),
+            ((100, 100, 100, 100, 0), 100, "empty", ["empty"]),
+            ((100, 0, 100, 100, 0), 100, "empty", []),
+            ((100, 100, 100, 0), None, "empty", []),
         ],
     )
-    def test_a_count_is_judged_by_those_before(
-        self, events: Events, rows: tuple[int, ...], state: str, marks: list[str]
+    def test_a_count_is_judged_by_what_is_usual_as_the_landing_says(
+        self, events: Events, rows: tuple[int, ...], usual: float | None, state: str, marks: list[str]
     ) -> None:
-        events.add(*rows)
+        events.add(*rows, usual=usual)
         newest = events.runs()[-1]
         assert (newest["state"], newest["is_odd"], events.marks()) == (state, "odd" in marks, marks)
+        assert (newest["usual_rows"], events.one()["sources"][0]["usual_rows"]) == (usual, usual)
 
     def test_failed_runs_are_among_the_latest(self, events: Events) -> None:
         events.add(1, source_run_id="first", ended=NOW - DAY)
@@ -383,7 +385,7 @@ class TestLandings:
         def add(*rows: int, at: datetime.datetime) -> None:
             tasks = ["a", "b", "c"]
             sources = {"collection_task_ids": tasks, "manifests": tasks, "source_rows": rows}
-            events.add_event(landed(rows=sum(rows), **sources), at)
+            events.add_event(landed(rows=sum(rows), source_usual_rows=[1000, 10, None], **sources), at)
 
         for index in range(5, 0, -1):
             add(1000, 10, 10 * (index % 2), at=NOW - DAY * index)
@@ -391,7 +393,7 @@ class TestLandings:
         assert events.marks() == []
         add(1000, 0, 50, at=NOW)
         assert events.marks() == ["empty"]
-        # `c` is quiet now and then, and has too few runs with rows to tell what is usual
+        # `c` has too few runs with rows to tell what is usual
         sources = [(source["mark"], source["usual_rows"]) for source in events.one()["sources"]]
         assert sources == [(None, 1000), ("empty", 10), (None, None)]
 
@@ -442,7 +444,8 @@ class TestChecks:
             events.add_event(several(rows=60, source_rows=[30, 30]), NOW - DAY)
         checks = [[outcome(state="warning")], [outcome()]]
         bad = {"source_checks": checks, "quarantined_rows": 30, "source_quarantined": [[], [5, 7]]}
-        events.add_event(several(rows=1, source_rows=[1, 0], **bad))
+        usual = {"usual_rows": 60, "source_usual_rows": [30, 30]}
+        events.add_event(several(rows=1, source_rows=[1, 0], **bad, **usual))
         told = [[check["state"] for check in source["checks"]] for source in events.one()["sources"]]
         # the other source is judged by its rows
         assert (told, events.marks()) == ([["warning"], ["failed"]], ["checks", "odd"])
@@ -450,11 +453,9 @@ class TestChecks:
         waiting = [{"collection_task_id": "b", "landing": "b", "commit": commit} for commit in (5, 7)]
         assert [entry["waiting"] for entry in events.one()["quarantines"]] == [waiting]
 
-    def test_a_run_whose_rows_are_quarantined_is_neither_empty_nor_odd_nor_usual(
-        self, events: Events
-    ) -> None:
+    def test_a_run_whose_rows_are_quarantined_is_neither_empty_nor_odd(self, events: Events) -> None:
         events.add(100, 100, 100, 100, ended=NOW - DAY)
-        bad = {"quarantined_rows": 100, "quarantined": [5], "checks": [outcome()]}
+        bad = {"quarantined_rows": 100, "quarantined": [5], "checks": [outcome()], "usual_rows": 100}
         events.add_event(landed_a(rows=0, **bad), NOW - DAY / 2)
         assert (events.marks(), events.runs()[-1]["state"]) == (["checks"], "quarantined")
         events.add(0)
@@ -471,7 +472,7 @@ class TestChecks:
             "total_rows": 997,
             "checks": [outcome(state=state)],
         }
-        events.add_event(landed_a(rows=900, **single))
+        events.add_event(landed_a(rows=900, usual_rows=100, **single))
         assert (events.marks(), events.runs()[-1]["state"]) == (["checks", "odd"], "landed")
         assert [entry["rows"] for entry in events.one()["quarantines"]] == [3]
 

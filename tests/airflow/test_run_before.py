@@ -11,11 +11,9 @@ from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubT
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.sandbox.state import Entry, RequestLog
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
-from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 from tests.airflow.dag_runs import make_dag, run_dag
-from tests.airflow.event_triggers import triggerer
 from tests.airflow.executions import execute, on_sandbox
-from tests.airflow.waits import MODES, until
+from tests.airflow.waits import MODES
 from tests.interruption import PATIENCE
 
 # beside what a status query moves it, the time that passes is nothing
@@ -114,18 +112,3 @@ def test_a_sensor_after_now_ends_with_the_next_run(
 
     assert sandbox.control.task(task_id)["state"] == "Finished"
     assert record["current_total_extract_count"] >= 20
-
-
-@pytest.mark.by_day(2)
-@each_service
-async def test_a_finished_run_is_reported_once_and_not_before_its_end(task_id: str, sandbox: Sandbox) -> None:
-    trigger = WebCollectTaskFinishedTrigger(collection_task_id=task_id, poke_interval=0.02)
-    async with triggerer(trigger) as running:
-        for number in (2, 3):
-            await until(lambda: len(sandbox.control.requests(STATUS)) >= 3 * number)  # noqa: B023
-            sandbox.control.start_task(task_id)
-            await running.reported(number - 1)
-            assert sandbox.control.task(task_id)["state"] == "Finished"
-
-    assert [(event["first_run"], event["run"]) for event in running.payloads] == [(2, 2), (3, 3)]
-    assert all(event["rows"] >= 20 for event in running.payloads)

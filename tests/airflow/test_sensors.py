@@ -29,8 +29,6 @@ from tests.interruption import PATIENCE
 
 pytestmark = on_sandbox(wait_seconds=0.2, run_seconds=0.4, stale_seconds=0, subtasks=2)
 KINDS = {**SENSORS, "capacity": WebCollectCapacitySensor}
-#: Of a sensor that was rescheduled.
-TI = SimpleNamespace(get_first_reschedule_date=lambda context: None)
 
 
 def sensor(kind: str, task: Task | None = None, **arguments: Any) -> Any:

@@ -19,7 +19,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow_provider_webcollect import WebCollectMarkExportedOperator, WebCollectTaskGroup, read_landing
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from tests.airflow.dag_runs import make_dag, run_dag
+from tests.airflow.dag_runs import make_dag, run_dag, serialized
 from tests.airflow.executions import on_sandbox
 
 EACH, TOGETHER = {"arrangement": "each"}, {"arrangement": "together"}
@@ -55,15 +55,6 @@ def edges(dag: Any) -> set[tuple[str, str]]:
 def chain(*steps: str, prefix: str) -> set[tuple[str, str]]:
     """Return the edges between tasks, one after the other."""
     return {(f"{prefix}{first}", f"{prefix}{second}") for first, second in itertools.pairwise(steps)}
-
-
-def serialized(dag: DAG) -> Any:
-    """Return a DAG as Airflow stores it, and reads it again."""
-    if AIRFLOW_V_3_0_PLUS:
-        from airflow.serialization.serialized_objects import DagSerialization as Serialization
-    else:
-        from airflow.serialization.serialized_objects import SerializedDAG as Serialization
-    return Serialization.from_dict(json.loads(json.dumps(Serialization.to_dict(dag))))
 
 
 def passed(value: Any) -> Any:
@@ -365,10 +356,7 @@ class TestSelection:
                 ["Bücher", "b-2"],
                 r"`collection_tasks\[1\]\.(id|name)` is 'b-2'; .*collection_tasks\[0\].id has it",
             ),
-            ([{"id": "x", "name": "n"}, {"id": "y", "name": "N"}], r"`collection_tasks\[1\].name` is 'N'"),
             ([{"id": "x", "label": "n"}], r"`collection_tasks\[0\].label` is 'n'; a collection task has no"),
-            ([{"name": "n"}], r"`collection_tasks\[0\].id` is None"),
-            ([3.5], r"`collection_tasks\[0\]` is 3.5"),
             (["{{ conn.other.password }}"], r"`collection_tasks\[0\]` is '{{ conn.*and no template"),
             ([{"id": "{{ conn.other.password }}"}], r"`collection_tasks\[0\].id` is '{{ conn.*no template"),
             ([], "`collection_tasks` is"),

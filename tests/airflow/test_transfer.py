@@ -80,15 +80,6 @@ def test_it_can_be_mapped_and_the_manifest_names_the_run(sandbox: Sandbox, tmp_p
     assert (named["task_id"], named["run_id"], named["map_index"]) == ("land", run.run_id, 1)
 
 
-def test_another_run_is_refused_and_not_retried(landing: Landing) -> None:
-    landing.transfer(run_id="first")
-    refusal = r"holds what run first of .* landed; land with mode='incremental'"
-    with pytest.raises(AirflowFailException, match=refusal):
-        landing.transfer()
-    run = landing.manifest()["run"]
-    assert (run["run_id"], run["map_index"]) == ("first", -1)
-
-
 def test_it_confirms_after_the_commit(sandbox: Sandbox, landing: Landing) -> None:
     landing.transfer(mark_exported=True)
     assert sandbox.control.task(landing.task_id)["exported"]

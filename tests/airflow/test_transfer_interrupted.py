@@ -23,8 +23,6 @@ from tests.interruption import PATIENCE, signalled_when, until_no_thread
 pytestmark = on_sandbox()
 
 READ, MARK = "/data/all", "/data/markexported"
-#: An answer that has the client wait before it tries again; only the end of the task ends the wait sooner.
-LATER = {"status": 429, "headers": {"Retry-After": "150"}}
 
 
 def sent(landing: Landing, path: str) -> int:
@@ -51,14 +49,6 @@ def end_when(
     return None
 
 
-def test_a_page_that_waits_for_its_turn_is_not_asked_for(
-    sandbox: Sandbox, set_connection: Connect, landing: Landing
-) -> None:
-    set_connection(extra={"access_token": sandbox.access_token, "requests_per_second": 0.01})
-    committed = end_when(landing, lambda: sent(landing, READ) == 1)
-    assert (sent(landing, READ), committed) == (1, None)
-
-
 def test_nothing_is_asked_for_with_a_token_that_comes_later(
     sandbox: Sandbox, set_connection: Connect, landing: Landing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,21 +61,6 @@ def test_nothing_is_asked_for_with_a_token_that_comes_later(
         then=WebCollectHook().refresh_token,
     )
     assert (sent(landing, "/token"), sent(landing, READ), committed) == (1, 0, None)
-
-
-def test_a_page_that_the_service_has_put_off_is_not_asked_for_again(landing: Landing) -> None:
-    landing.sandbox.control.fail(READ, after=1, **LATER)
-    committed = end_when(landing, lambda: sent(landing, READ) == 2)
-    assert (sent(landing, READ), committed) == (2, None)
-
-
-def test_a_mark_that_the_service_has_put_off_is_not_sent_again(landing: Landing) -> None:
-    landing.sandbox.control.fail(MARK, **LATER)
-    committed = end_when(landing, lambda: sent(landing, MARK) == 1, mark_exported=True)
-    assert sent(landing, MARK) == 1
-    # before the mark
-    assert committed is not None
-    assert committed["exported_at"] is None
 
 
 def test_nothing_is_committed_or_marked_though_all_rows_were_there(

@@ -66,12 +66,23 @@ class TestSummary:
             "manifest": f"{destination}/_manifest.json",
             "commit": 1,
             "rows": 400,
+            "usual_rows": None,
             "bytes": written["bytes"],
             "parts": 4,
             "uris": uris,
             "objects": [uri.removeprefix("file://") for uri in uris],
         }
         assert len(uris) == 4
+
+    def test_with_four_runs_before_it_says_what_is_usual(self, sandbox: Sandbox, landing: Landing) -> None:
+        summaries = []
+        for grown in (0, 10, 30, 20, 1):
+            sandbox.control.grow(landing.task_id, grown)
+            summaries.append(landing.transfer(**GROWING))
+        assert [facts["rows"] for facts in summaries] == [400, 10, 30, 20, 1]
+        # also for a run with nothing new
+        usual = [facts["usual_rows"] for facts in (*summaries, landing.transfer(**GROWING))]
+        assert usual == [None, None, None, None, 25, 20]
 
     def test_a_landing_of_another_run_that_is_skipped_has_no_new_parts(self, landing: Landing) -> None:
         landing.transfer()
@@ -195,6 +206,8 @@ class TestAssetEvents:
             "destination": destination,
             "manifests": [f"{destination}/{task}/_manifest.json" for task in tasks],
             "source_rows": [5, 7],
+            "source_usual_rows": [None, None],
+            "usual_rows": None,
             "source_commits": [1, 1],
             "rows": 12,
             "bytes": sum(manifest(f"{destination}/{task}")["bytes"] for task in tasks),

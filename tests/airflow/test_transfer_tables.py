@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStor
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.operators.webcollect import (
-    WebCollectAcceptLandingOperator,
     WebCollectVerifyLandingOperator,
 )
-from airflow_provider_webcollect.sandbox import Sandbox
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import Task, execute, on_sandbox
 from tests.airflow.landings import (
@@ -31,7 +28,6 @@ from tests.airflow.landings import (
     table_rows,
     transfer,
 )
-from tests.airflow.test_checks import CHECKS
 
 pytestmark = on_sandbox()
 
@@ -81,13 +77,6 @@ class TestRows:
         transfer(folder, source, **TABLE)
         assert read_landing(ObjectStoragePath(folder)).to_arrow().num_rows == 400
 
-    def test_each_of_many_sources_has_a_table(self, sandbox: Sandbox, destination: str) -> None:
-        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30)]
-        summary = transfer(destination, sources=tasks, **TABLE)
-        tables = [source["manifest"] for source in summary["sources"]]
-        assert tables == [f"{destination}/{task}" for task in tasks]
-        assert [table_rows(table) for table in tables] == [*map(sandbox.control.true_rows, tasks)]
-
 
 def test_the_event_has_the_keys_that_it_has_for_a_folder(source: Task, destination: str) -> None:
     of_folder, of_table = (
@@ -103,35 +92,6 @@ def test_the_event_has_the_keys_that_it_has_for_a_folder(source: Task, destinati
     assert event is not None
     assert event.all_manifests() == [f"{destination}/table"]
     assert read_landing(event.all_manifests()[0]).manifest.rows == 400
-
-
-def test_a_partition_of_a_table_takes_no_landing(landing: Landing) -> None:
-    landing.transfer(**GROWING)
-    # VACUUM would remove its parts
-    with pytest.raises(AirflowFailException, match="is inside the landing at"):
-        transfer(f"{landing.destination}/dt=2026-01-01", landing.task)
-
-
-@pytest.mark.parametrize("way", [pytest.param("fail", marks=pytest.mark.at_night), "quarantine"])
-def test_rows_that_fail_their_checks_are_none_of_the_tables_until_a_person_accepts_them(
-    sandbox: Sandbox, destination: str, way: str
-) -> None:
-    task = sandbox.control.add_task(lots=[30])
-    landing = Landing(sandbox, task, destination)
-    landing.transfer(**GROWING)
-    landing.grow(20)
-    sandbox.control.change_rows(landing.task_id, "price", "empty", from_row=30)
-    options = {**GROWING, "checks": CHECKS, "on_failed_checks": way, "run_id": "r1"}
-    with pytest.raises(AirflowFailException) if way == "fail" else contextlib.nullcontext():
-        landing.transfer(**options)
-    assert len(landing.table()) == 30
-
-    accepted = execute(WebCollectAcceptLandingOperator(task_id="accept", destination=destination))
-    summary = landing.transfer(**options)
-
-    assert (accepted["rows"], accepted["run_id"]) == (20, "r1")
-    assert landing.table() == landing.truth()
-    assert (summary["rows"], len(summary["uris"]), summary["quarantined_rows"]) == (20, 1, 0)
 
 
 def test_verify_says_what_has_landed_and_names_damage(source: Task, destination: str) -> None:

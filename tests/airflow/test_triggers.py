@@ -23,7 +23,7 @@ from airflow_provider_webcollect.triggers.webcollect import (
     WebCollectSubTaskStatusTrigger,
     WebCollectTaskStatusTrigger,
 )
-from airflow_provider_webcollect.waits import SharedFeed
+from airflow_provider_webcollect.waits import shared_feed
 from tests.airflow.executions import Connect, Task, on_sandbox
 from tests.airflow.waits import STATUS_PATHS, for_subtasks, for_task, other_tasks, outcome, until
 from tests.interruption import PATIENCE
@@ -160,7 +160,7 @@ def for_capacity(task: Task) -> WebCollectCapacityTrigger:
 @pytest.mark.parametrize(
     ("make", "path"), [(for_subtasks, SUBTASKS), (for_capacity, "/cloudextraction/task/stats")]
 )
-async def test_waits_for_the_subtasks_of_one_task_or_for_capacity_share_their_answers(
+async def test_waits_for_the_subtasks_of_one_task_or_for_capacity_share_their_responses(
     sandbox: Sandbox, make: Callable[..., Any], path: str
 ) -> None:
     task = sandbox.control.add_task(lots=[1], subtasks=45)
@@ -175,7 +175,7 @@ async def test_thousands_who_waited_for_it_to_open_do_not_all_go_on_in_one_turn_
     entered_in: list[int] = []
 
     async def use() -> None:
-        async with SharedFeed(CONN_ID, 0.2):
+        async with shared_feed(CONN_ID, 0.2):
             entered_in.append(turns.count)
             while len(entered_in) < 100:
                 await asyncio.sleep(0)
@@ -187,7 +187,7 @@ async def test_thousands_who_waited_for_it_to_open_do_not_all_go_on_in_one_turn_
 
 async def use() -> str:
     """Use the feed that all share."""
-    async with SharedFeed(CONN_ID, 0.2):
+    async with shared_feed(CONN_ID, 0.2):
         return "used"
 
 
@@ -329,13 +329,13 @@ class TestChangedConnection:
         self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, waiting: asyncio.Task[Any]
     ) -> None:
         asked_when_read: list[int] = []
-        read = WebCollectHook.aload
+        read = WebCollectHook.successor
 
-        async def aload(hook: WebCollectHook) -> None:
+        def successor(hook: WebCollectHook) -> WebCollectHook | None:
             asked_when_read.append(len(refused(sandbox)))
-            await read(hook)
+            return read(hook)
 
-        monkeypatch.setattr(WebCollectHook, "aload", aload)
+        monkeypatch.setattr(WebCollectHook, "successor", successor)
         sandbox.control.fail(STATUS, times=None, status=403, code="PermissionDenied", message="plan")
         event = await asyncio.wait_for(waiting, PATIENCE)
         assert "HTTP 403 PermissionDenied" in event["reason"]

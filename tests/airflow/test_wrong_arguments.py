@@ -24,8 +24,6 @@ from tests.airflow.executions import execute, on_sandbox
 from tests.airflow.landings import make_transfer, transfer
 from tests.operations import WITH_OPERATOR, operator_of
 
-pytestmark = on_sandbox(stale_seconds=0)
-
 TODAY = pendulum.now("UTC").date().isoformat()
 FOLDER = {"destination": "s3://bucket/prices"}
 #: What is made in a DAG, with right arguments.
@@ -123,7 +121,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("mark_exported", {"collection_task_id": ""}, ""),
     ("deprecate_data_app", {"app_id": ".."}, ""),
     ("query_analytics", {"start": "yesterday"}, ""),
+    ("query_analytics", {"end": "2020-01-01"}, "must not be before `start`"),
     ("query_analytics", {"collection_task_ids": ["t"] * 101}, ""),
+    ("query_analytics", {"member_names": "me"}, ""),
+    ("query_analytics", {"collection_method": "Magic"}, ""),
+    ("query_analytics", {"time_granularity": "Year"}, ""),
     ("query_analytics", {"max_xcom_rows": -1}, ""),
     ("query_analytics", {"destination": "s3://bucket/folder/"}, ""),
     ("query_analytics", {"destination": "s4://bucket/rows"}, "no filesystem for the scheme `s4`"),
@@ -260,66 +262,68 @@ def test_a_literal_one_fails_while_the_dag_is_parsed(kind: str, wrong: dict[str,
         make(kind, **wrong)
 
 
-@pytest.mark.parametrize(("kind", "wrong"), ONE_OF_EACH.items())
-def test_one_that_is_rendered_or_mapped_fails_before_anything_is_sent(
-    sandbox: Sandbox, kind: str, wrong: dict[str, Any]
-) -> None:
-    operator, right = RIGHT[kind]
-    arguments = {**right, **wrong}
-    with make_dag():
-        mapped = operator.partial(task_id="mapped").expand_kwargs([{**arguments, "task_id": "mapped"}])
-    tasks = [mapped.unmap(arguments)]
-    # one template defers all checks but those of a single argument
-    if not {"collection_task_id", "renew_after"} & wrong.keys():
-        tasks.append(operator(**arguments, webcollect_conn_id="{{ 'webcollect_default' }}"))
-    for task in tasks:
-        with pytest.raises(AirflowFailException, match=f"`{next(iter(wrong))}"):
-            execute(task)
-    assert sandbox.control.requests() == []
+class TestWhileTheTaskRuns:
+    pytestmark = on_sandbox()
 
+    @pytest.mark.parametrize(("kind", "wrong"), ONE_OF_EACH.items())
+    def test_one_that_is_rendered_or_mapped_fails_before_anything_is_sent(
+        self, sandbox: Sandbox, kind: str, wrong: dict[str, Any]
+    ) -> None:
+        operator, right = RIGHT[kind]
+        arguments = {**right, **wrong}
+        with make_dag():
+            mapped = operator.partial(task_id="mapped").expand_kwargs([{**arguments, "task_id": "mapped"}])
+        tasks = [mapped.unmap(arguments)]
+        # one template defers all checks but those of a single argument
+        if not {"collection_task_id", "renew_after"} & wrong.keys():
+            tasks.append(operator(**arguments, webcollect_conn_id="{{ 'webcollect_default' }}"))
+        for task in tasks:
+            with pytest.raises(AirflowFailException, match=f"`{next(iter(wrong))}"):
+                execute(task)
+        assert sandbox.control.requests() == []
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"page_size": 0},
-        {"destination": "{{ 's4' }}://bucket/prices"},
-        {"partition": "{{ 'dt=' }}"},
-        {"mode": "incremental", "columns": ["url"], "whole_runs_key": "{{ 'sku' }}"},
-    ],
-)
-def test_one_of_a_landing_fails_its_task_before_anything_is_sent(
-    sandbox: Sandbox, destination: str, wrong: dict[str, Any]
-) -> None:
-    usual = {"destination": destination, "webcollect_conn_id": "{{ 'webcollect_default' }}"}
-    with pytest.raises(AirflowFailException, match=f"`{[*wrong][-1]}"):
-        transfer(**{"collection_task_id": "a", **usual, **wrong})
-    assert sandbox.control.requests() == []
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"page_size": 0},
+            {"destination": "{{ 's4' }}://bucket/prices"},
+            {"partition": "{{ 'dt=' }}"},
+            {"mode": "incremental", "columns": ["url"], "whole_runs_key": "{{ 'sku' }}"},
+        ],
+    )
+    def test_one_of_a_landing_fails_its_task_before_anything_is_sent(
+        self, sandbox: Sandbox, destination: str, wrong: dict[str, Any]
+    ) -> None:
+        usual = {"destination": destination, "webcollect_conn_id": "{{ 'webcollect_default' }}"}
+        with pytest.raises(AirflowFailException, match=f"`{[*wrong][-1]}"):
+            transfer(**{"collection_task_id": "a", **usual, **wrong})
+        assert sandbox.control.requests() == []
 
+    def test_one_of_a_load_that_is_rendered_fails_its_task(self) -> None:
+        with pytest.raises(AirflowFailException, match="`table` is 'prices'"):
+            execute(make("load", table="{{ 'prices' }}"))
 
-def test_one_of_a_load_that_is_rendered_fails_its_task() -> None:
-    with pytest.raises(AirflowFailException, match="`table` is 'prices'"):
-        execute(make("load", table="{{ 'prices' }}"))
+    def test_one_that_is_mapped_fails_the_task_once_and_its_callback_is_called(
+        self, sandbox: Sandbox
+    ) -> None:
+        ended: list[str] = []
+        note = {"on_failure_callback": lambda context: ended.append(context["ti"].task_id)}
 
+        def mark(task_id: str) -> None:
+            mark = webcollect.WebCollectMarkExportedOperator
+            mapped = mark.partial(task_id=task_id, retries=2, retry_delay=timedelta(0), **note)
+            mapped.expand(collection_task_id=[""])
 
-def test_one_that_is_mapped_fails_the_task_once_and_its_callback_is_called(sandbox: Sandbox) -> None:
-    ended: list[str] = []
-    note = {"on_failure_callback": lambda context: ended.append(context["ti"].task_id)}
+        with make_dag() as dag:
+            mark("alone")
+            with TaskGroup("group"):
+                mark("in")
+        run = run_dag(dag)
 
-    def mark(task_id: str) -> None:
-        mark = webcollect.WebCollectMarkExportedOperator
-        mapped = mark.partial(task_id=task_id, retries=2, retry_delay=timedelta(0), **note)
-        mapped.expand(collection_task_id=[""])
-
-    with make_dag() as dag:
-        mark("alone")
-        with TaskGroup("group"):
-            mark("in")
-    run = run_dag(dag)
-
-    assert run.states == {"alone[0]": "failed", "group.in[0]": "failed"}
-    assert run.tries == {"alone[0]": 1, "group.in[0]": 1}
-    assert sorted(ended) == ["alone", "group.in"]
-    assert sandbox.control.requests() == []
+        assert run.states == {"alone[0]": "failed", "group.in[0]": "failed"}
+        assert run.tries == {"alone[0]": 1, "group.in[0]": 1}
+        assert sorted(ended) == ["alone", "group.in"]
+        assert sandbox.control.requests() == []
 
 
 def test_a_literal_one_is_checked_in_every_place_and_beside_a_template() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.sandbox import Sandbox
 from tests.cli.conftest import Run, Show, contents, json_lines
@@ -79,10 +78,8 @@ INCREMENTAL = ("--late-rows-delay", 0)
         ),
         (FULL, (*FULL, "--if-exists", "skip"), 0, []),
         (FULL, (*FULL, "--if-exists", "overwrite"), 405, []),
-        (INCREMENTAL, (*INCREMENTAL, "--mode", "incremental"), 5, []),
         (INCREMENTAL, INCREMENTAL, 5, []),
         (INCREMENTAL, (*INCREMENTAL, "--format", "csv"), None, ["`file_format` is csv and was jsonl"]),
-        ((*INCREMENTAL, "--column", "id"), INCREMENTAL, None, ["`columns` is not set and was id"]),
     ],
 )
 def test_where_something_has_landed_the_options_decide(
@@ -149,23 +146,6 @@ def test_a_batch_a_folder_for_its_parts_and_the_mark_can_be_asked_for(
     [landed] = run("land", task, other, "--mark-exported", "--late-rows-delay", 0, "-o", "json").json
     assert landed["exported_at"] == manifest(other)["exported_at"] is not None
     assert sandbox.control.task(task)["exported"]
-
-
-def test_an_old_name_that_has_landed_is_left_as_it_is(
-    run: Run, sandbox: Sandbox, task: str, folder: Path
-) -> None:
-    def land(*options: object) -> dict[str, Any]:
-        landed: dict[str, Any] = run("land", task, folder, *INCREMENTAL, *options, "-o", "json").json[0]
-        return landed
-
-    land("--run-id", "old")
-    # more than the manifest knows
-    for _ in range(MOST_RECORDS + 1):
-        sandbox.control.grow(task, 1)
-        assert land()["new_rows"] == 1
-    sandbox.control.grow(task, 1)
-    again = land("--run-id", "old")
-    assert (again["rows"], again["commit"]) == (400 + MOST_RECORDS + 1, MOST_RECORDS + 2)
 
 
 class TestInterrupted:

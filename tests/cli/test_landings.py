@@ -118,15 +118,6 @@ class TestVerify:
 
 
 class TestCat:
-    @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
-    def test_rows_of_every_format_are_json_lines(
-        self, run: Run, land: Callable[..., Path], sandbox: Sandbox, task: str, form: str
-    ) -> None:
-        folder = land("--format", form)
-        ended = run("landing", "cat", folder)
-        assert (ended.code, ended.err) == (0, "")
-        assert ended.lines == sandbox.control.true_rows(task)
-
     def test_only_some_rows_on_request(
         self, run: Run, land: Callable[..., Path], sandbox: Sandbox, task: str
     ) -> None:

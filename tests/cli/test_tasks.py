@@ -106,22 +106,6 @@ def test_a_table_is_not_cut_where_its_lines_are_longer_than_a_terminal(run: Run,
     assert "Finished" in line
 
 
-def test_capacity_shows_the_running_and_waiting_tasks(show: Show, sandbox: Sandbox) -> None:
-    sandbox.control.add_task(state="Extracting", subtasks=3)
-    sandbox.control.add_task(state="Extracting", subtasks=2)
-    sandbox.control.add_task(state="Waiting", subtasks=1)
-    truth = data(Client(sandbox).get("/cloudextraction/task/stats"))
-    assert show("capacity") == [
-        {
-            "extracting_count": "2",
-            "waiting_count": "1",
-            "finished_count": str(truth["finishedCount"]),
-            "waiting_sub_task_count": str(truth["waitingSubTaskCount"]),
-            "executing_sub_task_count": str(truth["executingSubTaskCount"]),
-        }
-    ]
-
-
 def sums(rows: list[dict[str, Any]]) -> dict[str, str]:
     """Return the analytics of a task as one row."""
     runs = sum(row["executionMetrics"]["runCount"] for row in rows)
@@ -166,23 +150,6 @@ def test_analytics_by_day_week_or_month_has_a_row_for_each(run: Run, sandbox: Sa
         assert [(row[unit], row["task"], row["collected"], row["runs"]) for row in rows] == [
             (row[unit], row["task"], row["collected"], row["runs"]) for row in truth
         ]
-
-
-def test_analytics_of_chosen_days_and_tasks(run: Run, sandbox: Sandbox) -> None:
-    today = datetime.datetime.now(datetime.UTC).date()
-    start, end = str(today - datetime.timedelta(days=12)), str(today - datetime.timedelta(days=3))
-    sandbox.control.add_task(lots=[30])
-    chosen = [sandbox.control.add_task(lots=[30])["task_id"], demo.FINISHED_TASK_ID]
-    rows = run(
-        *("analytics", "--from", start, "--to", end, "--by", "day", "-o", "json"),
-        *("--task", chosen[0], "--task", chosen[1]),
-    ).json
-    truth = analytics(sandbox, start=start, end=end, taskIds=chosen)
-    assert [(row["day"], row["task"], row["collected"]) for row in rows] == [
-        (row["dayKey"], row["taskId"], row["dataVolumeMetrics"]["totalCollected"]) for row in truth
-    ]
-    assert {row["task"] for row in rows} == set(chosen)
-    assert start <= min(row["day"] for row in rows) <= max(row["day"] for row in rows) <= end
 
 
 @pytest.mark.webcollect_sandbox(null_metrics=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +21,8 @@ import airflow_provider_webcollect.sandbox
 from airflow_provider_webcollect.sandbox import Sandbox, demo
 from tests.conftest import ALL_HISTORIES, SEED
 from tests.interruption import PATIENCE
+from tests.operations import OPERATIONS as TABLE
+from tests.operations import Scene
 
 SPEC_FILE = Path(airflow_provider_webcollect.sandbox.__file__).with_name("openapi.yaml")
 DATA_APP_PATH = "/v1/data-apps/{app_id}/deprecate"
@@ -80,40 +80,10 @@ def with_values(request: Any, values: dict[str, Any]) -> Any:
     return [with_values(item, values) for item in request] if isinstance(request, list) else request
 
 
-def good_requests(real: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """For each operation, arguments of ``requests`` for a call that succeeds."""
-    task, tasks, action = real["taskId"], real["taskIds"], real["actionId"]
-    today = str(datetime.now(UTC).date())
-    loop = {"actionId": action, "loopType": "TextList", "loopItems": ["a"], "isAppend": True}
-    page = {"offset": 0, "size": 100}
-    return {
-        "refresh_token": {"json": {"grant_type": "refresh_token", "refresh_token": demo.REFRESH_TOKEN}},
-        "query_analytics": {"json": {"start": today, "end": today, "timeGranularity": "Week"}},
-        "update_loop_items": {"json": {"taskId": task, **loop}},
-        "update_task_parameters": {"json": {"taskId": task, "loopItems": [loop], "actions": []}},
-        "get_actions": {"json": {"taskIds": tasks, "actionTypes": ["LoopAction", "EnterTextAction"]}},
-        "replace_urls": {"data": {"taskId": task}, "files": {"file": ("urls.txt", b"https://a.example/1\n")}},
-        "copy_task": {"params": {"taskId": task, "taskGroupId": 2}},
-        "copy_tasks": {"json": {"taskIds": [*tasks, "unknown"], "groupIds": [2]}},
-        "move_task": {"params": {"taskId": task, "taskGroupId": 2}},
-        "delete_tasks": {"json": {"taskIds": tasks}},
-        "delete_task_groups": {"json": {"groupIds": [2]}},
-        "get_task_statuses": {"json": {"taskIds": tasks}},
-        "get_task_statuses_v2": {"json": {"taskIds": tasks}},
-        "get_subtasks": {"params": {"taskId": task, "page": 1, "size": 20}},
-        "start_subtasks": {"json": {"taskId": task, "subTaskIds": real["subTaskIds"]}},
-        "get_running_counts": {},
-        "read_data": {"params": {"taskId": task, **page}},
-        "read_batch_data": {"params": {"taskId": task, "lotno": "000001", **page}},
-        "mark_exported": {"json": {"taskId": task}},
-        "deprecate_data_app": {},
-    }
-
-
 def test_the_contract_has_the_twenty_operations() -> None:
     operations = [operation.ok() for operation in SCHEMA.get_all_operations()]
     ids = {operation.definition.raw["operationId"] for operation in operations}
-    assert ids == good_requests(defaultdict(str)).keys()
+    assert ids == {operation.name for operation in TABLE}
     assert len(operations) == len(ids) == 20
 
 
@@ -166,11 +136,22 @@ OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations()]
 every_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.path)
 
 
+def good_request(sandbox: Sandbox, operation: Any) -> dict[str, Any]:
+    """Return arguments of ``requests`` for a call that succeeds, as the table of operations has it."""
+    name, scene = operation.definition.raw["operationId"], Scene(sandbox)
+    if name == "refresh_token":
+        return {"json": {"grant_type": "refresh_token", "refresh_token": demo.REFRESH_TOKEN}}
+    if name == "replace_urls":
+        files = {"file": ("urls.txt", b"https://a.example/1\n")}
+        return {"data": {"taskId": scene.words["TASK"]}, "files": files}
+    sent = next(scene.fill(row.sent) for row in TABLE if row.name == name)
+    return {"json" if "requestBody" in operation.definition.raw else "params": sent}
+
+
 def call(sandbox: Sandbox, operation: Any, **changes: Any) -> requests.Response:
     """Make a call that succeeds if nothing of it is changed, and hold the answer to the contract."""
     path = operation.path.format(app_id=quote(demo.APP_ID, safe=""))
-    arguments = good_requests(real_values(sandbox))[operation.definition.raw["operationId"]]
-    request = {"headers": {}, "params": {}, **arguments}
+    request = {"headers": {}, "params": {}, **good_request(sandbox, operation)}
     for name, value in changes.items():
         request[name] = {**request[name], **value} if name in ("headers", "params") else value
     request["headers"] = {**credentials(sandbox, path), **request["headers"]}

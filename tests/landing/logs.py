@@ -54,7 +54,15 @@ def commit_after(
         for number in range(1, rows + waiting + 1)
     ]
     page = PageFingerprint()
-    return commit.with_parts(parts[:rows], parts[rows:], (), page, page, before + rows + waiting)
+    return replace(
+        commit,
+        parts=tuple(parts[:rows]),
+        quarantined=tuple(parts[rows:]),
+        next_offset=before + rows + waiting,
+        total=commit.total + rows + waiting,
+        first_page=page,
+        last_page=page,
+    )
 
 
 def decision(state: Manifest, about: Commit, *, accepts: bool, by: str = "") -> Commit:

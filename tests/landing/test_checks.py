@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.landing import checks as checking
+from airflow_provider_webcollect.landing import rules
 from airflow_provider_webcollect.landing.checks import make_checks
 from airflow_provider_webcollect.landing.errors import ChecksFailed
 from airflow_provider_webcollect.landing.formats import make_format
@@ -236,7 +236,7 @@ class TestOutcomes:
     def test_beyond_its_limit_unique_says_how_many_it_has_compared(
         self, runs: Runs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(checking, "MOST_COMPARED", 10)
+        monkeypatch.setattr(rules, "MOST_COMPARED", 10)
         rows = [*goods(12), *goods(1), {"url": "https://shop/11"}]
         (outcome,) = runs.outcomes(rows, UNIQUE).values()
         assert outcome.found == "1 of the first 10 values were there before"

@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.landing.log.commits import Manifest
 from airflow_provider_webcollect.landing.log.names import commit_name
-from airflow_provider_webcollect.landing.storage import Exists, Remote
+from airflow_provider_webcollect.landing.storage import Exists
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog, Conflict
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.storage.object_stores import S3, SMALL_BYTES
@@ -47,7 +47,7 @@ class TestS3:
     def forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What other tests have found out and said is forgotten: a relay may be given the port of another."""
         monkeypatch.setattr(S3, "respects", {})
-        monkeypatch.setattr(Remote, "warned", set())
+        monkeypatch.setattr("airflow_provider_webcollect.landing.storage.Storage.warned", set())
 
     @pytest.fixture
     def through(self, s3: Storage) -> Iterator[tuple[Storage, Relay]]:

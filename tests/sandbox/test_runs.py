@@ -194,16 +194,6 @@ def test_ids_can_come_back_in_another_letter_case(client: Client) -> None:
     assert task_id not in [task["task_id"] for task in client.control.tasks()]
 
 
-def test_an_id_in_another_letter_case_is_unknown_where_ids_come_back_as_sent(client: Client) -> None:
-    query = {"taskIds": [demo.TASK_ID.upper()]}
-    assert data(client.post("/cloudextraction/statuses/v2", query)) == []
-
-
-@pytest.mark.parametrize("version", ["", "/v2"])
-def test_the_status_of_100_tasks_can_be_asked_for(client: Client, version: str) -> None:
-    assert data(client.post(f"/cloudextraction/statuses{version}", {"taskIds": ["unknown"] * 100})) == []
-
-
 @pytest.mark.webcollect_sandbox(speed=3000)
 def test_a_run_is_as_fast_as_set_and_its_times_are_those_of_the_clock(
     client: Client, real_time: RealTime

@@ -49,12 +49,6 @@ def test_a_loop_type_is_understood_in_any_letter_case_and_echoed_as_sent(
     assert steps(client)["LoopAction"]["loopType"] == "URLList"
 
 
-def test_only_a_loop_step_has_loop_items(client: Client) -> None:
-    action_id = steps(client)["NavigateAction"]["actionId"]
-    answer = client.post("/task/updateLoopItems", loop_request(client, ["a"], actionId=action_id))
-    assert refusal(answer) == (400, "TaskSettingsNotFound")
-
-
 def test_an_update_that_fails_in_part_changes_nothing(client: Client) -> None:
     loop = {"actionId": steps(client)["LoopAction"]["actionId"], "loopType": "TextList", "loopItems": ["x"]}
     request = {"taskId": demo.TASK_ID, "loopItems": [loop, {**loop, "actionId": "unknown"}]}
@@ -79,12 +73,6 @@ def test_a_file_replaces_the_urls(client: Client, content: str, urls: list[str])
     assert client.control.task(demo.TASK_ID)["urls"] == urls
 
 
-def test_a_file_of_many_megabytes_is_taken(client: Client) -> None:
-    urls = [f"https://a.example/{number:050}" for number in range(40_000)]
-    data(upload(client, "\n".join(urls).encode()))
-    assert client.control.task(demo.TASK_ID)["urls"] == urls
-
-
 def test_a_file_is_refused_while_the_task_runs(client: Client) -> None:
     client.control.start_task(demo.TASK_ID)
     assert refusal(upload(client, b"https://a.example")) == (400, "TaskExecuting")
@@ -102,14 +90,6 @@ def test_a_copy_has_the_steps_for_itself_but_not_the_rows(client: Client) -> Non
     data(client.post("/task/updateLoopItems", changed))
     assert client.control.task(copy["task_id"])["actions"][0]["loop_items"] == ["x"]
     assert client.control.task(source["task_id"])["actions"] == source["actions"]
-
-
-def test_a_copy_goes_to_the_same_group_unless_another_is_named(client: Client) -> None:
-    source = demo.GROUPED_TASK_ID
-    same = data(client.post("/task/copy", params={"taskId": source}, headers=client.key))
-    copies = [same["taskId"], *(client.copy(source, taskGroupId=group) for group in ("", 3))]
-    assert [client.control.task(copy)["group_id"] for copy in copies] == [2, 2, 3]
-    assert same["taskName"] == "News archive (copy)"
 
 
 def test_deleting_tasks_leaves_other_peoples_alone(client: Client) -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from airflow_provider_webcollect.service.arguments import (
     AnyText,
-    EmptyIsNone,
     Flag,
     Length,
     Range,
     Seconds,
     Word,
+    declared,
     parse,
     parse_call,
     parse_struct,
@@ -50,9 +50,6 @@ ENTRY = {"name": "a", "kind": "TextList"}
         (Annotated[int, Range(1, 9), "help"], 9, 9),
         (Annotated[int | None, Range(1, 9)], None, None),
         (Annotated[int, Range(1, 9)] | None, None, None),
-        (Annotated[int | None, EmptyIsNone()], "", None),
-        (Annotated[int | None, EmptyIsNone()], 0, 0),
-        (Annotated[Sequence[str] | None, EmptyIsNone()], [], None),
         (Annotated[float, Seconds(may_be_timedelta=True)], datetime.timedelta(minutes=1), 60.0),
         (Annotated[float, Seconds(may_be_zero=True)], 0, 0.0),
         (Annotated[float, share], 0.5, 0.5),
@@ -115,8 +112,8 @@ class TestDeclarations:
     def test_the_arguments_of_a_call_are_parsed_and_its_defaults_stay(self) -> None:
         def move(task_id: str, group_id: Annotated[int, Range(1)] = 0) -> None: ...
 
-        assert parse_call(move, " t ").arguments == {"task_id": "t"}
-        assert parse_call(move, "t", group_id="7").arguments == {"task_id": "t", "group_id": 7}
+        assert parse_call(move, " t ") == {"task_id": "t"}
+        assert parse_call(move, "t", group_id="7") == {"task_id": "t", "group_id": 7}
         with pytest.raises(InvalidArgument, match="`group_id` is 0"):
             parse_call(move, "t", 0)
         with pytest.raises(TypeError, match="task_id"):
@@ -133,3 +130,17 @@ class TestDeclarations:
             parse_struct(Options, {"pages": 1})
         with pytest.raises(InvalidArgument, match=r"`options\['mode'\]` is 'x'"):
             parse_struct(Options, {"mode": "x"}, "options[{!r}]".format)
+
+    def test_a_declaration_says_of_each_argument_what_help_texts_and_tables_need(self) -> None:
+        def start(
+            names: Annotated[Sequence[Annotated[str, Word(LoopType)]], Length(most=9), "The names."],
+            size: Annotated[int, Range(1)] | None = None,
+        ) -> None: ...
+
+        names, size = declared(start).values()
+        assert (names.kind, names.is_list, names.limits) == (str, True, "at most 9")
+        assert (names.choices, names.help) == (("TextList", "UrlList"), "The names.")
+        assert (size.kind, size.limits, size.default, size.help) == (int, "1 or more", None, "")
+        mode = declared(Options)["mode"]
+        assert (mode.choices, mode.default) == (("full", "incremental"), None)
+        assert declared(Options)["page_size"].default == 1000

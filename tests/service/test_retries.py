@@ -18,6 +18,7 @@ from airflow_provider_webcollect.service.endpoints import Call
 from airflow_provider_webcollect.service.settings import Credentials, Retries
 from demo.ports import free_port
 from tests.interruption import PATIENCE, Pauses, Signalled, signalled_when, until_no_thread
+from tests.operations import OPERATIONS, Scene
 from tests.service.conftest import Clock, Connect
 from tests.service.servers import answer, serving
 
@@ -27,20 +28,6 @@ CALL = endpoints.get_running_counts()
 STATS = CALL.endpoint.path
 COPY = "/task/copy"
 COPIED = answer({"taskId": "new"})
-
-
-def unsafe_calls(sandbox: Sandbox) -> list[Call[Any]]:
-    """Return the calls that create or append: sending one of them twice does it twice."""
-    task = sandbox.control.task(demo.TASK_ID)
-    loop = task["actions"][0]["action_id"]
-    entry = {"action_id": loop, "loop_type": "TextList", "loop_items": ["c"], "is_append": True}
-    return [
-        endpoints.update_loop_items(demo.TASK_ID, loop, "TextList", ["c"], is_append=True),
-        endpoints.update_task_parameters(demo.TASK_ID, loop_items=[{**entry, "is_append": False}, entry]),
-        endpoints.copy_task(demo.TASK_ID),
-        endpoints.copy_tasks([demo.TASK_ID], [2]),
-        endpoints.start_subtasks(demo.TASK_ID, [task["subtasks"][0]["subtask_id"]]),
-    ]
 
 
 class TestSafeCalls:
@@ -122,9 +109,9 @@ class TestInterruptions:
     """What a signal raises is no error of the client's, and still may leave an outcome unknown."""
 
     def test_a_call_that_must_not_be_repeated_has_an_unknown_outcome(
-        self, connect: Connect, sandbox: Sandbox
+        self, connect: Connect, scene: Scene
     ) -> None:
-        for call in unsafe_calls(sandbox):
+        for call in [operation.call(scene) for operation in OPERATIONS if operation.doubt]:
             with serving(lambda _: None) as server:
                 client = connect(base_url=server.url)
                 received = server.received

@@ -56,7 +56,7 @@ SAFEGUARDS = {
         "test_24_tasks_on_both_workers_share_one_token[revoke]",
         (
             Edit(
-                "service/tokens/claim.py",
+                "service/tokens/__init__.py",
                 "        alone = self._store.write_bound is None\n",
                 "        self._claim = RenewalNote(\n"
                 "            claimant='', lineage=self._lineage, token=token, state=RenewalState.RELEASED\n"

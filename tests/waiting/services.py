@@ -18,7 +18,7 @@ class Service:
     :ivar trouble: returns what a question about some keys fails with, or None.
     :ivar states: what it answers about some keys.
     :ivar others: what it answers about all others; if None, it leaves them out.
-    :ivar takes: returns the seconds that its answer takes.
+    :ivar takes: returns the seconds that its response takes.
     """
 
     def __init__(self, others: str | None = "Extracting", **states: Any) -> None:

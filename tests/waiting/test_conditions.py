@@ -189,7 +189,7 @@ class TestWhatIsMissing:
         assert ended
         assert ended.outcome is FAILED
 
-    def test_one_odd_answer_counts_for_nothing_however_long_the_wait(
+    def test_one_odd_response_counts_for_nothing_however_long_the_wait(
         self, condition: Condition, missing: Any, there: Any, explained: str, clock: Clock
     ) -> None:
         wait = PolledWait(clock, condition)
@@ -233,7 +233,7 @@ class TestWithoutNewRows:
             assert wait.outcome(now, status) is None
         assert wait.outcome(200, extracting(5)) is FAILED
 
-    def test_it_goes_on_over_answers_without_the_task_or_of_the_run_before(self, clock: Clock) -> None:
+    def test_it_goes_on_over_responses_without_the_task_or_of_the_run_before(self, clock: Clock) -> None:
         wait = PolledWait(clock, TaskStates(task_ids=("a",), after={"a": BEFORE}, no_new_rows_for=100))
         old = shown("Finished", began=0, ended=10)
         polls = ((0, extracting(5)), (30, None), (60, old), (99, extracting(5)))
@@ -297,7 +297,7 @@ class TestWhileOthersArePolled:
             assert wait.at(now, polled) is None
         assert wait.at(251, {"a": None})
 
-    def test_a_task_whose_first_answer_comes_late_is_judged_by_it(self, clock: Clock) -> None:
+    def test_a_task_whose_first_response_comes_late_is_judged_by_it(self, clock: Clock) -> None:
         wait = PolledWait(clock, TaskStates(task_ids=("a", "b"), after={"a": BEFORE}))
         old = {"a": shown("Finished", began=0, ended=10)}
         assert wait.at(1, old) is None

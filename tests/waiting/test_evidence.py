@@ -105,7 +105,7 @@ def test_the_event_of_a_finished_run_comes_as_the_table_says(
         active = shown("Extracting", began=30, executed_times=active_count)
         last_run, ended = follow(last_run, "a", active, ["Finished", "Stopped"])
         assert ended is None
-    # another end of the same run is a sign of a run too, unless the answer lacks the count
+    # another end of the same run is a sign of a run too, unless the response lacks the count
     is_sign = (
         column == ACTIVE_COLUMN or last_run.is_before(LastRun.of(last)) or (state == "Stopped" and last_count)
     )
@@ -160,9 +160,9 @@ class TestTheNextRun:
 
 
 class TestOddOrders:
-    """Answers of several servers need not come in order."""
+    """Responses of several servers need not come in order."""
 
-    def test_an_answer_from_before_does_not_end_the_wait_once_the_run_is_active(self, clock: Clock) -> None:
+    def test_a_response_from_before_does_not_end_the_wait_once_the_run_is_active(self, clock: Clock) -> None:
         wait = PolledWait(clock, after_start(BEFORE))
         for now in range(0, 7200, 60):
             status = BEFORE if now % 180 == 0 else shown("Extracting", began=30, executed_times=4)
@@ -199,7 +199,7 @@ class TestOddOrders:
         assert wait.outcome(2, shown("Finished", began=10, ended=20, executed_times=3)) is Outcome.DONE
 
     @pytest.mark.parametrize("began", [5, 10])
-    def test_an_answer_from_before_does_not_count_though_the_service_shows_no_ends(
+    def test_a_response_from_before_does_not_count_though_the_service_shows_no_ends(
         self, clock: Clock, began: int
     ) -> None:
         wait = PolledWait(clock, after_start(shown("Finished", began=10, executed_times=3)))
@@ -221,7 +221,7 @@ def as_sent(state: str, run: int | None, began: str = "", ended: str = "") -> Ta
     return read_record({"taskId": "a", "status": state, "executedTimes": run, **times}, TaskStatus)
 
 
-class TestAnOutdatedAnswer:
+class TestAnOutdatedResponse:
     """One of the run before, shown while this run goes on, does not end a wait for this run."""
 
     TIMES = ("2026/11/26 16:09:00", "2026/11/26 16:10:00"), ("2026/11/26 17:00:00", "2026/11/26 17:30:00")

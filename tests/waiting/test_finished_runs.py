@@ -94,7 +94,7 @@ CASES: dict[str, tuple[list[TaskStatus | None], list[tuple[int | None, int | Non
         [shown("Extracting", 5), None, shown("Finished", 5)],
         [(5, 5, "Finished")],
     ),
-    "an answer older than the one before changes nothing": (
+    "a response older than the one before changes nothing": (
         [shown("Extracting", 1, 1), OLD, NEW, OLD, NEW],
         [(1, 1, "Finished"), (2, 2, "Finished")],
     ),
@@ -140,7 +140,7 @@ CASES: dict[str, tuple[list[TaskStatus | None], list[tuple[int | None, int | Non
     },
     # while a run goes on, some services show no end
     **{
-        f"an older answer does not end a run whose times are not there: {started}": (
+        f"an older response does not end a run whose times are not there: {started}": (
             [OLD, shown("Waiting", 2, started), STALE[None], NEW],
             [(2, 2, "Finished")],
         )
@@ -182,7 +182,9 @@ def test_only_the_states_that_are_asked_for_are_reported() -> None:
     assert runs(*polls, states=FINAL_STATES) == [(1, 1, "Stopped"), (2, 2, "Finished")]
 
 
-def test_with_no_end_to_tell_it_from_an_old_answer_an_end_is_reported_once_answers_stay_the_same() -> None:
+def test_with_no_end_to_tell_it_from_an_old_response_an_end_is_reported_once_responses_stay_the_same() -> (
+    None
+):
     polls = shown("Stopped"), shown("Extracting"), shown("Finished")
     assert runs(*polls, unchanged_for=90) == [(1, 1, "Finished")]
 

@@ -18,7 +18,7 @@ from airflow_provider_webcollect.waiting.runs import Baseline, LastRun, follow
 from tests.conftest import ALL_HISTORIES
 from tests.waiting.statuses import EPOCH, Clock, Log, by_id
 
-#: Seconds for which an answer may be older than it is.
+#: Seconds for which a response may be older than it is.
 OLDEST = 60.0
 #: Seconds between two rows of a run.
 PER_ROW = 20.0
@@ -55,7 +55,7 @@ class Service:
         self.runs.append(run)
         return run
 
-    def answer(self, now: float) -> TaskStatus:
+    def status_at(self, now: float) -> TaskStatus:
         """Return what one of the service's servers shows."""
         now -= self.chance.choice([0.0, self.chance.uniform(0, self.oldest)])
         begun = [run for run in self.runs if run.began <= now]
@@ -101,7 +101,7 @@ def test_a_wait_ends_with_the_run_that_was_started_and_soon(counts: str | None, 
         # till then, what is shown before the start may be of the run before the last one
         now += OLDEST + chance.choice([1, 500])
     was_started = chance.random() < 0.7
-    baseline = Baseline.of(service.answer(now))
+    baseline = Baseline.of(service.status_at(now))
     run = service.add_run(
         now + (1 if was_started else chance.choice([1, 5000])), chance.choice([2, 30, 100, 2000]), "Finished"
     )
@@ -119,7 +119,7 @@ def test_a_wait_ends_with_the_run_that_was_started_and_soon(counts: str | None, 
     clock.now = began
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("airflow_provider_webcollect.waiting.conditions.time.time", clock)
-        while not (ended := wait.judge(by_id("a", service.answer(clock.now)))):
+        while not (ended := wait.judge(by_id("a", service.status_at(clock.now)))):
             assert clock.now < run.ended + 1000
             clock.now += interval + chance.choice([0, 0, 0, 300])
             if chance.random() < restarts:
@@ -138,7 +138,7 @@ def test_a_run_without_new_rows_ends_the_wait_not_before_its_time_and_soon(
     chance = random.Random(seed)
     service = Service(chance, counts)
     before = service.add_run(1000.0, 300, "Finished")
-    baseline = Baseline.of(service.answer(before.ended + OLDEST))
+    baseline = Baseline.of(service.status_at(before.ended + OLDEST))
     run = service.add_run(before.ended + 500, 9000, "Finished")
     service.stalls_at = run.extracts + (run.ended - run.extracts) * chance.random()
     run = service.runs[-1] = run._replace(ended=math.inf)
@@ -149,7 +149,7 @@ def test_a_run_without_new_rows_ends_the_wait_not_before_its_time_and_soon(
     clock.now = run.began
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("airflow_provider_webcollect.waiting.conditions.time.time", clock)
-        while not (ended := wait.judge(by_id("a", service.answer(clock.now)))):
+        while not (ended := wait.judge(by_id("a", service.status_at(clock.now)))):
             clock.now += interval + chance.choice([0, 0, 0, 300])
             assert clock.now < service.stalls_at + OLDEST + limit + 2 * (interval + 300)
 
@@ -175,7 +175,7 @@ def test_a_watch_reports_every_run_once_and_not_before_its_end(counts: str | Non
     # before the first run: of one that goes on, nobody knows what its number counts
     at, end = 900.0, now + 4000
     while at < end:
-        status = service.answer(at)
+        status = service.status_at(at)
         if LastRun.of(status) != previous or chance.random() < restarts:
             last_run = msgspec.convert(msgspec.to_builtins(last_run), LastRun | None)
             previous, since = LastRun.of(status), at

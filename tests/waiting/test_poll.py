@@ -90,7 +90,7 @@ async def test_every_round_is_of_full_batches_though_some_came_earlier(
 
 
 @simulated
-async def test_a_wait_is_not_shown_the_answer_to_a_question_that_is_older() -> None:
+async def test_a_wait_is_not_shown_the_response_to_a_question_that_is_older() -> None:
     """What happened before a wait began, such as a start, is in what it sees."""
     answering = asyncio.Event()
     asked: list[int] = []
@@ -147,7 +147,9 @@ async def test_the_shorter_of_two_intervals_decides_for_both(service: Service, p
 
 
 @simulated
-async def test_a_wait_on_many_keys_judges_from_the_first_answer_on_once_per_answer(service: Service) -> None:
+async def test_a_wait_on_many_keys_judges_from_the_first_response_on_once_per_response(
+    service: Service,
+) -> None:
     judged: list[dict[str, int | None]] = []
 
     def see(polled: Mapping[str, int | None]) -> bool | None:
@@ -171,7 +173,7 @@ async def test_nothing_to_wait_for_is_refused(poll: Poll[Any]) -> None:
 
 
 @simulated
-async def test_what_an_answer_leaves_out_is_seen_as_none(poll: Poll[Any]) -> None:
+async def test_what_a_response_leaves_out_is_seen_as_none(poll: Poll[Any]) -> None:
     assert await poll.until(["gone", "b"], 60, states) == {"gone": None, "b": 2}
 
 

@@ -95,7 +95,7 @@ class TestOthersGoOn:
     """What is wrong with one question delays no other."""
 
     @simulated
-    async def test_beside_an_answer_that_takes_long(self, service: Service) -> None:
+    async def test_beside_a_response_that_takes_long(self, service: Service) -> None:
         slow, *others = keys(20)
         service.takes = lambda keys: 120.0 if slow in keys else 0.05
         waits = Waits(service, 5)
@@ -104,7 +104,7 @@ class TestOthersGoOn:
         assert waits.longest_gap(others[4:]) < 11.5
 
     @simulated
-    async def test_only_so_many_answers_are_awaited_at_once(self, service: Service) -> None:
+    async def test_only_so_many_responses_are_awaited_at_once(self, service: Service) -> None:
         service.takes = lambda keys: 120.0
         waits = Waits(service, 1)
         waits.begin(keys(20))
@@ -127,7 +127,7 @@ class TestOthersGoOn:
         assert set(waits.ended) <= {bad}
 
     @simulated
-    async def test_an_answer_to_an_earlier_query_does_not_lift_the_pause_of_a_rate_limit(
+    async def test_a_response_to_an_earlier_query_does_not_lift_the_pause_of_a_rate_limit(
         self, waits: Waits
     ) -> None:
         waits.service.takes = lambda keys: 5.0 if "slow" in keys else 0.05
@@ -352,7 +352,7 @@ class TestRefusals:
         assert waits.ended.keys() == set(keys(100))
 
     @simulated
-    async def test_a_foreign_key_ends_no_wait_whose_answer_is_still_to_come(self, waits: Waits) -> None:
+    async def test_a_foreign_key_ends_no_wait_whose_response_is_still_to_come(self, waits: Waits) -> None:
         waits.service.takes = lambda keys: 100.0 if "slow" in keys else 0.05
         waits.service.fail(errors.PermissionDenied("not yours"), about=["foreign"])
         waits.begin(["slow"])
@@ -422,7 +422,7 @@ class TestSpacing:
 
 @simulated
 async def test_a_key_is_in_one_question_at_a_time(waits: Waits) -> None:
-    """Else a later answer could arrive before an earlier one."""
+    """Else a later response could arrive before an earlier one."""
     waits.service.takes = lambda keys: 10.0
     waits.begin(["a"])
     await asyncio.sleep(5)
@@ -430,7 +430,7 @@ async def test_a_key_is_in_one_question_at_a_time(waits: Waits) -> None:
     await asyncio.sleep(20)
     assert len(waits.service.queries) == 2
     assert waits.service.gaps()[0] >= 10
-    # the second wait does not see the first answer
+    # the second wait does not see the first response
     assert len(waits.seen["a"]) == 1 + 2
 
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import ExtraMissing
-from airflow_provider_webcollect.service.arguments import as_given, one_of, parse_call
+from airflow_provider_webcollect.service.arguments import as_given, items, one_of, parse_call
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class FileFormat(msgspec.Struct, frozen=True, kw_only=True):
         return Columns(earlier) if self.columns is None else Columns(self.columns, fixed=True)
 
 
-class _Text(FileFormat, frozen=True, kw_only=True):
+class _TextFormat(FileFormat, frozen=True, kw_only=True):
     compression: Compression | None = None
 
     @property
@@ -113,7 +113,7 @@ class _Text(FileFormat, frozen=True, kw_only=True):
         require_compression(self.compression)
 
 
-class JsonLines(_Text, frozen=True, kw_only=True):
+class JsonLines(_TextFormat, frozen=True, kw_only=True):
     """One JSON object per line.
 
     If columns are given, each row keeps only these, in their order, with unchanged values. Bytes that are not
@@ -129,7 +129,7 @@ class JsonLines(_Text, frozen=True, kw_only=True):
         return JsonLinesWriter(Output(sink, self.compression), columns, inspector)
 
 
-class Csv(_Text, frozen=True, kw_only=True):
+class Csv(_TextFormat, frozen=True, kw_only=True):
     """Comma-separated values that stay what they were.
 
     UTF-8, commas, a header in every part, line feeds at the ends of lines; quoting as in RFC 4180. Strings
@@ -180,9 +180,7 @@ class Parquet(FileFormat, frozen=True, kw_only=True):
         return ParquetWriter(sink, columns, self, inspector)
 
 
-def _columns(argument: str, columns: object) -> tuple[str, ...] | None:
-    if columns is None or columns == "":
-        return None
+def _columns(argument: str, columns: object) -> tuple[str, ...]:
     if isinstance(columns, str) or not isinstance(columns, Sequence):
         raise InvalidArgument(argument, columns, "it must be a list of names")
     for index, name in enumerate(columns):
@@ -238,7 +236,7 @@ def make_format(
     """
     parsed = parse_call(
         make_format, file_format, compression, columns, column_types, on_cast_error, sanitize_formulas
-    ).arguments
+    )
     fixed, types = parsed["columns"], parsed["column_types"] or {}
     choices = _PARQUET_COMPRESSIONS if file_format == "parquet" else _TEXT_COMPRESSIONS
     packed = one_of("compression", compression or choices[0], choices, f" for file_format={file_format!r}")
@@ -256,6 +254,33 @@ def make_format(
         case "parquet":
             return Parquet(**common, column_types=types, on_cast_error=on_cast_error)
     return JsonLines(**common)
+
+
+def chosen_columns(
+    key: object, compare: object, columns: Sequence[str] | None, argument: str = "key"
+) -> tuple[list[str], list[str] | None]:
+    """Return the columns of a key, and those that are compared, as lists; None for all of them.
+
+    :param columns: those of the landing; None if they are not known.
+    :param argument: which has the key.
+    :raises InvalidArgument: if an argument names none, one twice, or one that is not there.
+    """
+    compared = None if compare is None else _named("compare", compare, columns)
+    return _named(argument, key, columns), compared
+
+
+def _named(argument: str, names: object, columns: Sequence[str] | None) -> list[str]:
+    is_one = isinstance(names, str)
+    listed = list(items(argument, [names] if is_one else names))
+    for index, name in enumerate(listed):
+        place = argument if is_one else f"{argument}[{index}]"
+        if not isinstance(name, str):
+            raise InvalidArgument(place, name, "it must be the name of a column")
+        if columns is not None:
+            one_of(place, name, tuple(columns), ", the columns of the landing")
+        if name in listed[:index]:
+            raise InvalidArgument(place, name, "every column can be named once")
+    return listed
 
 
 def decimal_type(name: str) -> tuple[int, int] | None:

@@ -150,6 +150,18 @@ def as_texts(values: Sequence[Any]) -> pa.Array:
         return pa.array(texts, pa.string())
 
 
+def lack_key(rows: pa.Table, key: Sequence[str]) -> pa.ChunkedArray:
+    """Return which rows have null or a blank text in a column of a key, or lack the column."""
+    lacking = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
+    for name in key:
+        column = rows[name] if name in rows.column_names else pa.nulls(rows.num_rows)
+        empty = column.is_null()
+        if pa.types.is_string(column.type):
+            empty = pc.or_kleene(empty, pc.equal(pc.utf8_trim_whitespace(column), ""))
+        lacking = pc.or_(lacking, empty)
+    return lacking
+
+
 _INTEGER = "^-?[0-9]+$"
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_FINITE = "(?i)^[+-]?(inf|infinity|nan)$"

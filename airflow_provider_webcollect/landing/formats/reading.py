@@ -98,7 +98,7 @@ def part_reader(
     return None
 
 
-class _Text(PartReader):
+class _TextReader(PartReader):
     """A text file, possibly compressed."""
 
     def count(self, source: BinaryIO, sha256: str) -> int | None:
@@ -131,7 +131,7 @@ class _Text(PartReader):
             yield [rest]
 
 
-class _JsonLines(_Text):
+class _JsonLines(_TextReader):
     def rows(self, source: BinaryIO) -> Iterator[Row]:
         for lines in self._lines(source):
             yield from map(_object, lines)
@@ -143,7 +143,13 @@ class _JsonLines(_Text):
 
         columns = Columns(self.columns, fixed=bool(self.columns))
         for lines in self._lines(source):
-            for batch in map(_batch, batches([msgspec.Raw(line) for line in lines])):
+            for raw in batches([msgspec.Raw(line) for line in lines]):
+                # numbers with a fraction or exponent are raw JSON
+                batch: Sequence[Row]
+                try:
+                    (batch,) = decode_rows(raw)
+                except UnreadableRow:
+                    batch = [_object(bytes(line)) for line in raw]
                 columns.add(columns.missing([batch]))
                 values = columns_of(batch, columns.names)
                 texts = {name: as_texts(column) for name, column in zip(columns.names, values, strict=True)}
@@ -164,10 +170,16 @@ class SingleRows(_JsonLines):
 
     def _lines(self, source: BinaryIO) -> Iterator[list[bytes]]:
         for lines in super()._lines(source):
-            yield [_readable(bytes(single.row)) for single in from_lines(lines)]
+            rows = [bytes(single.row) for single in from_lines(lines)]
+            for index, row in enumerate(rows):
+                try:
+                    _object(row)
+                except UnreadableRow:
+                    rows[index] = msgspec.json.encode({"row": row.decode(errors="replace")})
+            yield rows
 
 
-class _Csv(_Text):
+class _Csv(_TextReader):
     """All values are strings, or None where there is nothing between the commas."""
 
     def rows(self, source: BinaryIO) -> Iterator[Row]:
@@ -193,7 +205,10 @@ class _Csv(_Text):
                 # after an odd number of quotes, a quoted text continues in the next line
                 inside ^= line.count(b'"') % 2 == 1
                 if not inside:
-                    batch.append(_cells(b"\n".join(begun).decode()))
+                    cells = _CELLS.findall(b"\n".join(begun).decode())
+                    batch.append(
+                        [text.replace('""', '"') if quote else plain or None for quote, text, plain in cells]
+                    )
                     begun.clear()
             if batch:
                 if is_header:
@@ -297,15 +312,6 @@ def _parquet_file(source: BinaryIO) -> Any:
     return pq.ParquetFile(source)
 
 
-def _batch(lines: Sequence[msgspec.Raw]) -> Sequence[Row]:
-    """Return rows; numbers with a fraction or exponent are raw JSON."""
-    try:
-        (rows,) = decode_rows(lines)
-    except UnreadableRow:
-        return [_object(bytes(line)) for line in lines]
-    return rows
-
-
 def _object(line: bytes) -> Row:
     try:
         try:
@@ -317,15 +323,6 @@ def _object(line: bytes) -> Row:
         return _lenient(line, error)
     except RecursionError as error:
         raise UnreadableRow("it is nested deeper than Python can read; the part has its JSON") from error
-
-
-def _readable(row: bytes) -> bytes:
-    """Return the JSON of an object: of a row, or with its text if it cannot be read as one."""
-    try:
-        _object(row)
-    except UnreadableRow:
-        return msgspec.json.encode({"row": row.decode(errors="replace")})
-    return row
 
 
 def _lenient(line: bytes, error: msgspec.DecodeError) -> Row:
@@ -359,9 +356,3 @@ def _float(text: str) -> float | str:
 
 def _refuse(constant: str) -> None:
     raise ValueError(constant)
-
-
-def _cells(line: str) -> list[str | None]:
-    return [
-        text.replace('""', '"') if quote else plain or None for quote, text, plain in _CELLS.findall(line)
-    ]

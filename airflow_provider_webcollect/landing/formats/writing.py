@@ -212,14 +212,21 @@ class InspectedRows:
             self._inspector.add(self._names, decoded, len(rows))
             return
         for batch in batches(rows):
-            self._add_unknown(list(_readable(batch)))
+            self._add_unknown(batch)
 
-    def _add_unknown(self, batch: Sequence[Row]) -> None:
+    def _add_unknown(self, batch: Rows) -> None:
+        decoded: list[Row] = []
+        try:
+            decoded = _decoded(batch, _VALUES)
+        except UnreadableRow:
+            for row in batch:
+                with contextlib.suppress(UnreadableRow):
+                    decoded += _decoded([row], _VALUES)
         names = self._names
         if not self._fixed:
-            names = tuple(dict.fromkeys(chain(names, chain.from_iterable(batch))))
-        if batch:
-            self._inspector.add(names, columns_of(batch, names), len(batch))
+            names = tuple(dict.fromkeys(chain(names, chain.from_iterable(decoded))))
+        if decoded:
+            self._inspector.add(names, columns_of(decoded, names), len(decoded))
         if names != self._names:
             most = max(MAX_COLUMNS, len(self._inspector.first))
             self._names, self._is_cut = names[:most], len(names) > most
@@ -227,16 +234,6 @@ class InspectedRows:
 
     def _decoder(self) -> Callable[[Rows], list[Column] | None]:
         return known_columns(self._names, others_dropped=self._fixed or self._is_cut)
-
-
-def _readable(batch: Rows) -> Iterator[Row]:
-    """Yield the rows that can be decoded."""
-    try:
-        yield from _decoded(batch, _VALUES)
-    except UnreadableRow:
-        for row in batch:
-            with contextlib.suppress(UnreadableRow):
-                yield from _decoded([row], _VALUES)
 
 
 class RowWriter(ABC):
@@ -400,7 +397,10 @@ class JsonLinesWriter(RowWriter):
 
     def write(self, rows: Sequence[msgspec.Raw]) -> bool:
         # each row is already a single line
-        lines = _cut(rows, self.columns) if self._cut else rows
+        lines = rows
+        if self._cut:
+            cut = ({name: row[name] for name in self.columns if name in row} for row in slices(rows))
+            lines = [msgspec.Raw(_encode(row)) for row in cut]
         self._output.write(b"\n".join([*lines, b""]))
         if self._inspected is not None:
             self._inspected.add(rows)
@@ -408,11 +408,6 @@ class JsonLinesWriter(RowWriter):
 
     def close(self) -> None:
         self._output.close()
-
-
-def _cut(rows: Sequence[msgspec.Raw], names: Sequence[str]) -> list[msgspec.Raw]:
-    """Return the rows with only ``names``, in this order."""
-    return [msgspec.Raw(_encode({name: row[name] for name in names if name in row})) for row in slices(rows)]
 
 
 #: Characters that spreadsheets may read as the start of a formula (OWASP, CSV Injection), also full-width.

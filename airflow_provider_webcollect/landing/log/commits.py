@@ -337,36 +337,6 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
         """
         return state is None or self.number > state.place_commit
 
-    def with_parts(
-        self,
-        parts: Iterable[Part],
-        quarantined: Iterable[Part],
-        columns: tuple[str, ...],
-        first_page: PageFingerprint,
-        last_page: PageFingerprint,
-        next_offset: int,
-    ) -> Commit:
-        """Return a draft after more rows.
-
-        :param parts: those that are written.
-        :param quarantined: those of single rows that are quarantined.
-        :param columns: of all parts.
-        :param first_page: with which the reading of all parts began.
-        :param last_page: with which it has ended so far.
-        :param next_offset: the cursor after that.
-        """
-        new = (*parts, *quarantined)
-        return msgspec.structs.replace(
-            self,
-            parts=(*self.parts, *parts),
-            quarantined=(*self.quarantined, *quarantined),
-            columns=columns or None,
-            next_offset=next_offset,
-            total=self.total + sum(part.rows for part in new),
-            first_page=first_page,
-            last_page=last_page,
-        )
-
 
 class Manifest(Landing, frozen=True, kw_only=True):
     """The state of a landing after a commit; ``_manifest.json`` has that after the last one.

@@ -86,7 +86,7 @@ def quarantined_by(commit: Commit) -> SetApart:
     )
 
 
-def alone(commit: Commit) -> Manifest:
+def as_landing(commit: Commit) -> Manifest:
     """Return what a commit has quarantined as a landing of its own; single rows have no types."""
     rows, parts = commit.quarantined_rows, commit.quarantined
     is_mixed = any(part.broke for part in parts)

@@ -15,7 +15,7 @@ import functools
 import itertools
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from airflow_provider_webcollect.landing.errors import (
     DestinationUnreadable,
@@ -24,7 +24,7 @@ from airflow_provider_webcollect.landing.errors import (
     PartsMissing,
     UnreadableRow,
 )
-from airflow_provider_webcollect.landing.formats import require
+from airflow_provider_webcollect.landing.formats import chosen_columns, require
 from airflow_provider_webcollect.landing.formats.profile import Profile, sum_of
 from airflow_provider_webcollect.landing.formats.reading import (
     FIRST_BYTES,
@@ -37,7 +37,6 @@ from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.options import LoadOptions
 from airflow_provider_webcollect.landing.read.gone import DatedPart, dated_parts, times_of
 from airflow_provider_webcollect.landing.read.gone import whole_runs as whole_runs_of
-from airflow_provider_webcollect.landing.read.keyed import KeyedRows, chosen_columns, in_duckdb, time_or_run
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.formats.writing import Row
     from airflow_provider_webcollect.landing.log.commits import Commit, Manifest, Part, Run
     from airflow_provider_webcollect.landing.options import OnMissingKey, WriteDisposition
+    from airflow_provider_webcollect.landing.read.keyed import KeyedRows
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 log = logging.getLogger(__name__)
@@ -274,6 +274,8 @@ class LandedData:
             :meth:`iter_rows`.
         """
         require("duckdb", "duckdb", "a relation of DuckDB")
+        from airflow_provider_webcollect.landing.read.keyed import in_duckdb
+
         return in_duckdb(self._for_duckdb(new_only, since), connection)
 
     def _for_duckdb(self, new_only: bool | str, since: int | None) -> pa.Table:
@@ -325,7 +327,7 @@ class LandedData:
         :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; other errors as in
             :meth:`iter_rows`.
         """
-        return in_duckdb(self._keyed(self._dated_parts(), key).latest(), connection)
+        return self._keyed(self._dated_parts(), key).latest(connection)
 
     def changes(
         self,
@@ -365,10 +367,9 @@ class LandedData:
         :raises InvalidArgument: also if ``since`` is a time without a zone, or ``compare`` names a column
             that the landing does not have.
         """
-        moment = time_or_run("since", since)
+        moment = _time_or_run(since)
         is_whole = arguments.boolean("whole_runs", whole_runs)
-        keyed = self._keyed(self._dated_parts(moment, is_whole), key, compare)
-        return in_duckdb(keyed.changes(), connection)
+        return self._keyed(self._dated_parts(moment, is_whole), key, compare).changes(connection)
 
     def count_changes(self, key: str | Sequence[str], run_id: str) -> dict[str, int] | None:
         """Return how many keys are new, changed or gone in a run, compared with the whole run before it.
@@ -412,7 +413,7 @@ class LandedData:
         :param connection: where the relation is created; None for a new connection, which shows times in UTC.
         :param compare: the columns that count as values; None for all.
         """
-        return in_duckdb(self._keyed(self._dated_parts(), key, compare).history(), connection)
+        return self._keyed(self._dated_parts(), key, compare).history(connection)
 
     def tables_of(self, part: Part) -> Iterator[pa.Table]:
         """Yield the rows of a part as Arrow tables, some megabytes at a time, typed as in :meth:`to_arrow`.
@@ -535,6 +536,8 @@ class LandedData:
     def _keyed(self, parts: Iterable[DatedPart], key: object, compare: object = None) -> KeyedRows:
         for package in ("duckdb", "pyarrow"):
             require(package, "duckdb", "a relation of DuckDB")
+        from airflow_provider_webcollect.landing.read.keyed import KeyedRows
+
         chosen_columns(key, compare, self.manifest.columns)  # before anything is read
         columns = self.manifest.columns or self.manifest.profile.columns
         return KeyedRows(self.tables_of, self._reader, list(parts), key, compare, columns)
@@ -643,3 +646,15 @@ class LandedData:
         """Return whether the parts must still be there after what has landed by now."""
         names = {part.name for part in state.parts}
         return all(part.name in names for part in self._all_parts)
+
+
+def _time_or_run(since: object) -> datetime.datetime | str:
+    """Return a time with a zone, which may be given as ISO 8601 text, or the id of a run."""
+    moment = since
+    if isinstance(since, str):
+        with contextlib.suppress(ValueError):
+            moment = datetime.datetime.fromisoformat(since.strip())
+    is_time = isinstance(moment, datetime.datetime) and moment.utcoffset() is not None
+    if is_time or (isinstance(moment, str) and moment.strip()):
+        return cast("datetime.datetime | str", moment)
+    raise InvalidArgument("since", since, "it must be a time with a zone, or the id of a run")

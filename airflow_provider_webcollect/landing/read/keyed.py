@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import datetime
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from duckdb import DuckDBPyConnection, DuckDBPyRelation
+
+from airflow_provider_webcollect.landing.formats import chosen_columns
+from airflow_provider_webcollect.landing.formats.parquet import lack_key
 from airflow_provider_webcollect.landing.formats.reading import ROWS
 from airflow_provider_webcollect.landing.temporary import TemporaryFolder
-from airflow_provider_webcollect.service import arguments
-from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    import pyarrow as pa
-    from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
     from airflow_provider_webcollect.landing.formats.reading import PartReader
     from airflow_provider_webcollect.landing.log.commits import Part
@@ -78,59 +79,6 @@ _HISTORY = """
 """
 
 
-def chosen_columns(
-    key: object, compare: object, columns: Sequence[str] | None, argument: str = "key"
-) -> tuple[list[str], list[str] | None]:
-    """Return the columns of a key, and those that are compared, as lists; None for all of them.
-
-    :param columns: those of the landing; None if they are not known.
-    :param argument: which has the key.
-    :raises InvalidArgument: if an argument names none, one twice, or one that is not there.
-    """
-    return _names(argument, key, columns), None if compare is None else _names("compare", compare, columns)
-
-
-def _names(argument: str, names: object, columns: Sequence[str] | None) -> list[str]:
-    is_one = isinstance(names, str)
-    listed = list(arguments.items(argument, [names] if is_one else names))
-    for index, name in enumerate(listed):
-        place = argument if is_one else f"{argument}[{index}]"
-        if not isinstance(name, str):
-            raise InvalidArgument(place, name, "it must be the name of a column")
-        if columns is not None:
-            arguments.one_of(place, name, tuple(columns), ", the columns of the landing")
-        if name in listed[:index]:
-            raise InvalidArgument(place, name, "every column can be named once")
-    return listed
-
-
-def time_or_run(argument: str, value: object) -> datetime.datetime | str:
-    """Return a time with a zone, which may be given as ISO 8601 text, or the id of a run."""
-    moment = value
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            moment = datetime.datetime.fromisoformat(value.strip())
-    is_time = isinstance(moment, datetime.datetime) and moment.utcoffset() is not None
-    if is_time or (isinstance(moment, str) and moment.strip()):
-        return cast("datetime.datetime | str", moment)
-    raise InvalidArgument(argument, value, "it must be a time with a zone, or the id of a run")
-
-
-def lack_key(rows: pa.Table, key: Sequence[str]) -> pa.ChunkedArray:
-    """Return which rows have null or a blank text in a column of a key, or lack the column."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    lacking = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
-    for name in key:
-        column = rows[name] if name in rows.column_names else pa.nulls(rows.num_rows)
-        empty = column.is_null()
-        if pa.types.is_string(column.type):
-            empty = pc.or_kleene(empty, pc.equal(pc.utf8_trim_whitespace(column), ""))
-        lacking = pc.or_(lacking, empty)
-    return lacking
-
-
 class KeyedRows:
     """Rows that have a value in each column of a key.
 
@@ -163,16 +111,16 @@ class KeyedRows:
         # of all columns, in the order in which they appear; their numbers follow it
         self._schema = reader.schema()
 
-    def latest(self) -> pa.Table:
+    def latest(self, connection: DuckDBPyConnection | None) -> DuckDBPyRelation:
         """Return the last row of each key, with ``landed_at``."""
-        return self._rows(_LATEST)
+        return in_duckdb(self._rows(_LATEST), connection)
 
-    def changes(self) -> pa.Table:
+    def changes(self, connection: DuckDBPyConnection | None) -> DuckDBPyRelation:
         """Return a row of each key that is new, changed or gone, with ``change`` and ``landed_at``.
 
         It is the last row of what is there now; of a key that is gone, the last of all, with ``gone_at``.
         """
-        return self._rows(_CHANGES)
+        return in_duckdb(self._rows(_CHANGES), connection)
 
     def counts(self) -> dict[str, int]:
         """Return how many keys are ``new``, ``changed`` and ``gone``."""
@@ -180,9 +128,9 @@ class KeyedRows:
         counts = zip(answer["change"].to_pylist(), answer["keys"].to_pylist(), strict=True)
         return {"new": 0, "changed": 0, "gone": 0, **dict(counts)}
 
-    def history(self) -> pa.Table:
+    def history(self, connection: DuckDBPyConnection | None) -> DuckDBPyRelation:
         """Return the first of consecutive rows of a key with the same values, with their period."""
-        return self._rows(_HISTORY)
+        return in_duckdb(self._rows(_HISTORY), connection)
 
     def _rows(self, query: str) -> pa.Table:
         """Return the rows whose places a query gives, with its other columns."""
@@ -195,9 +143,6 @@ class KeyedRows:
 
     def _chosen(self, places: pa.ChunkedArray) -> Iterator[pa.Table]:
         """Yield the rows that have these places."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         begin = place = 0
 
         def end_of(rows: int) -> int:
@@ -220,8 +165,6 @@ class KeyedRows:
 
         :param query: of the tables ``keyed`` and ``parts``, with ``{key}`` for the columns of the key.
         """
-        import duckdb
-
         key = ", ".join(f"k{number}" for number in range(len(self._key)))
         with (
             contextlib.closing(TemporaryFolder("keyed")) as folder,
@@ -242,8 +185,6 @@ class KeyedRows:
 
     def _fill(self, connection: DuckDBPyConnection) -> None:
         """Make the tables ``parts``, and ``keyed`` with what decides of each row."""
-        import pyarrow as pa
-
         time = pa.timestamp("us", "UTC")
         types = {"part": pa.int64(), "landed_at": time, "is_before": pa.bool_(), "gone_at": time}
         parts = [{**dated._asdict(), "part": number} for number, dated in enumerate(self._parts)]
@@ -269,9 +210,6 @@ class KeyedRows:
         :param part: their part.
         :param place: of the first of them.
         """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         compared = self._compared or [name for name in table.column_names if name != ROWS]
         numbers = {
             name: self._schema.get_field_index(name)
@@ -284,14 +222,17 @@ class KeyedRows:
         key = ", ".join(f"c{numbers[name]}" for name in self._key)
         # parts of JSON lines may have the columns in another order
         types = {numbers[name]: table[name].type for name in compared if name in numbers}
-        digested = "".join(f"{_digested(number, kind)}, " for number, kind in sorted(types.items()))
+        digested = ""
+        for number, kind in sorted(types.items()):
+            # null, which is left out, or what no other value has: so a row without a column has the digest of
+            # one whose value is null; with zero, minus zero becomes zero, to which it is equal
+            text = f"(c{number}{' + 0' if pa.types.is_floating(kind) else ''})::varchar"
+            digested += f"'{number}:' || strlen({text}) || ':' || {text}, "
         # unlike a query of a registered table, it keeps no rows until the transaction ends
         selected = f"{key}, {part}, place, md5_number(concat({digested}''))"
         _interruptible(connection, lambda: connection.from_arrow(rows).project(selected).insert_into("keyed"))
 
     def _add_columns(self, names: Iterable[str]) -> None:
-        import pyarrow as pa
-
         for name in names:
             if name != ROWS and self._schema.get_field_index(name) < 0:
                 self._schema = self._schema.append(pa.field(name, pa.string()))
@@ -313,25 +254,11 @@ def _interruptible(connection: DuckDBPyConnection, work: Callable[[], T]) -> T:
                 wait([future], timeout=0.1)
 
 
-def _digested(number: int, kind: pa.DataType) -> str:
-    """Return the SQL of what the digest has of a column: null, which is left out, or what no other value has.
-
-    So a row without a column has the digest of one whose value is null.
-    """
-    import pyarrow as pa
-
-    # with zero, minus zero becomes zero, to which it is equal
-    text = f"(c{number}{' + 0' if pa.types.is_floating(kind) else ''})::varchar"
-    return f"'{number}:' || strlen({text}) || ':' || {text}"
-
-
 def in_duckdb(rows: pa.Table, connection: DuckDBPyConnection | None) -> DuckDBPyRelation:
     """Return a relation of rows.
 
     :param connection: None for a new one, which shows times in UTC.
     """
-    import duckdb
-
     if connection is None:
         connection = duckdb.connect()
         connection.execute("set TimeZone = 'UTC'")

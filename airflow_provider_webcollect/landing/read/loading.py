@@ -43,12 +43,11 @@ from airflow_provider_webcollect.landing.errors import (
     LoadFailed,
     LoadRefused,
 )
-from airflow_provider_webcollect.landing.formats import require
+from airflow_provider_webcollect.landing.formats import chosen_columns, require
 from airflow_provider_webcollect.landing.formats.reading import ROWS
 from airflow_provider_webcollect.landing.options import LoadOptions, check_table
 from airflow_provider_webcollect.landing.read.gone import Gone
-from airflow_provider_webcollect.landing.read.keyed import chosen_columns, lack_key
-from airflow_provider_webcollect.landing.read.table_types import Column, columns_of, difference, misfit
+from airflow_provider_webcollect.landing.read.table_types import Column, misfit, table_columns
 from airflow_provider_webcollect.landing.storage import causes_of
 from airflow_provider_webcollect.landing.temporary import TemporaryFolder
 from airflow_provider_webcollect.service.errors import InvalidArgument, escaped, quoted
@@ -69,10 +68,10 @@ log = logging.getLogger(__name__)
 
 LANDING, PART, ROW = "_webcollect_landing", "_webcollect_part", "_webcollect_row"
 #: For ``scd2``: the digest of what a row holds.
-VERSION = "_webcollect_version"
+ROW_VERSION = "_webcollect_version"
 #: For ``on_gone="mark"``: when the key of a row was found to be gone.
 GONE = "_webcollect_gone_at"
-_ADDED = (LANDING, PART, ROW, VERSION, GONE)
+_ADDED = (LANDING, PART, ROW, ROW_VERSION, GONE)
 #: The columns that dlt adds for ``scd2``.
 _PERIOD = ("_dlt_valid_from", "_dlt_valid_to")
 #: Warehouses, as sqlglot calls them, whose texts and names hold no NUL, and whose names are limited in bytes.
@@ -119,7 +118,7 @@ def _hints(options: LoadOptions, by_row: bool, is_whole: bool) -> dict[str, Any]
         case "merge":
             return {"write_disposition": "merge", "primary_key": options.primary_key}
         case "scd2":
-            strategy = {"disposition": "merge", "strategy": "scd2", "row_version_column_name": VERSION}
+            strategy = {"disposition": "merge", "strategy": "scd2", "row_version_column_name": ROW_VERSION}
             return {"write_disposition": strategy}
     return {"write_disposition": "replace"}
 
@@ -228,7 +227,13 @@ class NewParts:
         if self._options.write_disposition == "replace" or not state:
             return 0
         manifest, number = self._landed.manifest, int(state["commit"])
-        self._refuse_copy(state)
+        place, last_part = self._landed.identity, state["last_part"]
+        is_elsewhere = place != state["place"] and manifest.first_commit <= number
+        if is_elsewhere and last_part and last_part not in {part.name for part in self._landed.parts()}:
+            raise LoadRefused(
+                f"{place} is a copy of {state['place']}, whose rows are loaded, and lacks {last_part} of "
+                "these: load it into another table"
+            )
         # the landing may have begun again, or an older version of a table put back
         is_known = state["options"] == self._written and manifest.first_commit <= number <= manifest.commit
         return number if is_known else 0
@@ -269,16 +274,6 @@ class NewParts:
             mark = GONE if self._options.on_gone == "mark" else None
             self.gone.settle(client, table, self._name, (LANDING, PART), mark)
 
-    def _refuse_copy(self, state: Mapping[str, Any]) -> None:
-        place, has_begun_again = self._landed.identity, self._landed.manifest.first_commit > state["commit"]
-        if place == state["place"] or has_begun_again or not state["last_part"]:
-            return
-        if state["last_part"] not in {part.name for part in self._landed.parts()}:
-            raise LoadRefused(
-                f"{place} is a copy of {state['place']}, whose rows are loaded, and lacks "
-                f"{state['last_part']} of these: load it into another table"
-            )
-
     def _missing(self, loaded: int) -> Sequence[Part]:
         """Return the parts of the commits after one; for ``scd2`` all parts, if there are any of these."""
         missing = self._landed.parts(since=max(loaded, self._since))
@@ -298,6 +293,8 @@ class NewParts:
         :param columns: those of the rows before.
         """
         import pyarrow.compute as pc
+
+        from airflow_provider_webcollect.landing.formats.parquet import lack_key
 
         key, without = self._options.primary_key, 0
         for table in self._landed.tables_of(part):
@@ -343,7 +340,10 @@ class NewParts:
         columns = {name: self._held(table[name]) for name in table.column_names if name != ROWS}
         if self._options.write_disposition == "scd2":
             rows = (row for batch in table.to_batches() for row in batch.to_pylist())
-            columns[VERSION] = pa.array(map(_digest, rows), pa.string())
+            # what a row holds, whatever columns other rows have
+            held = (sorted((name, value) for name, value in row.items() if value is not None) for row in rows)
+            digests = (hashlib.sha256(msgspec.json.encode(values)).hexdigest()[:32] for values in held)
+            columns[ROW_VERSION] = pa.array(digests, pa.string())
         columns[LANDING] = pa.repeat(pa.scalar(self._name), count)
         columns[PART] = pa.repeat(pa.scalar(part.name), count)
         columns[ROW] = pa.array(range(first_row, first_row + count), pa.int64())
@@ -423,12 +423,6 @@ def _normalized(name: str) -> str:
     return dlt.current.source_schema().naming.normalize_path(name)
 
 
-def _digest(row: dict[str, Any]) -> str:
-    """Return the digest of what a row holds, whatever columns other rows have."""
-    held = sorted((name, value) for name, value in row.items() if value is not None)
-    return hashlib.sha256(msgspec.json.encode(held)).hexdigest()[:32]
-
-
 def load(
     landed: LandingSource, options: LoadOptions, table: str, make_destination: Callable[..., Any]
 ) -> NewParts:
@@ -485,26 +479,14 @@ def _own_settings() -> Iterator[None]:
 
 
 def _run_context() -> PluggableRunContext:
-    """Return the context from which dlt gets its settings in loads."""
+    """Return the context from which dlt gets its settings in loads. Two of them come from the environment."""
     from dlt.common.configuration.providers import CustomLoaderDocProvider
     from dlt.common.configuration.specs import PluggableRunContext
     from dlt.common.runtime.run_context import RunContext
 
-    class LoadContext(RunContext):
-        #: The folder of a DuckDB file with a relative path, which DLT_LOCAL_DIR would choose.
-        local_dir = "."
-
-        def initial_providers(self) -> list[ConfigProvider]:
-            return [CustomLoaderDocProvider("settings of loads", _settings)]
-
-    return PluggableRunContext(LoadContext(None))
-
-
-def _settings() -> dict[str, Any]:
-    """Return dlt's settings in loads. Two of them come from the environment."""
     is_tracked = os.environ.get("RUNTIME__DLTHUB_TELEMETRY", "").lower() == "true"
     naming = os.environ.get("SCHEMA__NAMING")
-    return {
+    settings = {
         "schema": {"naming": naming} if naming else {},
         # signals are Airflow's
         "runtime": {"dlthub_telemetry": is_tracked, "intercept_signals": False},
@@ -512,6 +494,15 @@ def _settings() -> dict[str, Any]:
         "enable_runtime_trace": is_tracked,
         "providers": {"enable_airflow_secrets": False},
     }
+
+    class LoadContext(RunContext):
+        #: The folder of a DuckDB file with a relative path, which DLT_LOCAL_DIR would choose.
+        local_dir = "."
+
+        def initial_providers(self) -> list[ConfigProvider]:
+            return [CustomLoaderDocProvider("settings of loads", lambda: settings)]
+
+    return PluggableRunContext(LoadContext(None))
 
 
 @contextlib.contextmanager
@@ -546,7 +537,7 @@ def _pipeline(
                     # it would be cut off
                     rule = f"in this warehouse {name} can have {len(name) - excess} characters"
                     raise InvalidArgument("table", f"{dataset}.{table}", rule)
-            with _alone(client, digest):
+            with _exclusive_load(client, digest):
                 pipeline.sync_destination()
                 yield pipeline
         finally:
@@ -556,7 +547,7 @@ def _pipeline(
 
 
 @contextlib.contextmanager
-def _alone(client: Any, digest: str) -> Iterator[None]:
+def _exclusive_load(client: Any, digest: str) -> Iterator[None]:
     """Keep out other loads of the landing into the table during the block, where the warehouse can.
 
     :param digest: of landing and table.
@@ -583,8 +574,8 @@ def _load(
     disposition = options.write_disposition
     client: Any = pipeline.destination_client()
     with client:
-        columns = columns_of(client, dataset, table)
-    if PART in columns and (VERSION in columns) != (disposition == "scd2"):
+        columns = table_columns(client, dataset, table)
+    if PART in columns and (ROW_VERSION in columns) != (disposition == "scd2"):
         rule = f"{table} was loaded in a way that does not go with it: choose another table, or drop it"
         raise InvalidArgument("write_disposition", disposition, rule)
     # what earlier loads of this landing have remembered
@@ -598,7 +589,12 @@ def _load(
         resource.add_map(lambda rows: _held_by(columns, rows, client, f"{dataset}.{table}"))
     # nothing is changed before all that is new has been read
     pipeline.extract(resource, refresh=_refresh(pipeline, table, columns))
-    _check_names(pipeline, f"{dataset}.{table}", table)
+    extracted: Any = pipeline.destination_client()
+    written_table = extracted.schema.naming.normalize_tables_path(table)
+    written = f"{extracted.sql_client.dataset_name}.{written_table}"
+    if written != f"{dataset}.{table}":
+        rule = f"dlt would write {written} instead: check SCHEMA__NAMING in the worker's environment"
+        raise InvalidArgument("table", f"{dataset}.{table}", rule)
     if new.parts or disposition == "replace":
         pipeline.normalize()
         # of a load that has failed, perhaps of values of other types
@@ -609,15 +605,6 @@ def _load(
         with client:
             new.settle(client, table)
     return new
-
-
-def _check_names(pipeline: Pipeline, reported: str, table: str) -> None:
-    """Refuse to write a table under another name than the one that is reported."""
-    client: Any = pipeline.destination_client()
-    written = f"{client.sql_client.dataset_name}.{client.schema.naming.normalize_tables_path(table)}"
-    if written != reported:
-        rule = f"dlt would write {written} instead: check SCHEMA__NAMING in the worker's environment"
-        raise InvalidArgument("table", reported, rule)
 
 
 def _drop_staging(pipeline: Pipeline) -> None:
@@ -635,7 +622,7 @@ def _held_by(columns: Mapping[str, Column], rows: pa.Table, client: Any, table: 
     """
     for field in rows.schema:
         column = columns.get(_normalized(field.name).lower())
-        if column and (problem := difference(client, column, field.type) or misfit(column, rows[field.name])):
+        if column and (problem := misfit(client, column, rows[field.name])):
             raise LoadRefused(
                 f"the column `{escaped(field.name)}` of {table} {problem}; nothing was loaded: change the "
                 f"column, drop the table, or load into another"

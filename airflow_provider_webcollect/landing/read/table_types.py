@@ -35,7 +35,7 @@ _BITS = {"TINYINT": 8, "INT8": 8, "SMALLINT": 16, "INT16": 16, "INTEGER": 32, "I
 _SHOWN_CHARACTERS = 100
 
 
-def columns_of(client: Any, dataset: str, table: str) -> Mapping[str, Column]:
+def table_columns(client: Any, dataset: str, table: str) -> Mapping[str, Column]:
     """Return the columns of a table, by their names in small letters; none if there is no such table.
 
     :param client: dlt's of the warehouse, connected.
@@ -58,28 +58,23 @@ def columns_of(client: Any, dataset: str, table: str) -> Mapping[str, Column]:
     return by_name
 
 
-def difference(client: Any, column: Column, kind: pa.DataType) -> str | None:
-    """Return how a column's type differs from the values that it is to hold; None if it holds them all.
+def misfit(client: Any, column: Column, values: pa.ChunkedArray) -> str | None:
+    """Return why a column does not hold some values as they are; None if it does.
 
     :param client: dlt's of the warehouse.
     """
-    from dlt.common.libs.pyarrow import get_column_type_from_py_arrow
-
-    given: Column = get_column_type_from_py_arrow(kind)
-    if not given or _holds(client, column, given):
-        return None
-    return f"is of the type {_type_name(column)}, which does not hold the values of the landing, {kind}"
-
-
-def misfit(column: Column, values: pa.ChunkedArray) -> str | None:
-    """Return why a column cannot hold one of the values, although it holds their type; None if it can."""
     import pyarrow as pa
     import pyarrow.compute as pc
+    from dlt.common.libs.pyarrow import get_column_type_from_py_arrow
 
+    kind = values.type
+    given: Column = get_column_type_from_py_arrow(kind)
+    if given and not _holds(client, column, given):
+        return f"is of the type {_type_name(column)}, which does not hold the values of the landing, {kind}"
     wrong = [] if column.get("nullable", True) else [pc.is_null(values)]
-    if pa.types.is_string(values.type) and "length" in column:
+    if pa.types.is_string(kind) and "length" in column:
         wrong.append(pc.greater(pc.utf8_length(values), column["length"]))
-    if limits := _limits(column, values.type):
+    if limits := _limits(column, kind):
         wrong += [pc.less(values, pa.scalar(limits[0])), pc.greater(values, pa.scalar(limits[1]))]
     for mask in wrong:
         if (index := pc.index(mask, True).as_py()) >= 0:
@@ -110,7 +105,7 @@ def _limits(column: Column, kind: pa.DataType) -> tuple[Any, Any] | None:
 
 
 def _holds(client: Any, held: Column, given: Column) -> bool:
-    """Return whether a column holds all values as they are, but for those that :func:`misfit` finds."""
+    """Return whether a column holds all values as they are, but for single ones."""
     match held["data_type"], given["data_type"]:
         case "text", _:
             return _TEXT.fullmatch(held["db_type"]) is not None

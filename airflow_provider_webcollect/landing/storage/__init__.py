@@ -11,7 +11,7 @@ import secrets
 import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple
 
 from airflow_provider_webcollect.landing.errors import LandingError, StorageError
 from airflow_provider_webcollect.service.threads import drop
@@ -136,38 +136,11 @@ def _anonymous(fs: Any) -> bool:
     return "gs" in fs.protocol and hasattr(fs, "credentials") and fs.credentials.credentials is None
 
 
-class Storage(Protocol):
-    """The operations on files by their full path; they raise the filesystem's errors."""
+class Storage:
+    """The operations on files by their full path, on any filesystem of fsspec; they raise its errors.
 
-    def read(self, path: str) -> bytes | None:
-        """Return the content of a small file, or None if it is absent."""
-
-    def create(self, path: str, content: bytes) -> None:
-        """Write a small file that is absent.
-
-        :raises Exists: if it is there; nothing was written then.
-        """
-
-    def write(self, path: str, content: bytes) -> None:
-        """Write a small file, whether it is there or not; readers see the whole old or new content."""
-
-    def files(self, folder: str) -> dict[str, int]:
-        """Return the sizes of all files in the folder and its subfolders by path; empty if it is absent."""
-
-    def upload(self, path: str) -> AbstractContextManager[Any]:
-        """Provide a file that becomes visible at ``path`` when it is complete, or is dropped on an error."""
-
-    def open(self, path: str, ahead: int | None = None) -> BinaryIO:
-        """Open a file for reading, a store's some bytes ahead."""
-
-    def delete(self, path: str) -> None:
-        """Remove a file; an absent file is no error."""
-
-
-class Remote:
-    """Any filesystem of fsspec: it checks whether a file is there, and then creates it.
-
-    A write by another process in between is not noticed, which the log says once.
+    It checks whether a file is there, and then creates it. A write by another process in between is not
+    noticed, which the log says once.
 
     :param fs: the filesystem.
     """
@@ -181,6 +154,7 @@ class Remote:
         self.fs = fs
 
     def read(self, path: str) -> bytes | None:
+        """Return the content of a small file, or None if it is absent."""
         # the cache could hide what other processes have written
         self.fs.invalidate_cache()
         try:
@@ -192,17 +166,23 @@ class Remote:
         return content
 
     def create(self, path: str, content: bytes) -> None:
+        """Write a small file that is absent.
+
+        :raises Exists: if it is there; nothing was written then.
+        """
         self._warn()
         if self.read(path) is not None:
             raise Exists(path)
         self.write(path, content)
 
     def write(self, path: str, content: bytes) -> None:
+        """Write a small file, whether it is there or not; readers see the whole old or new content."""
         # on some filesystems, writing a file does not create its folder
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         self.fs.pipe_file(path, content)
 
     def files(self, folder: str) -> dict[str, int]:
+        """Return the sizes of all files in the folder and its subfolders by path; empty if it is absent."""
         self.fs.invalidate_cache()
         entries = self._found(folder)
         # some stores list the folder itself, or list folders as files
@@ -218,16 +198,19 @@ class Remote:
         return {f"{parent}/{name}": entry for parent, _, files in walked for name, entry in files.items()}
 
     def upload(self, path: str) -> AbstractContextManager[Any]:
+        """Provide a file that becomes visible at ``path`` when it is complete, or is dropped on an error."""
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         return uploading(self.fs, path)
 
     def open(self, path: str, ahead: int | None = None) -> BinaryIO:
+        """Open a file for reading, a store's some bytes ahead."""
         # the listing cache could hide what other processes have written
         self.fs.invalidate_cache()
         file: BinaryIO = self.fs.open(path, "rb", block_size=ahead)
         return file
 
     def delete(self, path: str) -> None:
+        """Remove a file; an absent file is no error."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(path)
 
@@ -256,7 +239,7 @@ def uploading(fs: AbstractFileSystem, path: str) -> Iterator[Any]:
         raise
 
 
-class Memory(Remote):
+class Memory(Storage):
     """The files of this process; a lock makes looking and writing atomic."""
 
     _lock = threading.Lock()
@@ -280,7 +263,7 @@ class Memory(Remote):
         self.fs.pipe_file(path, buffer.getvalue())
 
 
-class Disk:
+class Disk(Storage):
     """Files on a local or mounted disk.
 
     A rename makes them visible, and a link creates those that are absent.

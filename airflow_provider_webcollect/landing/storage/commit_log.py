@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import logging
 from concurrent.futures import wait
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,12 +34,11 @@ from airflow_provider_webcollect.service.spans import span
 from airflow_provider_webcollect.service.threads import in_background
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from airflow_provider_webcollect.landing.log.commits import Part, Run
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 #: How often a commit is tried again because another landing has committed meanwhile.
 TRIES = 10
@@ -50,23 +50,25 @@ class Conflict(Exception):
     """Another landing has made a commit of this number: the log must be read again."""
 
 
-def until_committed(folder: Folder, attempt: Callable[[], T]) -> T:
-    """Return the result of a function that reads the log and commits.
+@contextlib.contextmanager
+def unless_beaten(folder: Folder) -> Iterator[None]:
+    """Read the log and commit in the block; it ends early if another landing has committed before it.
 
-    It is called again if another landing has committed before it.
-
-    :raises LogContended: if others were first :data:`TRIES` times.
+    It is tried :data:`TRIES` times, and then :func:`contended` is raised.
     """
-    for _ in range(TRIES):
-        try:
-            return attempt()
-        except Conflict:
-            log.warning(
-                "Another landing has committed to %s meanwhile, so this one begins again; run one landing at "
-                "a time to avoid that (in a DAG, `max_active_runs=1`).",
-                folder.root,
-            )
-    raise LogContended(f"other landings keep committing to {folder.url}; try again")
+    try:
+        yield
+    except Conflict:
+        log.warning(
+            "Another landing has committed to %s meanwhile, so this one begins again; run one landing at "
+            "a time to avoid that (in a DAG, `max_active_runs=1`).",
+            folder.root,
+        )
+
+
+def contended(folder: Folder) -> LogContended:
+    """Return the error for a commit that other landings keep making first."""
+    return LogContended(f"other landings keep committing to {folder.url}; try again")
 
 
 class CommitLog:
@@ -78,7 +80,7 @@ class CommitLog:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         #: The number of the last commit in the manifest, as far as it is known.
-        self._shown = 0
+        self._published = 0
 
     def read(self) -> Manifest | None:
         """Return what has landed; None if nothing has.
@@ -103,7 +105,7 @@ class CommitLog:
         if manifest is None:
             log.warning("%s is not complete; the commits are read instead.", self._folder.path_of(MANIFEST))
             return None
-        self._shown = manifest.commit
+        self._published = manifest.commit
         return manifest
 
     def newer(self, state: Manifest | None) -> Manifest | None:
@@ -189,11 +191,11 @@ class CommitLog:
         """
         while True:
             self._folder.show(state, functools.partial(self.parts_after, state))
-            if state.commit > self._shown:
+            if state.commit > self._published:
                 # a table knows its files, and what a commit costs must not grow with their number
                 listed = state if state.table_format is None else msgspec.structs.replace(state, parts=())
                 self._folder.write(MANIFEST, encode(listed))
-                self._shown = state.commit
+                self._published = state.commit
             # the next commit may have been published before this one
             latest = self.newer(state)
             assert latest is not None
@@ -207,9 +209,9 @@ class CommitLog:
         :param state: what has landed.
         :param number: of the commit.
         """
-        numbers = range(max(number + 1, state.first_commit), min(self._shown, state.rows_commit) + 1)
+        numbers = range(max(number + 1, state.first_commit), min(self._published, state.rows_commit) + 1)
         earlier = [part for commit in self.commits(numbers) for part in commit.added]
-        later = [part for part in state.parts if (part.commit or 0) > max(number, self._shown)]
+        later = [part for part in state.parts if (part.commit or 0) > max(number, self._published)]
         return (*earlier, *later)
 
     def commits_of(

@@ -33,7 +33,6 @@ from airflow_provider_webcollect.landing.storage import (
     Disk,
     Exists,
     Memory,
-    Remote,
     Storage,
     storage_errors,
     url,
@@ -128,14 +127,14 @@ class Folder:
 
     def __init__(self, fs: AbstractFileSystem, root: str, public_url: str | None = None) -> None:
         self.fs = fs
-        self._shown = public_url
+        self._public_url = public_url
         self._storage = _storage_of(fs)
         self.root = os.path.realpath(root) if isinstance(self._storage, Disk) else root.rstrip("/")
 
     @property
     def url(self) -> str:
         """The folder as shown to users: with its scheme, except on a local disk."""
-        return self._shown or url(self.fs, self.root)
+        return self._public_url or url(self.fs, self.root)
 
     @property
     def as_argument(self) -> str:
@@ -339,7 +338,7 @@ def _storage_of(fs: AbstractFileSystem) -> Storage:
     """Return the storage operations for ``fs``."""
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
     if protocols & {"file", "local"}:
-        return Disk()
+        return Disk(fs)
     if "memory" in protocols:
         return Memory(fs)
     from airflow_provider_webcollect.landing.storage.object_stores import S3, Conditional
@@ -351,4 +350,4 @@ def _storage_of(fs: AbstractFileSystem) -> Storage:
         "gs" in protocols and hasattr(fs, "_call")
     ):
         return Conditional(fs)
-    return Remote(fs)
+    return Storage(fs)

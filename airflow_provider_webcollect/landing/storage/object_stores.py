@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_provider_webcollect.landing.storage import (
     BucketNotFound,
     Exists,
-    Remote,
+    Storage,
     response_in,
     uploading,
 )
@@ -25,7 +25,7 @@ _KNOWS_NO_CONDITIONS = {"501", "NotImplemented"}
 SMALL_BYTES = 1024 * 1024
 
 
-class Conditional(Remote):
+class Conditional(Storage):
     """A store that creates a file only if it is absent."""
 
     def create(self, path: str, content: bytes) -> None:
@@ -101,7 +101,7 @@ class S3(Conditional):
         elif self.respects[place]:
             super().create(path, content)
         else:
-            Remote.create(self, path, content)
+            Storage.create(self, path, content)
 
     def _try(self, path: str, content: bytes) -> bool:
         """Write the file if there is none, twice: the second request must be refused. Return whether it is.
@@ -113,7 +113,7 @@ class S3(Conditional):
         except Exception as error:
             if response_in(error).code not in _KNOWS_NO_CONDITIONS:
                 raise
-            Remote.create(self, path, content)
+            Storage.create(self, path, content)
             return False
         with contextlib.suppress(Exists):
             super().create(path, content)

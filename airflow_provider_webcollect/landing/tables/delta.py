@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.dataset as ds
     from deltalake import DeltaTable, Field
-    from deltalake.transaction import AddAction
 
     from airflow_provider_webcollect.landing.log.commits import Part
     from airflow_provider_webcollect.landing.storage.folder import Folder
@@ -242,11 +241,22 @@ class DeltaFolder(TableFolder):
     def _add(self, snapshot: DeltaSnapshot | None, log: DeltaLog, lacking: Lacking) -> None:
         """Let the library write to the copy of the log; see :meth:`_write`."""
         from deltalake import CommitProperties, Schema
-        from deltalake.transaction import Transaction, create_table_with_add_actions
+        from deltalake.transaction import AddAction, Transaction, create_table_with_add_actions
 
         partition_by = self._partition_columns(lacking.parts, snapshot)
         schema = schema_of(lacking.state, partition_by)
-        wanted, actions = Schema.from_arrow(schema), [*map(_action, lacking.parts)]
+        wanted, now = Schema.from_arrow(schema), int(time.time() * 1000)
+        actions = [
+            AddAction(
+                path=part.name,
+                size=part.bytes,
+                partition_values=partition_values(posixpath.dirname(part.name)),
+                modification_time=now,
+                data_change=True,
+                stats=json.dumps({"numRecords": part.rows}),
+            )
+            for part in lacking.parts
+        ]
         common: dict[str, Any] = {
             "partition_by": list(partition_by),
             # the transaction, and for people whose rows these are
@@ -298,16 +308,3 @@ class DeltaFolder(TableFolder):
         for folder in folders:
             self._compare_partition(names, folder)
         return names
-
-
-def _action(part: Part) -> AddAction:
-    from deltalake.transaction import AddAction
-
-    return AddAction(
-        path=part.name,
-        size=part.bytes,
-        partition_values=partition_values(posixpath.dirname(part.name)),
-        modification_time=int(time.time() * 1000),
-        data_change=True,
-        stats=json.dumps({"numRecords": part.rows}),
-    )

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table, Transaction
 
 #: The property with the version of the last landing.
-VERSION = "webcollect.version"
+VERSION_PROPERTY = "webcollect.version"
 _RETRIES = "commit.retry.num-retries"
 
 
@@ -44,7 +44,7 @@ class IcebergSnapshot(Snapshot):
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        version = table.properties.get(VERSION)
+        version = table.properties.get(VERSION_PROPERTY)
         self.version = None if version is None else int(version)
         self.partition_columns: Sequence[str] = [field.name for field in table.spec().fields]
 
@@ -107,7 +107,22 @@ class IcebergFolder(TableFolder):
     def unreferenced(self, names: set[str]) -> set[str]:
         if not names:
             return names
-        paths = self.call("list", functools.partial(_files_of_snapshots, self.snapshot().table))
+        table = self.snapshot().table
+
+        def files_of_snapshots() -> set[str]:
+            # most of the manifests are those of many snapshots
+            manifests = {
+                manifest.manifest_path: manifest
+                for snapshot in table.snapshots()
+                for manifest in snapshot.manifests(table.io)
+            }
+            return {
+                entry.data_file.file_path
+                for manifest in manifests.values()
+                for entry in manifest.fetch_manifest_entry(table.io)
+            }
+
+        paths = self.call("list", files_of_snapshots)
         return names - {path.removeprefix(f"{self._location}/") for path in paths}
 
     def _refuse(self, snapshot: IcebergSnapshot, lacking: Lacking) -> None:
@@ -126,10 +141,18 @@ class IcebergFolder(TableFolder):
 
     def _commit(self, snapshot: IcebergSnapshot, lacking: Lacking) -> None:
         from pyiceberg.expressions import AlwaysTrue
+        from pyiceberg.io import PY_IO_IMPL
+        from pyiceberg.io.fsspec import FsspecFileIO
 
-        table = _by_fsspec(snapshot.table)
+        # files are written as those of a landing are: small ones in one request each; the table's catalog,
+        # which writes its metadata, stays as it is for others
+        read = snapshot.table
+        catalog = copy.copy(read.catalog)
+        catalog.properties = {**catalog.properties, PY_IO_IMPL: "pyiceberg.io.fsspec.FsspecFileIO"}
+        file_io = FsspecFileIO(read.io.properties)
+        table = type(read)(read.name(), read.metadata, read.metadata_location, file_io, catalog)
         uris = [f"{self._location}/{part.name}" for part in lacking.parts]
-        properties = {**lacking.facts(), VERSION: str(lacking.state.rows_commit)}
+        properties = {**lacking.facts(), VERSION_PROPERTY: str(lacking.state.rows_commit)}
         # a retry of the library would commit beside another landing; the property is not stored
         table.metadata.properties[_RETRIES] = "0"
         transaction = table.transaction()
@@ -161,37 +184,6 @@ class IcebergFolder(TableFolder):
                 f"the rows do not fit the table {self.url}: {escaped(str(error))}; change `column_types`, or "
                 "give the landing another destination"
             ) from error
-
-
-def _by_fsspec(table: Table) -> Table:
-    """Return a table whose files are written as those of a landing are: small ones in one request each."""
-    from pyiceberg.io import PY_IO_IMPL
-    from pyiceberg.io.fsspec import FsspecFileIO
-
-    # its catalog writes the metadata of the table, and stays as it is for others
-    catalog = copy.copy(table.catalog)
-    catalog.properties = {
-        **catalog.properties,
-        PY_IO_IMPL: "pyiceberg.io.fsspec.FsspecFileIO",
-    }
-    return type(table)(
-        table.name(), table.metadata, table.metadata_location, FsspecFileIO(table.io.properties), catalog
-    )
-
-
-def _files_of_snapshots(table: Table) -> set[str]:
-    """Return the files that have the rows of any snapshot."""
-    # most of the manifests are those of many snapshots
-    manifests = {
-        manifest.manifest_path: manifest
-        for snapshot in table.snapshots()
-        for manifest in snapshot.manifests(table.io)
-    }
-    return {
-        entry.data_file.file_path
-        for manifest in manifests.values()
-        for entry in manifest.fetch_manifest_entry(table.io)
-    }
 
 
 def load_table(catalog: Catalog, name: str, *, is_made: bool = False) -> Table:

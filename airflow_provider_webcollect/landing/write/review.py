@@ -26,7 +26,7 @@ from airflow_provider_webcollect.landing.log.commits import counted
 from airflow_provider_webcollect.landing.log.fold import following, quarantined_by
 from airflow_provider_webcollect.landing.log.names import copy_name, data_name
 from airflow_provider_webcollect.landing.rules import ValueRules
-from airflow_provider_webcollect.landing.storage.commit_log import CommitLog, until_committed
+from airflow_provider_webcollect.landing.storage.commit_log import TRIES, CommitLog, contended, unless_beaten
 from airflow_provider_webcollect.service.errors import escaped
 
 if TYPE_CHECKING:
@@ -109,28 +109,26 @@ def discard(landing: Any, run_id: str | None = None, commit: int | None = None, 
 
 def _decide(folder: Folder, choice: Choice, run_id: str | None, number: int | None, by: str) -> SetApart:
     commits = CommitLog(folder)
-
-    def attempt() -> SetApart:
-        nonlocal number
-        state = commits.read()
-        if by and state and (earlier := commits.decision_by(state, by, run_id, number)):
-            commits.publish(state)
-            return _decided_before(commits, earlier, choice)
-        apart = _chosen(folder, state, run_id, number)
-        assert state is not None
-        # by the next try, other rows may wait too
-        number = apart.commit
-        (read,) = commits.commits([number])
-        made = _accepted(folder, state, read) if choice == "accept" else {}
-        decision = following(state, "decided", read.run, about=number, by=by, **made)
-        commits.publish(commits.append(state, decision))
-        if choice == "discard":
-            with contextlib.suppress(Exception):
-                # what is left is removed by `clean`
-                folder.delete(part.name for part in read.quarantined)
-        return replace(apart, rows=decision.rows or apart.rows)
-
-    return until_committed(folder, attempt)
+    for _ in range(TRIES):
+        with unless_beaten(folder):
+            state = commits.read()
+            if by and state and (earlier := commits.decision_by(state, by, run_id, number)):
+                commits.publish(state)
+                return _decided_before(commits, earlier, choice)
+            apart = _chosen(folder, state, run_id, number)
+            assert state is not None
+            # by the next try, other rows may wait too
+            number = apart.commit
+            (read,) = commits.commits([number])
+            made = _accepted(folder, state, read) if choice == "accept" else {}
+            decision = following(state, "decided", read.run, about=number, by=by, **made)
+            commits.publish(commits.append(state, decision))
+            if choice == "discard":
+                with contextlib.suppress(Exception):
+                    # what is left is removed by `clean`
+                    folder.delete(part.name for part in read.quarantined)
+            return replace(apart, rows=decision.rows or apart.rows)
+    raise contended(folder)
 
 
 def _chosen(folder: Folder, state: Manifest | None, run_id: str | None, number: int | None) -> SetApart:
@@ -192,13 +190,7 @@ def _accepted(folder: Folder, state: Manifest, read: Commit) -> dict[str, Any]:
             "or with other columns, so the rows of that commit cannot be added; read them with "
             f"quarantined={read.number}, or discard them"
         )
-    sorted_rows = {part.name: _sorted(folder, part, file_format) for part in read.quarantined if part.broke}
-    left_rows = [row for _, left in sorted_rows.values() for row in left]
-    if not whole and not any(good for good, _ in sorted_rows.values()):
-        raise UnreadableRow(
-            f"{counted(len(left_rows), 'row')} of commit {read.number} at {folder.url} cannot land: the "
-            f"first has broken {', '.join(left_rows[0].broke)}. Nothing was changed; discard them"
-        )
+    sorted_rows = _sorted_rows(folder, read, file_format)
     parts, left = [], []
     for part in read.quarantined:
         if not part.broke:
@@ -212,8 +204,8 @@ def _accepted(folder: Folder, state: Manifest, read: Commit) -> dict[str, Any]:
                 file.write(as_lines(wrong))
             broke = Counter(rule for row in wrong for rule in row.broke)
             left.append(file.part(len(wrong), broke=dict(broke), **part.place))
-    if left_rows:
-        rows = counted(len(left_rows), "row")
+    if left:
+        rows = counted(sum(part.rows for part in left), "row")
         log.warning("%s of commit %d cannot land: still quarantined.", rows, read.number)
     return {
         **landing.place,
@@ -240,15 +232,30 @@ def _written(
     )
 
 
-def _sorted(
-    folder: Folder, part: Part, file_format: FileFormat
-) -> tuple[Sequence[msgspec.Raw], list[SingleRow]]:
-    """Return the rows of a file that a format and its types can hold, and the others."""
-    singles = list(folder.single_rows(part))
-    reasons = {id(single.row): single.broke for single in singles}
-    rules = ValueRules(Checks(rows=RowChecks(max_wrong=1.0)), file_format)
-    good, wrong = rules.split([single.row for single in singles])
-    return good, [SingleRow(list(dict.fromkeys((*reasons[id(row)], *broke))), row) for broke, row in wrong]
+def _sorted_rows(
+    folder: Folder, read: Commit, file_format: FileFormat
+) -> dict[str, tuple[Sequence[msgspec.Raw], Sequence[SingleRow]]]:
+    """Return the single rows that a format and its types can hold, and the others, by the name of their file.
+
+    :raises UnreadableRow: if there are no rows but these, and it can hold none of them.
+    """
+    sorted_rows: dict[str, tuple[Sequence[msgspec.Raw], Sequence[SingleRow]]] = {}
+    left: list[SingleRow] = []
+    for part in read.quarantined:
+        if part.broke:
+            singles = list(folder.single_rows(part))
+            reasons = {id(single.row): single.broke for single in singles}
+            rules = ValueRules(Checks(rows=RowChecks(max_wrong=1.0)), file_format)
+            good, wrong = rules.split([single.row for single in singles])
+            wrong = [SingleRow(list(dict.fromkeys((*reasons[id(row)], *broke))), row) for broke, row in wrong]
+            sorted_rows[part.name] = good, wrong
+            left += wrong
+    if len(left) == read.quarantined_rows:
+        raise UnreadableRow(
+            f"{counted(len(left), 'row')} of commit {read.number} at {folder.url} cannot land: the "
+            f"first has broken {', '.join(left[0].broke)}. Nothing was changed; discard them"
+        )
+    return sorted_rows
 
 
 def _is_alike(part: Part, read: Commit, landing: Landing) -> bool:

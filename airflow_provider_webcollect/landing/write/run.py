@@ -26,7 +26,13 @@ from airflow_provider_webcollect.landing.formats.profile import sum_of
 from airflow_provider_webcollect.landing.log.commits import counted, missing_part, now
 from airflow_provider_webcollect.landing.log.fold import following
 from airflow_provider_webcollect.landing.rules import evaluate
-from airflow_provider_webcollect.landing.storage.commit_log import CommitLog, Conflict, until_committed
+from airflow_provider_webcollect.landing.storage.commit_log import (
+    TRIES,
+    CommitLog,
+    Conflict,
+    contended,
+    unless_beaten,
+)
 from airflow_provider_webcollect.landing.write.copy import SourceScan, rows_missing
 from airflow_provider_webcollect.landing.write.job import Job, Landed, is_mark_due, make_plan
 from airflow_provider_webcollect.landing.write.staging import Staging
@@ -84,9 +90,12 @@ def run_job(job: Job) -> Landed:
         "webcollect.lotno": job.source.lotno,
     }
     with span("landing", source) as recorded:
-        landed = until_committed(job.folder, lambda: _Landing(job).run())
-        recorded.set({"webcollect.rows": sum(part.rows for part in landed.new)})
-        return landed
+        for _ in range(TRIES):
+            with unless_beaten(job.folder):
+                landed = _Landing(job).run()
+                recorded.set({"webcollect.rows": sum(part.rows for part in landed.new)})
+                return landed
+        raise contended(job.folder)
 
 
 class _Landing:
@@ -208,7 +217,10 @@ class _Landing:
         state = self._log.append(self._state, commit)
         raises = failed and job.options.on_failed_checks == "fail"
         if commit.quarantined and not raises:
-            _log_quarantined(job, state.set_apart[-1])
+            apart = state.set_apart[-1]
+            rows, checks = counted(apart.rows, "row"), "; ".join(map(str, apart.checks[:_SHOWN]))
+            message = "%s of %s are quarantined by commit %d: %s. %s."
+            log.warning(message, rows, job.source, apart.commit, checks, _ways(job, apart))
         new = commit.parts if commit.replaces and commit.parts else (*self._own_parts, *commit.parts)
         landed = Landed(state, new=new, committed=commit.parts, checks=outcomes)
         staging.end()
@@ -219,7 +231,7 @@ class _Landing:
         return landed
 
     def _published(self, state: Manifest, draft: Commit, scan: SourceScan) -> Manifest:
-        """Show scans what has landed, and mark the export, if that is due; return what has landed then.
+        """Show readers what has landed, and mark the export, if that is due; return what has landed then.
 
         A mark covers all rows of the source: if another landing has committed meanwhile, the next run marks.
 
@@ -314,17 +326,6 @@ def _ways(job: Job, apart: SetApart) -> str:
         f"`webcollect landing cat {where} --quarantined {apart.commit} --reasons` shows them, "
         f"`webcollect landing accept {where} --commit {apart.commit}` lands them, and "
         f"`webcollect landing discard {where} --commit {apart.commit}` deletes them"
-    )
-
-
-def _log_quarantined(job: Job, apart: SetApart) -> None:
-    log.warning(
-        "%s of %s are quarantined by commit %d: %s. %s.",
-        counted(apart.rows, "row"),
-        job.source,
-        apart.commit,
-        "; ".join(map(str, apart.checks[:_SHOWN])),
-        _ways(job, apart),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import time
 from collections import Counter
@@ -151,14 +150,16 @@ class Staging:
                 _refuse_another_letter_case(options.format, files.profiler.profile(0), begin.rows)
         self._job.stop.check()
         first_page = draft.first_page or (draft.last_page if draft.total else begin.fingerprint())
+        parts, quarantined = files.finished(start_offset=draft.next_offset, next_offset=last.next_offset)
         self.draft = msgspec.structs.replace(
-            draft.with_parts(
-                *files.finished(start_offset=draft.next_offset, next_offset=last.next_offset),
-                self._columns.names,
-                first_page,
-                last.fingerprint(),
-                last.next_offset,
-            ),
+            draft,
+            parts=(*draft.parts, *parts),
+            quarantined=(*draft.quarantined, *quarantined),
+            columns=self._columns.names or None,
+            next_offset=last.next_offset,
+            total=draft.total + files.rows + files.wrong,
+            first_page=first_page,
+            last_page=last.fingerprint(),
             rule_counts=(left_over and left_over.counts_before) or self.rules.counts,
         )
         self._is_saved = False
@@ -212,8 +213,14 @@ class _PartFiles:
 
     def add(self, page: SortedPage) -> bool:
         """Write a page, and return whether it belongs to this part; if not, nothing was written."""
-        if page.rows and not self._begun().write(page.rows):
-            return False
+        if page.rows:
+            if self._writer is None:
+                self._file = self._open.enter_context(self._job.folder.part(self._name))
+                self._behind = self._open.enter_context(write_behind(self._file))
+                writer = self._file_format.writer(self._behind, self._columns, self.profiler)
+                self._writer = self._open.enter_context(writer)
+            if not self._writer.write(page.rows):
+                return False
         if page.wrong:
             if self._apart is None:
                 self._apart = self._open.enter_context(self._job.folder.part(self._apart_name))
@@ -237,15 +244,6 @@ class _PartFiles:
             broke = dict(self._broke)
             quarantined = [self._apart.part(self.wrong, broke=broke, **place)]
         return parts, quarantined
-
-    def _begun(self) -> RowWriter:
-        """Return the writer of the part, whose file begins with its first row."""
-        if self._writer is None:
-            self._file = self._open.enter_context(self._job.folder.part(self._name))
-            self._behind = self._open.enter_context(write_behind(self._file))
-            writer = self._file_format.writer(self._behind, self._columns, self.profiler)
-            self._writer = self._open.enter_context(writer)
-        return self._writer
 
 
 def _bytes_of(draft: Commit) -> int:
@@ -328,13 +326,11 @@ class WriteBehind:
 
     def _hand_over(self) -> None:
         self._wait()
-        self._writing = in_background(functools.partial(self._write_at_once, self._held), "webcollect-write")
+        pieces = self._held
+        self._writing = in_background(lambda: self._sink.write(b"".join(pieces)), "webcollect-write")
         self._held, self._held_bytes = [], 0
 
     def _wait(self) -> None:
         if self._writing is not None:
             first_done([self._writing])
             self._writing.result()
-
-    def _write_at_once(self, pieces: Sequence[bytes]) -> None:
-        self._sink.write(b"".join(pieces))

@@ -1,9 +1,10 @@
 """Access tokens: one credential that all processes share, renewed by one of them at a time.
 
 Refresh tokens count as single-use, and sending a used one may revoke all tokens (assumptions.md, Tokens). So
-a process sends one only while it holds the claim (:mod:`.claim`), and after a successful write to the store.
-It sends the same one again only if the first request certainly did not arrive, or if no valid access token is
-left to lose. One whose digest the stored token has among the spent ones is never sent.
+a process sends one only while it holds the claim (:mod:`~airflow_provider_webcollect.service.tokens`), and
+after a successful write to the store. It sends the same one again only if the first request certainly did not
+arrive, or if no valid access token is left to lose. One whose digest the stored token has among the spent
+ones is never sent.
 
 The state of the token decides what a process does:
 
@@ -64,6 +65,8 @@ from airflow_provider_webcollect.service.settings import Credentials, Secret, Se
 from airflow_provider_webcollect.service.spans import span
 from airflow_provider_webcollect.service.threads import Notice, kept_alive
 from airflow_provider_webcollect.service.tokens import (
+    CLAIMING,
+    RenewalClaim,
     RenewalState,
     StoredToken,
     TokenStep,
@@ -71,7 +74,6 @@ from airflow_provider_webcollect.service.tokens import (
     next_step,
     write_again,
 )
-from airflow_provider_webcollect.service.tokens.claim import CLAIMING, RenewalClaim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -553,7 +555,7 @@ class Tokens:
 
         def write() -> None:
             # when the claim has ended, another process may have stored a newer one
-            if self._claim.lives() or token.is_newer_than(self._store.load()):
+            if self._claim.is_valid() or token.is_newer_than(self._store.load()):
                 self._store.save(token)
 
         if error := write_again(write, sender.sleep):

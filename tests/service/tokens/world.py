@@ -370,7 +370,7 @@ class World:
         running.parent.switch()
 
     def stall(self, process: Process) -> float:
-        """How long a process stands still; not while it alone has a new token, see claim.py."""
+        """How long a process stands still; not while it alone has a new token, see the claim."""
         sent = [sending for sendings in self.sent.values() for sending in sendings if sending.by is process]
         if any(sending.state == "answered" and sending.life == process.life for sending in sent):
             return 0.0
