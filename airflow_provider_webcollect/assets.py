@@ -12,7 +12,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from airflow_provider_webcollect.collection_tasks import task_id_of
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.location import Location, is_iceberg_name
+from airflow_provider_webcollect.service import arguments
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -63,9 +65,12 @@ def create_asset(
     """
     from airflow.providers.common.compat.sdk import Asset
 
-    parts = [task_id_of("collection_task_id", collection_task_id), *([] if lotno is None else [lotno])]
+    parts = [task_id_of("collection_task_id", collection_task_id)]
+    if lotno is not None:
+        parts.append(arguments.text("lotno", lotno))
+    conn_id = arguments.text("webcollect_conn_id", webcollect_conn_id)
     path = "/".join(quote(part, safe="") for part in parts)
-    return Asset(uri=f"{SCHEME}://{quote(webcollect_conn_id, safe='')}/{path}", extra=extra)
+    return Asset(uri=f"{SCHEME}://{quote(conn_id, safe='')}/{path}", extra=extra)
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
@@ -132,8 +137,6 @@ class LandedSource(NamedTuple):
     @property
     def landing(self) -> str:
         """The folder of its landing, or the name of the table."""
-        from airflow_provider_webcollect.landing.log.names import MANIFEST
-
         return self.manifest.removesuffix(f"/{MANIFEST}")
 
 

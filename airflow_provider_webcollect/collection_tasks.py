@@ -196,8 +196,9 @@ def read_collection_tasks(path: str | Path) -> CollectionTasks:
                 # what was written a moment ago may have been only its beginning
                 if is_last or (age > PAUSE and _version(path) == version):
                     cached = _read[path] = version, _parsed(path, content)
-        except OSError as error:
-            raise InvalidArgument(OPTION, str(path), f"it cannot be read: {error.strerror}") from error
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise InvalidArgument(OPTION, str(path), f"it cannot be read: {reason}") from error
         if cached and cached[0] == version:
             if isinstance(cached[1], CollectionTasks):
                 return cached[1]

@@ -140,8 +140,12 @@ def update(path: str | Path, sender: Sender, *, write: bool) -> Differences:
     :raises WebCollectError: if somebody else has changed the file meanwhile; and as the service's errors.
     """
     # the target of a link: the link itself stays
-    path = Path(path).expanduser().resolve()
-    listed = read_collection_tasks(path).tasks if path.exists() else ()
+    try:
+        path = Path(path).expanduser().resolve()
+        is_there = path.exists()
+    except (OSError, ValueError) as error:  # such as a name that is too long
+        raise InvalidArgument(OPTION, str(path), f"it cannot be read: {error}") from error
+    listed = read_collection_tasks(path).tasks if is_there else ()
     before = _content(path)
     text = before.decode("utf-8-sig")
     # if it changed between the two, the merged text is not what is expected

@@ -281,9 +281,11 @@ def _keep_as_written(operator: BaseOperator, *names: str) -> None:
 
 
 def _arguments(argument: str, given: Any) -> Mapping[str, Any]:
-    if not isinstance(given or {}, Mapping):
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise InvalidArgument(argument, given, "it must be a dict of an operator's arguments")
-    return given or {}
+    return given
 
 
 def _selected(given: Any, folder: str) -> Sequence[CollectionTask]:

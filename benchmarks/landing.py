@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_provider_webcollect.landing.log.names import MANIFEST
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.sandbox import Control, demo
 from benchmarks.report import machine
 from benchmarks.server import S3, link, s3, sandbox

@@ -27,10 +27,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.location import folder_at
 from airflow_provider_webcollect.landing.log.commits import Run, Source
-from airflow_provider_webcollect.landing.log.names import COMMITS, MANIFEST
+from airflow_provider_webcollect.landing.log.names import COMMITS
 from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
 from airflow_provider_webcollect.landing.write.run import run_job
 from airflow_provider_webcollect.sandbox.data import DEFAULT_FIELDS

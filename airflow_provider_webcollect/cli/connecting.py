@@ -18,7 +18,6 @@ from airflow_provider_webcollect.hooks.connection import WebCollectConnection, r
 from airflow_provider_webcollect.hooks.connection_fields import FIELDS
 from airflow_provider_webcollect.landing.errors import ExtraMissing
 from airflow_provider_webcollect.landing.location import Location, MachineConnections, is_iceberg_name
-from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.service.call import ClientContext, make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
@@ -186,8 +185,8 @@ def parse_landing(
         rule = "it needs a scheme (s3://bucket/folder), or ./ in front for a folder here"
         raise InvalidArgument("landing", path, rule)
     if is_landed:
-        return Location.parse_landed("landing", path, conn_id=conn_id)
-    return Location.parse("landing", path, conn_id=conn_id, table_format=table_format)
+        return Location.parse_landed("landing", path, conn_id=conn_id, is_exact=True)
+    return Location.parse("landing", path, conn_id=conn_id, table_format=table_format, is_exact=True)
 
 
 def connections_of(location: Location) -> Connections:
@@ -212,7 +211,7 @@ def open_landed(location: Location) -> Folder:
 def shown_place(location: Location) -> str:
     """Return the place of a landing as ``landing verify`` takes it."""
     is_local = location.scheme in {"file", "local"} and location.kind != "iceberg"
-    return location.key.removesuffix(f"/{MANIFEST}") if is_local else location.uri
+    return location.key if is_local else location.uri
 
 
 def connect(conn_id: str | None, url: str | None, *, patient: bool = False) -> ServiceAccess:

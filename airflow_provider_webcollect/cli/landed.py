@@ -47,6 +47,7 @@ from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.landing.write import review
 from airflow_provider_webcollect.landing.write.job import Job, Landed, Observer, job_of
 from airflow_provider_webcollect.landing.write.run import run_job
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument, Stopped
 from airflow_provider_webcollect.service.threads import Stop, first_done, in_background
 
@@ -203,7 +204,7 @@ def land(
 def _run_of(folder: Folder, run_id: str | None) -> tuple[Run, datetime.datetime | None]:
     """Return the run of a command, and when it began; None if an earlier command may have begun it."""
     if run_id:
-        return _run(run_id), None
+        return _run(arguments.text("run_id", run_id)), None
     if unfinished := _unfinished_run(folder):
         return unfinished, None
     began = datetime.datetime.now(datetime.UTC)
@@ -484,6 +485,7 @@ def sql(location: Location, query: str, new_only: bool, since: int | None, outpu
     The table `landing` has exactly the landed rows. For example "select city, count(*) from landing group by
     city". The rows must fit into memory, except those of a table of Delta Lake, which are read as needed.
     """
+    arguments.encodable("query", query)
     relation = read_landing(open_landed(location)).to_duckdb(new_only=new_only, since=since)
     import duckdb
 

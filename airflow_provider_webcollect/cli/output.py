@@ -61,18 +61,19 @@ def declared_option(declaration: Any, argument: str, *names: str, **more: Any) -
     :param more: what ``click.option`` is told beside, or instead.
     """
     own = declared(declaration)[argument]
+    limits = f" {own.limits[0].upper()}{own.limits[1:]}." if own.limits and not own.is_list else ""
     options = {
         "type": click.Choice(own.choices) if own.choices else own.kind if own.kind in (int, float) else str,
-        "is_flag": own.kind is bool,
         "multiple": own.is_list,
         "required": own.default is inspect.Parameter.empty,
-        "help": own.help + (" May be repeated." if own.is_list else ""),
+        "help": own.help + limits + (" May be repeated." if more.get("multiple", own.is_list) else ""),
         **more,
     }
     if isinstance(own.default, str | int | float):
         options["default"] = own.default
     if own.kind is bool:
         del options["type"]
+        options["is_flag"] = True
     return click.option(*(names or [f"--{argument.replace('_', '-')}"]), argument, **options)
 
 

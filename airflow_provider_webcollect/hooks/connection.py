@@ -144,7 +144,9 @@ def _value(field: Field, value: Any) -> Any:
     try:
         spelled = read_boolean(value) if field.kind is bool and isinstance(value, str) else value
         converted: Any = msgspec.convert(spelled, kind, strict=False)
-    except msgspec.ValidationError:
+        if isinstance(converted, str):
+            converted.encode()  # half a character cannot be sent
+    except (msgspec.ValidationError, UnicodeEncodeError):
         may_be_secret = isinstance(value, str | list | dict) or (field.kind is str and not field.choices)
         summary = _in_words(value) if may_be_secret else None
         raise InvalidArgument(f"extra {field.name}", value, rule, as_text=summary) from None

@@ -5,9 +5,12 @@ Airflow is imported only where one of its connections is named.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
-from collections.abc import Mapping
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -22,9 +25,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.reader import LandedData
 
-#: With this, Airflow 3 finds connections in its database; without it, a process that is not a task's finds
-#: only those in the environment.
-_AS_AIRFLOW = {"_AIRFLOW_PROCESS_CONTEXT": "server"}
+#: The variable with which Airflow 3 finds connections in its database; without it, a process that is not a
+#: task's finds only those in the environment.
+_CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 #: The errors of Airflow, pyiceberg, SQLAlchemy and others for a connection that is wrong; their texts may
 #: show the connection's values. Those for a response are subclasses of ``ValueError`` too.
 _OF_CONNECTIONS = {
@@ -35,6 +38,30 @@ _OF_CONNECTIONS = {
 #: Airflow 3 raises it too while its API server or a secrets backend cannot be reached.
 _NOT_FOUND = "AirflowNotFoundException"
 _OF_RESPONSES = {"JSONDecodeError", "ValidationError"}
+_lock = threading.Lock()
+#: How many blocks need the variable that was added.
+_needed: Counter[str] = Counter()
+
+
+@contextlib.contextmanager
+def _as_server() -> Iterator[None]:
+    """Let Airflow find the connections in its database, in the block.
+
+    The variable is that of all threads of the process: it stays until the last block that needs it has ended.
+    """
+    with _lock:
+        is_added = _needed[_CONTEXT] > 0 or _CONTEXT not in os.environ
+        if is_added:
+            _needed[_CONTEXT] += 1
+            os.environ[_CONTEXT] = "server"
+    try:
+        yield
+    finally:
+        if is_added:
+            with _lock:
+                _needed[_CONTEXT] -= 1
+                if not _needed[_CONTEXT]:
+                    os.environ.pop(_CONTEXT, None)
 
 
 def supported(argument: str, location: Location) -> Location:
@@ -146,11 +173,9 @@ class AirflowConnections:
         require("airflow.providers.apache.iceberg.hooks.iceberg", "iceberg", "a table of Iceberg")
         from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
 
-        from airflow_provider_webcollect.service.environment import variables_added
-
         address = None
         try:
-            with variables_added(_AS_AIRFLOW):
+            with _as_server():
                 connection = IcebergHook.get_connection(conn_id)
                 address = connection.host or connection.extra_dejson.get("uri")
                 return IcebergHook(conn_id).catalog
@@ -175,10 +200,9 @@ class ServerConnections(AirflowConnections):
         :raises InvalidArgument: if Airflow has no such connection, or cannot use it.
         :raises StorageError: if Airflow, or what it connects to, is in trouble.
         """
-        from airflow_provider_webcollect.service.environment import variables_added
-
+        supported("landing", location)
         try:
-            with variables_added(_AS_AIRFLOW):
+            with _as_server():
                 return super().filesystem(location)
         except Exception as error:  # of Airflow or of the storage's own package
             # those of Airflow's database have many lines
@@ -219,19 +243,20 @@ def read_landing(
         connection; other errors are those of :func:`airflow_provider_webcollect.landing.reader.read_landing`.
     """
     from airflow_provider_webcollect.landing import reader
-    from airflow_provider_webcollect.service.environment import variables_added
 
     if is_opened(landing):
         if object_storage_conn_id is not None:
             rule = "what has its filesystem or catalog needs none"
             raise InvalidArgument("object_storage_conn_id", object_storage_conn_id, rule)
         if hasattr(landing, "serialize") and (conn_id := landing.serialize()["conn_id"]):
-            with variables_added(_AS_AIRFLOW):
+            with _as_server():
                 AirflowConnections().require(conn_id, str(landing))
     elif isinstance(landing, str | os.PathLike):
-        location = Location.parse_landed("landing", str(landing), conn_id=object_storage_conn_id)
+        location = Location.parse_landed(
+            "landing", str(landing), conn_id=object_storage_conn_id, is_exact=True
+        )
         if location.conn_id is not None:
             if storage_options is not None:
                 raise InvalidArgument("storage_options", "{…}", "the Airflow connection gives them")
-            landing = supported("landing", location).open_landed(ServerConnections())
+            landing = location.open_landed(ServerConnections())
     return reader.read_landing(landing, storage_options, quarantined=quarantined)

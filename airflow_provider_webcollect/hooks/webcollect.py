@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import time
 from functools import cached_property
@@ -35,14 +36,24 @@ def _method(operation: Operation[P, T]) -> Callable[Concatenate[WebCollectHook, 
     """Return the method that sends a call of an endpoint, and returns its result."""
 
     def method(self: WebCollectHook, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.client.send(operation(*args, **kwargs))
+        call = operation(*args, **kwargs)
+        return self.client.send(call)
 
     signature = inspect.signature(operation)
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    arguments = [own, *signature.parameters.values()]
+    arguments = [own]
+    for parameter in signature.parameters.values():
+        annotation = ast.parse(parameter.annotation, mode="eval").body
+        if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
+            # the notes of `Annotated` are for the parser
+            assert isinstance(annotation.slice, ast.Tuple)
+            annotation = annotation.slice.elts[0]
+        arguments.append(parameter.replace(annotation=ast.unparse(annotation)))
     method.__name__, method.__doc__ = operation.endpoint.name, operation.__doc__
     method.__qualname__ = f"WebCollectHook.{method.__name__}"
-    vars(method)["__signature__"] = inspect.Signature(arguments)
+    vars(method)["__signature__"] = inspect.Signature(
+        arguments, return_annotation=operation.endpoint.result.kind
+    )
     return method
 
 

@@ -6,10 +6,12 @@ import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import msgspec
 
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -62,7 +64,13 @@ class Location(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(
-        cls, argument: str, value: Any, *, conn_id: str | None = None, table_format: TableFormat | None = None
+        cls,
+        argument: str,
+        value: Any,
+        *,
+        conn_id: str | None = None,
+        table_format: TableFormat | None = None,
+        is_exact: bool = False,
     ) -> Location:
         """Return where to land; nothing is connected to.
 
@@ -72,19 +80,30 @@ class Location(msgspec.Struct, frozen=True):
             Iceberg.
         :param conn_id: the Airflow connection that was named beside it; None or an empty text for none.
         :param table_format: of the table that it is, or will be; None for a folder with a manifest.
+        :param is_exact: whether a text is no rendered template, and keeps the white space around it.
         :raises InvalidArgument: if it has neither a scheme nor an absolute path, chains filesystems (``::``),
             names no bucket where the scheme needs one, or is a name that some readers take for another one;
             if it is not the name of a table of Iceberg, and must be; or if two connections are named.
         """
         if table_format is not None:
             arguments.one_of("table_format", table_format, get_args(TableFormat))
+        # a template renders None as an empty text
+        if conn_id is not None and conn_id != "":
+            conn_id = arguments.text("object_storage_conn_id", conn_id)
         if table_format == "iceberg":
             name = arguments.text(argument, value)
-            if not is_iceberg_name(name) or not all(name.split(".")):
+            if not is_iceberg_name(name):
                 raise InvalidArgument(argument, name, "a table of Iceberg is named catalog.namespace.table")
             return cls("iceberg", name, conn_id or None)
         # do not use an instance's `fs`, which connects to the storage
-        text = str(value) if hasattr(type(value), "fs") else arguments.text(argument, value)
+        if hasattr(type(value), "fs"):
+            if not hasattr(value, "serialize"):
+                rule = "it must be a text, or an ObjectStoragePath, whose connection Airflow has"
+                raise InvalidArgument(argument, str(value), rule)
+            value, is_exact = str(value), True
+        if not (is_exact and isinstance(value, str) and value.strip()):
+            value = arguments.text(argument, value)
+        text = str.__str__(value).removesuffix(f"/{MANIFEST}")
         _check_url(argument, text)
         url = _URL.match(text)
         extra = STORAGE_EXTRAS.get(url["scheme"]) if url else None
@@ -96,13 +115,16 @@ class Location(msgspec.Struct, frozen=True):
         return cls(table_format or "folder", text, conn_id or named or None)
 
     @classmethod
-    def parse_landed(cls, argument: str, value: Any, *, conn_id: str | None = None) -> Location:
+    def parse_landed(
+        cls, argument: str, value: Any, *, conn_id: str | None = None, is_exact: bool = False
+    ) -> Location:
         """Return where something has landed, as :meth:`parse` does: a table of Iceberg is told by its name.
 
         :param value: also the ``_manifest.json`` of a landing.
         """
         is_table = is_iceberg_name(value)
-        return cls.parse(argument, value, conn_id=conn_id, table_format="iceberg" if is_table else None)
+        table_format: TableFormat | None = "iceberg" if is_table else None
+        return cls.parse(argument, value, conn_id=conn_id, table_format=table_format, is_exact=is_exact)
 
     def child(self, argument: str, *names: str | None) -> Location:
         """Return the folder of a source inside of this one; different names give different folders.
@@ -116,32 +138,49 @@ class Location(msgspec.Struct, frozen=True):
     @property
     def scheme(self) -> str:
         """The scheme of the URL; ``file`` for a path."""
-        return self.text.rpartition("://")[0] or "file"
+        url = _URL.match(self.text)
+        return url["scheme"] if url else "file"
 
     @property
     def bucket(self) -> str:
         """The bucket, without the connection; empty for local files."""
-        return self.text.rpartition("://")[2].partition("/")[0].rpartition("@")[2]
+        return self._host.rpartition("@")[2]
+
+    @property
+    def _host(self) -> str:
+        url = _URL.match(self.text)
+        return url["rest"].partition("/")[0] if url else ""
+
+    @property
+    def storage(self) -> tuple[str, str]:
+        """The connection and the address: two connections may lead to buckets of one name."""
+        conn_id = self.conn_id or self._host.rpartition("@")[0]
+        return conn_id if self.bucket else "", self.asset_uri
 
     @property
     def key(self) -> str:
         """The path within the bucket; for local files, the whole path."""
-        _, slash, path = self.text.rpartition("://")[2].partition("/")
-        return (path if self.bucket else f"{slash}{path}").rstrip("/")
+        url = _URL.match(self.text)
+        path = url["rest"][len(self._host) :] if url else self.text
+        if not self.bucket:
+            return str(PurePosixPath(path)) if path else ""
+        # others than object stores have folders from their root on
+        return (path[1:] if self.scheme in STORAGE_EXTRAS else path).rstrip("/")
 
     @property
     def uri(self) -> str:
         """The URI that names the connection too, if there is one: ``s3://conn_id@bucket/folder``."""
-        if self.kind == "iceberg" or self.conn_id is None:
+        # a path on this machine has no place for a connection
+        if self.kind == "iceberg" or self.conn_id is None or not self.bucket:
             return self.text
-        return f"{self.scheme}://{self.conn_id}@{self.bucket}/{self.key}"
+        return f"{self.scheme}://{self.conn_id}@{self.asset_uri.partition('://')[2]}"
 
     @property
     def asset_uri(self) -> str:
         """The URI of the folder or table itself, without the connection: one for all that name it."""
         if self.kind == "iceberg":
             return f"iceberg://{self.text.replace('.', '/')}"
-        separator = "/" if self.bucket and self.key else ""
+        separator = "/" if self.bucket and self.key and not self.key.startswith("/") else ""
         return f"{self.scheme}://{self.bucket}{separator}{self.key}"
 
     @property
@@ -160,7 +199,7 @@ class Location(msgspec.Struct, frozen=True):
 
             catalog = connections.catalog(self.conn_id or ICEBERG_DEFAULT)
             return IcebergFolder(load_table(catalog, self.text, is_made=is_made))
-        public_url = None if self.conn_id is None else self.uri
+        public_url = self.uri if self.conn_id is not None and self.bucket else None
         return folder_at(*connections.filesystem(self), public_url, table_format=self.kind)
 
     def open_landed(self, connections: Connections) -> Folder:
@@ -177,6 +216,8 @@ class MachineConnections:
     """
 
     def __init__(self, storage_options: Mapping[str, Any] | None = None) -> None:
+        if storage_options is not None and not isinstance(storage_options, Mapping):
+            raise InvalidArgument("storage_options", "…", "it must be a dict of options of fsspec")
         self._storage_options = storage_options or {}
 
     def filesystem(self, location: Location) -> tuple[AbstractFileSystem, str]:
@@ -208,7 +249,10 @@ class MachineConnections:
 
 def is_iceberg_name(value: object) -> bool:
     """Return whether something is ``catalog.namespace.table``, and no path."""
-    return isinstance(value, str) and value.count(".") >= 2 and not re.search(r"[/\\]", value)
+    if not isinstance(value, str) or re.search(r"[/\\]", value):
+        return False
+    names = value.split(".")
+    return len(names) >= 3 and all(names)
 
 
 def is_iceberg_table(value: object) -> bool:
@@ -247,7 +291,7 @@ def landing_at(landing: Any, storage_options: Mapping[str, Any] | None = None) -
     text = os.fspath(landing) if isinstance(landing, str | os.PathLike) else None
     if not text or not isinstance(text, str):
         raise InvalidArgument("landing", landing, "it must be a folder's path or URL")
-    return Location.parse("landing", text).open_landed(MachineConnections(storage_options))
+    return Location.parse("landing", text, is_exact=True).open_landed(MachineConnections(storage_options))
 
 
 def _landed_at(fs: AbstractFileSystem, root: str) -> Folder:
@@ -266,9 +310,8 @@ def folder_at(
     :param public_url: how users name it, as for :class:`~.landing.storage.folder.Folder`.
     :param table_format: ``delta`` if it is, or will be, a table of Delta Lake.
     """
-    from airflow_provider_webcollect.landing.log.names import MANIFEST
-
-    root = root.rstrip("/").removesuffix(f"/{MANIFEST}").rstrip("/")
+    # the root of a disk stays what it is
+    root = root.rstrip("/").removesuffix(f"/{MANIFEST}").rstrip("/") or root[:1]
     if table_format == "delta":
         from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
 
@@ -321,12 +364,14 @@ def refuse_overlaps(names: Sequence[str], locations: Sequence[Location]) -> None
     """
     # two names may mean the same catalog
     places = [
-        location.text.partition(".")[2] if location.kind == "iceberg" else location.asset_uri
+        ("", location.text.partition(".")[2]) if location.kind == "iceberg" else location.storage
         for location in locations
     ]
     # in sorted order, a folder comes right before the folders inside it
-    ordered = sorted((place.rstrip("/") + "/", -index) for index, place in enumerate(places))
-    for (outer, other), (inner, index) in itertools.pairwise(ordered):
-        if inner.startswith(outer):
+    ordered = sorted(
+        (conn_id, place.rstrip("/") + "/", -index) for index, (conn_id, place) in enumerate(places)
+    )
+    for (opener, outer, other), (opened_by, inner, index) in itertools.pairwise(ordered):
+        if opener == opened_by and inner.startswith(outer):
             rule = f"its folder must not be in that of {names[-other]}; give one its own `destination`"
             raise InvalidArgument(names[-index], locations[-index].text, rule)

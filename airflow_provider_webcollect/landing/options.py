@@ -45,6 +45,7 @@ _TABLE = re.compile(r"[a-z](?:_?[a-z0-9])*\.[a-z](?:_?[a-z0-9])*")
 def check_partition(argument: str, value: object) -> str | None:
     """Return the folders for a run's new parts, such as ``dt=2026-01-01/hour=07``; None for no partition.
 
+    :param argument: its name, for errors.
     :param value: an empty string means None.
     :raises InvalidArgument: if readers might not find the folders, or might misread their names.
     """
@@ -117,7 +118,10 @@ class LandOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """
         # a template renders None as an empty text
         optional = {name for name, argument in declared(cls).items() if argument.default is None}
-        given = {name: None if name in optional and value == "" else value for name, value in values.items()}
+        given = {
+            name: None if name in optional and isinstance(value, str) and not value else value
+            for name, value in values.items()
+        }
         options = arguments.parse_struct(cls, given)
         mode = options.mode or ("incremental" if lotno is None else "full")
         if table_format and options.file_format not in (None, "parquet"):

@@ -435,7 +435,7 @@ class WebCollectDiscoverOperator(WebCollectOperator):
     def _path(self) -> str:
         arguments.boolean("merge", self.merge)
         path = self.collection_tasks or conf.get(SECTION, OPTION, fallback=None)
-        if not path or not Path(path).expanduser().is_absolute():
+        if not path or not Path(arguments.text("collection_tasks", path)).expanduser().is_absolute():
             rule = f"it must be an absolute path, here or in [{SECTION}] {OPTION}"
             raise InvalidArgument("collection_tasks", path, rule)
         return str(path)

@@ -5,6 +5,7 @@ Those of starts, analytics and landings have modules of their own; DAGs import a
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pendulum
@@ -12,7 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 
 from airflow_provider_webcollect.collection_tasks import described, task_ids_of
 from airflow_provider_webcollect.common import WebCollectOperator, WebCollectTaskOperator, check_at_parse
-from airflow_provider_webcollect.hooks.storage import AirflowConnections
+from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
 from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.operators.analytics import (
     WebCollectDiscoverOperator,
@@ -308,15 +309,22 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
             from airflow_provider_webcollect.service.url_file import url_list
 
             url_list(self.urls)
-        elif isinstance(self.urls_path, str):
-            arguments.text("urls_path", self.urls_path)
+        else:
+            self._location()
+
+    def _location(self) -> Location:
+        path = self.urls_path
+        if isinstance(path, str) and path.strip() and "://" not in path:
+            # a file that is read may be named from the working directory on
+            path = str(Path(path.strip()).absolute())
+        location = Location.parse("urls_path", path, conn_id=self.object_storage_conn_id)
+        return supported("urls_path", location)
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         self._check()
         file = None
         if self.urls_path is not None:
-            location = Location.parse("urls_path", self.urls_path, conn_id=self.object_storage_conn_id)
-            file = AirflowConnections().path(location)
+            file = AirflowConnections().path(self._location())
         count = hook.replace_urls(self.collection_task_id, file, urls=self.urls)
         self.log.info("Replaced the URLs of task %s by %d.", described(self.collection_task_id), count)
         return {"collection_task_id": self.collection_task_id, "count": count}

@@ -424,8 +424,9 @@ def _decoded(value: Any) -> Any:
     """Decode a JSON text: a template renders to a text, unless the DAG renders native objects."""
     if isinstance(value, str):
         try:
-            return msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError):
+            # not a subclass of `str`, which the decoder refuses
+            return msgspec.json.decode(str.__str__(value))
+        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
             return value
     return value
 

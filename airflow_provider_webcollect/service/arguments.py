@@ -92,7 +92,10 @@ def parse_call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[
     :raises InvalidArgument: if one breaks a rule.
     :raises TypeError: if the function does not take them.
     """
-    given, parsers = _signature(function).bind(*args, **kwargs).arguments, _parsers(function)
+    try:
+        given, parsers = _signature(function).bind(*args, **kwargs).arguments, _parsers(function)
+    except TypeError as error:
+        raise TypeError(f"{function.__qualname__}() {error}") from None
     return {name: parsers[name](name, value) for name, value in given.items()}
 
 
@@ -149,6 +152,8 @@ def declared(declaration: Any) -> dict[str, Argument]:
                     choices = tuple(map(str, words))
                 case Range(low, high):
                     limits = f"{low} to {high}" if high is not None else f"{low} or more"
+                case Seconds(may_be_zero):
+                    limits = "0 or more" if may_be_zero else "above 0"
                 case Length(int(most)):
                     limits = f"at most {most}"
                 case str():

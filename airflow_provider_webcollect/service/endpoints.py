@@ -131,7 +131,7 @@ class Operation(Generic[P, T]):
         self._function = function
         functools.update_wrapper(self, function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
         sent = self._function(**parse_call(self._function, *args, **kwargs))
         return Call(self.endpoint, self.endpoint.result, **vars(sent))
 
@@ -221,8 +221,9 @@ def refresh_token(refresh_token: str) -> Sent:
 def first_token(username: str, password: str) -> Call[TokenRecord]:
     """Obtain the first tokens with login and password (assumptions.md, Tokens)."""
     body = {
-        "username": encodable("login", username),
-        "password": encodable("password", password),
+        # what is no text may be secret too
+        "username": encodable("login", username if isinstance(username, str) else None),
+        "password": encodable("password", password if isinstance(password, str) else None),
         "grant_type": "password",
     }
     return Call(refresh_token.endpoint, one(TokenRecord), own_retry=Retry.SAFE, body=body)
@@ -250,8 +251,8 @@ def query_analytics(
     start: Day,
     end: Day,
     *,
-    page: Annotated[int, Range(1)] | None = None,
-    page_size: Annotated[int, Range(1, MAX_ANALYTICS_SIZE)] | None = None,
+    page: Annotated[int | None, Range(1)] = None,
+    page_size: Annotated[int | None, Range(1, MAX_ANALYTICS_SIZE)] = None,
     task_ids: Annotated[Sequence[str] | None, Length(MAX_ANALYTICS_FILTER)] = None,
     member_names: Annotated[
         Sequence[str] | None, _or_none(str, MAX_ANALYTICS_FILTER), Length(MAX_ANALYTICS_FILTER)

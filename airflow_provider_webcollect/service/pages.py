@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service import arguments, endpoints
 from airflow_provider_webcollect.service.call import (
     ClientContext,
     Policy,
@@ -249,7 +249,7 @@ class _Prefetching:
     def _prefetch(self, head: bytes) -> None:
         """Prefetch the page after the one that begins with ``head``, if it may be requested now."""
         offset = offset_before_rows(head)
-        if offset is None or self._pages_without or not self.is_sequential:
+        if offset is None or offset > arguments.HIGHEST or self._pages_without or not self.is_sequential:
             return
         with contextlib.suppress(WebCollectError):
             call = self._call_at(offset)

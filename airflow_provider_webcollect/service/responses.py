@@ -77,10 +77,12 @@ class Envelope(msgspec.Struct, Generic[D], rename="camel"):
 class Result(msgspec.Struct, Generic[T], frozen=True):
     """How the ``data`` of a response is converted to a ``T``.
 
+    :param kind: the name of the ``T``, for signatures.
     :param decode: decodes the whole response in one pass.
     :param read: converts the decoded ``data``; the second argument is the connection's time zone.
     """
 
+    kind: str
     decode: Callable[[bytes], Envelope[Any]]
     read: Callable[[Any, str | None], T]
 
@@ -256,13 +258,17 @@ def _single(data: Any) -> Any:
 
 def one(record: type[R]) -> Result[R]:
     """``data`` is one object, or a list of exactly one."""
-    return Result(any_data, lambda data, timezone: read_record(_single(data), record, timezone))
+    return Result(
+        record.__name__, any_data, lambda data, timezone: read_record(_single(data), record, timezone)
+    )
 
 
 def many(record: type[R]) -> Result[list[R]]:
     """``data`` is a list of objects; null counts as an empty list."""
     return Result(
-        any_data, lambda data, timezone: [read_record(item, record, timezone) for item in _listed(data)]
+        f"list[{record.__name__}]",
+        any_data,
+        lambda data, timezone: [read_record(item, record, timezone) for item in _listed(data)],
     )
 
 
@@ -290,7 +296,7 @@ def _status_by_task(item: Any, timezone: str | None) -> tuple[str, TaskStatus | 
 #: ``data`` is a list of status records; the result has them by task id. A record of which only the id can be
 #: read is replaced by an error.
 STATUSES_BY_TASK: Result[dict[str, TaskStatus | MalformedResponse]] = Result(
-    any_data, lambda data, timezone: dict(_status_by_task(item, timezone) for item in _listed(data))
+    "dict", any_data, lambda data, timezone: dict(_status_by_task(item, timezone) for item in _listed(data))
 )
 
 
@@ -303,11 +309,11 @@ def _analytics(data: Any, timezone: str | None) -> AnalyticsPage:
 
 
 #: ``data`` is a page of analytics; without any rows its own ``data`` may be absent.
-ANALYTICS: Result[AnalyticsPage] = Result(any_data, _analytics)
+ANALYTICS: Result[AnalyticsPage] = Result("AnalyticsPage", any_data, _analytics)
 
 
 #: ``data`` is null or ``[]``: the operation has no result.
-NOTHING: Result[None] = Result(any_data, lambda data, timezone: None)
+NOTHING: Result[None] = Result("None", any_data, lambda data, timezone: None)
 
 
 def _page_on_lines(body: bytes) -> Envelope[Any]:
@@ -339,7 +345,7 @@ def _page(data: Any, timezone: str | None) -> DataPage:
 
 
 #: ``data`` is a page of rows, kept as raw JSON slices.
-PAGE: Result[DataPage] = Result(_page_on_lines, _page)
+PAGE: Result[DataPage] = Result("DataPage", _page_on_lines, _page)
 
 
 #: The members of a page before its rows (the group); any member of the envelope may come before ``data``.

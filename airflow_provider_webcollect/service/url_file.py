@@ -92,7 +92,7 @@ def _read(source: Any) -> bytes:
     """Return the content of a source of any kind, without a BOM."""
     try:
         with _file_of(source) as file:
-            text: object = file.read(MAX_FILE_BYTES + 1)
+            text = _all_of(file)
     except InvalidArgument:
         raise
     except _WRONG_FILE as error:
@@ -108,10 +108,26 @@ def _read(source: Any) -> bytes:
     return text.removeprefix(codecs.BOM_UTF8)
 
 
+def _all_of(file: BinaryIO) -> object:
+    """Return what is left in a file, as far as it may be sent; a raw stream gives less than is asked for."""
+    pieces: list[bytes] = []
+    left = MAX_FILE_BYTES + 1
+    while left > 0:
+        piece: object = file.read(left)
+        if not isinstance(piece, bytes):
+            return piece  # a text, or None of a stream that does not block
+        if not piece:
+            break
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
 def _file_of(source: Any) -> AbstractContextManager[BinaryIO]:
     """Return a context manager that opens a source of any kind; a file that is open already stays open."""
     if hasattr(source, "read"):
-        if source.seekable():
+        is_seekable = getattr(source, "seekable", lambda: hasattr(source, "seek"))
+        if is_seekable():
             source.seek(0)
         return contextlib.nullcontext(source)
     if hasattr(source, "open"):

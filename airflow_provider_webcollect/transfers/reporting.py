@@ -14,11 +14,12 @@ from airflow.providers.common.compat.sdk import Stats
 from msgspec import UNSET, UnsetType
 
 from airflow_provider_webcollect.assets import LandingEvent, dataset_name, landing_asset
+from airflow_provider_webcollect.collection_tasks import described
 from airflow_provider_webcollect.common import send_gauges
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.checks import usual_of
 from airflow_provider_webcollect.landing.formats.profile import Profile, sum_of
 from airflow_provider_webcollect.landing.log.commits import Manifest, Part, Run, Source, counted
-from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.write.job import Landed, Observer
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.options import Mode
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.call import ClientContext
-    from airflow_provider_webcollect.transfers.webcollect_to_object_storage import Target
 
 T = TypeVar("T", bound="Sized")
 
@@ -66,7 +66,8 @@ class Contents(NamedTuple):
 class LandingReport(Observer):
     """The report of one landing: counts and logs while it runs, and a summary when it has ended.
 
-    :param files: where the files are.
+    :param location: where it lands, as the DAG names it.
+    :param files: where the files are: for a table of Iceberg, its catalog says that.
     :param run: the Airflow run.
     :param log: gets a line every few seconds.
     :param client: of the service, whose rate and token are among the metrics.
@@ -83,7 +84,8 @@ class LandingReport(Observer):
     :ivar task: namespace and name of the source's dataset, once its lineage was reported.
     """
 
-    target: Target
+    source: Source
+    location: Location
     files: Location
     run: Run
     mode: Mode | None
@@ -102,6 +104,12 @@ class LandingReport(Observer):
     task: tuple[str, str] = ("", "")
     _first: tuple[float, int] | None = None
     _logged: float = field(default_factory=time.monotonic)
+
+    @property
+    def called(self) -> str:
+        """What logs call the source: with the name of its task, if the file has one."""
+        task = described(self.source.collection_task_id)
+        return str(msgspec.structs.replace(self.source, collection_task_id=task))
 
     def on_request(self) -> None:
         self.requests += 1
@@ -122,7 +130,7 @@ class LandingReport(Observer):
         new, seconds, rate = rows - before, now - began, ""
         if seconds >= SHORTEST_MEASURED and new / seconds >= LEAST_RATE:
             rate = f", {new / seconds:.0f} rows/s, {(total - rows) * seconds / new:.0f} s left"
-        self.log.info("%s: %d of %d rows%s", self.target.described_source(), rows, total, rate)
+        self.log.info("%s: %d of %d rows%s", self.called, rows, total, rate)
 
     def on_checks(self, outcomes: Sequence[CheckOutcome]) -> None:
         self.checks = outcomes
@@ -139,7 +147,7 @@ class LandingReport(Observer):
         """
         from airflow_provider_webcollect.landing.reader import read_landing
 
-        self.changes, source = None, self.target.described_source()
+        self.changes, source = None, self.called
         try:
             self.changes = read_landing(folder).count_changes(key, self.run.run_id)
         except Exception as error:
@@ -173,10 +181,10 @@ class LandingReport(Observer):
         new = Contents.of(self.result.new)
         self.log.info(
             "%s: %d new rows in %s at %s, which has %d rows now%s",
-            self.target.described_source(),
+            self.called,
             new.rows,
             counted(new.parts, "part"),
-            self.target.location.text,
+            self.location.text,
             self.result.manifest.rows,
             f" ({number} of {self.sources})" if self.sources > 1 else "",
         )
@@ -190,7 +198,7 @@ class LandingReport(Observer):
         """Report source and folder to Airflow's hook lineage; keep the name of the source for OpenLineage."""
         from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
-        source = self.target.source
+        source = self.source
         hook.report_read(source.collection_task_id, source.lotno)
         self.task = dataset_name(hook, source.collection_task_id, source.lotno)
         if self.has_output and (asset := landing_asset(self.files)):
@@ -222,7 +230,7 @@ class LandingReport(Observer):
 
         :param listed: whether to list the new parts.
         """
-        folder, landed, manifest = self.target.location.text, self.result, self.result.manifest
+        folder, landed, manifest = self.location.text, self.result, self.result.manifest
         uri, key = self.files.asset_uri, self.files.key
         # a full landing whose rows all wait leaves what another has landed
         is_whole = self.mode == "full" and not (self.quarantined and not landed.new)
@@ -270,8 +278,8 @@ def totals_of(destination: object, reports: Sequence[LandingReport], began: floa
     listed = are_listed(reports)
     summaries = [
         {
-            "collection_task_id": report.target.source.collection_task_id,
-            "lotno": report.target.source.lotno,
+            "collection_task_id": report.source.collection_task_id,
+            "lotno": report.source.lotno,
             **report.summary(listed),
         }
         for report in reports

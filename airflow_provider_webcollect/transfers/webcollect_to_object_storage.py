@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperat
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.assets import landing_asset, storable
-from airflow_provider_webcollect.collection_tasks import described, task_id_of, task_of
+from airflow_provider_webcollect.collection_tasks import task_id_of, task_of
 from airflow_provider_webcollect.common import (
     airflow_errors,
     check_at_parse,
@@ -91,11 +91,6 @@ class Target(msgspec.Struct, frozen=True):
 
         batch = None if lotno is None or lotno == "" else arguments.text(argument, lotno)
         return cls(Source(collection_task_id=task_id, lotno=batch), location, checks)
-
-    def described_source(self) -> str:
-        """Return what logs call the source: with the name of its task, if the file has one."""
-        task = described(self.source.collection_task_id)
-        return str(msgspec.structs.replace(self.source, collection_task_id=task))
 
 
 def _run_began(context: Context) -> datetime.datetime | None:
@@ -368,7 +363,6 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         ):
             if value := getattr(self, name):
                 raise InvalidArgument(name, value, rule)
-        arguments.text("iceberg_conn_id", self.iceberg_conn_id)
 
     def _targets(self) -> list[Target]:
         """Return each source with where its rows land; no two folders overlap.
@@ -416,9 +410,13 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         return msgspec.structs.replace(target, location=location)
 
     def _location(self, argument: str, value: Any) -> Location:
-        is_iceberg = self.table_format == "iceberg"
-        conn_id = self.iceberg_conn_id if is_iceberg else self.object_storage_conn_id
+        conn_id = self.object_storage_conn_id
+        if self.table_format == "iceberg":
+            conn_id = arguments.text("iceberg_conn_id", self.iceberg_conn_id)
         table_format = self.table_format or None
+        if argument != "destination" and table_format != "iceberg":
+            # a source may name a connection of its own
+            conn_id = Location.parse(argument, value, table_format=table_format).conn_id or conn_id
         return supported(
             argument, Location.parse(argument, value, conn_id=conn_id, table_format=table_format)
         )
@@ -455,7 +453,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                     self._land_one(*landings[0])
                 else:
                     jobs = {
-                        f"{report.target.described_source()} to {report.target.location.text}": (
+                        f"{report.called} to {report.location.text}": (
                             functools.partial(self._land_one, report, job)
                         )
                         for report, job in landings
@@ -481,7 +479,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             conn_id = self.iceberg_conn_id if is_table else self.object_storage_conn_id or None
             connections = {"webcollect_conn_id": self.webcollect_conn_id, "object_storage_conn_id": conn_id}
             reporting.report_to_outlets(
-                context, self.outlets, connections, reports[0].target.source, facts, partition_key
+                context, self.outlets, connections, reports[0].source, facts, partition_key
             )
         if self.skip_if_nothing_new and not facts["rows"] and not facts["quarantined_rows"]:
             raise AirflowSkipException(f"Nothing new for {self.destination}")
@@ -524,7 +522,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 # its catalog says where they are
                 files = Location("folder", str(folder.fs.unstrip_protocol(folder.root)))
             options = self._options(target)
-            report = LandingReport(target, files, run, options.mode, **shared)
+            report = LandingReport(target.source, target.location, files, run, options.mode, **shared)
             job = job_of(
                 client,
                 target.source,

@@ -22,9 +22,9 @@ from sqlalchemy import and_, select
 
 from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.hooks.storage import ServerConnections
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.errors import NothingLanded, NothingToReview, StorageError
 from airflow_provider_webcollect.landing.location import Location, MachineConnections
-from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.write import review
 from airflow_provider_webcollect.ui.activity import IDENTITY, is_same_task

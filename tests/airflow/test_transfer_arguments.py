@@ -117,6 +117,15 @@ def test_names_that_begin_alike_are_no_folders_in_one_another() -> None:
     sourced(["a", "a-1", "a1", "a.1"])
 
 
+def test_a_source_may_name_a_connection_of_its_own() -> None:
+    WebCollectToObjectStorageOperator(
+        task_id="land",
+        sources=["a", {"collection_task_id": "b", "destination": "s3://minio@b/own"}],
+        destination="s3://b/all",
+        object_storage_conn_id="storage",
+    )
+
+
 @pytest.mark.at_night
 def test_fifty_thousand_sources_can_be_checked() -> None:
     # comparing each with each would outlast the time that a test has

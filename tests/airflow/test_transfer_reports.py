@@ -24,7 +24,6 @@ from airflow_provider_webcollect.landing.log.commits import Run, Source
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.transfers import reporting
 from airflow_provider_webcollect.transfers.reporting import LandingReport
-from airflow_provider_webcollect.transfers.webcollect_to_object_storage import Target
 from tests.airflow.dag_runs import FinishedRun, make_dag
 from tests.airflow.executions import Counted, Said, Task, execute, on_sandbox
 from tests.airflow.landings import (
@@ -376,7 +375,8 @@ def test_no_rate_is_logged_before_there_is_one(monkeypatch: pytest.MonkeyPatch) 
     lines: list[str] = []
     location = Location("folder", "/tmp/a")
     report = LandingReport(
-        Target(Source(collection_task_id="a"), location),
+        Source(collection_task_id="a"),
+        location,
         location,
         Run(dag_id="d", task_id="t", run_id="r"),
         "full",

@@ -48,6 +48,28 @@ def test_every_command_explains_itself_in_80_columns(
     assert run(*command, "-h") == ended
 
 
+def test_an_option_that_takes_a_value_needs_one(run: Run) -> None:
+    commands = [(path, _command(path)) for path in paths(webcollect) if path and path != ("sandbox",)]
+    options = [
+        ([*path, parameter.opts[-1]], parameter.opts[-1])
+        for path, command in commands
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not (parameter.is_flag or parameter.count)
+    ]
+    assert len(options) > 100
+    for words, option in options:
+        ended = run(*words)
+        assert (ended.code, f"Option '{option}' requires an argument" in ended.err) == (2, True), words
+
+
+def _command(path: tuple[str, ...]) -> click.Command:
+    command: click.Command = webcollect
+    for word in path:
+        assert isinstance(command, click.Group)
+        command = command.commands[word]
+    return command
+
+
 def test_the_version_is_that_of_the_package(run: Run) -> None:
     assert __version__ in run("--version").out
 

@@ -17,8 +17,8 @@ import fsspec
 import pytest
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.log.commits import Manifest, Run, Source
-from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.landing.write import copy, staging

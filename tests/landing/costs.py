@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.formats.profile import Profile, Profiler
 from airflow_provider_webcollect.landing.log.commits import Commit, PageFingerprint, Part, Run, Source, encode
 from airflow_provider_webcollect.landing.log.fold import fold
-from airflow_provider_webcollect.landing.log.names import MANIFEST, commit_name, part_name
+from airflow_provider_webcollect.landing.log.names import commit_name, part_name
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.storage.object_stores import S3
 from airflow_provider_webcollect.landing.write.copy import digest_rows

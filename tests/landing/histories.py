@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import (
     ChecksFailed,
@@ -32,7 +33,6 @@ from airflow_provider_webcollect.landing.errors import (
     StorageError,
 )
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.storage import Exists
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_webcollect.landing.log.names import MANIFEST
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.storage.object_stores import S3
 from airflow_provider_webcollect.landing.write import staging
 from tests.conftest import ALL_HISTORIES

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import LogContended
 from airflow_provider_webcollect.landing.log.commits import Part
-from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.storage.commit_log import TRIES
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.landing.write.job import Landed

@@ -14,6 +14,9 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
     ("text", "conn_id", "asset_uri", "uri", "dataset"),
     [
         ("/data/prices/", None, "file:///data/prices", "/data/prices/", ("file", "/data/prices")),
+        ("/data//a/./b", None, "file:///data/a/b", "/data//a/./b", ("file", "/data/a/b")),
+        ("/data/a://b", None, "file:///data/a:/b", "/data/a://b", ("file", "/data/a:/b")),
+        ("s3://c@b", "c", "s3://b", "s3://c@b", ("s3://b", "/")),
         ("file:///data/a#b", None, "file:///data/a#b", "file:///data/a#b", ("file", "/data/a#b")),
         ("s3://b/p", None, "s3://b/p", "s3://b/p", ("s3://b", "p")),
         ("s3://c@b/p/", "c", "s3://b/p", "s3://c@b/p", ("s3://b", "p")),
@@ -74,10 +77,28 @@ def test_a_wrong_text_is_refused_with_its_rule(value: Any, rule: str) -> None:
 
 @pytest.mark.parametrize(
     ("outer", "inner"),
-    [("s3://b/p", "s3://c@b/p/q/"), ("/data", "file:///data/a"), ("gs://b", "gs://b/p"), ("/a", "/a/")],
+    [("s3://c@b/p", "s3://c@b/p/q/"), ("/data", "file:///data/a"), ("gs://b", "gs://b/p"), ("/a", "/a/")],
 )
 def test_folders_overlap_however_they_are_written(outer: str, inner: str) -> None:
     locations = [Location.parse("sources", text) for text in (outer, inner)]
     with pytest.raises(InvalidArgument, match="its folder must not be in that of"):
         refuse_overlaps(["one", "two"], locations)
     refuse_overlaps(["one", "two"], [locations[0], Location.parse("sources", f"{outer}-2")])
+
+
+def test_buckets_of_one_name_may_be_of_two_storages() -> None:
+    texts = ["s3://a@b/p", "s3://c@b/p", "s3://{{ params.d }}@b/p"]
+    refuse_overlaps(["one", "two", "three"], [Location("folder", text) for text in texts])
+
+
+def test_white_space_around_a_text_is_of_a_template_unless_it_is_exact() -> None:
+    assert Location.parse("destination", " /data/a ").text == "/data/a"
+    assert Location.parse("landing", "/data/a ", is_exact=True).text == "/data/a "
+
+
+def test_a_manifest_stands_for_its_landing() -> None:
+    assert Location.parse_landed("landing", "s3://b/p/_manifest.json").asset_uri == "s3://b/p"
+
+
+def test_a_path_on_this_machine_has_no_connection_in_its_name() -> None:
+    assert Location.parse("destination", "/data/a", conn_id="storage").uri == "/data/a"

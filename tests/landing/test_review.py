@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import (
     ChecksFailed,
@@ -18,7 +19,6 @@ from airflow_provider_webcollect.landing.errors import (
 )
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS, Manifest, decode
-from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.write.review import accept, discard, in_review
 from tests.landing.checked_runs import FILLED, OVERWRITE, Runs, goods
 from tests.landing.conftest import Crash, Folder, crashing_at

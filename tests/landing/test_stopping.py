@@ -10,10 +10,10 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.checks import make_checks
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.log.commits import Source
-from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.landing.write.job import Job, Landed, Observer
 from airflow_provider_webcollect.landing.write.run import run_job

@@ -19,8 +19,9 @@ import fsspec
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.errors import PartsMissing, StorageError
-from airflow_provider_webcollect.landing.log.names import COMMITS, MANIFEST, commit_name
+from airflow_provider_webcollect.landing.log.names import COMMITS, commit_name
 from airflow_provider_webcollect.landing.storage import Exists
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.storage.object_stores import S3, SMALL_BYTES

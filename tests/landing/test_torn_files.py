@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable
 from airflow_provider_webcollect.landing.log.commits import VERSION, encode
 from airflow_provider_webcollect.landing.log.fold import fold
-from airflow_provider_webcollect.landing.log.names import MANIFEST, commit_name
+from airflow_provider_webcollect.landing.log.names import commit_name
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination

@@ -38,6 +38,27 @@ class StoredFile(AbstractBufferedFile):
         return self._content[start:end]
 
 
+class InPieces(io.RawIOBase):
+    """A raw stream, such as of a pipe: it gives less than is asked for."""
+
+    def __init__(self, content: bytes) -> None:
+        self._left = content
+
+    def seekable(self) -> bool:
+        return False
+
+    def read(self, size: int = -1) -> bytes:
+        piece, self._left = self._left[:7], self._left[7:]
+        return piece
+
+
+class NotSeekable:
+    """A file that can only be read."""
+
+    def __init__(self, content: bytes) -> None:
+        self.read = io.BytesIO(content).read
+
+
 def object_storage_path(path: Path) -> Any:
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
@@ -66,6 +87,8 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
     "handle": lambda path: path.open("rb"),
     "bytes": lambda path: io.BytesIO(path.read_bytes()),
     "store": lambda path: StoredFile(path.read_bytes()),
+    "in pieces": lambda path: InPieces(path.read_bytes()),
+    "not seekable": lambda path: NotSeekable(path.read_bytes()),
 }
 
 

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.cleaning import clean
-from airflow_provider_webcollect.landing.log.names import MANIFEST, commit_name
+from airflow_provider_webcollect.landing.log.names import commit_name
 from airflow_provider_webcollect.landing.reader import read_landing
 from demo.airflow_api import FINAL_RUN_STATES, TaskInstance
 from tests.interruption import PATIENCE

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import ExtraMissing
-from airflow_provider_webcollect.service.arguments import as_given, items, one_of, parse_call
+from airflow_provider_webcollect.service.arguments import as_given, encodable, items, one_of, parse_call
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -239,7 +239,8 @@ def make_format(
     )
     fixed, types = parsed["columns"], parsed["column_types"] or {}
     choices = _PARQUET_COMPRESSIONS if file_format == "parquet" else _TEXT_COMPRESSIONS
-    packed = one_of("compression", compression or choices[0], choices, f" for file_format={file_format!r}")
+    chosen = choices[0] if compression is None else compression
+    packed = one_of("compression", chosen, choices, f" for file_format={file_format!r}")
     for name in types:
         if fixed is not None and name not in fixed:
             raise InvalidArgument("column_types", name, "it must be one of `columns`")
@@ -276,6 +277,7 @@ def _named(argument: str, names: object, columns: Sequence[str] | None) -> list[
         place = argument if is_one else f"{argument}[{index}]"
         if not isinstance(name, str):
             raise InvalidArgument(place, name, "it must be the name of a column")
+        encodable(place, name)
         if columns is not None:
             one_of(place, name, tuple(columns), ", the columns of the landing")
         if name in listed[:index]:

@@ -6,7 +6,8 @@ import re
 import secrets
 from collections.abc import Iterable
 
-MANIFEST = "_manifest.json"
+from airflow_provider_webcollect.landing import MANIFEST
+
 #: The folder of commits: the truth. Names that begin with `_` are no data for any reader of folders and
 #: tables.
 COMMITS = "_commits"

@@ -17,6 +17,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.errors import (
     DestinationUnreadable,
     LandingDamaged,
@@ -33,7 +34,6 @@ from airflow_provider_webcollect.landing.formats.reading import (
     part_reader,
 )
 from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS, counted
-from airflow_provider_webcollect.landing.log.names import MANIFEST
 from airflow_provider_webcollect.landing.options import LoadOptions
 from airflow_provider_webcollect.landing.read.gone import DatedPart, dated_parts, times_of
 from airflow_provider_webcollect.landing.read.gone import whole_runs as whole_runs_of

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable, LogContended
 from airflow_provider_webcollect.landing.log.commits import (
     MOST_RECORDS,
@@ -24,7 +25,6 @@ from airflow_provider_webcollect.landing.log.commits import (
 from airflow_provider_webcollect.landing.log.fold import Contradiction, fold
 from airflow_provider_webcollect.landing.log.names import (
     COMMITS,
-    MANIFEST,
     STAGED,
     commit_name,
     last_commit,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
+from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.errors import (
     DestinationTaken,
     PartsMissing,
@@ -22,7 +23,6 @@ from airflow_provider_webcollect.landing.errors import (
 from airflow_provider_webcollect.landing.formats.writing import SingleRow, from_lines
 from airflow_provider_webcollect.landing.log.commits import Part
 from airflow_provider_webcollect.landing.log.names import (
-    MANIFEST,
     PARTITION_PATTERN,
     STAGED,
     commit_name,
