@@ -35,4 +35,5 @@ def test_no_history_loses_or_spends_twice(
             works = all("ok" in process.results for process in world.processes)
             assert works or not was_alive, "the fleet does not work within two calls"
         except AssertionError as error:
+            world.end()
             pytest.fail(f"seed {seed}: {error}\n" + "\n".join(world.log[-60:]))
