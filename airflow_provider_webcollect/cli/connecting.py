@@ -16,8 +16,9 @@ from click.core import ParameterSource
 from airflow_provider_webcollect.cli.output import log_to_stderr, tell
 from airflow_provider_webcollect.hooks.connection import WebCollectConnection, read_connection
 from airflow_provider_webcollect.hooks.connection_fields import FIELDS
+from airflow_provider_webcollect.hooks.storage import connections_of
 from airflow_provider_webcollect.landing.errors import ExtraMissing
-from airflow_provider_webcollect.landing.location import Location, MachineConnections, is_iceberg_name
+from airflow_provider_webcollect.landing.location import Location, is_iceberg_name
 from airflow_provider_webcollect.service.call import ClientContext, make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from airflow_provider_webcollect.collection_tasks import CollectionTasks
-    from airflow_provider_webcollect.landing.location import Connections, TableFormat
+    from airflow_provider_webcollect.landing.location import TableFormat
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -189,23 +190,17 @@ def parse_landing(
     return Location.parse("landing", path, conn_id=conn_id, table_format=table_format, is_exact=True)
 
 
-def connections_of(location: Location) -> Connections:
-    """Return what opens a location; without a connection, Airflow is not needed."""
-    if location.conn_id is None and location.kind != "iceberg":
-        return MachineConnections()
-    use_airflow()
-    from airflow_provider_webcollect.hooks.storage import ServerConnections
+def open_location(location: Location, *, is_landed: bool = True) -> Folder:
+    """Return the folder of a landing; without a connection, Airflow is not needed.
 
-    return ServerConnections()
-
-
-def open_landed(location: Location) -> Folder:
-    """Return the folder of what has landed.
-
+    :param is_landed: whether it is there; to land in it, a table of Iceberg is made if it is not there.
     :raises InvalidArgument: if Airflow has no such connection, or cannot use it.
     :raises NothingLanded: if it names a table of Iceberg that is not there.
     """
-    return location.open_landed(connections_of(location))
+    if location.conn_id is not None or location.kind == "iceberg":
+        use_airflow()
+    connections = connections_of(location)
+    return location.open_landed(connections) if is_landed else location.open(connections, is_made=True)
 
 
 def shown_place(location: Location) -> str:

@@ -19,8 +19,7 @@ from airflow_provider_webcollect.cli.connecting import (
     at_landing,
     connect,
     connection_options,
-    connections_of,
-    open_landed,
+    open_location,
     parse_landing,
     resolve_tasks,
     shown_place,
@@ -95,7 +94,11 @@ _DIFFERENCES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {"metavar": "NAME", "help": "Only this one; may be repeated, in order; by default all."},
     ),
     "column_types": ((), {"metavar": "JSON", "callback": _decoded_json}),
-    "partition": ((), {"metavar": "NAME=VALUE"}),
+    "mode": (
+        (),
+        {"help": "incremental: add what is new; full: land all rows. By default full with --lotno."},
+    ),
+    "partition": ((), {"metavar": "NAME=VALUE", "help": "A folder in DESTINATION for the new parts."}),
     "checks": (
         (),
         {
@@ -180,7 +183,7 @@ def land(
             def on_late_rows_wait(self, seconds: float) -> None:
                 tell(f"Waiting {seconds:.0f} s for late rows (--late-rows-delay)")
 
-        folder = location.open(connections_of(location), is_made=True)
+        folder = open_location(location, is_landed=False)
         run, began = _run_of(folder, run_id)
         job = job_of(client, source, folder, run, chosen, run_began=began, observer=Shown())
         landed = _until_interrupted(job, stop)
@@ -278,7 +281,7 @@ def verify(location: Location, output: str) -> None:
     Compared are presence, bytes, SHA-256 and number of rows. Exit code 1: a part is missing or damaged, or
     nothing has landed there; what is wrong is on standard error.
     """
-    landed = read_landing(open_landed(location))
+    landed = read_landing(open_location(location))
     landed.verify()
     manifest, run = landed.manifest, landed.manifest.run
     row = {
@@ -323,7 +326,7 @@ def profile(location: Location, by: str, new_only: bool, since: int | None, outp
     characters of the shortest and the longest text. By run: in what share of its rows each column is filled.
     --new-only and --since are for the counts by column.
     """
-    landed = read_landing(open_landed(location))
+    landed = read_landing(open_location(location))
     if by == "run":
         _show_runs(landed.profiles(), output)
         return
@@ -390,9 +393,10 @@ def accept(location: Location, commit: int | None, output: str) -> None:
     `landing verify` shows the numbers of the commits, and `landing cat --quarantined` the rows. Accepted rows
     get a commit of their own, so that a load of new commits has them.
     """
-    apart = review.waiting(open_landed(location), commit)
+    folder = open_location(location)
+    apart = review.waiting(folder, commit)
     _show_evidence(apart)
-    _show_decided(review.accept(open_landed(location), commit=apart.commit, by=_user()), output)
+    _show_decided(review.accept(folder, commit=apart.commit, by=_user()), output)
 
 
 @landing.command()
@@ -406,11 +410,12 @@ def discard(location: Location, commit: int | None, yes: bool, output: str) -> N
     `landing verify` shows the numbers of the commits, and then how many rows were discarded. The landing
     skips these rows. If it would have begun again with them, the next run reads the source again.
     """
-    apart = review.waiting(open_landed(location), commit)
+    folder = open_location(location)
+    apart = review.waiting(folder, commit)
     _show_evidence(apart)
     if not yes:
         ask(f"Delete the {counted(apart.rows, 'row')} of commit {apart.commit} at {shown_place(location)}?")
-    _show_decided(review.discard(open_landed(location), commit=apart.commit, by=_user()), output)
+    _show_decided(review.discard(folder, commit=apart.commit, by=_user()), output)
 
 
 def _show_evidence(apart: SetApart) -> None:
@@ -464,7 +469,7 @@ def cat(
     """Write the landed rows as JSON lines, whatever their format is."""
     if reasons and (quarantined is None or new_only or since is not None):
         raise click.UsageError("--reasons requires --quarantined, and excludes --new-only and --since")
-    landed = read_landing(open_landed(location), quarantined=quarantined)
+    landed = read_landing(open_location(location), quarantined=quarantined)
     rows: Iterator[Any] = landed.iter_rows(new_only, since=since)
     if reasons:
         reasoned = zip(landed.reasons(), rows, strict=True)
@@ -486,7 +491,7 @@ def sql(location: Location, query: str, new_only: bool, since: int | None, outpu
     city". The rows must fit into memory, except those of a table of Delta Lake, which are read as needed.
     """
     arguments.encodable("query", query)
-    relation = read_landing(open_landed(location)).to_duckdb(new_only=new_only, since=since)
+    relation = read_landing(open_location(location)).to_duckdb(new_only=new_only, since=since)
     import duckdb
 
     try:
@@ -536,7 +541,7 @@ def latest(location: Location, key: tuple[str, ...], output: str) -> None:
     Rows without a value in a column of the key are left out. What is shown must fit into memory, and the
     landing's keys into the temporary folder. Times are in UTC.
     """
-    _show_relation(read_landing(open_landed(location)).latest(key), output)
+    _show_relation(read_landing(open_location(location)).latest(key), output)
 
 
 @landing.command()
@@ -567,7 +572,7 @@ def changes(
 
     It has changed if its values differ from its last row before --since. Otherwise as `latest`.
     """
-    relation = read_landing(open_landed(location)).changes(
+    relation = read_landing(open_location(location)).changes(
         key, since, compare=compare or None, whole_runs=whole_runs
     )
     _show_relation(relation, output)
@@ -583,7 +588,7 @@ def history(location: Location, key: tuple[str, ...], compare: tuple[str, ...], 
 
     A period that ends when it begins has landed together with the next one. Otherwise as `latest`.
     """
-    _show_relation(read_landing(open_landed(location)).history(key, compare=compare or None), output)
+    _show_relation(read_landing(open_location(location)).history(key, compare=compare or None), output)
 
 
 def _age(context: click.Context, option: click.Parameter, value: str) -> float:
@@ -610,9 +615,10 @@ def clean(location: Location, older_than: float, yes: bool, output: str) -> None
     They are left by landings that were interrupted, replaced, or beaten to their commit by another one.
     Quarantined rows stay.
     """
-    leftovers = cleaning.clean(open_landed(location), older_than=older_than, dry_run=not yes)
+    folder = open_location(location)
+    leftovers = cleaning.clean(folder, older_than=older_than, dry_run=not yes)
     if not leftovers:
-        _require_landing(location)
+        _require_landing(folder, location)
     if leftovers or output != "table":
         show([file._asdict() for file in leftovers], output, LEFTOVERS, whole=yes)
     files = counted(len(leftovers), "file")
@@ -620,8 +626,8 @@ def clean(location: Location, older_than: float, yes: bool, output: str) -> None
     tell(done if leftovers else "Nothing to remove")
 
 
-def _require_landing(location: Location) -> None:
+def _require_landing(folder: Folder, location: Location) -> None:
     """Raise :class:`NothingLanded` if a folder has neither commits nor drafts of one."""
-    commits = CommitLog(open_landed(location))
+    commits = CommitLog(folder)
     if commits.read() is None and not commits.staged():
         raise NothingLanded(f"nothing has landed at {shown_place(location)}, or the path is another")

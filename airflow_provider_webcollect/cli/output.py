@@ -57,8 +57,8 @@ def declared_option(declaration: Any, argument: str, *names: str, **more: Any) -
     """Return an option for an argument as it is declared: its words or type, its default and its help.
 
     :param declaration: the function of an endpoint, or the struct of options or of an entry.
-    :param names: of the option; by default that of the argument.
-    :param more: what ``click.option`` is told beside, or instead.
+    :param names: of the option; by default the name of the argument.
+    :param more: other settings of ``click.option``, or settings that replace the declared ones.
     """
     own = declared(declaration)[argument]
     limits = f" {own.limits[0].upper()}{own.limits[1:]}." if own.limits and not own.is_list else ""

@@ -9,13 +9,17 @@ import contextlib
 import importlib
 import os
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_provider_webcollect.landing.errors import StorageError
-from airflow_provider_webcollect.landing.location import STORAGE_EXTRAS, Location, is_opened
+from airflow_provider_webcollect.landing.location import (
+    STORAGE_EXTRAS,
+    Location,
+    MachineConnections,
+    is_opened,
+)
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
     from pyiceberg.catalog import Catalog
 
+    from airflow_provider_webcollect.landing.location import Connections
     from airflow_provider_webcollect.landing.reader import LandedData
 
 #: The variable with which Airflow 3 finds connections in its database; without it, a process that is not a
@@ -39,28 +44,28 @@ _OF_CONNECTIONS = {
 _NOT_FOUND = "AirflowNotFoundException"
 _OF_RESPONSES = {"JSONDecodeError", "ValidationError"}
 _lock = threading.Lock()
-#: How many blocks need the variable that was added.
-_needed: Counter[str] = Counter()
+#: The blocks that need the variable, which the first of them has added.
+_blocks: set[object] = set()
 
 
 @contextlib.contextmanager
 def _as_server() -> Iterator[None]:
     """Let Airflow find the connections in its database, in the block.
 
-    The variable is that of all threads of the process: it stays until the last block that needs it has ended.
+    All threads of the process have the same variables: it stays until the last block that needs it has ended.
     """
+    block = object()
     with _lock:
-        is_added = _needed[_CONTEXT] > 0 or _CONTEXT not in os.environ
-        if is_added:
-            _needed[_CONTEXT] += 1
+        if _blocks or _CONTEXT not in os.environ:
+            _blocks.add(block)
             os.environ[_CONTEXT] = "server"
     try:
         yield
     finally:
-        if is_added:
-            with _lock:
-                _needed[_CONTEXT] -= 1
-                if not _needed[_CONTEXT]:
+        with _lock:
+            if block in _blocks:
+                _blocks.remove(block)
+                if not _blocks:
                     os.environ.pop(_CONTEXT, None)
 
 
@@ -205,7 +210,7 @@ class ServerConnections(AirflowConnections):
             with _as_server():
                 return super().filesystem(location)
         except Exception as error:  # of Airflow or of the storage's own package
-            # those of Airflow's database have many lines
+            # the text of an error of Airflow's database has many lines
             reason = str(error).partition("\n")[0]
             if not (
                 _is_lasting(error) or isinstance(error, StorageError) or type(error).__name__ == _NOT_FOUND
@@ -214,6 +219,12 @@ class ServerConnections(AirflowConnections):
                 raise StorageError(problem) from error
             rule = f"{location.text} cannot be reached: {reason}"
             raise InvalidArgument("object_storage_conn_id", location.conn_id, rule) from error
+
+
+def connections_of(location: Location) -> Connections:
+    """Return what opens a location outside of a task; without a connection, Airflow is not asked."""
+    is_table = location.kind == "iceberg"
+    return MachineConnections() if location.conn_id is None and not is_table else ServerConnections()
 
 
 def _is_lasting(error: Exception) -> bool:

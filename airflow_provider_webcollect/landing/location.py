@@ -78,7 +78,7 @@ class Location(msgspec.Struct, frozen=True):
         :param value: an absolute path; a URL, which may name the Airflow connection
             (``s3://conn_id@bucket/folder``); an ``ObjectStoragePath`` of Airflow; or the name of a table of
             Iceberg.
-        :param conn_id: the Airflow connection that was named beside it; None or an empty text for none.
+        :param conn_id: the Airflow connection that another argument names; None or an empty text for none.
         :param table_format: of the table that it is, or will be; None for a folder with a manifest.
         :param is_exact: whether a text is no rendered template, and keeps the white space around it.
         :raises InvalidArgument: if it has neither a scheme nor an absolute path, chains filesystems (``::``),
@@ -100,7 +100,7 @@ class Location(msgspec.Struct, frozen=True):
             if not hasattr(value, "serialize"):
                 rule = "it must be a text, or an ObjectStoragePath, whose connection Airflow has"
                 raise InvalidArgument(argument, str(value), rule)
-            value, is_exact = str(value), True
+            value, is_exact = arguments.encodable(argument, str(value)), True
         if not (is_exact and isinstance(value, str) and value.strip()):
             value = arguments.text(argument, value)
         text = str.__str__(value).removesuffix(f"/{MANIFEST}")
@@ -118,7 +118,7 @@ class Location(msgspec.Struct, frozen=True):
     def parse_landed(
         cls, argument: str, value: Any, *, conn_id: str | None = None, is_exact: bool = False
     ) -> Location:
-        """Return where something has landed, as :meth:`parse` does: a table of Iceberg is told by its name.
+        """Return where something has landed, as :meth:`parse` does; a table of Iceberg is known by its name.
 
         :param value: also the ``_manifest.json`` of a landing.
         """
@@ -306,7 +306,7 @@ def folder_at(
 ) -> Folder:
     """Return the folder of a landing; nothing is read from the storage.
 
-    :param root: its path, or that of its manifest.
+    :param root: the path of the folder, or of its manifest.
     :param public_url: how users name it, as for :class:`~.landing.storage.folder.Folder`.
     :param table_format: ``delta`` if it is, or will be, a table of Delta Lake.
     """
@@ -359,7 +359,7 @@ def refuse_overlaps(names: Sequence[str], locations: Sequence[Location]) -> None
     """Refuse two sources of one folder or table, or of one folder inside the other.
 
     :param names: what errors call the sources.
-    :param locations: those of the sources.
+    :param locations: where the rows of each source land.
     :raises InvalidArgument: if two of them overlap.
     """
     # two names may mean the same catalog

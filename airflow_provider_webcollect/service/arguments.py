@@ -6,7 +6,7 @@ An annotation says what a value must be, and what the command line and the docum
     task_ids: Annotated[Sequence[str], Length(most=100), "the service's tasks"]
     mode: Literal["full", "incremental"] | None = None
 
-The parser of an annotation is the first function in its ``Annotated``; without one, it is that of the type
+The parser of an annotation is the first function in its ``Annotated``; without one, the type has a parser
 (:func:`parser_of`). It takes the argument's name and its value, and returns the value in the form that is
 used, or raises :class:`InvalidArgument` with the argument, its place, the value and the rule.
 """

@@ -67,14 +67,14 @@ __all__ = ["WebCollectToObjectStorageOperator"]
 MOST_AT_ONCE = 32
 #: Maximum number of characters of a partition key, as Airflow stores it.
 LONGEST_KEY = 250
-#: Those of an entry of ``sources``.
+#: The keys that an entry of ``sources`` can have.
 _KEYS = ("collection_task_id", "lotno", "destination", "checks")
 
 
 class Target(msgspec.Struct, frozen=True):
     """A source, and where its rows land.
 
-    :ivar checks: of these rows alone, not checked yet; None for those of the landing.
+    :ivar checks: of these rows alone, not parsed yet; None for the ``checks`` of all.
     """
 
     source: Source
@@ -85,7 +85,7 @@ class Target(msgspec.Struct, frozen=True):
     def of(cls, task_id: str, argument: str, lotno: Any, location: Location, checks: Any = None) -> Target:
         """Return the target of a checked task id and a batch; an empty batch number means no batch.
 
-        :param argument: that of the batch, for errors.
+        :param argument: the name of the batch's argument, for errors.
         """
         from airflow_provider_webcollect.landing.log.commits import Source
 

@@ -21,10 +21,10 @@ from airflow.utils.state import TaskInstanceState
 from sqlalchemy import and_, select
 
 from airflow_provider_webcollect.assets import storable
-from airflow_provider_webcollect.hooks.storage import ServerConnections
+from airflow_provider_webcollect.hooks.storage import connections_of
 from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.errors import NothingLanded, NothingToReview, StorageError
-from airflow_provider_webcollect.landing.location import Location, MachineConnections
+from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.write import review
 from airflow_provider_webcollect.ui.activity import IDENTITY, is_same_task
@@ -198,8 +198,7 @@ def _opened(manifest: str, conn_id: str | None) -> Iterator[Folder]:
         raise StorageError("other requests wait for a storage that does not answer; try again later")
     try:
         location = Location.parse_landed("landing", manifest, conn_id=conn_id)
-        connections = MachineConnections() if location.conn_id is None else ServerConnections()
-        yield location.open_landed(connections)
+        yield location.open_landed(connections_of(location))
     finally:
         _turns.release()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pendulum
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, AssetAlias
+from airflow.providers.common.compat.sdk import AirflowFailException, AssetAlias, ObjectStoragePath
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.landing.location import Location
@@ -115,6 +115,11 @@ def sourced(sources: list[Any]) -> None:
 
 def test_names_that_begin_alike_are_no_folders_in_one_another() -> None:
     sourced(["a", "a-1", "a1", "a.1"])
+
+
+def test_a_path_of_airflow_with_half_a_character_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"`destination`.*half a character"):
+        make_transfer(ObjectStoragePath("file:///data/\ud800"), collection_task_id="a")
 
 
 def test_a_source_may_name_a_connection_of_its_own() -> None:

@@ -262,7 +262,7 @@ def chosen_columns(
 ) -> tuple[list[str], list[str] | None]:
     """Return the columns of a key, and those that are compared, as lists; None for all of them.
 
-    :param columns: those of the landing; None if they are not known.
+    :param columns: the columns of the landing; None if they are not known.
     :param argument: which has the key.
     :raises InvalidArgument: if an argument names none, one twice, or one that is not there.
     """
