@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from airflow.models.taskinstance import TaskInstance, clear_task_instances
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowTaskTimeout
 from airflow.providers.common.compat.standard.operators import PythonOperator
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from airflow.settings import Session
@@ -59,13 +59,16 @@ class Starter:
             task_id="start", collection_task_id=self.task_id, **{**usual, **arguments}
         )
 
-    def start(self, *, tries: int = 1, store: Any = None, **arguments: Any) -> dict[str, Any]:
+    def start(
+        self, *, tries: int = 1, max_tries: int = 2, store: Any = None, **arguments: Any
+    ) -> dict[str, Any]:
         """Execute the operator and return its result.
 
+        :param max_tries: as of :func:`~tests.airflow.executions.execute`, as is ``tries``.
         :param store: what Airflow stores for the task.
         """
         store = Store() if store is None else store
-        return execute(self.operator(**arguments), tries=tries, task_state_store=store)
+        return execute(self.operator(**arguments), tries=tries, max_tries=max_tries, task_state_store=store)
 
     def killed_during(
         self, result: dict[str, Any], *, began: float = 1.0, sent: bool = False, **arguments: Any
@@ -127,16 +130,15 @@ def remembered(run: FinishedRun) -> int:
 
 
 class TestWaiting:
-    @pytest.mark.parametrize("deferrable", [pytest.param(False, marks=pytest.mark.at_night), True])
-    def test_it_ends_with_the_run_that_it_started(self, starter: Starter, deferrable: bool) -> None:
+    def test_it_ends_with_the_run_that_it_started(self, starter: Starter) -> None:
         # the status shows the Finished of the run before for a while
-        run = starter.start_in_dag(deferrable=deferrable)
+        run = starter.start_in_dag(deferrable=True)
 
         assert (run.states, run.tries["start"]) == ({"start": "success"}, 1)
         result = run.xcoms["start"]
         assert (result["status"]["status"], result["status"]["executed_times"]) == ("Finished", 2)
         # `dag.test()` forgets what a deferred task wanted to hand on to itself
-        if AIRFLOW_V_3_3_PLUS or not deferrable:
+        if AIRFLOW_V_3_3_PLUS:
             assert (result["after"]["executed_times"], len(result["started"])) == (1, 3)
         assert starter.task()["state"] == "Finished"
         assert (starter.sent(), remembered(run)) == (1, 0)
@@ -352,53 +354,14 @@ class TestCrashes:
 class TestClearing:
     """A cleared task starts again, whether Airflow then keeps what the task has stored or drops it."""
 
-    @pytest.fixture(params=["kept", "dropped"] if AIRFLOW_V_3_3_PLUS else ["dropped"])
-    def start_clear_start(self, request: pytest.FixtureRequest, starter: Starter) -> Any:
-        """Runs the operator in a DAG, whose other task clears it once it has ended.
+    def test_the_second_start_waits_for_its_own_run(self, starter: Starter) -> None:
+        def clear(ti: Any) -> None:
+            start = TaskInstance.run_id == ti.run_id, TaskInstance.task_id == "start"
+            with Session() as session:
+                clear_task_instances([session.scalars(select(TaskInstance).where(*start)).one()], session)
+                session.commit()
 
-        It is given what happens before the clearing, and the operator's arguments.
-        """
-
-        def start_clear_start(then: Callable[[], object] = int, **arguments: Any) -> FinishedRun:
-            def clear(ti: Any) -> None:
-                then()
-                with Session() as session:
-                    (cleared,) = session.scalars(
-                        select(TaskInstance).where(
-                            TaskInstance.dag_id == ti.dag_id, TaskInstance.task_id == "start"
-                        )
-                    )
-                    clear_task_instances([cleared], session)
-                    if AIRFLOW_V_3_3_PLUS and request.param == "dropped":
-                        session.execute(
-                            text("delete from task_state_store where run_id = :run"), {"run": ti.run_id}
-                        )
-                    session.commit()
-
-            person = {"task_id": "clear", "python_callable": clear, "trigger_rule": "all_done"}
-            return run_tasks(lambda: starter.operator(**arguments), lambda: PythonOperator(**person))
-
-        return start_clear_start
-
-    @pytest.mark.parametrize("has_failed", [False, True])
-    def test_the_second_start_waits_for_its_own_run(
-        self,
-        sandbox: Sandbox,
-        starter: Starter,
-        set_connection: Connect,
-        after_requests: AfterRequests,
-        monkeypatch: pytest.MonkeyPatch,
-        start_clear_start: Callable[..., FinishedRun],
-        has_failed: bool,
-    ) -> None:
-        def end_the_run() -> None:
-            sandbox.control.advance(20_000)
-            set_connection()
-
-        if has_failed:
-            # in the middle of its wait
-            after_requests(1, START, monkeypatch.delenv, "AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
-        run = start_clear_start(end_the_run)
+        run = run_tasks(starter.operator, lambda: PythonOperator(task_id="clear", python_callable=clear))
 
         assert run.states == {"start": "success", "clear": "success"}
         assert run.xcoms["start"]["status"]["executed_times"] == 3
@@ -406,29 +369,33 @@ class TestClearing:
         assert (starter.sent(), len(starter.task()["runs"])) == (2, 3)
         assert remembered(run) == 0
 
-    def test_a_run_that_still_goes_on_is_not_started_twice(
+    @pytest.mark.parametrize("is_kept", [True, False])
+    @pytest.mark.parametrize("goes_on", [True, False])
+    def test_after_a_failed_wait_it_starts_nothing_that_still_goes_on(
         self,
         sandbox: Sandbox,
         starter: Starter,
         set_connection: Connect,
         after_requests: AfterRequests,
         monkeypatch: pytest.MonkeyPatch,
-        start_clear_start: Callable[..., FinishedRun],
+        goes_on: bool,
+        is_kept: bool,
     ) -> None:
         sandbox.control.configure(run_seconds=10_000, stale_seconds=0)
-
-        def connect_again() -> None:
-            set_connection()
-            after_requests(starter.sent(STATUS) + 2, STATUS, sandbox.control.advance, 20_000)
-
+        store = Store()
         after_requests(1, START, monkeypatch.delenv, "AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
-        run = start_clear_start(connect_again)
+        with pytest.raises(AirflowException, match="isn't defined"):
+            starter.start(store=store)
+        set_connection()
+        if goes_on:
+            after_requests(starter.sent(STATUS) + 2, STATUS, sandbox.control.advance, 20_000)
+        else:
+            sandbox.control.advance(20_000)
+            sandbox.control.configure(run_seconds=60)
+        result = starter.start(store=store if is_kept else Store(), max_tries=5)
 
-        assert run.states == {"start": "success", "clear": "success"}
-        result = run.xcoms["start"]
-        assert (result["started"], len(result["already_active"])) == ([], 3)
-        assert (result["status"]["executed_times"], starter.sent()) == (2, 1)
-        assert remembered(run) == 0
+        assert len(result["already_active" if goes_on else "started"]) == 3
+        assert (result["status"]["executed_times"], starter.sent()) == ((2, 1) if goes_on else (3, 2))
 
     def test_a_mapped_task_does_not_take_the_start_of_another_with_its_index(
         self, sandbox: Sandbox, starter: Starter
