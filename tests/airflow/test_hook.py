@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import io
 import re
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +22,6 @@ from airflow_provider_webcollect.service import endpoints, models
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import ENDPOINTS, Endpoint
 from airflow_provider_webcollect.service.errors import InvalidArgument, TokenUnavailable, WebCollectError
-from tests.airflow.executions import Task
 from tests.interruption import PATIENCE
 from tests.operations import OPERATIONS, Operation, Scene, each
 
@@ -57,28 +54,6 @@ def test_each_method_hands_on_what_it_is_given_and_returns_what_the_service_says
     returned = getattr(hook, operation.name)(**scene.fill(operation.arguments))
     operation.check(scene)
     assert isinstance(returned[0] if isinstance(returned, list) else returned, operation.returns)
-
-
-def test_all_subtasks_of_a_task_are_read(hook: WebCollectHook, sandbox: Sandbox) -> None:
-    many = sandbox.control.add_task(subtasks=45, state="Extracting")
-    everything = hook.get_all_subtasks(many["task_id"])
-    assert [subtask.sub_task_id for subtask in everything] == [
-        subtask["subtask_id"] for subtask in many["subtasks"]
-    ]
-
-
-def test_replace_urls_takes_a_file_or_a_list_and_returns_their_count(
-    hook: WebCollectHook, sandbox: Sandbox, task: Task, tmp_path: Path
-) -> None:
-    (file := tmp_path / "urls.txt").write_text("https://shop.example/1\nhttps://shop.example/2\n")
-    for given, numbers in (
-        ({"file": file}, (1, 2)),
-        ({"urls": ["https://shop.example/3"]}, (3,)),
-        ({"file": io.BytesIO(b"https://shop.example/4")}, (4,)),
-    ):
-        assert hook.replace_urls(task["task_id"], **given) == len(numbers)  # type: ignore[arg-type]
-        urls = [f"https://shop.example/{number}" for number in numbers]
-        assert sandbox.control.task(task["task_id"])["urls"] == urls
 
 
 @pytest.mark.parametrize("given", [{}, {"file": "urls.txt", "urls": ["https://shop.example"]}])
