@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import BaseSensorOperator
+from airflow.providers.common.compat.sdk import AirflowFailException, BaseSensorOperator
 
 from airflow_provider_webcollect import read_landing
 from airflow_provider_webcollect.operators.webcollect import WebCollectGetActionsOperator
@@ -23,7 +23,7 @@ from tests.airflow.event_triggers import triggerer
 from tests.airflow.executions import Connect, Task, execute, on_sandbox
 from tests.airflow.landings import make_transfer
 from tests.airflow.proxy import proxy
-from tests.airflow.waits import MODES, STATUS_PATHS, each_mode, for_task, outcome, until
+from tests.airflow.waits import STATUS_PATHS, for_task, outcome, until
 from tests.interruption import PATIENCE
 
 pytestmark = on_sandbox(stale_seconds=0, run_seconds=10_000)
@@ -52,55 +52,27 @@ def odd(sandbox: Sandbox, set_connection: Connect) -> Iterator[Oddities]:
         yield oddities
 
 
-def unreadable(task: Task) -> Callable[[str, int, Any], tuple[int, Any]]:
-    """Return what makes the records of a task unreadable."""
+def test_of_several_tasks_one_that_has_ended_is_enough_though_another_cannot_be_read(
+    sandbox: Sandbox, odd: Oddities
+) -> None:
+    unreadable = sandbox.control.add_task(lots=[1])["task_id"]
 
     def edit(target: str, status: int, body: Any) -> tuple[int, Any]:
         for record in body["data"]:
-            if record["taskId"] == task["task_id"]:
+            if record["taskId"] == unreadable:
                 record["status"] = None
         return status, body
 
-    return edit
+    def wait(other: str, wait_for: Any) -> Any:
+        usual: dict[str, Any] = {"task_id": "wait", "poke_interval": 0.1, "timeout": PATIENCE}
+        ids = [unreadable, other]
+        return execute(WebCollectTaskStatusSensor(collection_task_ids=ids, wait_for=wait_for, **usual))
 
-
-class TestSeveralTasks:
-    """A wait for several tasks, of which one has a record that cannot be read."""
-
-    def wait_for(self, tasks: list[dict[str, Any]], **options: Any) -> Any:
-        usual = {"task_id": "wait", "poke_interval": 0.1, "timeout": PATIENCE}
-        ids = [task["task_id"] for task in tasks]
-        return run_tasks(lambda: WebCollectTaskStatusSensor(collection_task_ids=ids, **usual, **options))
-
-    @pytest.mark.parametrize(
-        ("which", "other", "state"),
-        [("any", {"lots": [1]}, "success"), ("all", {"state": "Stopped"}, "failed")],
-    )
-    @each_mode("reschedule")
-    def test_one_that_has_ended_is_enough(
-        self, mode: str, sandbox: Sandbox, odd: Oddities, which: str, other: dict[str, Any], state: str
-    ) -> None:
-        bad, ended = sandbox.control.add_task(lots=[1]), sandbox.control.add_task(**other)
-        odd.edit = unreadable(bad)
-        run = self.wait_for([bad, ended], wait_for=which, **MODES[mode])
-        assert run.states == {"wait": state}
-        if state == "success":
-            assert [record["task_id"] for record in run.xcoms["wait"]] == [ended["task_id"]]
-
-    @each_mode("deferrable")
-    def test_the_result_has_what_was_read_before(self, mode: str, sandbox: Sandbox, odd: Oddities) -> None:
-        bad, running = sandbox.control.add_task(lots=[1]), sandbox.control.add_task(state="Extracting")
-
-        def unreadable_later(target: str, status: int, body: Any) -> tuple[int, Any]:
-            if odd.responses == 2:
-                sandbox.control.mark_state(running["task_id"], "Finished")
-            lasts = 6 if mode == "reschedule" else 1000  # nothing is kept between its pokes
-            return unreadable(bad)(target, status, body) if 2 <= odd.responses < lasts else (status, body)
-
-        odd.edit = unreadable_later
-        run = self.wait_for([bad, running], **MODES[mode])
-
-        assert [record["status"] for record in run.xcoms["wait"]] == ["Finished", "Finished"]
+    odd.edit = edit
+    finished = sandbox.control.add_task(lots=[1])["task_id"]
+    assert [record["task_id"] for record in wait(finished, "any")] == [finished]
+    with pytest.raises(AirflowFailException, match="is Stopped"):
+        wait(sandbox.control.add_task(state="Stopped")["task_id"], "all")
 
 
 class TestMissing:
