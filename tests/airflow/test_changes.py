@@ -32,23 +32,20 @@ def shop(sandbox: Sandbox, destination: str) -> Landing:
 
 
 @pytest.mark.parametrize("form", [{}, TABLE], ids=["folder", "table"])
-def test_each_run_is_compared_with_the_one_before(shop: Landing, form: dict[str, Any]) -> None:
-    results = [shop.transfer(**COUNTED, **form)["changes"]]
-    for run in RUNS[1:]:
-        shop.grow(len(run))
-        results.append(shop.transfer(**COUNTED, **form)["changes"])
-    assert results == COUNTS
-    # a run that finds nothing new lands no rows to compare
-    assert shop.transfer(**COUNTED, **form)["changes"] is None
+def test_each_run_is_compared_with_the_one_before_also_when_it_is_repeated_later(
+    shop: Landing, form: dict[str, Any]
+) -> None:
+    def changes(run: str) -> dict[str, int] | None:
+        return shop.transfer(**COUNTED, **form, run_id=run)["changes"]
 
-
-def test_a_run_counts_the_same_when_it_is_repeated_later(shop: Landing) -> None:
-    shop.transfer(**COUNTED, run_id="r0")
+    first = [changes("r0")]
     for number in (1, 2):
         shop.grow(len(RUNS[number]))
-        shop.transfer(**COUNTED, run_id=f"r{number}")
-    repeated = [shop.transfer(**COUNTED, run_id=f"r{number}")["changes"] for number in range(len(RUNS))]
-    assert repeated == COUNTS
+        first.append(changes(f"r{number}"))
+    assert first == COUNTS
+    # a run that finds nothing new lands no rows to compare
+    assert changes("r3") is None
+    assert [changes(f"r{number}") for number in range(3)] == COUNTS
 
 
 def test_the_event_and_the_log_have_the_counts(shop: Landing, said: Said) -> None:

@@ -13,18 +13,8 @@ from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.write.review import in_review
 from airflow_provider_webcollect.operators.webcollect import WebCollectAcceptLandingOperator
 from airflow_provider_webcollect.sandbox import Sandbox
-from tests.airflow.dag_runs import run_tasks
-from tests.airflow.executions import Counted, execute, on_sandbox
-from tests.airflow.landings import (
-    GROWING,
-    RETRIES,
-    TABLE,
-    Landing,
-    reported,
-    rows_at,
-    transfer,
-    without_duration,
-)
+from tests.airflow.executions import execute, on_sandbox
+from tests.airflow.landings import GROWING, Landing, reported, rows_at, transfer
 
 pytestmark = on_sandbox()
 
@@ -53,26 +43,8 @@ def decide(landing: Landing, **arguments: Any) -> WebCollectAcceptLandingOperato
 
 
 class TestFail:
-    def test_the_task_fails_without_retries_and_its_rows_wait_unmarked(
-        self, sandbox: Sandbox, changed: Landing
-    ) -> None:
-        run = changed.run(checks=CHECKS, mark_exported=True, **GROWING, **RETRIES)
-        assert run.states == {"land": "failed"}
-        assert run.xcoms.get("land") is None
-        assert changed.rows() == []
-        (waiting,) = in_review(changed.destination)
-        assert (waiting.rows, waiting.commit, waiting.has_failed) == (30, 1, True)
-        assert not sandbox.control.requests("/data/markexported")
-        assert not sandbox.control.task(changed.task_id)["exported"]
-        # one try: a retry would begin with the first page once more
-        first = [
-            request for request in sandbox.control.requests("/data/all") if request["query"]["offset"] == "0"
-        ]
-        assert len(first) == 2
-
-    def test_what_a_person_accepts_in_a_dag_is_of_the_run_that_has_read_it(self, failed: Landing) -> None:
-        run = run_tasks(lambda: decide(failed, run_id="{{ 'r1' }}", decision="{{ 'accept' }}"))
-        assert run.xcoms["decide"] == {
+    def test_what_a_person_accepts_is_of_the_run_that_has_read_it(self, failed: Landing) -> None:
+        assert execute(decide(failed, run_id="{{ 'r1' }}", decision="{{ 'accept' }}")) == {
             "destination": failed.destination,
             "run_id": "r1",
             "commit": 1,
@@ -149,23 +121,8 @@ class TestWarnAndQuarantine:
         assert (accepted["rows"], accepted["commit"]) == (30, 1)
         assert changed.rows() == changed.truth()
 
-    @pytest.mark.parametrize("form", [{}, TABLE], ids=["folder", "table"])
-    @pytest.mark.parametrize(("way", "rows", "apart"), [("quarantine", 0, 30), ("warn", 30, 0)])
-    def test_a_retry_reports_the_same(
-        self, changed: Landing, form: dict[str, str], way: str, rows: int, apart: int
-    ) -> None:
-        options = {"checks": CHECKS, "on_failed_checks": way, "run_id": "r1", **GROWING, **form}
-        first, second = (changed.transfer(**options) for _ in range(2))
-        assert without_duration(first) == without_duration(second)
-        assert (second["rows"], second["quarantined_rows"], second["commit"]) == (rows, apart, 1)
-        assert [check["state"] for check in second["checks"]] == ["passed", "failed"]
-
-    def test_metrics_count_failed_checks(self, counted: Counted, failed: Landing) -> None:
-        assert counted()["webcollect.landing.failed_checks"] == 1
-        assert counted()["webcollect.landing.rows"] == 0
-
 
 def test_checks_may_come_from_templates(changed: Landing) -> None:
     checks = {"columns": {"{{ 'price' }}": {"filled": "{{ 0.95 }}"}}, "rows": {"min": "{{ 5 }}"}}
-    run = changed.run(checks=checks, on_failed_checks="{{ 'warn' }}")
-    assert [check["state"] for check in run.xcoms["land"]["checks"]] == ["passed", "failed"]
+    summary = changed.transfer(checks=checks, on_failed_checks="{{ 'warn' }}")
+    assert [check["state"] for check in summary["checks"]] == ["passed", "failed"]

@@ -11,13 +11,12 @@ import duckdb
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_provider_webcollect.landing.errors import NothingLanded
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.transfers.landing_to_warehouse import WebCollectLoadOperator
 from tests.airflow.dag_runs import run_dag, run_tasks
 from tests.airflow.examples import load as example
 from tests.airflow.executions import execute, on_sandbox
-from tests.airflow.landings import GROWING, Landing, make_transfer, transfer
+from tests.airflow.landings import GROWING, Landing, make_transfer
 from tests.postgresql import PostgreSQL
 
 pytestmark = on_sandbox()
@@ -61,13 +60,10 @@ def test_each_load_adds_what_the_table_does_not_have(landing: Landing, database:
     assert execute(make_load(landing.destination))["parts"] == 0
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"), [("DEV_MODE", "true"), ("AIRFLOW_VAR_DLT_SECRETS_TOML", "dev_mode = true")]
-)
-def test_the_table_of_the_result_has_the_rows_whatever_settings_of_dlt_the_worker_has(
-    landing: Landing, database: str, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+def test_the_table_of_the_result_has_the_rows_whatever_settings_of_dlt_airflow_has(
+    landing: Landing, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("AIRFLOW_VAR_DLT_SECRETS_TOML", "dev_mode = true")
     landing.transfer()
     result = execute(make_load(landing.destination))
     assert (result["table"], result["rows"]) == ("shop.prices", len(table(database)))
@@ -99,18 +95,6 @@ def test_a_connection_of_another_type_fails_the_task_for_good(
     with pytest.raises(AirflowFailException, match=said) as failed:
         execute(make_load(landing.destination))
     assert "hunter2" not in str(failed.value)
-
-
-def test_rows_without_a_key_fail_the_task_for_good(sandbox: Sandbox, destination: str, database: str) -> None:
-    transfer(destination, sandbox.control.add_task(rows=[{"id": "1"}, {"id": "2", "price": "1"}], lots=[2]))
-    refusal = r"rows of .* have nothing in a column of the key \(price\)"
-    with pytest.raises(AirflowFailException, match=refusal):
-        execute(make_load(destination, write_disposition="merge", primary_key="price"))
-
-
-def test_without_a_landing_the_task_is_retried(destination: str, database: str) -> None:
-    with pytest.raises(NothingLanded):
-        execute(make_load(destination))
 
 
 def test_the_keyed_example_keeps_the_latest_row_of_each_product(

@@ -65,6 +65,7 @@ def test_a_landing_is_tagged_by_connection_team_and_outcome_and_never_by_an_id(
         f"webcollect.landing.{name}" for name in counted
     }
     assert {metric.name for metric in metrics if metric.tags == tags} == {SHARE, AGE}
+    assert values(metrics, "webcollect.landing.failed_checks") == [int(rows > 1)]
 
 
 def test_without_teams_there_is_no_tag_for_them(landing: Landing, metrics: list[Metric]) -> None:

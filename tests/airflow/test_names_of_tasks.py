@@ -23,7 +23,7 @@ from airflow_provider_webcollect import (
 )
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from tests.airflow.dag_runs import make_dag, run_dag, run_tasks, serialized
+from tests.airflow.dag_runs import make_dag, run_tasks, serialized
 from tests.airflow.executions import Connect, Said, Task, execute, on_sandbox
 from tests.airflow.landings import make_transfer, transfer
 from tests.airflow.waits import outcome
@@ -109,41 +109,8 @@ class TestOperatorsAndSensors:
             links.append(operator.webcollect_task_url)
         assert links == [f"https://s.example/{task['task_id']}"] * 2
 
-    @pytest.mark.parametrize("content", [None, "not a list"])
-    def test_ids_need_no_file_that_can_be_read(
-        self, task: Task, configure_tasks: Callable[..., Path], content: str | None
-    ) -> None:
-        path = configure_tasks(content or "")
-        if content is None:
-            path.unlink()
-        for make in TAKES.values():
-            make(task["task_id"])
-        assert execute(TAKES["mark"](task["task_id"])) == {"collection_task_id": task["task_id"]}
-
 
 class TestWaits:
-    def test_the_run_that_was_started_is_waited_for_and_the_log_names_the_task(
-        self, task: Task, other: Task, said: Said
-    ) -> None:
-        with make_dag() as dag:
-            start = WebCollectStartSubTasksOperator.partial(task_id="start").expand(
-                collection_task_id=[NAME, OTHER]
-            )
-            WebCollectTaskStatusSensor(
-                task_id="wait",
-                collection_task_ids=[NAME, other["task_id"]],
-                after=start.output,
-                deferrable=True,
-                poke_interval=0.2,
-            )
-        run = run_dag(dag)
-
-        assert run.state == "success"
-        assert [record["executed_times"] for record in run.xcoms["wait"]] == [2, 2]
-        log = said()
-        assert f"Started 3 sub-tasks of task {NAME} ({task['task_id']})" in log
-        assert f"{NAME} ({task['task_id']}) is Finished; {OTHER} ({other['task_id']}) is Finished" in log
-
     async def test_the_triggerer_gets_ids_and_what_to_call_them(self, task: Task) -> None:
         wait = WebCollectTaskStatusSensor(task_id="wait", collection_task_id=NAME, deferrable=True)
         with pytest.raises(TaskDeferred) as deferred:
@@ -153,21 +120,14 @@ class TestWaits:
         assert trigger.condition["task_ids"] == [task["task_id"]]
         assert (await outcome(trigger))["reason"] == f"{NAME} ({task['task_id']}) is Finished"
 
-    def test_without_a_file_the_trigger_is_as_small_as_before(
-        self, task: Task, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.delenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS")
-        wait = WebCollectTaskStatusSensor(task_id="t", collection_task_id=task["task_id"], deferrable=True)
-        with pytest.raises(TaskDeferred) as deferred:
-            execute(wait)
-        assert deferred.value.trigger.condition == {"task_ids": [task["task_id"]]}
-
     def test_a_start_that_waits_names_the_task(self, task: Task, said: Said) -> None:
         start = WebCollectStartSubTasksOperator(
             task_id="t", collection_task_id=NAME, wait_for_completion=True, poll_interval=0.2
         )
         assert execute(start)["status"]["task_id"] == task["task_id"]
-        assert f"{NAME} ({task['task_id']}) is Finished" in said()
+        log = said()
+        assert f"Started 3 sub-tasks of task {NAME} ({task['task_id']})" in log
+        assert f"{NAME} ({task['task_id']}) is Finished" in log
 
     def test_a_watcher_watches_the_ids(self, task: Task, other: Task) -> None:
         trigger = WebCollectTaskFinishedTrigger(collection_task_ids=[NAME, OTHER, task["task_id"]])
@@ -225,12 +185,3 @@ class TestLandings:
         assert asset.uri == f"webcollect://webcollect_default/{task['task_id']}"
         with pytest.raises(ValueError, match="the nearest"):
             create_asset(collection_task_id="Shop-search")
-
-
-def test_a_file_that_changes_changes_what_a_template_stands_for_at_the_next_run(
-    task: Task, other: Task, configure_tasks: Callable[..., Path]
-) -> None:
-    operator = WebCollectMarkExportedOperator(task_id="mark", collection_task_id="{{ 'Shop search' }}")
-    assert execute(operator) == {"collection_task_id": task["task_id"]}
-    configure_tasks(f"- id: {other['task_id']}\n  name: {NAME}\n")
-    assert execute(operator) == {"collection_task_id": other["task_id"]}
