@@ -242,33 +242,25 @@ class TestReading:
         assert read(content, suffix).tasks == (expected,)
 
     @pytest.mark.parametrize(
-        ("content", "said"),
+        ("suffix", "content", "said"),
         [
-            ('[{"id": "a", "name": "b",\n"name": "c"}]', "line 2` is 'name'; the mapping has this key"),
-            ('[{"id": "a", "name": "b"}', "it cannot be read"),
-            ('{"id": "a", "name": "b"}', "a list of collection tasks"),
-            ('[{"id": "a", "name": "\\ud83d"}]', "it cannot be read"),
+            (
+                ".json",
+                '[{"id": "a", "name": "b",\n"name": "c"}]',
+                "line 2` is 'name'; the mapping has this key",
+            ),
+            (".json", '[{"id": "a", "name": "b"}', "it cannot be read"),
+            (".json", '{"id": "a", "name": "b"}', "a list of collection tasks"),
+            (".json", '[{"id": "a", "name": "\\ud83d"}]', "it cannot be read"),
+            (".yaml", b"- id: a\n  name: Z\xfcrich\n", "line 2'; it is not UTF-8"),
+            (".yaml", SHOP.encode("utf-16"), "line 1'; it is not UTF-8"),
         ],
     )
-    def test_json_that_is_wrong_is_refused(
-        self, read: Callable[..., CollectionTasks], content: str, said: str
+    def test_json_that_is_wrong_and_another_encoding_are_refused(
+        self, read: Callable[..., CollectionTasks], suffix: str, content: str | bytes, said: str
     ) -> None:
         with pytest.raises(InvalidArgument) as refused:
-            read(content, ".json")
-        assert said in str(refused.value)
-
-    @pytest.mark.parametrize(
-        ("content", "said"),
-        [
-            pytest.param(b"- id: a\n  name: Z\xfcrich\n", "line 2'; it is not UTF-8", id="Latin-1"),
-            pytest.param(SHOP.encode("utf-16"), "line 1'; it is not UTF-8", id="UTF-16"),
-        ],
-    )
-    def test_another_encoding_is_refused(
-        self, read: Callable[..., CollectionTasks], content: bytes, said: str
-    ) -> None:
-        with pytest.raises(InvalidArgument) as refused:
-            read(content)
+            read(content, suffix)
         assert said in str(refused.value)
 
     def test_what_is_no_file_is_refused(self, tmp_path: Path) -> None:
@@ -307,35 +299,21 @@ class TestChanges:
             assert not hasattr(refused.value, "__notes__")
             refused.value.add_note("of who has read it")
 
-    def test_a_file_that_is_written_in_halves_is_read_whole(self, tmp_path: Path) -> None:
-        path, begun = tmp_path / "tasks.yaml", threading.Event()
-
-        def write() -> None:
-            with path.open("w") as file:
-                for half in ("- id: a\n  name: Shop\n- id: b\n  na", "me: Deli\n"):
-                    file.write(half)
-                    file.flush()
-                    begun.set()
-                    threading.Event().wait(0.2)
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        begun.wait()
-        assert [task.name for task in read_collection_tasks(path).tasks] == ["Shop", "Deli"]
-        writer.join()
-
-    def test_what_can_be_read_of_a_file_that_is_written_is_not_taken_for_all(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("written", "follows"), [("- id: b\n  na", "me: Deli\n"), ("", "- id: b\n  name: Deli\n")]
+    )
+    def test_a_file_that_is_being_written_is_read_whole_also_if_its_beginning_can_be_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, follows: str
     ) -> None:
         path, sleep = tmp_path / "tasks.yaml", time.sleep
-        rest = ["- id: b\n  name: Deli\n"]
+        rest = [follows]
 
         def write_and_sleep(seconds: float) -> None:
             with path.open("a") as file:
                 file.write(rest.pop() if rest else "")
             sleep(seconds)
 
-        path.write_text(SHOP)
+        path.write_text(SHOP + written)
         monkeypatch.setattr("time.sleep", write_and_sleep)
         assert [task.name for task in read_collection_tasks(path).tasks] == ["Shop", "Deli"]
 

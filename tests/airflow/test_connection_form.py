@@ -265,13 +265,6 @@ class TestButtonTest:
         assert answer.status_code == 200, answer.get_data(as_text=True)
         return answer.json["status"], answer.json["message"]
 
-    @pytest.mark.beyond_the_contract
-    def test_it_passes_with_a_ticked_box(self, web: FlaskClient, sandbox: Sandbox) -> None:
-        sandbox.control.configure(api_key_everywhere=True)
-        form = fields(web.get("/connection/add").get_data(as_text=True)) | {"host": sandbox.url}
-        typed = {f"{PREFIX}api_key": sandbox.api_key, f"{PREFIX}api_key_everywhere": "y"}
-        assert self.press(web, {**form, **typed}) == (True, "Connected; 0 tasks are extracting, 0 waiting.")
-
     def test_it_says_which_secrets_the_form_did_not_send(self, web: FlaskClient, sandbox: Sandbox) -> None:
         create(web, refresh_token="secret-refresh")
         passed, said = self.press(web, {**fields(edit_page(web)), "host": sandbox.url})

@@ -143,53 +143,37 @@ class TestWaiting:
         assert starter.task()["state"] == "Finished"
         assert (starter.sent(), remembered(run)) == (1, 0)
 
-    @pytest.mark.parametrize("options", [{}, {"failure_states": iter(["stopped"])}], ids=["usual", "once"])
     def test_a_run_that_is_stopped_fails_it_without_retries(
-        self, sandbox: Sandbox, starter: Starter, after_requests: AfterRequests, options: dict[str, Any]
+        self, sandbox: Sandbox, starter: Starter, after_requests: AfterRequests
     ) -> None:
         sandbox.control.configure(stale_seconds=0, run_seconds=10_000)
         store = Store()
         after_requests(1, START, sandbox.control.stop_task, starter.task_id)
         with pytest.raises(AirflowFailException, match=f"{starter.task_id} is Stopped"):
-            starter.start(store=store, **options)
+            starter.start(store=store, failure_states=iter(["stopped"]))
 
         assert store == {}
 
 
-@pytest.mark.webcollect_sandbox(wait_seconds=0, run_seconds=4, stale_seconds=2, enforce_limits=False)
-class TestARunThatIsGoingOn:
-    @pytest.fixture
-    def going_on(self, sandbox: Sandbox) -> Starter:
-        """Starts a task whose run does not end by itself."""
-        sandbox.control.configure(run_seconds=10_000)
-        return starter_of(sandbox, sandbox.control.add_task(state="Extracting"))
+@pytest.mark.webcollect_sandbox(wait_seconds=0, run_seconds=4, stale_seconds=2, speed=20)
+def test_a_run_that_ends_before_the_start_is_not_the_one_that_was_started(
+    sandbox: Sandbox, set_connection: Connect
+) -> None:
+    starter = starter_of(sandbox, sandbox.control.add_task(state="Extracting"))
 
-    def test_its_end_counts_if_there_is_nothing_to_start(
-        self, sandbox: Sandbox, going_on: Starter, after_requests: AfterRequests
-    ) -> None:
-        after_requests(2, STATUS, sandbox.control.advance, 10_000)
-        result = going_on.start()
-        assert (result["started"], result["status"]["executed_times"]) == ([], 1)
+    def end_after_the_first(path: str, status: int, body: Any) -> tuple[int, Any]:
+        # between the query of the status and that of the sub-tasks
+        if path.startswith(STATUS) and starter.sent(STATUS) == 1:
+            sandbox.control.advance(10_000)
+        return status, body
 
-    @pytest.mark.webcollect_sandbox(speed=20)
-    def test_it_is_not_the_run_that_was_started_if_it_ends_before_the_start(
-        self, sandbox: Sandbox, going_on: Starter, set_connection: Connect
-    ) -> None:
-        sandbox.control.configure(run_seconds=4)
+    with proxy(sandbox.url, end_after_the_first) as url:
+        set_connection(host=url)
+        result = starter.start()
 
-        def end_after_the_first(path: str, status: int, body: Any) -> tuple[int, Any]:
-            # between the query of the status and that of the sub-tasks
-            if path.startswith(STATUS) and going_on.sent(STATUS) == 1:
-                sandbox.control.advance(10_000)
-            return status, body
-
-        with proxy(sandbox.url, end_after_the_first) as url:
-            set_connection(host=url)
-            result = going_on.start()
-
-        assert len(result["started"]) == len(going_on.ids)
-        assert result["status"]["executed_times"] == 2
-        assert going_on.task()["state"] == "Finished"
+    assert len(result["started"]) == len(starter.ids)
+    assert result["status"]["executed_times"] == 2
+    assert starter.task()["state"] == "Finished"
 
 
 @pytest.mark.parametrize(
@@ -207,27 +191,18 @@ def test_the_time_that_the_start_took_does_not_make_the_run_before_count(
 
 
 class TestCrashes:
-    @pytest.mark.parametrize("has_ended", [False, True])
-    def test_a_retry_joins_the_run_that_an_earlier_try_started(
+    @pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="this Airflow cannot remember it")
+    def test_a_retry_joins_the_run_that_an_earlier_try_started_also_once_it_has_ended(
         self,
         sandbox: Sandbox,
         starter: Starter,
         set_connection: Connect,
         after_requests: AfterRequests,
         monkeypatch: pytest.MonkeyPatch,
-        has_ended: bool,
     ) -> None:
-        if has_ended and not AIRFLOW_V_3_3_PLUS:
-            pytest.skip("this Airflow cannot remember it")
-        sandbox.control.configure(run_seconds=10_000)
-
         def connect_again(context: Any) -> None:
             set_connection()
-            if has_ended:
-                sandbox.control.advance(20_000)
-            else:
-                # once it waits again
-                after_requests(starter.sent(STATUS) + 2, STATUS, sandbox.control.advance, 20_000)
+            sandbox.control.advance(20_000)
 
         # the connection is away for the rest of the try that has started the run
         after_requests(1, START, monkeypatch.delenv, "AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
@@ -235,8 +210,7 @@ class TestCrashes:
 
         assert (run.states, run.tries) == ({"start": "success"}, {"start": 2})
         assert (starter.sent(), remembered(run)) == (1, 0)
-        if has_ended:
-            assert len(run.xcoms["start"]["started"]) == 3
+        assert len(run.xcoms["start"]["started"]) == 3
 
     @pytest.mark.parametrize(("done", "sent"), [(True, 1), (False, 2)])
     def test_a_start_without_a_response_is_sent_again_by_a_retry_only_if_it_was_lost_on_the_way(
@@ -458,14 +432,6 @@ class TestAnApiKeyAlone:
         with pytest.raises(AirflowFailException, match=said):
             starter.start(**{**given, **arguments})
         assert sandbox.control.requests() == []
-
-    @pytest.mark.beyond_the_contract
-    @pytest.mark.webcollect_sandbox(speed=1000, api_key_everywhere=True, enforce_limits=False)
-    def test_a_key_that_is_taken_everywhere_does_as_a_token_does(
-        self, sandbox: Sandbox, starter: Starter, set_connection: Connect
-    ) -> None:
-        set_connection(extra={"api_key": sandbox.api_key, "api_key_everywhere": True})
-        assert starter.start()["status"]["executed_times"] == 2
 
     @pytest.mark.parametrize("again", [False, True])
     @pytest.mark.parametrize("lost", ["the response", "the process"])

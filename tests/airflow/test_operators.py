@@ -26,7 +26,6 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectRefreshTokenOperator,
     WebCollectReplaceUrlsOperator,
     WebCollectStartSubTasksOperator,
-    WebCollectUpdateLoopItemsOperator,
     WebCollectUpdateTaskParametersOperator,
 )
 from airflow_provider_webcollect.sandbox import Sandbox
@@ -62,19 +61,6 @@ def test_each_does_the_same_for_ids_and_for_names_of_the_file(
     # as the DAG has it, for the name of a mapped task and for a further attempt
     if "collection_task_id" in (arguments := operation.operator or {}):
         assert operator.collection_task_id == scene.fill(arguments["collection_task_id"], **names)
-
-
-def test_values_may_be_templates_of_native_types(scene: Scene) -> None:
-    loop = {"action_id": scene.words["LOOP"], "loop_type": "{{ params.type }}"}
-    with make_dag(render_template_as_native_obj=True):
-        update = WebCollectUpdateLoopItemsOperator(
-            task_id="update",
-            collection_task_id=scene.words["TASK"],
-            **loop,
-            loop_items="{{ params.terms }}",
-        )
-    assert execute(update, params={"terms": ["x", "y"], "type": "TextList"})["count"] == 2
-    assert scene.steps()[0]["loop_items"] == ["x", "y"]
 
 
 class TestReplaceUrls:
