@@ -155,16 +155,17 @@ class TestWaiting:
         assert store == {}
 
 
-@pytest.mark.webcollect_sandbox(wait_seconds=0, run_seconds=4, stale_seconds=2, speed=20)
+@pytest.mark.webcollect_sandbox(wait_seconds=0, run_seconds=10_000, stale_seconds=2, speed=20)
 def test_a_run_that_ends_before_the_start_is_not_the_one_that_was_started(
     sandbox: Sandbox, set_connection: Connect
 ) -> None:
     starter = starter_of(sandbox, sandbox.control.add_task(state="Extracting"))
+    sandbox.control.configure(run_seconds=4)
 
     def end_after_the_first(path: str, status: int, body: Any) -> tuple[int, Any]:
         # between the query of the status and that of the sub-tasks
         if path.startswith(STATUS) and starter.sent(STATUS) == 1:
-            sandbox.control.advance(10_000)
+            sandbox.control.advance(20_000)
         return status, body
 
     with proxy(sandbox.url, end_after_the_first) as url:
