@@ -367,9 +367,7 @@ def test_what_ends_a_wait_does_so_in_each_way_as_the_guide_says(
         assert sandbox.control.requests() == []
 
 
-@pytest.fixture
-def timed_out(sandbox: Sandbox) -> tuple[str, dict[str, Any]]:
-    """What the scheduler has a deferred task resume with once its time is over."""
+def test_a_deferred_wait_whose_time_is_over_ends_as_when_poking() -> None:
     run = run_tasks(lambda: WebCollectCapacitySensor(task_id="wait", max_active_tasks=10))
     of_run = TaskInstance.run_id == run.run_id
     past = datetime.datetime.now(datetime.UTC)
@@ -379,12 +377,6 @@ def timed_out(sandbox: Sandbox) -> tuple[str, dict[str, Any]]:
     SchedulerJobRunner(job=Job()).check_trigger_timeouts()
     with Session() as session:
         resumed = session.scalars(select(TaskInstance).where(of_run)).one()
-        return resumed.next_method, resumed.next_kwargs
-
-
-def test_a_deferred_wait_whose_time_is_over_ends_as_when_poking(
-    timed_out: tuple[str, dict[str, Any]],
-) -> None:
     minute = datetime.timedelta(minutes=1)
 
     def ending(**arguments: Any) -> type[BaseException]:
@@ -392,7 +384,7 @@ def test_a_deferred_wait_whose_time_is_over_ends_as_when_poking(
         # of Airflow's timeouts, one is no Exception
         match = r"not over after (90 s|the execution timeout, 0:01:00)"
         with pytest.raises(BaseException, match=match) as ended:
-            sensor.resume_execution(*timed_out, context={})
+            sensor.resume_execution(resumed.next_method, resumed.next_kwargs, context={})
         return ended.type
 
     assert ending() is AirflowSensorTimeout

@@ -200,59 +200,47 @@ def without_pauses(name: str) -> Any:
 
 
 @WITHOUT_LIMITS
-class TestDuckDB:
-    @pytest.fixture
-    def dag(self) -> Any:
-        return without_pauses("webcollect_incremental_to_duckdb")
+def test_each_run_adds_what_is_new_to_duckdb_also_after_a_load_that_has_failed(
+    sandbox: Sandbox, conf: dict[str, Any], tmp_path: Path
+) -> None:
+    dag = without_pauses("webcollect_incremental_to_duckdb")
+    conf |= {"database": f"{tmp_path}/prices.duckdb"}
 
-    @pytest.fixture
-    def conf(self, conf: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
-        return {**conf, "database": f"{tmp_path}/prices.duckdb"}
-
-    def table(self, conf: dict[str, Any]) -> list[tuple[str, str]]:
-        with duckdb.connect(conf["database"]) as db:
-            return db.execute("select id, title from prices order by rowid").fetchall()
-
-    def expected(self, sandbox: Sandbox, conf: dict[str, Any]) -> list[tuple[str, str]]:
-        rows = sandbox.control.true_rows(conf["collection_task_id"])
-        return [(row["id"], row["title"]) for row in rows]
-
-    def load_again(self, dag: Any, conf: dict[str, Any]) -> int:
+    def load_again() -> int:
         """Do what a retry does, or clearing the task."""
         return dag.get_task("load").python_callable(conf["destination"], conf["database"])
 
-    def test_each_run_adds_what_is_new_and_loading_again_changes_nothing(
-        self, sandbox: Sandbox, dag: Any, conf: dict[str, Any]
-    ) -> None:
-        for rows, grown in ((400, 0), (440, 40), (465, 25), (465, 0)):
-            sandbox.control.grow(conf["collection_task_id"], grown)
-            run = run_dag(dag, conf)
-            assert run.states == succeeded("land", "load")
-            assert run.xcoms["load"] == rows
-            assert self.table(conf) == self.expected(sandbox, conf)
+    def table() -> list[tuple[str, str]]:
+        with duckdb.connect(conf["database"]) as db:
+            return db.execute("select id, title from prices order by rowid").fetchall()
 
-        assert self.load_again(dag, conf) == 465
-        assert self.table(conf) == self.expected(sandbox, conf)
+    def expected() -> list[tuple[str, str]]:
+        rows = sandbox.control.true_rows(conf["collection_task_id"])
+        return [(row["id"], row["title"]) for row in rows]
 
-    def test_what_a_failed_load_has_left_out_comes_with_the_next(
-        self, sandbox: Sandbox, dag: Any, conf: dict[str, Any]
-    ) -> None:
-        run_dag(dag, conf)
-        before = self.table(conf)
-        for rows in (40, 25):
-            sandbox.control.grow(conf["collection_task_id"], rows)
-            # a run that dies after its commit
-            execute(dag.get_task("land"), params=conf)
-        part = Path(read_landing(conf["destination"]).uris(since=2)[0].removeprefix("file://"))
-        content = part.read_bytes()
-        part.write_bytes(content[:-20])
-        with pytest.raises(duckdb.Error):
-            self.load_again(dag, conf)
-        assert self.table(conf) == before
+    for rows, grown in ((400, 0), (440, 40), (440, 0)):
+        sandbox.control.grow(conf["collection_task_id"], grown)
+        run = run_dag(dag, conf)
+        assert run.states == succeeded("land", "load")
+        assert run.xcoms["load"] == rows
+        assert table() == expected()
+    assert load_again() == 440
+    before = table()
+    assert before == expected()
 
-        part.write_bytes(content)
-        assert self.load_again(dag, conf) == 465
-        assert self.table(conf) == self.expected(sandbox, conf)
+    for rows in (30, 25):
+        sandbox.control.grow(conf["collection_task_id"], rows)
+        # a run that dies after its commit
+        execute(dag.get_task("land"), params=conf)
+    part = Path(read_landing(conf["destination"]).uris(since=3)[0].removeprefix("file://"))
+    content = part.read_bytes()
+    part.write_bytes(content[:-20])
+    with pytest.raises(duckdb.Error):
+        load_again()
+    assert table() == before
+    part.write_bytes(content)
+    assert load_again() == 495
+    assert table() == expected()
 
 
 def as_number(price: str) -> float | None:
