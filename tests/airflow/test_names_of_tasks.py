@@ -148,15 +148,6 @@ class TestLandings:
         with pytest.raises(InvalidArgument, match="`collection_task_id` is 'Shop-search'"):
             make_transfer("s3://b", collection_task_id="Shop-search")
 
-    def test_a_name_that_is_too_long_for_a_folder_needs_a_destination(
-        self, task: Task, configure_tasks: Callable[..., Path]
-    ) -> None:
-        name = "商" * 100
-        configure_tasks(f"- id: {task['task_id']}\n  name: {name}\n")
-        with pytest.raises(InvalidArgument, match=r"more than 255 characters; give it its own `destination`"):
-            make_transfer("s3://b", sources=[name])
-        make_transfer("s3://b", sources=[{"collection_task_id": name, "destination": "s3://b/c"}])
-
     def test_the_asset_of_a_name_is_that_of_the_id(self, task: Task) -> None:
         asset = create_asset(collection_task_id=NAME)
         assert asset.uri == f"webcollect://webcollect_default/{task['task_id']}"

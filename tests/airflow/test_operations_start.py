@@ -320,8 +320,7 @@ class TestCrashes:
     ) -> None:
         sandbox.control.fail(START, kind="drop", done=True)
         store = Store()
-        advice = f"The status of task {starter.task_id} shows whether its sub-tasks run"
-        with pytest.raises(AirflowFailException, match=rf"Check .* before repeating it\. {advice}"):
+        with pytest.raises(AirflowFailException, match=f"The status of task {starter.task_id} shows whether"):
             starter.start(store=store)
         assert (starter.sent(), store) == (1, {})
 
@@ -413,25 +412,14 @@ class TestAnApiKeyAlone:
         assert "The connection has only an API key, so the status of task" in said()
         assert store == {}
 
-    @pytest.mark.parametrize(
-        ("arguments", "what", "instead"),
-        [
-            ({"sub_task_ids": "all"}, '`sub_task_ids="all"`', "list their ids"),
-            ({"wait_for_completion": True}, "`wait_for_completion=True`", "leave it out"),
-        ],
-    )
+    @pytest.mark.parametrize(("name", "value"), [("sub_task_ids", "all"), ("wait_for_completion", True)])
     def test_what_takes_a_token_is_refused_before_anything_is_sent(
-        self,
-        sandbox: Sandbox,
-        starter: Starter,
-        given: Any,
-        arguments: dict[str, Any],
-        what: str,
-        instead: str,
+        self, sandbox: Sandbox, starter: Starter, given: Any, name: str, value: Any
     ) -> None:
-        said = f"has only an API key, and {what} needs an access token: {instead}, or add `refresh_token`"
-        with pytest.raises(AirflowFailException, match=said):
-            starter.start(**{**given, **arguments})
+        with pytest.raises(
+            AirflowFailException, match=f"only an API key, and `{name}=.*` needs an access token"
+        ):
+            starter.start(**{**given, name: value})
         assert sandbox.control.requests() == []
 
     @pytest.mark.parametrize("again", [False, True])
