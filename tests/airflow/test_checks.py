@@ -76,11 +76,6 @@ class TestFail:
         assert [rows.run.run_id for rows in in_review(failed.destination)] == ["r2"]
         assert execute(decide(failed), run_id="d", max_tries=5)["run_id"] == "r2"
 
-    def test_nothing_to_decide_on_ends_the_task_without_retries(self, landing: Landing) -> None:
-        landing.transfer()
-        with pytest.raises(AirflowFailException, match="no rows of run r1 wait for a decision"):
-            execute(decide(landing, run_id="r1", decision="discard"))
-
     def test_a_source_may_have_checks_of_its_own(self, sandbox: Sandbox, destination: str) -> None:
         few, many = (sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 50))
         sources = [{"collection_task_id": few, "checks": {"rows": {"min": 5}}}, many]

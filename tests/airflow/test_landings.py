@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath
 
-from airflow_provider_webcollect.landing.errors import LandingError
 from airflow_provider_webcollect.operators.webcollect import (
     WebCollectCleanLandingOperator,
     WebCollectVerifyLandingOperator,
@@ -54,11 +53,6 @@ def test_damage_ends_the_task_without_retries_and_names_all_of_it(landing: Landi
         verify(landing.destination)
 
     assert f"{second} has 0 bytes instead of" in str(failed.value)
-
-
-def test_a_landing_that_is_not_there_yet_is_left_to_the_retries(destination: str) -> None:
-    with pytest.raises(LandingError, match="nothing has landed at"):
-        verify(destination)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])

@@ -111,12 +111,6 @@ class TestQuery:
         assert file.read_text() == "of an earlier run"
         assert list(tmp_path.iterdir()) == [file]
 
-    def test_no_row_is_a_file_with_a_header(self, tmp_path: Path) -> None:
-        query(
-            collection_task_ids=["no-such-task"], destination=f"file://{tmp_path}/none.csv", file_format="csv"
-        )
-        assert (tmp_path / "none.csv").read_text().startswith('"task_id","task_name"')
-
     def test_days_that_are_too_old_fail_when_the_task_runs_not_when_the_dag_is_parsed(
         self, sandbox: Sandbox
     ) -> None:
