@@ -89,12 +89,13 @@ class TestOperatorsAndSensors:
 
 class TestWaits:
     async def test_the_triggerer_gets_ids_and_what_to_call_them(self, task: Task) -> None:
-        wait = WebCollectTaskStatusSensor(task_id="wait", collection_task_id=NAME, deferrable=True)
+        start = {"collection_task_id": task["task_id"], "after": {"executed_times": 0}}
+        wait = WebCollectTaskStatusSensor(task_id="w", collection_task_id=NAME, after=start, deferrable=True)
         with pytest.raises(TaskDeferred) as deferred:
             execute(wait)
 
         trigger: Any = deferred.value.trigger
-        assert trigger.condition["task_ids"] == [task["task_id"]]
+        assert [*trigger.condition["after"]] == trigger.condition["task_ids"] == [task["task_id"]]
         assert (await outcome(trigger))["reason"] == f"{NAME} ({task['task_id']}) is Finished"
 
     def test_a_start_that_waits_names_the_task(self, task: Task, said: Said) -> None:
