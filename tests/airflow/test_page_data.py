@@ -23,7 +23,6 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from tests.airflow.dag_runs import make_dag, run_dag
-from tests.airflow.landings import make_transfer
 from tests.interruption import PATIENCE
 
 if not AIRFLOW_V_3_1_PLUS:
@@ -50,7 +49,7 @@ from airflow_provider_webcollect.ui.landings import (
     read_landings,
 )
 from airflow_provider_webcollect.ui.service import ServiceView, known_connections
-from tests.airflow.executions import Connect, Task
+from tests.airflow.executions import Connect
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 
@@ -476,24 +475,6 @@ class TestChecks:
         assert (events.marks(), events.runs()[-1]["state"]) == (["checks", "odd"], "landed")
         assert [entry["rows"] for entry in events.one()["quarantines"]] == [3]
 
-    def test_a_real_landing_that_fails_its_checks_is_shown(
-        self, connected: None, source: Task, destination: str
-    ) -> None:
-        checks = {"columns": {"no_such": {"filled": 0.9}}}
-        options = {"mode": "incremental", "checks": checks, "on_failed_checks": "quarantine"}
-        with make_dag() as dag:
-            make_transfer(destination, source, outlets=[Asset(f"rows_{next(_numbers)}")], **options)
-        run = run_dag(dag)
-        (series,) = read({dag.dag_id}, datetime.datetime.now(datetime.UTC))["series"]
-        assert series["marks"] == ["checks"]
-        assert "columns.no_such.present: no row has it" in series["sources"][0]["checks"][0]["text"]
-        assert {column["name"]: column["shares"] for column in columns_of(series)["columns"]} == {
-            "no_such": [None]
-        }
-        told = [(entry["run_id"], entry["rows"], entry["waiting"]) for entry in series["quarantines"]]
-        waiting = [{"collection_task_id": source["task_id"], "landing": destination, "commit": 1}]
-        assert told == [(run.run_id, 400, waiting)]
-
 
 class TestColumns:
     def add(self, events: Events, *filled: dict[str, float], **facts: Any) -> None:
@@ -519,8 +500,9 @@ class TestColumns:
     ) -> None:
         shares = {"same": 1.0, "slightly": 0.9, "checked": 1.0, "much": 0.1}
         self.add(events, dict.fromkeys(shares, 1.0))
-        self.add(events, shares, checks=[outcome("columns.checked.unique"), outcome("rows.min")])
-        assert list(self.columns(events)) == ["checked", "much", "slightly", "same"]
+        names = ("columns.checked.unique", "columns.no_row_has_it.present", "rows.min")
+        self.add(events, shares, checks=[*map(outcome, names)])
+        assert list(self.columns(events)) == ["checked", "no_row_has_it", "much", "slightly", "same"]
         text = columns_of(events.one())["columns"][0]["checks"][1]
         assert text == "columns.checked.unique: filled in none; expected: filled in all"
 
@@ -729,18 +711,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return moves.append
 
 
+@pytest.fixture
+def view(hook: WebCollectHook) -> ServiceView:
+    hook.refresh_token()  # as the first task does
+    # the sandbox answers in any case, however slow the machine
+    return ServiceView("webcollect_default", patience=PATIENCE)
+
+
 def tasks_by_id(parts: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return what is told of the collection tasks, by their ids."""
     return {task["task"]: task for task in parts["tasks"]["value"]["tasks"]}
 
 
 class TestService:
-    @pytest.fixture
-    def view(self, hook: WebCollectHook) -> ServiceView:
-        hook.refresh_token()  # as the first task does
-        # the sandbox answers in any case, however slow the machine
-        return ServiceView("webcollect_default", patience=PATIENCE)
-
     def test_it_equals_what_the_service_says_and_of_the_token_its_age_alone(
         self, view: ServiceView, hook: WebCollectHook, sandbox: Sandbox, events: Events
     ) -> None:
@@ -841,17 +824,6 @@ class TestService:
         assert capacity["unanswered_since"]
         answered.set()
 
-    def test_what_is_waited_for_is_shown_with_its_progress(
-        self, view: ServiceView, sandbox: Sandbox, events: Events
-    ) -> None:
-        task = str(uuid.uuid4())  # no asset and no landing of another test names it
-        sandbox.control.add_task(task, subtasks=3, state="Extracting")
-        arguments = {"collection_task_id": task, "webcollect_conn_id": "webcollect_default"}
-        events.add_run("run", arguments=arguments, state="deferred", start_date=NOW)
-        row = tasks_by_id(view.read(EVERYTHING))[task]
-        assert (row["status"], row["sub_tasks"]) == ("Extracting", 3)
-        assert row["sub_tasks_done"] in range(4)
-
     def test_what_is_no_id_is_not_asked_for(
         self, view: ServiceView, sandbox: Sandbox, events: Events
     ) -> None:
@@ -928,11 +900,6 @@ class TestNames:
 
         return name
 
-    @pytest.fixture
-    def view(self, hook: WebCollectHook) -> ServiceView:
-        hook.refresh_token()
-        return ServiceView("webcollect_default", patience=PATIENCE)
-
     def test_landings_have_those_of_their_sources(
         self, events: Events, name: Callable[[str, str], None]
     ) -> None:
@@ -963,17 +930,18 @@ class TestNames:
             assert shown_task["collection_task_ids"] == [demo.TASK_ID]
         assert work["names"] == {demo.TASK_ID: "Prices"}
 
-    def test_the_service_is_asked_for_the_id_of_one_that_is_waited_for_by_name(
+    def test_one_that_is_waited_for_by_name_is_asked_for_by_its_id_and_shown_with_its_progress(
         self, view: ServiceView, sandbox: Sandbox, events: Events, name: Callable[[str, str], None]
     ) -> None:
-        task = str(uuid.uuid4())
-        sandbox.control.add_task(task, state="Extracting")
+        task = str(uuid.uuid4())  # no asset and no landing of another test names it
+        sandbox.control.add_task(task, subtasks=3, state="Extracting")
         name(task, "Prices")
         arguments = {"collection_task_id": "Prices", "webcollect_conn_id": "webcollect_default"}
         events.add_run("run", arguments=arguments, state="deferred", start_date=NOW)
-        parts = view.read(EVERYTHING)
-        assert tasks_by_id(parts)[task]["status"] == "Extracting"
-        assert "Prices" not in tasks_by_id(parts)
+        shown = tasks_by_id(view.read(EVERYTHING))
+        assert (shown[task]["status"], shown[task]["sub_tasks"]) == ("Extracting", 3)
+        assert shown[task]["sub_tasks_done"] in range(4)
+        assert "Prices" not in shown
 
     def test_they_go_before_those_of_the_service_for_the_tasks_that_a_person_may_see(
         self, view: ServiceView, sandbox: Sandbox, events: Events, name: Callable[[str, str], None]
