@@ -14,7 +14,7 @@ from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
 from tests.airflow.dag_runs import make_dag, run_tasks
-from tests.airflow.executions import Task, execute, on_sandbox
+from tests.airflow.executions import execute, on_sandbox
 from tests.airflow.landings import (
     GROWING,
     Landing,
@@ -23,6 +23,7 @@ from tests.airflow.landings import (
     make_transfer,
     manifest,
     rows_at,
+    table_rows,
     transfer,
 )
 
@@ -35,19 +36,6 @@ def test_every_row_lands_once_on_any_storage_that_airflow_has(sandbox: Sandbox, 
     transfer(destination, landing.task)
     assert landed(destination) == landing.truth()
     assert not sandbox.control.task(landing.task_id)["exported"]
-
-
-@pytest.mark.parametrize("native", [True, pytest.param(False, marks=pytest.mark.at_night)])
-def test_an_empty_batch_number_means_all(source: Task, destination: str, native: bool) -> None:
-    run = run_tasks(
-        lambda: make_transfer(
-            destination + "/{{ ds }}", collection_task_id="{{ params.task }}", lotno="{{ params.lotno }}"
-        ),
-        params={"lotno": "", "task": source["task_id"]},
-        render_template_as_native_obj=native,
-    )
-
-    assert run.xcoms["land"]["rows"] == 400
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -108,6 +96,20 @@ def test_a_format_can_be_chosen(landing: Landing, options: dict[str, Any], writt
     assert landing.manifest().items() >= written.items()
 
 
+@pytest.mark.parametrize("native", [True, pytest.param(False, marks=pytest.mark.at_night)])
+def test_the_format_of_a_table_may_be_a_template(landing: Landing, native: bool) -> None:
+    def to(folder: str, kind: str | None) -> str:
+        place = f"{landing.destination}/{folder}"
+        with make_dag(render_template_as_native_obj=native):
+            operator = make_transfer(place, landing.task, table_format="{{ params.kind }}")
+        execute(operator, params={"kind": kind})
+        return place
+
+    assert table_rows(to("table", "delta")) == landing.truth()
+    # JSON lines are the default of folders, as Parquet is that of tables
+    assert landed(to("folder", None if native else "")) == landing.truth()
+
+
 class TestManySources:
     def test_each_has_a_folder_of_its_own(self, landing: Landing, sandbox: Sandbox, tmp_path: Path) -> None:
         others = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
@@ -127,10 +129,16 @@ class TestManySources:
     ) -> None:
         tasks = [sandbox.control.add_task(lots=[10])["task_id"] for _ in range(6)]
         sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
-        transfer(destination, tries=2, sources=tasks, max_concurrency=1)
+        summary = transfer(destination, tries=2, sources=tasks, max_concurrency=1)
         read = [request["query"]["taskId"] for request in sandbox.control.requests("/data/all")]
         assert read == [*tasks, tasks[2]]
-        assert all(landed(f"{destination}/{task}") == sandbox.control.true_rows(task) for task in tasks)
+        rows = [*map(sandbox.control.true_rows, tasks)]
+        assert [landed(f"{destination}/{task}") for task in tasks] == rows
+        # the result names what each try has landed
+        assert [rows_at(facts["uris"]) for facts in summary["sources"]] == rows
+        assert [facts["commit"] for facts in summary["sources"]] == [1] * 6
+        for listed in ("uris", "objects"):
+            assert summary[listed] == [name for facts in summary["sources"] for name in facts[listed]]
 
     def test_late_rows_of_those_without_new_ones_are_waited_for_together(
         self, sandbox: Sandbox, destination: str
@@ -144,15 +152,6 @@ class TestManySources:
         read = [request["query"]["taskId"] for request in sandbox.control.requests("/data/all")]
         # a source that waits is read twice; once the first has waited, the time is over for the others
         assert [read.count(task) for task in tasks[1:]] == [1, 1, 1]
-
-    def test_if_all_failures_are_permanent_there_is_no_retry_and_all_are_named(
-        self, sandbox: Sandbox, destination: str
-    ) -> None:
-        good = sandbox.control.add_task(lots=[10])["task_id"]
-        with pytest.raises(AirflowFailException, match="2 of 3 sources did not land") as failed:
-            transfer(destination, sources=[good, "no-such-1", "no-such-2"])
-        assert landed(f"{destination}/{good}") == sandbox.control.true_rows(good)
-        assert all(f"task no-such-{number} to" in str(failed.value) for number in (1, 2))
 
 
 class TestWhichMode:

@@ -113,10 +113,6 @@ def sourced(sources: list[Any]) -> None:
     WebCollectToObjectStorageOperator(task_id="land", sources=sources, destination="s3://b/others")
 
 
-def test_names_that_begin_alike_are_no_folders_in_one_another() -> None:
-    sourced(["a", "a-1", "a1", "a.1"])
-
-
 def test_a_path_of_airflow_with_half_a_character_is_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"`destination`.*half a character"):
         make_transfer(ObjectStoragePath("file:///data/\ud800"), collection_task_id="a")
@@ -170,12 +166,6 @@ class TestNamesOfPartitions:
     def test_what_a_reader_might_not_find_is_refused(self, partition: object) -> None:
         with pytest.raises(InvalidArgument, match="`partition`"):
             check_partition("partition", partition)
-
-    def test_the_error_says_what_to_give_instead_of_a_run_id(self) -> None:
-        with pytest.raises(
-            InvalidArgument, match=r"run ids hold: give the day of the run \(in a DAG, dt=\{\{"
-        ):
-            check_partition("partition", "run=scheduled__2026-01-01T00:00:00+00:00")
 
 
 def folders(destination: str) -> list[str]:

@@ -21,6 +21,7 @@ from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.landing.log.commits import Run, Source
+from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.transfers import reporting
 from airflow_provider_webcollect.transfers.reporting import LandingReport
@@ -28,14 +29,12 @@ from tests.airflow.dag_runs import FinishedRun, make_dag
 from tests.airflow.executions import Counted, Said, Task, execute, on_sandbox
 from tests.airflow.landings import (
     GROWING,
-    RETRIES,
     TABLE,
     Landing,
     land,
     make_transfer,
     manifest,
     reported,
-    rows_at,
     transfer,
     without_duration,
 )
@@ -87,19 +86,6 @@ class TestSummary:
         landing.transfer()
         summary = landing.transfer(if_exists="skip")
         assert (summary["rows"], summary["uris"], summary["objects"]) == (400, [], [])
-
-    def test_sources_have_each_their_own_and_the_sums_also_after_a_retry(
-        self, sandbox: Sandbox, destination: str
-    ) -> None:
-        tasks = [str(sandbox.control.add_task(lots=[rows])["task_id"]) for rows in (5, 7, 9)]
-        sandbox.control.fail(READ, after=2, status=400, code="TaskExecuting")
-        summary = transfer(destination, tries=2, sources=tasks, max_concurrency=1, **GROWING)
-        sources, rows = summary["sources"], [*map(sandbox.control.true_rows, tasks)]
-
-        assert [rows_at(facts["uris"]) for facts in sources] == rows
-        assert [facts["commit"] for facts in sources] == [1, 1, 1]
-        assert rows_at(summary["uris"]) == [row for some in rows for row in some]
-        assert summary["objects"] == [name for facts in sources for name in facts["objects"]]
 
 
 @pytest.mark.parametrize(
@@ -155,13 +141,6 @@ class TestAssetEvents:
         if AIRFLOW_V_3_0_PLUS:
             assert stored_events(asset.uri) == [told]
 
-    def test_without_outlets_the_destination_is_one(self, source: Task, destination: str) -> None:
-        assert land(destination, source).states == {"land": "success"}
-        if AIRFLOW_V_3_0_PLUS:
-            (event,) = map(LandingEvent.of, stored_events(destination))
-            assert event is not None
-            assert (event.rows, event.destination) == (400, destination)
-
     @pytest.mark.parametrize(
         ("destination", "given", "uris"),
         [
@@ -212,6 +191,23 @@ class TestAssetEvents:
             "bytes": sum(manifest(f"{destination}/{task}")["bytes"] for task in tasks),
             "parts": 2,
         }
+
+    def test_that_of_a_table_has_the_keys_that_it_has_for_a_folder(
+        self, source: Task, destination: str
+    ) -> None:
+        of_folder, of_table = (
+            reported(f"{destination}/{name}", source, mode="incremental", file_format="parquet", **options)
+            for name, options in (("folder", {}), ("table", TABLE))
+        )
+
+        assert of_table.keys() == of_folder.keys()
+        different = {key for key in of_table if of_table[key] != of_folder[key]}
+        # how long each took may be the same, or not
+        assert different - {"duration"} == {"destination", "manifest", "uris", "objects"}
+        event = LandingEvent.of(of_table)
+        assert event is not None
+        assert event.all_manifests() == [f"{destination}/table"]
+        assert read_landing(event.all_manifests()[0]).manifest.rows == 400
 
     def test_the_asset_of_a_sources_folder_gets_the_event_of_that_source_alone(
         self, sandbox: Sandbox, destination: str
@@ -267,18 +263,8 @@ class TestAssetPartition:
         run = land(destination, sources=tasks, outlets=outlets, asset_partition="2026-01-01")
         assert self.stored_keys(run) == ["2026-01-01"] * 2
 
-    def test_a_retry_after_the_commit_has_it_too(self, source: Task, destination: str) -> None:
-        def fail_once(context: Any, result: Any) -> None:
-            if context["ti"].try_number == 1:
-                raise RuntimeError("after the commit")
 
-        again = {**RETRIES, **GROWING, "post_execute": fail_once}
-        run = land(destination, source, asset_partition="2026-01-01", **again)
-        assert run.tries == {"land": 2}
-        assert self.stored_keys(run) == ["2026-01-01"]
-
-
-class TestMetrics:
+class TestCounts:
     def test_rows_bytes_pages_and_retries_are_counted_once(
         self, sandbox: Sandbox, landing: Landing, counted: Counted
     ) -> None:
@@ -309,12 +295,15 @@ class TestMetrics:
         assert counted()["webcollect.landing.bytes"] == landing.manifest()["bytes"]
 
     def test_of_sources_those_that_landed_are_counted_though_another_failed(
-        self, sandbox: Sandbox, destination: str, counted: Counted
+        self, sandbox: Sandbox, destination: str, counted: Counted, said: Said
     ) -> None:
         good = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
         with pytest.raises(AirflowFailException):
-            transfer(destination, sources=[good[0], "no-such-task", good[1]])
+            transfer(destination, sources=[good[0], "no-such-task", good[1]], max_concurrency=1)
         assert (counted()["webcollect.landing.rows"], counted()["webcollect.landing.pages"]) == (12, 2)
+        log = said()
+        assert re.findall(r"rows now \((\d of \d)\)", log) == ["1 of 3", "3 of 3"]
+        assert re.search(r"12 new rows in 2 parts, \d+ bytes; 0 had nothing new, 1 did not land", log)
 
 
 class TestProgressOfManySources:
@@ -342,16 +331,6 @@ class TestProgressOfManySources:
         )
         assert sums
         assert re.search(rf"60 new rows in 6 parts, {size - int(sums[1])} bytes; ", first)
-
-    def test_those_that_have_failed_are_counted(self, sandbox: Sandbox, destination: str, said: Said) -> None:
-        good = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
-        with pytest.raises(AirflowFailException):
-            transfer(destination, sources=[good[0], "no-such-task", good[1]], max_concurrency=1)
-        log = said()
-        assert re.findall(r"rows now \((\d of \d)\)", log) == ["1 of 3", "3 of 3"]
-        assert re.search(
-            r"3 sources: 12 new rows in 2 parts, \d+ bytes; 0 had nothing new, 1 did not land", log
-        )
 
     def test_rows_that_are_set_apart_are_something_new_but_none_that_has_landed(
         self, sandbox: Sandbox, destination: str, said: Said
