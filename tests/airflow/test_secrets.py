@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -164,26 +162,6 @@ def test_deleting_the_variable_begins_anew_with_the_connections_credential(
     execute_sql("delete from variable where key = ?", VARIABLE)
     confirm()
     assert ['"password"' in request["body"] for request in sandbox.control.requests("/token")] == [True, True]
-
-
-OUTSIDE_A_TASK = """
-from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-WebCollectHook().get_running_counts()
-"""
-
-
-@pytest.mark.at_night
-def test_a_script_shares_its_token_with_the_tasks(
-    connected: None, sandbox: Sandbox, task: Task, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE_TIMEOUT", "5")
-    subprocess.run([sys.executable, "-c", OUTSIDE_A_TASK], check=True, timeout=PATIENCE)
-    run = run_tasks(
-        lambda: WebCollectMarkExportedOperator(task_id="confirm", collection_task_id=task["task_id"])
-    )
-
-    assert run.states == {"confirm": "success"}
-    assert len(sandbox.control.requests("/token")) == 1
 
 
 def test_where_no_variable_can_be_written_no_refresh_token_is_spent(

@@ -176,12 +176,6 @@ class TestPoking:
         assert logged.count("0/2 Finished, 2 Extracting") == 1
         assert logged.count("2/2 Finished") == 1
 
-    @each_sensor
-    def test_failure_states_from_a_generator_fail_it(self, kind: str, stopped: Task) -> None:
-        waiting = sensor(kind, stopped, failure_states=iter(["Stopped"]))
-        with pytest.raises(AirflowFailException, match="Stopped"):
-            execute(waiting)
-
     def test_called_directly_it_waits_for_the_run_after_now(self, finished: Task) -> None:
         assert not sensor("task", finished, after="now", mode="poke").poke({}).is_done
 
@@ -254,22 +248,6 @@ class TestDeferring:
 class TestAfterNow:
     """The sensor takes the baseline itself: whoever starts the task, the run before does not count."""
 
-    @pytest.fixture
-    def again(self, sandbox: Sandbox, after_requests: Any) -> Callable[[int], dict[str, Any]]:
-        """Gives a task that ran once, and runs again after a number of status queries."""
-
-        def again(requests: int) -> dict[str, Any]:
-            sandbox.control.configure(wait_seconds=0, run_seconds=0)
-            task = sandbox.control.add_task(lots=[1])
-            after_requests(requests, STATUS_PATHS["task"], sandbox.control.start_task, task["task_id"])
-            return task
-
-        return again
-
-    def test_the_next_run_is_waited_for(self, again: Callable[[int], dict[str, Any]]) -> None:
-        # by then a start's run before would count
-        assert execute(sensor("task", again(3), after="now", status_delay=0))["executed_times"] == 2
-
     def test_a_look_after_the_timeout_does_not_take_the_run_before_for_the_next(self, finished: Task) -> None:
         trigger = defer(sensor("task", finished, after="now", deferrable=True)).trigger
         trigger.began -= PATIENCE + 1  # the triggerer was down for a while
@@ -282,16 +260,19 @@ class TestAfterNow:
         ids=["it fails", "it refuses twice"],
     )
     def test_a_service_that_does_not_answer_at_first_is_asked_again(
-        self, times: int, fault: dict[str, Any], again: Any, finished: Task, sandbox: Sandbox
+        self, times: int, fault: dict[str, Any], after_requests: Any, finished: Task, sandbox: Sandbox
     ) -> None:
+        sandbox.control.configure(wait_seconds=0, run_seconds=0)
+        after_requests(times + 3, STATUS_PATHS["task"], sandbox.control.start_task, finished["task_id"])
         sandbox.control.fail(STATUS_PATHS["task"], times=times, **fault)
-        record = execute(sensor("task", again(times + 3), after="now", status_delay=0))
+        # by the third answer, a start's run before would count
+        record = execute(sensor("task", finished, after="now", status_delay=0))
         sandbox.control.fail(STATUS_PATHS["task"], times=times, **fault)
         deferred = defer(sensor("task", finished, after="now", deferrable=True))
 
         assert record["executed_times"] == 2
         (baseline,) = deferred.trigger.condition["after"].values()
-        assert baseline["executed_times"] == 1
+        assert baseline["executed_times"] == 2
 
     @pytest.mark.parametrize("mode", ["poke", "deferrable"])
     @pytest.mark.parametrize(
@@ -392,13 +373,3 @@ class TestCapacity:
         assert run.states == {"wait": "success"}
         assert run.xcoms["wait"]["extracting_count"] == 1
         assert len(sandbox.control.requests(self.STATS)) >= 2
-
-    def test_with_capacity_one_poll_suffices_and_limits_may_be_mapped(
-        self, sandbox: Sandbox, busy: list[str]
-    ) -> None:
-        limits = [{"max_active_tasks": 3, "max_active_sub_tasks": 7}, {"max_active_tasks": 4}]
-        usual = {"task_id": "wait", "poke_interval": 0.1, "deferrable": False}
-        run = run_tasks(lambda: WebCollectCapacitySensor.partial(**usual).expand_kwargs(limits))
-        assert run.states == {"wait[0]": "success", "wait[1]": "success"}
-        assert len(sandbox.control.requests(self.STATS)) == 2
-        assert set(run.xcoms["wait[0]"]) >= {"waiting_count", "executing_sub_task_count"}

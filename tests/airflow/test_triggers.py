@@ -27,7 +27,6 @@ from airflow_provider_webcollect.waits import shared_feed
 from tests.airflow.executions import Connect, Task, on_sandbox
 from tests.airflow.waits import STATUS_PATHS, for_subtasks, for_task, other_tasks, outcome, until
 from tests.interruption import PATIENCE
-from tests.spans import recording
 from tests.waiting.simulated_time import Turns
 
 pytestmark = on_sandbox(stale_seconds=0, run_seconds=10_000)
@@ -76,19 +75,6 @@ class TestBothTriggers:
         again = type(trigger)(**arguments | {"began": began - 3600, "timeout": 3599.0})
         assert (await outcome(again))["outcome"] == "timeout"
 
-    async def test_the_end_of_a_run_is_its_one_event(
-        self, make: Make, running: Task, sandbox: Sandbox
-    ) -> None:
-        waiting = asyncio.create_task(outcome(make(running)))
-        await polls(sandbox, 2)
-        assert not waiting.done()
-        sandbox.control.advance(10_000)
-        event = await waiting
-
-        assert event["outcome"] == "done"
-        assert {record["status"] for record in event["records"]} == {"Finished"}
-        assert json.loads(json.dumps(event)) == event
-
     async def test_a_wrong_connection_is_an_error(
         self, make: Make, running: Task, set_connection: Connect
     ) -> None:
@@ -129,26 +115,6 @@ async def test_two_hundred_waits_share_their_polls(sandbox: Sandbox, set_connect
     assert max(sizes) == 50
     assert {request["status"] for request in sandbox.control.requests()} == {200}
     assert len(sandbox.control.requests("/token")) == 1
-
-
-async def test_the_rounds_of_a_wait_are_below_the_span_of_its_trigger(
-    running: Task, sandbox: Sandbox
-) -> None:
-    with recording() as spans:
-        with spans.of_task("trigger"):
-            waiting = asyncio.create_task(outcome(for_task(running)))
-            await polls(sandbox, 2)
-            sandbox.control.advance(10_000)
-            await waiting
-        (trigger,), rounds = spans.named("trigger"), spans.named("webcollect.poll")
-        assert len(rounds) >= 2
-        assert all(span.parent == trigger.context for span in rounds)
-        queries = [
-            call.parent
-            for call in spans.named("webcollect.call")
-            if (call.attributes or {})["url.template"] == STATUS
-        ]
-        assert queries == [span.context for span in rounds]
 
 
 def for_capacity(task: Task) -> WebCollectCapacityTrigger:
@@ -324,22 +290,6 @@ class TestChangedConnection:
         set_connection(extra={"refresh_token": new_refresh_token(sandbox)})
         await until(lambda: len(refused(sandbox)) == 4)
         await self.ends(waiting, sandbox)
-
-    async def test_a_refusal_is_confirmed_with_the_connection_read_again_each_time(
-        self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, waiting: asyncio.Task[Any]
-    ) -> None:
-        asked_when_read: list[int] = []
-        read = WebCollectHook.successor
-
-        def successor(hook: WebCollectHook) -> WebCollectHook | None:
-            asked_when_read.append(len(refused(sandbox)))
-            return read(hook)
-
-        monkeypatch.setattr(WebCollectHook, "successor", successor)
-        sandbox.control.fail(STATUS, times=None, status=403, code="PermissionDenied", message="plan")
-        event = await asyncio.wait_for(waiting, PATIENCE)
-        assert "HTTP 403 PermissionDenied" in event["reason"]
-        assert asked_when_read == [1, 2, 3]
 
     async def test_a_service_that_has_moved_is_found(
         self, sandbox: Sandbox, set_connection: Connect, waiting: asyncio.Task[Any]
