@@ -195,14 +195,6 @@ def test_the_next_run_knows_the_files_as_its_own(sandbox: Sandbox, landing: Land
     assert landing.rows() == landing.truth()
 
 
-def test_many_sources_have_it_each(sandbox: Sandbox, destination: str) -> None:
-    tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
-    uris = transfer(destination, sources=tasks, partition="dt=2026-01-01")["uris"]
-    assert [posixpath.dirname(uri) for uri in uris] == [
-        f"{destination}/{task}/dt=2026-01-01" for task in tasks
-    ]
-
-
 @pytest.mark.by_day(2)
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize(("schedule", "when"), STARTS)

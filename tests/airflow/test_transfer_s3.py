@@ -43,23 +43,17 @@ pytestmark = on_sandbox("storage_connection")
 
 
 @pytest.fixture
-def s3(s3_storage: Storage) -> Storage:
-    """An S3 server on loopback, which only the connection says how to reach."""
-    return s3_storage
-
-
-@pytest.fixture
-def storage_connection(s3: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Airflow connection ``storage`` to the S3 server; without it there are no credentials."""
+def storage_connection(s3_storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Airflow connection ``storage`` to the S3 server, which nothing else says how to reach."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AIRFLOW_CONN_STORAGE", s3.as_connection())
+    monkeypatch.setenv("AIRFLOW_CONN_STORAGE", s3_storage.as_connection())
 
 
 @pytest.fixture
-def folder(s3: Storage) -> str:
+def folder(s3_storage: Storage) -> str:
     """A folder of its own, without scheme."""
-    return s3.new_folder()
+    return s3_storage.new_folder()
 
 
 @pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.at_night)])
@@ -83,26 +77,27 @@ def read_table(s3: Storage, folder: str) -> list[dict[str, Any]]:
 
 
 def test_every_row_lands_once_through_the_storages_connection(
-    sandbox: Sandbox, s3: Storage, source: Task, folder: str, where: dict[str, Any]
+    sandbox: Sandbox, s3_storage: Storage, source: Task, folder: str, where: dict[str, Any]
 ) -> None:
     # the third page breaks the first try
     sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
     run = land(source=source, max_part_bytes=1, **where, **RETRIES)
 
     assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
-    assert landed(f"s3://{folder}", **s3.options) == sandbox.control.true_rows(source["task_id"])
+    assert landed(f"s3://{folder}", **s3_storage.options) == sandbox.control.true_rows(source["task_id"])
     bucket, _, prefix = folder.partition("/")
-    assert s3.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix).get("Uploads", []) == []
+    uploads = s3_storage.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
+    assert uploads.get("Uploads", []) == []
     # uris and objects name the parts without the connection
-    names = [part["name"] for part in manifest(f"s3://{folder}", **s3.options)["parts"]]
+    names = [part["name"] for part in manifest(f"s3://{folder}", **s3_storage.options)["parts"]]
     summary = run.xcoms["land"]
     assert summary["uris"] == [f"s3://{folder}/{name}" for name in names]
     assert summary["objects"] == [f"{prefix}/{name}" for name in names]
-    assert all(s3.fs.exists(f"{bucket}/{name}") for name in summary["objects"])
+    assert all(s3_storage.fs.exists(f"{bucket}/{name}") for name in summary["objects"])
 
 
 def test_every_row_lands_once_in_a_table_with_the_credentials_of_the_connection(
-    sandbox: Sandbox, s3: Storage, source: Task, folder: str, where: dict[str, Any]
+    sandbox: Sandbox, s3_storage: Storage, source: Task, folder: str, where: dict[str, Any]
 ) -> None:
     sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
     growing = {**where, **TABLE, **GROWING, "max_part_bytes": 1}
@@ -111,16 +106,16 @@ def test_every_row_lands_once_in_a_table_with_the_credentials_of_the_connection(
     second = land(source=source, **growing)
 
     assert (first.tries, second.states) == ({"land": 2}, {"land": "success"})
-    assert read_table(s3, folder) == sandbox.control.true_rows(source["task_id"])
+    assert read_table(s3_storage, folder) == sandbox.control.true_rows(source["task_id"])
     assert second.xcoms["land"]["manifest"] == where["destination"]
-    assert [s3.fs.exists(uri) for uri in second.xcoms["land"]["uris"]] == [True]
+    assert [s3_storage.fs.exists(uri) for uri in second.xcoms["land"]["uris"]] == [True]
 
 
-def test_many_sources_share_the_storage(sandbox: Sandbox, s3: Storage, folder: str) -> None:
+def test_many_sources_share_the_storage(sandbox: Sandbox, s3_storage: Storage, folder: str) -> None:
     tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30, 40)]
     summary = transfer(f"s3://{folder}", sources=tasks, object_storage_conn_id="storage", file_format="csv")
     assert summary["rows"] == 90
-    assert [manifest(f"s3://{folder}/{task}", **s3.options)["rows"] for task in tasks] == [20, 30, 40]
+    assert [manifest(f"s3://{folder}/{task}", **s3_storage.options)["rows"] for task in tasks] == [20, 30, 40]
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["in the URL", "beside it"])
@@ -128,14 +123,8 @@ def test_a_connection_that_is_missing_is_refused_also_where_the_machine_has_cred
     s3: Storage, source: Task, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
 ) -> None:
     transfer(f"s3://storage@{folder}/landed", source=source)
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": s3.options["key"],
-        "AWS_SECRET_ACCESS_KEY": s3.options["secret"],
-        "AWS_ENDPOINT_URL": s3.options["endpoint_url"],
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AIRFLOW_CONN_WAREHOUSE": json.dumps({"conn_type": "duckdb", "host": f"{tmp_path}/warehouse.duckdb"}),
-    }.items():
-        monkeypatch.setenv(name, value)
+    warehouse = {"conn_type": "duckdb", "host": f"{tmp_path}/warehouse.duckdb"}
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse))
     missing = "aws_defualt"
     place, conn = (f"s3://{folder}", missing) if beside else (f"s3://{missing}@{folder}", None)
     landed_there = {"destination": f"{place}/landed", "object_storage_conn_id": conn}
