@@ -24,7 +24,7 @@ from airflow_provider_webcollect.sensors.webcollect import (
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
 from tests.airflow.executions import Connect, Said, Task, execute, on_sandbox
-from tests.airflow.waits import MODES, SENSORS, STATUS_PATHS, each_mode, each_sensor, outcome
+from tests.airflow.waits import MODES, SENSORS, STATUS_PATHS, each_mode, outcome
 from tests.interruption import PATIENCE
 
 pytestmark = on_sandbox(wait_seconds=0.2, run_seconds=0.4, stale_seconds=0, subtasks=2)
@@ -133,7 +133,7 @@ class TestInDagRuns:
 
 
 class TestPoking:
-    @each_sensor
+    @pytest.mark.parametrize("kind", SENSORS)
     def test_a_refusal_is_put_to_the_test_with_the_connection_read_again(
         self, kind: str, finished: Any, set_connection: Connect, monkeypatch: pytest.MonkeyPatch
     ) -> None:

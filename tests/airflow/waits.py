@@ -28,8 +28,6 @@ MODES: dict[str, dict[str, Any]] = {
     "deferrable": {"deferrable": True},
 }
 
-each_sensor = pytest.mark.parametrize("kind", SENSORS)
-
 
 def each_mode(by_day: str) -> pytest.MarkDecorator:
     """Wait in all modes; by day, in one."""
