@@ -63,12 +63,6 @@ def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def steps() -> list[str]:
-    """What the Airflow has said while it started."""
-    return []
-
-
-@pytest.fixture(scope="package")
 def collector() -> Iterator[Collector]:
     """Takes the spans of Airflow's traces."""
     with collecting() as collector:
@@ -79,7 +73,6 @@ def collector() -> Iterator[Collector]:
 def airflow(
     dags: Path,
     landing: Path,
-    steps: list[str],
     collector: Collector,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[RealAirflow]:
@@ -103,7 +96,7 @@ def airflow(
         "OTEL_TRACES_EXPORTER": "otlp_proto_http",
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": collector.url,
     }
-    with RealAirflow(home, dags, options, path="/team/airflow", person="admin", say=steps.append) as airflow:
+    with RealAirflow(home, dags, options, path="/team/airflow", person="admin") as airflow:
         yield airflow
     assert [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(home)] == []
 

@@ -21,7 +21,7 @@ from demo import browser
 from demo.airflow_api import AirflowProblem
 from demo.landing import prove
 from demo.main_job import DAG_ID
-from demo.real_airflow import COMPONENTS, RealAirflow
+from demo.real_airflow import RealAirflow
 from tests.contract.client_requests import RequestContract
 from tests.interruption import PATIENCE, until
 from tests.real_airflow.conftest import PEOPLE
@@ -255,18 +255,6 @@ def test_no_secret_is_in_any_log_database_or_xcom(airflow: RealAirflow, landed: 
         if secret in path.read_bytes()
     ]
     assert leaks == []
-
-
-def test_each_step_of_the_start_is_said(airflow: RealAirflow, steps: list[str]) -> None:
-    first, second, *others = steps
-
-    assert first == "its database is made"
-    assert second == f"{', '.join(COMPONENTS)} are started"
-    count = len(COMPONENTS)
-    assert sorted(step.split()[0] for step in others) == sorted(COMPONENTS)
-    assert [step.partition(" ")[2] for step in others] == [
-        f"is up ({number} of {count})" for number in range(1, count + 1)
-    ]
 
 
 def test_airflow_sees_the_provider_and_its_connection_form(airflow: RealAirflow) -> None:

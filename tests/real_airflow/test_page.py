@@ -151,12 +151,6 @@ def fail(page: Page, route: str, status: int, detail: str, **options: Any) -> No
     page.route(route, lambda request: request.fulfill(status=status, json={"detail": detail}), **options)
 
 
-def log(page: Page, error: str, dag_id: str = "*") -> None:
-    """Have the logs of the failed tasks of a DAG, or of all, say an error."""
-    entries = {"content": [{"event": error, "level": "error"}]}
-    page.route(f"**/dags/{dag_id}/**/logs/1?*", lambda route: route.fulfill(json=entries))
-
-
 def refresh(view: Locator) -> None:
     view.get_by_role("button", name="Refresh").click()
 
@@ -224,10 +218,6 @@ def be_quarantined(page: Page, value: str = "9,99") -> None:
     page.route("**/rows?*commit=*", lambda route: route.fulfill(json={"collection_task_id": "x", **sample}))
 
 
-def in_words(moment: datetime.datetime) -> str:
-    return f"{moment.day} {moment:%B}"
-
-
 def end_later(data: dict[str, Any]) -> None:
     for series in data["series"]:
         series["runs"][-1]["ended_at"] = ago()
@@ -260,12 +250,6 @@ def fall_silent(page: Page, view: Locator) -> None:
 @pytest.mark.at_night
 class TestDetails:
     """All that the page shows, and does when somebody uses it."""
-
-    def test_messages_of_the_service_are_texts(self, page: Page, url: str) -> None:
-        log(page, reason := "<img src=x onerror=alert(1)>")
-        view = show(page, url)
-        view.get_by_text(reason).wait_for()
-        assert view.locator("img").count() == 0
 
     def test_a_failure_that_has_recovered_is_not_open(self, page: Page, url: str) -> None:
         def recover(data: dict[str, Any]) -> None:
@@ -322,24 +306,13 @@ class TestDetails:
     def test_a_column_that_has_become_empty_is_seen_at_once(self, view: Locator) -> None:
         columns = columns_of(view, "reviews_daily")
         ended = series_of(view, "reviews_daily").locator("time").first.get_attribute("datetime") or ""
-        newest = datetime.datetime.fromisoformat(ended)
-        until = in_words(newest - datetime.timedelta(days=4))
+        until = datetime.datetime.fromisoformat(ended) - datetime.timedelta(days=4)
         assert columns.locator("[data-sentence]").inner_text() == (
-            f"price was filled in 98 % of the rows until {until}, in 0 % since."
+            f"price was filled in 98 % of the rows until {until.day} {until:%B}, in 0 % since."
         )
         # it is the first of them
         assert columns.locator("[data-column]").first.get_attribute("data-column") == "price"
         price = columns.locator('[data-column="price"]')
-        titles = price.locator("title").all_text_contents()
-        assert len(titles) == 30
-        was = in_words(newest - datetime.timedelta(days=29))
-        assert re.fullmatch(rf"price was filled in 98 % of 1,?\d+ rows on {was}", titles[0])
-        assert re.fullmatch(
-            rf"price was filled in 0 % of 1,?\d+ rows on {in_words(newest)}; "
-            r"columns.price.filled: filled in 0 % of 1,?\d+ rows; "
-            r"expected: filled in at least 90 % of the rows",
-            titles[-1],
-        )
         # failed checks have a shape of their own
         bars = price.locator("[data-share]")
         has_path = "bars => bars.map(bar => !!bar.querySelector('path'))"
@@ -481,23 +454,6 @@ class TestDetails:
         assert dialog.get_by_text("webcollect landing accept 's3://lake/offers' --commit 30").is_visible()
         dialog.get_by_role("button", name="Close").click()
 
-    def test_another_site_decides_on_nothing(self, new_page: Page, url: str) -> None:
-        statuses: list[int] = []
-        new_page.on("response", lambda response: statuses.append(response.status))
-        here = urlsplit(url)
-        new_page.goto(url)
-        form = "document.body.innerHTML = `<form method=post action='%s'><input name=landing></form>`"
-        address = f"{url}/webcollect/landings/1/decision?dag_id=offers_daily&task_id=land"
-        # by another name this machine is another site
-        new_page.route(
-            "http://localhost:*/", lambda route: route.fulfill(body="<p>", content_type="text/html")
-        )
-        new_page.goto(f"http://localhost:{here.port}/")
-        new_page.evaluate(form % address)
-        with new_page.expect_response(address) as answered:
-            new_page.evaluate("document.forms[0].submit()")
-        assert answered.value.status in (401, 403)
-
     def test_five_rows_and_loads_are_texts(self, page: Page, url: str) -> None:
         markup = "<img src=x onerror=alert(1)>"
         sample = {"columns": ["*title", markup], "rows": [[markup, None]] * 5, "broke": [], "left_out": 3}
@@ -523,15 +479,16 @@ class TestDetails:
             assert text in row
         assert "2 rows without a key: 2 in part-1.jsonl" in row
 
-    def test_no_command_is_made_of_the_text_of_an_error(self, page: Page, url: str) -> None:
-        value = "9`webcollect landing accept x;touch owned;`"
+    def test_the_text_of_an_error_is_a_text_and_no_command_is_made_of_it(self, page: Page, url: str) -> None:
+        value = "9`webcollect landing accept x;touch owned;`<img src=x onerror=alert(1)>"
         reason = f"1 check failed for task t: 1 of 9 values do not match ({value!r} at offset 0)"
         # failures that say the same are one, and tests before this one may have left others
-        log(page, reason, "flights_daily")
+        entries = {"content": [{"event": reason, "level": "error"}]}
+        page.route("**/dags/flights_daily/**/logs/1?*", lambda route: route.fulfill(json=entries))
         view = show(page, url)
         failure = view.locator("[data-failure]").filter(has_text="flights_daily")
         failure.get_by_text(reason, exact=True).wait_for()
-        assert failure.get_by_role("button").count() == 0
+        assert failure.locator("img").count() == failure.get_by_role("button").count() == 0
         assert failure.get_by_role("link", name="Open the log").first.is_visible()
 
     def test_the_lines_that_read_a_landing_are_copied(self, page: Page, view: Locator) -> None:
