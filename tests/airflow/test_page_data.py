@@ -59,6 +59,8 @@ DAY = datetime.timedelta(days=1)
 PARTS = ("token", "capacity", "tasks", "days")
 EVERYTHING = None
 COUNTS = "/cloudextraction/task/stats"
+#: Makes a file of collection tasks that of the deployment.
+Configure = Callable[..., Path]
 _numbers = itertools.count(1)
 
 
@@ -888,23 +890,8 @@ class TestService:
 class TestNames:
     """Names of the file of collection tasks."""
 
-    @pytest.fixture
-    def name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-        """Gives a collection task a name in the file."""
-        path = tmp_path / "collection_tasks.yaml"
-        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS", str(path))
-
-        def name(task_id: str, name: str) -> None:
-            with path.open("a") as file:
-                file.write(f"- id: {task_id}\n  name: {name}\n")
-
-        return name
-
-    def test_landings_have_those_of_their_sources(
-        self, events: Events, name: Callable[[str, str], None]
-    ) -> None:
-        name("a", "Prices")
-        name("c", "not landed here")
+    def test_landings_have_those_of_their_sources(self, events: Events, configure_tasks: Configure) -> None:
+        configure_tasks("- id: a\n  name: Prices\n- id: c\n  name: not landed here\n")
         events.add_event(several())
         assert read({events.dag_id})["names"] == {"a": "Prices"}
 
@@ -918,9 +905,9 @@ class TestNames:
         ids=lambda arguments: next(iter(arguments)),
     )
     def test_a_task_that_an_author_has_named_is_that_of_the_id(
-        self, events: Events, name: Callable[[str, str], None], arguments: dict[str, Any]
+        self, events: Events, configure_tasks: Configure, arguments: dict[str, Any]
     ) -> None:
-        name(demo.TASK_ID, "Prices")
+        configure_tasks(f"- id: {demo.TASK_ID}\n  name: Prices\n")
         given = {**arguments, "webcollect_conn_id": "of_the_dag"}
         events.add_run("at work", arguments=given, state="running", start_date=NOW)
         events.add_run("failed", arguments=given, end_date=NOW)
@@ -931,11 +918,11 @@ class TestNames:
         assert work["names"] == {demo.TASK_ID: "Prices"}
 
     def test_one_that_is_waited_for_by_name_is_asked_for_by_its_id_and_shown_with_its_progress(
-        self, view: ServiceView, sandbox: Sandbox, events: Events, name: Callable[[str, str], None]
+        self, view: ServiceView, sandbox: Sandbox, events: Events, configure_tasks: Configure
     ) -> None:
         task = str(uuid.uuid4())  # no asset and no landing of another test names it
         sandbox.control.add_task(task, subtasks=3, state="Extracting")
-        name(task, "Prices")
+        configure_tasks(f"- id: {task}\n  name: Prices\n")
         arguments = {"collection_task_id": "Prices", "webcollect_conn_id": "webcollect_default"}
         events.add_run("run", arguments=arguments, state="deferred", start_date=NOW)
         shown = tasks_by_id(view.read(EVERYTHING))
@@ -944,11 +931,10 @@ class TestNames:
         assert "Prices" not in shown
 
     def test_they_go_before_those_of_the_service_for_the_tasks_that_a_person_may_see(
-        self, view: ServiceView, sandbox: Sandbox, events: Events, name: Callable[[str, str], None]
+        self, view: ServiceView, sandbox: Sandbox, events: Events, configure_tasks: Configure
     ) -> None:
         own = sandbox.control.add_task(lots=[5], name="of the service")["task_id"]
-        name(own, "Prices")
-        name(demo.TASK_ID, "of another DAG")
+        configure_tasks(f"- id: {own}\n  name: Prices\n- id: {demo.TASK_ID}\n  name: of another DAG\n")
         for dag_events, task in ((events, own), (Events(), demo.TASK_ID)):
             dag_events.add_event(landed(collection_task_id=task))
         assert view.read({events.dag_id})["names"] == {own: "Prices"}
@@ -956,10 +942,11 @@ class TestNames:
         assert (everything[own], everything[demo.TASK_ID]) == ("Prices", "of another DAG")
 
     def test_a_file_that_is_wrong_or_not_there_fails_nothing(
-        self, events: Events, name: Callable[[str, str], None]
+        self, events: Events, configure_tasks: Configure
     ) -> None:
         events.add_event(landed_a())
+        file = configure_tasks("- id: a\n  name: [not a name]\n")
         for _ in range(2):
             data = read({events.dag_id})
             assert (len(data["series"]), data["names"]) == (1, {})
-            name("a", "[not a name]")
+            file.unlink(missing_ok=True)

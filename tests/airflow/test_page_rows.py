@@ -37,7 +37,6 @@ from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.executions import Task, on_sandbox
 from tests.airflow.landings import GROWING, Landing, make_transfer, reported
 from tests.airflow.test_page_data import Events, landed_a
-from tests.storages import Storage
 
 pytestmark = on_sandbox()
 
@@ -181,15 +180,6 @@ class TestDecisions:
         assert (status, told.endswith(f"were {verb} already by Ann")) == (409, True)
         assert person.get("rows", **quarantined)[0] == 409
         assert person.decide(decision="accept", **quarantined) == (409, told)
-        assert read_landing(landing.destination).manifest.commit == 2
-
-    def test_who_presses_twice_decides_once(
-        self, landing: Landing, events: Events, quarantined: dict[str, Any]
-    ) -> None:
-        person = Visitor(events, "user")
-        for _ in range(2):
-            assert person.decide(decision="accept", **quarantined) == (200, {"rows": 30})
-        assert person.decide(decision="discard", **quarantined)[0] == 409
         assert read_landing(landing.destination).manifest.commit == 2
 
     def test_of_several_commits_of_a_run_only_the_one_that_was_told_is_decided_on(
@@ -351,16 +341,6 @@ class TestRows:
         assert [[value or "" for value in row] for row in table["rows"]] == texts
         # of DAGs that the person may not read there are none
         assert viewer.get("rows", dag_id="another")[0] == 404
-
-    def test_the_storage_is_reached_by_the_connection_that_has_landed(
-        self, task: Task, events: Events, s3_storage: Storage, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("AIRFLOW_CONN_STORAGE", s3_storage.as_connection())
-        extra = reported(f"s3://{s3_storage.new_folder()}", task, object_storage_conn_id="storage")
-        assert extra["object_storage_conn_id"] == "storage"
-        events.add_event(extra, now())
-        status, table = Visitor(events, "viewer").get("rows")
-        assert (status, len(table["rows"])) == (200, 5)
 
     def test_long_values_and_wide_rows_are_cut(
         self, landing: Landing, events: Events, monkeypatch: pytest.MonkeyPatch
