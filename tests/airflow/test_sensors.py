@@ -17,6 +17,7 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectStartSubTasksOperator,
 )
 from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.sandbox.state import Entry, RequestLog
 from airflow_provider_webcollect.sensors.webcollect import (
     WebCollectCapacitySensor,
     WebCollectTaskStatusSensor,
@@ -29,6 +30,17 @@ from tests.interruption import PATIENCE
 
 pytestmark = on_sandbox(wait_seconds=0.2, run_seconds=0.4, stale_seconds=0, subtasks=2)
 KINDS = {**SENSORS, "capacity": WebCollectCapacitySensor}
+#: What services may do: see docs/contributing/assumptions.md, Status.
+SERVICES: dict[str, dict[str, Any]] = {
+    "shows the new run late": {},
+    "counts a run at once": {"stale_shows": ["executed_times"]},
+    "counts a run and shows its start at once": {"stale_shows": ["executed_times", "start_time"]},
+    "shows a start at once": {"stale_shows": ["start_time"]},
+    "counts ended runs": {"counted_runs": "ended"},
+    "shows no ends": {"hide_end_times": True, "stale_shows": ["executed_times"]},
+    "spells ids otherwise": {"echo_ids": "upper"},
+}
+USUAL = "counts a run at once"
 
 
 def sensor(kind: str, task: Task | None = None, **arguments: Any) -> Any:
@@ -302,6 +314,82 @@ class TestAfterNow:
         sandbox.control.fail(STATUS_PATHS["task"], times=8, status=502)
         waiting = sensor("task", finished, after="now", poke_interval=0.5, deferrable=True)
         assert defer(waiting).trigger.timeout <= PATIENCE - 0.5
+
+
+class TestTheRunBefore:
+    """It is not mistaken for the next one, whatever a service counts, and shows right after a start."""
+
+    # beside what a status query moves it, the time that passes is nothing
+    pytestmark = on_sandbox(stale_seconds=3000, wait_seconds=4000, run_seconds=2500, subtasks=2)
+
+    @pytest.fixture(autouse=True)
+    def passing_time(self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let the service's time pass with each status query: however few there are, all states show."""
+        add = RequestLog.add
+
+        def add_and_pass(log: RequestLog, entry: Entry) -> None:
+            add(log, entry)
+            if entry.endpoint == STATUS_PATHS["task"]:
+                sandbox._state.clock.advance(seconds=1000)
+
+        monkeypatch.setattr(RequestLog, "add", add_and_pass)
+
+    @pytest.fixture
+    def ran_once(self, sandbox: Sandbox, service: str) -> Task:
+        """A task that ran once, on one of the services."""
+        sandbox.control.configure(**SERVICES[service])
+        return sandbox.control.add_task(lots=[10], rows=20)
+
+    def start(self, task: Task, **arguments: Any) -> WebCollectStartSubTasksOperator:
+        """Return an operator that starts a task."""
+        return WebCollectStartSubTasksOperator(
+            task_id="start", collection_task_id=task["task_id"], **arguments
+        )
+
+    @pytest.mark.parametrize("service", SERVICES)
+    def test_a_start_ends_with_its_own_run(self, ran_once: Task, sandbox: Sandbox) -> None:
+        waits = {"wait_for_completion": True, "poll_interval": 0.02, "deferrable": False}
+        result = execute(self.start(ran_once, **waits))
+        assert sandbox.control.task(ran_once["task_id"])["state"] == "Finished"
+        assert result["status"]["current_total_extract_count"] >= 20
+
+    @pytest.mark.parametrize(
+        ("service", "way"),
+        [
+            ("counts ended runs", "poke"),
+            ("shows no ends", "deferrable"),
+            pytest.param(USUAL, "reschedule", marks=pytest.mark.at_night),
+        ],
+    )
+    def test_a_sensor_after_a_start_ends_with_that_run(
+        self, way: str, ran_once: Task, sandbox: Sandbox
+    ) -> None:
+        with make_dag() as dag:
+            sensor("task", ran_once, after=self.start(ran_once).output, poke_interval=0.02, **MODES[way])
+        run = run_dag(dag)
+
+        assert run.states == {"start": "success", "wait": "success"}
+        assert sandbox.control.task(ran_once["task_id"])["state"] == "Finished"
+        assert run.xcoms["wait"]["executed_times"] == 2
+        assert run.xcoms["wait"]["current_total_extract_count"] >= 20
+
+    @pytest.mark.parametrize(
+        ("service", "offset"),
+        [*(pytest.param(name, 0, marks=pytest.mark.at_night) for name in SERVICES), (USUAL, -1)],
+    )
+    def test_a_sensor_after_now_ends_with_the_next_run(
+        self, offset: int, ran_once: Task, sandbox: Sandbox, after_requests: Callable[..., None]
+    ) -> None:
+        def start() -> None:
+            sandbox.control.start_task(ran_once["task_id"])
+            # the count may begin again at 0 with it
+            sandbox.control.configure(executed_times_offset=offset)
+
+        after_requests(1, STATUS_PATHS["task"], start)
+        record = execute(sensor("task", ran_once, after="now", poke_interval=0.02))
+
+        assert sandbox.control.task(ran_once["task_id"])["state"] == "Finished"
+        assert record["current_total_extract_count"] >= 20
 
 
 class TestWithoutNewRows:
