@@ -97,14 +97,6 @@ def test_it_confirms_after_the_commit(sandbox: Sandbox, landing: Landing) -> Non
     ("options", "written"),
     [
         ({"file_format": "csv", "compression": "gzip", "sanitize_formulas": True}, {"format": "csv"}),
-        (
-            {"file_format": "parquet", "column_types": {"price": "float64"}, "on_cast_error": "null"},
-            {"format": "parquet"},
-        ),
-        (
-            {"file_format": "jsonl", "compression": "zstd", "columns": ["title", "price"]},
-            {"format": "jsonl", "columns": ["title", "price"]},
-        ),
         # the usual one
         ({"compression": "{{ '' }}"}, {"format": "jsonl", "compression": None}),
     ],

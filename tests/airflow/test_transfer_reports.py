@@ -42,16 +42,30 @@ from tests.airflow.landings import (
 pytestmark = on_sandbox()
 
 READ, MARK = "/data/all", "/data/markexported"
-#: How a landing may be kept.
-each_form = pytest.mark.parametrize("form", [{}, TABLE], ids=["folder", "table"])
 
 
 class TestSummary:
-    def test_xcom_gets_it(self, landing: Landing) -> None:
-        summary = landing.run(max_part_bytes=1).xcoms["land"]
-        written, destination = landing.manifest(), landing.destination
-        uris = [f"{destination}/{part['name']}" for part in written["parts"]]
+    def test_xcom_and_outlets_get_it(self, landing: Landing) -> None:
+        asset = Asset(f"{landing.destination}-asset")
+        told: dict[str, Any] = {}
 
+        def remember(context: Any, result: Any) -> None:
+            told.update(context["outlet_events"][asset].extra)
+
+        run = landing.run(max_part_bytes=1, outlets=[asset], post_execute=remember)
+        summary, written, destination = run.xcoms["land"], landing.manifest(), landing.destination
+
+        origin = {"webcollect_conn_id": "webcollect_default", "object_storage_conn_id": None, "lotno": None}
+        assert told == {**summary, **origin, "collection_task_id": landing.task_id}
+        event = LandingEvent.of(told)
+        assert event is not None
+        assert (event.rows, event.tasks()) == (400, [landing.task_id])
+        assert event.all_manifests() == [f"{destination}/_manifest.json"]
+        assert event.extra() == told
+        if AIRFLOW_V_3_0_PLUS:
+            assert stored_events(asset.uri) == [told]
+
+        uris = [f"{destination}/{part['name']}" for part in written["parts"]]
         assert isinstance(summary.pop("duration"), float)
         filled = summary.pop("filled")
         assert filled["price"] == 1
@@ -122,25 +136,6 @@ def stored_events(destination: str) -> list[dict[str, Any]]:
 
 
 class TestAssetEvents:
-    def test_outlets_get_the_facts(self, source: Task, destination: str) -> None:
-        asset = Asset(f"{destination}-asset")
-        told: dict[str, Any] = {}
-
-        def remember(context: Any, result: Any) -> None:
-            told.update(context["outlet_events"][asset].extra)
-
-        run = land(destination, source, outlets=[asset], post_execute=remember)
-
-        origin = {"webcollect_conn_id": "webcollect_default", "object_storage_conn_id": None, "lotno": None}
-        assert told == {**run.xcoms["land"], **origin, "collection_task_id": source["task_id"]}
-        event = LandingEvent.of(told)
-        assert event is not None
-        assert (event.rows, event.tasks()) == (400, [source["task_id"]])
-        assert event.all_manifests() == [f"{destination}/_manifest.json"]
-        assert event.extra() == told
-        if AIRFLOW_V_3_0_PLUS:
-            assert stored_events(asset.uri) == [told]
-
     @pytest.mark.parametrize(
         ("destination", "given", "uris"),
         [
@@ -376,7 +371,7 @@ def test_no_rate_is_logged_before_there_is_one(monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
-@each_form
+@pytest.mark.parametrize("form", [{}, TABLE], ids=["folder", "table"])
 class TestRetriesOfWhatHasLanded:
     """A run whose commit came has its result for ever, however its attempts ended."""
 

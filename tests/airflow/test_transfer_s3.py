@@ -26,12 +26,11 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.executions import Task, execute, on_sandbox
 from tests.airflow.landings import (
     GROWING,
-    RETRIES,
     TABLE,
-    land,
     landed,
     make_transfer,
     manifest,
+    reported,
     table_rows,
     transfer,
 )
@@ -81,16 +80,14 @@ def test_every_row_lands_once_through_the_storages_connection(
 ) -> None:
     # the third page breaks the first try
     sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
-    run = land(source=source, max_part_bytes=1, **where, **RETRIES)
+    summary = transfer(source=source, tries=2, max_part_bytes=1, **where)
 
-    assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
     assert landed(f"s3://{folder}", **s3_storage.options) == sandbox.control.true_rows(source["task_id"])
     bucket, _, prefix = folder.partition("/")
     uploads = s3_storage.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
     assert uploads.get("Uploads", []) == []
     # uris and objects name the parts without the connection
     names = [part["name"] for part in manifest(f"s3://{folder}", **s3_storage.options)["parts"]]
-    summary = run.xcoms["land"]
     assert summary["uris"] == [f"s3://{folder}/{name}" for name in names]
     assert summary["objects"] == [f"{prefix}/{name}" for name in names]
     assert all(s3_storage.fs.exists(f"{bucket}/{name}") for name in summary["objects"])
@@ -101,20 +98,21 @@ def test_every_row_lands_once_in_a_table_with_the_credentials_of_the_connection(
 ) -> None:
     sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
     growing = {**where, **TABLE, **GROWING, "max_part_bytes": 1}
-    first = land(source=source, **growing, **RETRIES)
+    transfer(source=source, tries=2, **growing)
     sandbox.control.grow(source["task_id"], 30)
-    second = land(source=source, **growing)
+    second = transfer(source=source, **growing)
 
-    assert (first.tries, second.states) == ({"land": 2}, {"land": "success"})
     assert read_table(s3_storage, folder) == sandbox.control.true_rows(source["task_id"])
-    assert second.xcoms["land"]["manifest"] == where["destination"]
-    assert [s3_storage.fs.exists(uri) for uri in second.xcoms["land"]["uris"]] == [True]
+    assert second["manifest"] == where["destination"]
+    assert [s3_storage.fs.exists(uri) for uri in second["uris"]] == [True]
 
 
-def test_many_sources_share_the_storage(sandbox: Sandbox, s3_storage: Storage, folder: str) -> None:
+def test_many_sources_share_the_storage_whose_connection_the_event_names(
+    sandbox: Sandbox, s3_storage: Storage, folder: str
+) -> None:
     tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30, 40)]
-    summary = transfer(f"s3://{folder}", sources=tasks, object_storage_conn_id="storage", file_format="csv")
-    assert summary["rows"] == 90
+    told = reported(f"s3://{folder}", sources=tasks, object_storage_conn_id="storage", file_format="csv")
+    assert (told["rows"], told["object_storage_conn_id"]) == (90, "storage")
     assert [manifest(f"s3://{folder}/{task}", **s3_storage.options)["rows"] for task in tasks] == [20, 30, 40]
 
 
