@@ -15,7 +15,7 @@ import pytest
 from airflow.providers.common.compat.sdk import Asset
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 from airflow.utils.session import create_session
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, select
 
 from airflow_provider_webcollect.common import GRACE
 from airflow_provider_webcollect.hooks import webcollect
@@ -34,7 +34,6 @@ from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.taskinstance import TaskInstance
-from airflow.models.taskreschedule import TaskReschedule
 from airflow.models.xcom import XComModel
 from airflow.serialization.helpers import serialize_template_field
 
@@ -467,12 +466,7 @@ class TestChecks:
         self, events: Events, state: str
     ) -> None:
         events.add(100, 100, 100, 100, ended=NOW - DAY)
-        single = {
-            "quarantined_rows": 3,
-            "quarantined": [5],
-            "total_rows": 997,
-            "checks": [outcome(state=state)],
-        }
+        single = {"quarantined_rows": 3, "quarantined": [5], "checks": [outcome(state=state)]}
         events.add_event(landed_a(rows=900, usual_rows=100, **single))
         assert (events.marks(), events.runs()[-1]["state"]) == (["checks", "odd"], "landed")
         assert [entry["rows"] for entry in events.one()["quarantines"]] == [3]
@@ -690,18 +684,13 @@ class TestActivity:
         with make_dag() as dag:
             options = {"mode": "reschedule", "poke_interval": 0.1, "timeout": PATIENCE, "deferrable": False}
             WebCollectTaskStatusSensor(task_id="mark", collection_task_id=task, **options)
-        run_dag(dag)
-        with create_session() as session:
-            ti = TaskReschedule.ti_id == TaskInstance.id
-            pokes = select(TaskReschedule.start_date).join(TaskInstance, ti)
-            began, *others = sorted(session.scalars(pokes.where(TaskInstance.dag_id == dag.dag_id)))
-            of_dag = update(TaskInstance).where(TaskInstance.dag_id == dag.dag_id)
-            session.execute(of_dag.values(state="up_for_reschedule", start_date=NOW))
-        assert others
-        (running,) = self.read(dag.dag_id)["running"]
-        assert running["since"] == began.isoformat()
-        assert running["timeout_at"] == (began + datetime.timedelta(seconds=PATIENCE)).isoformat()
-        assert running["collection_task_ids"] == [task]
+        seen: list[dict[str, Any]] = []
+        run_dag(dag, when_idle=lambda: seen.extend(self.read(dag.dag_id)["running"]))
+        (began,) = {running["since"] for running in seen}
+        timeout_at = datetime.datetime.fromisoformat(began) + datetime.timedelta(seconds=PATIENCE)
+        assert {running["timeout_at"] for running in seen} == {timeout_at.isoformat()}
+        assert {running["state"] for running in seen} == {"up_for_reschedule"}
+        assert seen[0]["collection_task_ids"] == [task]
 
 
 @pytest.fixture

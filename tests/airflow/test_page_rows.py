@@ -229,8 +229,7 @@ class TestDecisions:
     def test_a_browser_on_plain_http_and_a_script_tell_less(
         self, events: Events, quarantined: dict[str, Any], headers: dict[str, str]
     ) -> None:
-        body = json.dumps({"decision": "accept", **quarantined})
-        assert Visitor(events, "admin").send({"Content-Type": "application/json", **headers}, body) == 200
+        assert Visitor(events, "admin").decide(headers, decision="accept", **quarantined)[0] == 200
 
     def test_only_landings_that_the_page_knows_are_written_to(
         self, landing: Landing, events: Events, quarantined: dict[str, Any]
@@ -246,8 +245,9 @@ class TestDecisions:
     def test_a_landing_that_cannot_be_reached_is_told(self, events: Events) -> None:
         place = {"object_storage_conn_id": "missing", "manifest": "s3://bucket/gone/_manifest.json"}
         events.add_event(landed_a(**place, rows=0, quarantined_rows=5, quarantined=[3]), now())
-        status, said = Visitor(events, "admin").get("waiting", landing="s3://bucket/gone", commit=3)
-        assert (status, "'missing'" in said, "s3://bucket/gone" in said) == (502, True, True)
+        for route in ("waiting", "rows"):
+            status, said = Visitor(events, "admin").get(route, landing="s3://bucket/gone", commit=3)
+            assert (status, "'missing'" in said, "s3://bucket/gone" in said) == (502, True, True)
 
 
 class TestEvidence:
@@ -256,20 +256,10 @@ class TestEvidence:
     ) -> None:
         person = Visitor(events, "user")
         text = "rows.min: 30 rows; expected: at least 99"
-        assert person.get("waiting", **quarantined) == (
-            200,
-            {
-                **{
-                    "run_id": run_of(landing, 1),
-                    "rows": 30,
-                    "is_whole": True,
-                    "replaces": False,
-                    "is_earlier": False,
-                },
-                "checks": [{"state": "failed", "text": text, "rows": None}],
-                "checks_left_out": 0,
-            },
-        )
+        facts = {"rows": 30, "is_whole": True, "replaces": False, "is_earlier": False, "checks_left_out": 0}
+        checks = [{"state": "failed", "text": text, "rows": None}]
+        told = {"run_id": run_of(landing, 1), "checks": checks, **facts}
+        assert person.get("waiting", **quarantined) == (200, told)
         status, sample = person.get("rows", **quarantined)
         assert (status, sample["columns"], sample["broke"]) == (200, list(landing.truth()[0]), [None] * 5)
         assert [row[0] for row in sample["rows"]] == [
