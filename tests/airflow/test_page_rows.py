@@ -154,12 +154,13 @@ class TestDecisions:
     ) -> None:
         together = threading.Barrier(2)
 
-        def press(role: str, decision: str) -> tuple[int, Any]:
+        def press(person: Visitor, decision: str) -> tuple[int, Any]:
             together.wait()
-            return Visitor(events, role).decide(decision=decision, **quarantined)
+            return person.decide(decision=decision, **quarantined)
 
+        people = [Visitor(events, role) for role in ("user", "admin")]
         with ThreadPoolExecutor() as pool:
-            answers = list(pool.map(press, ["user", "admin"], ["accept", "discard"]))
+            answers = list(pool.map(press, people, ["accept", "discard"]))
         assert sorted(status for status, _ in answers) == [200, 409]
         first = "accepted already by a user" if answers[0][0] == 200 else "discarded already by a admin"
         assert first in next(said for status, said in answers if status == 409)
