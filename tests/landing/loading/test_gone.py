@@ -11,7 +11,6 @@ import pytest
 from airflow_provider_webcollect.landing.log.commits import Run
 from airflow_provider_webcollect.landing.read.loading import GONE, LANDING, PART
 from airflow_provider_webcollect.landing.write.review import accept, discard
-from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.loading.databases import Database, Landing
 
 #: Quarantines a run of fewer rows.
@@ -171,11 +170,3 @@ def test_tables_are_loaded_as_folders_are(tmp_path: Path, in_duckdb: Database, o
     for keys in ("abc", "bcd", "ad"):
         run(landing, keys)
         assert load(landing, in_duckdb, on_gone) == keys
-
-
-def test_it_goes_with_a_key_alone(landing: Landing, in_duckdb: Database) -> None:
-    run(landing, "ab")
-    with pytest.raises(InvalidArgument, match="`on_gone` is 'mark'; it goes with"):
-        landing.load(in_duckdb, on_gone="mark")
-    with pytest.raises(InvalidArgument, match="`on_gone` is 'drop'; it must be one of keep, delete, mark"):
-        landing.load(in_duckdb, "merge", "url", on_gone="drop")

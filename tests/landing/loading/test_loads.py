@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import signal
@@ -42,14 +41,6 @@ from tests.postgresql import PostgreSQL
 
 class TestTables:
     """Landings that are tables of Delta Lake."""
-
-    def test_what_is_new_in_a_table_is_loaded_once(self, tmp_path: Path, in_duckdb: Database) -> None:
-        landing = Landing(tmp_path, table_format="delta")
-        for first in (0, 12):
-            landing.land(*products(first, 12, keys=7))
-            landing.load(in_duckdb, "merge", "url")
-        assert landing.load(in_duckdb, "merge", "url") == 0
-        assert sorted(in_duckdb.rows("url", "n")) == latest(landing.source)
 
     @pytest.mark.at_night
     def test_parts_that_others_have_rewritten_are_no_loss_if_they_were_loaded(
@@ -255,16 +246,6 @@ class TestAppend:
         assert landing.load(in_duckdb, "replace") == 3
         assert in_duckdb.rows("url", "n") == as_rows(landing.source)
 
-    def test_rows_that_a_landing_has_no_more_leave_the_table(
-        self, landing: Landing, in_duckdb: Database
-    ) -> None:
-        landing.land(*products(0, 7))
-        landing.load(in_duckdb)
-        landing.refill(*products(50, 3))
-        landing.load(in_duckdb)
-        assert in_duckdb.rows("url", "n") == as_rows(products(50, 3))
-        assert landing.load(in_duckdb) == 0
-
     def test_other_landings_keep_theirs(self, landing: Landing, in_duckdb: Database, tmp_path: Path) -> None:
         other = Landing(tmp_path)
         other.land(*products(100, 4))
@@ -443,53 +424,6 @@ class TestTypes:
         landing.source.clear()
         landing.land({"url": "/0", **row}, file_format=make_format("parquet", column_types=types), **options)
 
-    def land_again(self, landing: Landing, prices: list[str], kinds: Sequence[str | None]) -> None:
-        self.land(landing, prices, kinds, **OVERWRITE)
-
-    @pytest.mark.at_night
-    @pytest.mark.parametrize("first", ["append", "replace"])
-    def test_values_are_not_cut_to_the_type_that_the_table_has(
-        self, landing: Landing, in_duckdb: Database, first: str
-    ) -> None:
-        cases = [
-            ("int64", "decimal(12,2)", "7.49"),
-            ("int64", "float64", "0.5"),
-            ("int64", None, "7.5"),
-            ("decimal(12,2)", "decimal(12,4)", "1.2345"),
-            ("decimal(12,2)", "float64", "1.2345"),
-            ("date32", "timestamp", "2026-01-01 10:30:00"),
-        ]
-        types = [held for held, *_ in cases]
-        before = ["2026-01-01" if held == "date32" else "5" for held in types]
-        self.land_again(landing, before, types)
-        landing.load(in_duckdb)
-        rows = in_duckdb.rows()
-        dispositions = itertools.cycle([first, *({"append", "replace"} - {first})])
-        for number, (_, then, price) in enumerate(cases):
-            prices, other = before.copy(), [*types]
-            prices[number], other[number] = price, then
-            self.land_again(landing, prices, other)
-            said = rf"`price_{number}` of {in_duckdb.table} is of the type .*; nothing was"
-            landing.refused(said, in_duckdb, next(dispositions))
-            assert in_duckdb.rows() == rows
-        in_duckdb.query(f"drop table {in_duckdb.table}")
-        self.land_again(landing, [price for *_, price in cases], [then for _, then, _ in cases])
-        landing.load(in_duckdb, next(dispositions))
-        (row,) = in_duckdb.rows(*(f"price_{number}" for number in range(len(cases))))
-        for value, (*_, price) in zip(row, cases, strict=True):
-            assert str(value).startswith(price)
-
-    @pytest.mark.by_day(1)
-    def test_nor_to_that_which_another_landing_has_given_it(
-        self, landing: Landing, database: Database, tmp_path: Path
-    ) -> None:
-        self.land(landing, ["5"], ["int64"])
-        landing.load(database)
-        other = Landing(tmp_path)
-        self.land(other, ["7.49"], ["decimal(12,2)"])
-        other.refused("bigint", database)
-        assert [int(price) for (price,) in database.rows("price_0")] == [5]
-
     @pytest.mark.by_day(1)
     def test_columns_keep_their_types_and_landings_with_the_same_ones_share_a_table(
         self, landing: Landing, database: Database, tmp_path: Path
@@ -502,23 +436,15 @@ class TestTypes:
         assert len(first) == len(TYPED_ROW)
         assert Decimal("1.50") in first
 
-    @pytest.mark.at_night
-    def test_a_type_that_holds_all_values_takes_them(self, landing: Landing, in_duckdb: Database) -> None:
-        cases = [
-            (None, "decimal(12,2)", "7.49"),
-            ("decimal(12,2)", "int64", "7"),
-            ("decimal(12,4)", "decimal(12,2)", "7.49"),
-            ("int64", "int32", "7"),
-            ("float64", "float32", "0.5"),
-        ]
-        self.land_again(landing, ["5"] * len(cases), [first for first, *_ in cases])
-        landing.load(in_duckdb)
-        self.land_again(landing, [price for *_, price in cases], [then for _, then, _ in cases])
-        landing.load(in_duckdb)
-        (row,) = in_duckdb.rows(*(f"price_{number}" for number in range(len(cases))))
-        for value, (*_, price) in zip(row, cases, strict=True):
-            assert Decimal(str(value)) == Decimal(price)
-
+    #: The type of a column, and a type and a value that it would change, in each database.
+    OTHERS: ClassVar = [
+        ("bigint", "decimal(12,2)", "7.49"),
+        ("bigint", "float64", "0.5"),
+        ("bigint", "string", "7.5"),
+        ("decimal(12,2)", "decimal(12,4)", "1.2345"),
+        ("decimal(12,2)", "float64", "1.2345"),
+        ("date", "timestamp", "2026-01-01 10:30:00"),
+    ]
     OWN: ClassVar = {
         "postgres": [
             ("real", "float64", "0.123456789012"),
@@ -530,6 +456,7 @@ class TestTypes:
             ("numeric(10,-2)", "decimal(12,2)", "1234.00"),
             ("name", "string", "x" * 70),
             ("text[]", "string", "{a}"),
+            *OTHERS,
         ],
         "duckdb": [
             ("float", "float64", "0.123456789012"),
@@ -538,6 +465,7 @@ class TestTypes:
             ("timestamptz", "timestamp", "2026-07-02 23:30:00"),
             ("enum('a', 'text')", "string", "a"),
             ("varchar[]", "string", "[a]"),
+            *OTHERS,
         ],
     }
 
@@ -553,6 +481,23 @@ class TestTypes:
             self.land(landing, [value], [kind])
             landing.refused(rf"`price_0` of {database.table} is of the type", database)
             assert database.columns() == ["price_0"]
+
+    @pytest.mark.by_day(1)
+    def test_a_column_of_ones_own_that_holds_all_values_takes_them(
+        self, landing: Landing, database: Database
+    ) -> None:
+        columns = [
+            ("text", "decimal(12,2)", "7.49"),
+            ("decimal(12,2)", "int64", "7"),
+            ("decimal(12,4)", "decimal(12,2)", "7.49"),
+            ("bigint", "int32", "7"),
+            ("double precision", "float32", "0.5"),
+        ]
+        database.create(", ".join(f"price_{number} {own}" for number, (own, *_) in enumerate(columns)))
+        self.land(landing, [price for *_, price in columns], [kind for _, kind, _ in columns])
+        landing.load(database)
+        (row,) = database.rows(*(f"price_{number}" for number in range(len(columns))))
+        assert [Decimal(str(value)) for value in row] == [Decimal(price) for *_, price in columns]
 
     #: The type of the user's column, the type of the values, one that fits it and one that does not.
     TOO_SMALL: ClassVar = {
@@ -580,12 +525,10 @@ class TestTypes:
             database.table = f"{dataset}.prices_{number}"
             database.create(f"price_0 {own}")
             landing = Landing(tmp_path)
-            landing.land(
-                {"price_0": value}, file_format=make_format("parquet", column_types={"price_0": kind})
-            )
+            self.land(landing, [value], [kind])
             landing.load(database)
             (before,) = database.rows("price_0")
-            self.land_again(landing, [wrong], [kind])
+            self.land(landing, [wrong], [kind], **OVERWRITE)
             as_text = "null" if wrong is None else repr(wrong[:100])
             landing.refused(f"`price_0` of {database.table} is of .* hold {as_text}; ", database)
             assert database.rows("price_0") == [before]
@@ -831,20 +774,21 @@ def test_a_table_that_dlt_would_call_otherwise_is_refused(table: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("write_disposition", "key", "argument"),
+    ("options", "problem"),
     [
-        ("upsert", None, "write_disposition"),
-        ("merge", None, "primary_key"),
-        ("merge", [], "primary_key"),
-        ("append", "url", "primary_key"),
-        ("merge", [""], r"primary_key\[0\]"),
+        ({"write_disposition": "upsert"}, "write_disposition` is 'upsert'; it must be one of"),
+        ({"write_disposition": "merge"}, "primary_key`"),
+        ({"write_disposition": "merge", "primary_key": []}, "primary_key`"),
+        ({"primary_key": "url"}, "primary_key`"),
+        ({"write_disposition": "merge", "primary_key": [""]}, r"primary_key\[0\]`"),
+        ({"on_missing_key": "skip"}, "on_missing_key` is 'skip'; it goes with"),
+        ({"on_gone": "mark"}, "on_gone` is 'mark'; it goes with"),
+        ({"on_gone": "drop"}, "on_gone` is 'drop'; it must be one of keep, delete, mark"),
     ],
 )
-def test_what_does_not_go_together_is_refused(write_disposition: Any, key: Any, argument: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"`{argument}`"):
-        LoadOptions.parse({"write_disposition": write_disposition, "primary_key": key})
-    with pytest.raises(InvalidArgument, match="`on_missing_key` is 'skip'; it goes with"):
-        LoadOptions.parse({"on_missing_key": "skip"})
+def test_what_does_not_go_together_is_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"`{problem}"):
+        LoadOptions.parse(options)
 
 
 def test_parts_are_read_piece_by_piece(landing: Landing) -> None:
