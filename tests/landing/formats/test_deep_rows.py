@@ -58,6 +58,8 @@ def test_numbers_that_python_does_not_have_read_back_as_texts(number: str) -> No
 def test_pages_with_them_are_told_apart() -> None:
     other = [*ROWS[:1], msgspec.Raw(bytes(ROWS[1]).replace(b"50", b"51")), *ROWS[2:]]
     assert digest_rows(ROWS) == digest_rows(list(ROWS)) != digest_rows(other)
+    first, second = (page(f'{{"a": {"1" * 5000}{last}}}') for last in (1, 2))
+    assert digest_rows(first) == digest_rows(list(first)) != digest_rows(second)
 
 
 def test_a_digest_does_not_depend_on_how_far_down_the_stack_it_is_made() -> None:
@@ -67,12 +69,3 @@ def test_a_digest_does_not_depend_on_how_far_down_the_stack_it_is_made() -> None
         return further_down(frames - 1) if frames else digest_rows(rows)
 
     assert further_down(400) == digest_rows(rows)
-
-
-def test_a_digest_is_of_what_rows_say() -> None:
-    assert digest_rows(page('{"a": [1, 2.0], "b": "ü"}')) == digest_rows(
-        page('{ "b":"\\u00fc","a":[ 1,2.0]}')
-    )
-    assert digest_rows(page({"a": 1}, {"b": 2})) != digest_rows(page({"b": 2}, {"a": 1}))
-    huge = '{"a": %s}' % ("1" * 5000)
-    assert digest_rows(page(huge)) == digest_rows(page(huge)) != digest_rows(page(huge.replace("1}", "2}")))

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -84,6 +85,7 @@ def test_null_absent_and_empty_are_null(kind: str) -> None:
         ("int64", True),
         ("int64", {"a": 1}),
         ("int64", str(10**40)),
+        ("int64", "1_0"),
         ("decimal(5,2)", "1e-2147483647"),
         ("decimal(5,2)", "1e99999999999999999999"),
         ("decimal(5,2)", "inf"),
@@ -93,6 +95,8 @@ def test_null_absent_and_empty_are_null(kind: str) -> None:
         ("float64", "nan(1)"),
         ("bool", "2"),
         ("date32", "10000-01-01"),
+        ("date32", "0000-12-31"),
+        ("timestamp", "0000-12-31T23:59:59"),
         ("timestamp", "2024-02-29T13:05:01.0000001"),
         ("timestamptz", "9999-12-31T23:59:59-00:01"),
         ("timestamptz", "0001-01-01T00:00:00+00:01"),
@@ -145,8 +149,6 @@ def test_a_page_of_nothing_but_bad_values_is_read() -> None:
 SEEDS = range(3 if ALL_HISTORIES else 1)
 COUNT = 3000
 
-Maker = Callable[[random.Random], str]
-
 
 def digits(chance: random.Random, most: int) -> str:
     return "".join(chance.choice("0123456789") for _ in range(chance.randint(0, most)))
@@ -158,125 +160,86 @@ def number(chance: random.Random, most: int) -> str:
         text += "." + digits(chance, chance.choice([2, 10, 40])) + "0" * chance.choice([0, 0, 3, 45])
     if chance.random() < 0.3:
         text += chance.choice("eE") + chance.choice(["", "+", "-"]) + digits(chance, 3)
+    return text or "0"
+
+
+def numeric(chance: random.Random) -> str:
+    """Return what is a number for some readers."""
+    if chance.random() < 0.5:
+        return number(chance, chance.choice([3, 10, 38, 40, 60]))
+    edge = chance.choice([2**31, 2**32, 2**63, 2**64, 2**128]) + chance.randint(-2, 2)
+    exponent = chance.choice([37, 38, 39, 307, 308, 309, -46, -324])
+    return chance.choice(
+        [
+            chance.choice(["", "-", "+", "0x", "0X", "-0x", "0b", "0o"]) + (digits(chance, 22) or "0"),
+            chance.choice(["", "-"]) + str(edge),
+            hex(chance.getrandbits(chance.choice([32, 64]))),
+            f"{chance.randint(0, 9)}{chance.choice(['.0', 'e1', ',0', 'L'])}",
+            repr(struct.unpack("d", chance.randbytes(8))[0]),
+            chance.choice(["", "-", "+"]) + chance.choice(["inf", "Infinity", "NAN", "nan", "0x1p3"]),
+            f"{chance.uniform(1, 9)}e{exponent}",
+        ]
+    )
+
+
+def timely(chance: random.Random) -> str:
+    """Return what is a day, or a time with or without a zone, if it is one."""
+    year = chance.choice([1, 4, 1582, 1900, 1970, 2024, 9999])
+    text = f"{year:04d}-{chance.randint(0, 13):02d}-{chance.randint(0, 32):02d}"
+    if chance.random() < 0.7:
+        text += f"{chance.choice('T ')}{chance.randint(0, 23):02d}:{chance.randint(0, 60):02d}"
+        if chance.random() < 0.8:
+            text += f":{chance.randint(0, 60):02d}" + chance.choice(["", f".{chance.randint(0, 10**8)}"])
+        zone = f"{chance.choice('+-')}{chance.randint(0, 24):02d}:{chance.randint(0, 59):02d}"
+        text += chance.choice(["", "Z", zone])
     return text
 
 
-def fraction(text: str) -> Fraction | None:
-    try:
-        return Fraction(text)
-    except ValueError:
-        return None
+def exact(text: str, precision: int, scale: int) -> Fraction | None:
+    value = Fraction(text)
+    units = value * 10**scale
+    return value if units.denominator == 1 and abs(units) < 10**precision else None
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(
-    ("precision", "scale"), [(38, 0), (38, 10), (38, 38), (30, 10), (19, 18), (10, 2), (5, 5), (1, 0)]
-)
-def test_decimals_are_exact_or_unread(precision: int, scale: int, seed: int) -> None:
-    chance = random.Random(seed)
-    texts = [number(chance, chance.choice([3, 10, 38, 40, 60])) or "0" for _ in range(COUNT)]
-    for text, value in zip(
-        texts, typed(f"decimal({precision},{scale})", *texts, on_cast_error="null"), strict=True
-    ):
-        exact = fraction(text)
-        units = exact * 10**scale if exact is not None else Fraction(1, 2)
-        fits = units.denominator == 1 and abs(units) < 10**precision
-        assert (value if value is None else Fraction(value)) == (exact if fits else None), text
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("bits", [32, 64])
-def test_integers_are_exact_or_unread(bits: int, seed: int) -> None:
-    chance = random.Random(seed)
-    edges = [2**31, 2**32, 2**63, 2**64, 2**128]
-    texts = [
-        chance.choice(
-            [
-                chance.choice(["", "-", "+", "0x", "0X", "-0x", "0b", "0o"]) + (digits(chance, 22) or "0"),
-                str(chance.choice([1, -1]) * (chance.choice(edges) + chance.randint(-2, 2))),
-                hex(chance.getrandbits(bits)),
-                f"{chance.randint(0, 9)}{chance.choice(['.0', 'e1', '_0', ',0', 'L'])}",
-            ]
-        )
-        for _ in range(COUNT)
-    ]
-    for text, value in zip(texts, typed(f"int{bits}", *texts, on_cast_error="null"), strict=True):
-        exact = int(text) if re.fullmatch("-?[0-9]+", text) else None
-        fits = exact is not None and -(2 ** (bits - 1)) <= exact < 2 ** (bits - 1)
-        assert value == (exact if fits else None), text
+def whole(text: str, bits: int) -> int | None:
+    value = int(text) if re.fullmatch("-?[0-9]+", text) else 2**bits
+    return value if -(2 ** (bits - 1)) <= value < 2 ** (bits - 1) else None
 
 
 def nearest(text: str, bits: int) -> float | None:
     """The float next to a text, None if it is beyond all of them."""
-    try:
-        value = float(text)
-        near = value if bits == 64 else struct.unpack("f", struct.pack("f", value))[0]
-    except (ValueError, OverflowError):
-        return None
+    value = float(text)
+    near = value if bits == 64 else struct.unpack("f", struct.pack("f", value))[0]
     return None if math.isinf(near) and "n" not in text.lower() else near
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("bits", [32, 64])
-def test_floats_are_the_nearest_or_unread(bits: int, seed: int) -> None:
-    chance = random.Random(seed)
-    texts = [
-        chance.choice(
-            [
-                number(chance, 60) or "0",
-                repr(struct.unpack("d", chance.randbytes(8))[0]),
-                chance.choice(["", "-", "+"]) + chance.choice(["inf", "Infinity", "NAN", "nan", "0x1p3"]),
-                f"{chance.uniform(1, 9)}e{chance.choice([37, 38, 39, 307, 308, 309, -46, -324])}",
-            ]
-        )
-        for _ in range(COUNT)
-    ]
-    for text, value in zip(texts, typed(f"float{bits}", *texts, on_cast_error="null"), strict=True):
-        assert repr(value).lstrip("-") == repr(nearest(text, bits)).lstrip("-"), text
-        assert value is None or math.isnan(value) or (value < 0) == (text[0] == "-" and value != 0)
+def time_of(text: str, pattern: str) -> datetime.datetime:
+    # Python cuts what is finer than a microsecond
+    return datetime.datetime.fromisoformat(text if re.fullmatch(pattern, text) else "")
 
 
-def day(chance: random.Random) -> str:
-    year = chance.choice([0, 1, 4, 1582, 1900, 1970, 2024, 9999])
-    return f"{year:04d}-{chance.randint(0, 13):02d}-{chance.randint(0, 32):02d}"
-
-
-def moment(chance: random.Random) -> str:
-    return f"{day(chance)}{chance.choice('T ')}{chance.randint(0, 23):02d}:{chance.randint(0, 60):02d}" + (
-        f":{chance.randint(0, 60):02d}" + chance.choice(["", f".{chance.randint(0, 10**8)}"])
-    )
-
-
-def zoned(chance: random.Random) -> str:
-    zone = chance.choice(
-        ["Z", f"{chance.choice('+-')}{chance.randint(0, 24):02d}:{chance.randint(0, 59):02d}"]
-    )
-    return moment(chance) + zone
-
-
-def in_utc(text: str) -> datetime.datetime:
-    return datetime.datetime.fromisoformat(text).astimezone(datetime.UTC)
+DATE, TIME = r"[-\d]{10}", r"[T ][\d:]+(\.\d{1,6})?"
+PRECISIONS = [(38, 0), (38, 10), (38, 38), (30, 10), (19, 18), (10, 2), (5, 5), (1, 0)]
+#: How Python reads texts as a type: it raises an error, or gives None, for those that are not of it.
+REFERENCES: dict[str, Callable[[str], Any]] = {
+    **{f"decimal({of},{scale})": partial(exact, precision=of, scale=scale) for of, scale in PRECISIONS},
+    **{f"int{bits}": partial(whole, bits=bits) for bits in (32, 64)},
+    **{f"float{bits}": partial(nearest, bits=bits) for bits in (32, 64)},
+    "date32": lambda text: time_of(text, DATE).date(),
+    "timestamp": partial(time_of, pattern=f"{DATE}({TIME})?"),
+    "timestamptz": lambda text: time_of(text, rf"{DATE}{TIME}(Z|[+-][\d:]+)").astimezone(datetime.UTC),
+}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(
-    ("kind", "right", "wrong", "reference"),
-    [
-        ("date32", [day], [moment, zoned], datetime.date.fromisoformat),
-        ("timestamp", [day, moment], [zoned], datetime.datetime.fromisoformat),
-        ("timestamptz", [zoned], [day, moment], in_utc),
-    ],
-)
-def test_times_are_those_of_the_text_or_unread(
-    kind: str, right: list[Maker], wrong: list[Maker], reference: Callable[[str], datetime.date], seed: int
-) -> None:
+@pytest.mark.parametrize("kind", REFERENCES)
+def test_a_text_is_read_as_python_reads_it_or_unread(kind: str, seed: int) -> None:
     chance = random.Random(seed)
-    makers = [chance.choice(right if chance.random() < 0.9 else wrong) for _ in range(COUNT)]
-    texts = [make(chance) for make in makers]
-    for make, text, value in zip(makers, texts, typed(kind, *texts, on_cast_error="null"), strict=True):
-        # Python cuts what is finer than a microsecond
+    make = timely if kind.startswith(("date", "time")) else numeric
+    texts = [make(chance) for _ in range(COUNT)]
+    for text, value in zip(texts, typed(kind, *texts, on_cast_error="null"), strict=True):
         expected = None
-        if make in right and not re.search(r"\.[0-9]{7}", text):
-            with contextlib.suppress(ValueError, OverflowError):
-                expected = reference(text)
-        assert value == expected, text
+        with contextlib.suppress(ValueError, OverflowError):
+            expected = REFERENCES[kind](text)
+        are_no_numbers = value != value and expected != expected
+        assert value == expected or are_no_numbers, text

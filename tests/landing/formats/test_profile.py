@@ -80,16 +80,8 @@ def with_duckdb(written: list[dict[str, Any]]) -> dict[str, ColumnProfile]:
 
 
 @quickly
-@given(written=rows)
-def test_it_counts_what_duckdb_counts(written: list[dict[str, Any]]) -> None:
-    expected = Profile(with_duckdb(written))
-    for name, file_format in FORMATS.items():
-        assert profile_of(file_format, page(*written), earlier=["price"]) == expected, name
-
-
-@quickly
 @given(pages=st.lists(rows, min_size=1, max_size=4))
-def test_pages_and_parts_add_up(pages: list[list[dict[str, Any]]]) -> None:
+def test_it_counts_what_duckdb_counts_and_pages_and_parts_add_up(pages: list[list[dict[str, Any]]]) -> None:
     # the columns of a part are those of its first page
     pages[0] = [*pages[0], dict.fromkeys(key for page_rows in pages for row in page_rows for key in row)]
     expected = Profile(with_duckdb([row for page_rows in pages for row in page_rows]))
