@@ -77,11 +77,10 @@ class Database:
         )
         return [name for (name,) in rows if name not in OWN]
 
-    def schemas(self) -> set[str]:
-        """Return the schemas that are of the table's dataset."""
-        dataset = self.table.partition(".")[0]
-        rows = self.query("select schema_name from information_schema.schemata")
-        return {name for (name,) in rows if name == dataset or name.startswith(f"{dataset}_")}
+
+def load(landed: LandedData, database: Database, **options: Any) -> loading.NewParts:
+    """Load what has landed, and return what was new."""
+    return loading.load(landed, LoadOptions.parse(options), database.table, database.destination)
 
 
 class Landing(Runs):
@@ -115,8 +114,8 @@ class Landing(Runs):
         self, database: Database, write_disposition: str = "append", key: Any = None, **more: Any
     ) -> int:
         """Load it, and return how many parts were loaded."""
-        options = LoadOptions.parse({"write_disposition": write_disposition, "primary_key": key, **more})
-        return len(loading.load(self.read(), options, database.table, database.destination).parts)
+        options = {"write_disposition": write_disposition, "primary_key": key, **more}
+        return len(load(self.read(), database, **options).parts)
 
     def refused(self, said: str, database: Database, *options: Any, **more: Any) -> str:
         """Have a load of it refused for good, and return the message."""
@@ -127,9 +126,8 @@ class Landing(Runs):
 
     def order(self, database: Database, *, at: int, kill: bool, **options: Any) -> dict[str, Any]:
         """Return the order to load it in a process of its own: see :mod:`tests.landing.loading.loader`."""
-        usual = {"write_disposition": "append", "key": None, "on_gone": "keep"}
-        place = {"kind": database.kind, "address": database.address, "table": database.table}
-        return {**usual, **place, "root": self.folder.root, "at": at, "kill": kill, **options}
+        place = [database.kind, database.address, database.table]
+        return {"database": place, "root": self.folder.root, "at": at, "kill": kill, "options": options}
 
 
 def product(number: int, key: int | None = None, **more: Any) -> dict[str, Any]:

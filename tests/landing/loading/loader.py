@@ -14,11 +14,9 @@ from dlt.destinations.impl.postgres.sql_client import Psycopg2SqlClient
 from dlt.load import Load  # noqa: F401
 
 from airflow_provider_webcollect.landing.errors import LoadFailed
-from airflow_provider_webcollect.landing.options import LoadOptions
-from airflow_provider_webcollect.landing.read import loading
 from airflow_provider_webcollect.landing.reader import read_landing
 from tests.landing.forks import die, disturbed_at, serve
-from tests.landing.loading.databases import Database
+from tests.landing.loading.databases import Database, load
 
 CLIENTS = {"duckdb": DuckDbSqlClient, "postgres": Psycopg2SqlClient}
 #: The exit status of a load that has failed.
@@ -27,24 +25,17 @@ FAILED = 3
 
 def main() -> None:
     """Carry out the orders."""
-    serve(load)
+    serve(carry_out)
 
 
-def load(order: dict[str, Any], *_: object) -> None:
+def carry_out(order: dict[str, Any], *_: object) -> None:
     """Load; ``at`` is the statement or commit, from 1, in whose place a SIGKILL or an error comes."""
-    database = Database(order["kind"], order["address"], order["table"])
+    database = Database(*order["database"])
     disturbed = disturbed_at(order["at"], die if order["kill"] else fail)
     for name in ("execute_query", "commit_transaction"):
         disturbed(CLIENTS[database.kind], name)
-    options = LoadOptions.parse(
-        {
-            "write_disposition": order["write_disposition"],
-            "primary_key": order["key"],
-            "on_gone": order["on_gone"],
-        }
-    )
     try:
-        loading.load(read_landing(order["root"]), options, database.table, database.destination)
+        load(read_landing(order["root"]), database, **order["options"])
     except LoadFailed:
         os._exit(FAILED)
 

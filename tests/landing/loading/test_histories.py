@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -88,16 +89,11 @@ class History:
 
     def load(self, at: int) -> int:
         """Load, and return how that ended."""
-        on_gone = self.disposition if self.disposition in ("delete", "mark") else "keep"
-        is_keyed = self.disposition == "merge" or on_gone != "keep"
-        order = self.landing.order(
-            self.database,
-            at=at,
-            kill=self.chance.random() < 0.7,
-            write_disposition="merge" if is_keyed else self.disposition,
-            key="url" if is_keyed else None,
-            on_gone=on_gone,
-        )
+        options = {}
+        if self.disposition != "append":
+            on_gone = "keep" if self.disposition == "merge" else self.disposition
+            options = {"write_disposition": "merge", "primary_key": "url", "on_gone": on_gone}
+        order = self.landing.order(self.database, at=at, kill=self.chance.random() < 0.7, **options)
         status = self.loader.run(order)
         assert status in {0, -signal.SIGKILL, FAILED}
         self.ended[status] += 1
@@ -149,7 +145,7 @@ def test_a_load_that_ends_at_any_statement_is_repeated(
         history.grow()
         assert history.load(0) == 0
         history.grow()
-        history.chance = Always(0.0 if kill else 1.0)  # type: ignore[assignment]
+        history.chance = Mock(spec=random.Random, **{"random.return_value": 0.0 if kill else 1.0})
         status = history.load(at)
         if is_reset:
             history.chance = random.Random("2")
@@ -159,13 +155,3 @@ def test_a_load_that_ends_at_any_statement_is_repeated(
         if kill and status == 0:
             break
     assert at > 20
-
-
-class Always:
-    """Chance that always says the same."""
-
-    def __init__(self, number: float) -> None:
-        self._number = number
-
-    def random(self) -> float:
-        return self._number
