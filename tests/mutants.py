@@ -126,7 +126,7 @@ MUTANTS = (
            "if not (skipped.is_earlier or skipped.replaces)",
            "if not skipped.replaces",
            "rows that were set apart before the source was reset do not count as its rows",
-           "landing/test_commits.py"),
+           "landing/test_review.py"),
     Mutant("landing/storage/folder.py", "if (copy.bytes, copy.sha256) != (part.bytes, part.sha256):",
            "if copy.bytes != part.bytes:",
            "quarantined parts that are not what was written are not accepted", "landing/test_review.py"),
