@@ -43,12 +43,18 @@ def land(order: dict[str, Any], begin: Callable[[], object]) -> None:
     if order.get("kill_at"):
         kill_at(order["kill_at"], client, fs)
     task = order["task"]
+    if table := order.get("table"):
+        from tests.landing.tables import sql_catalog
+
+        folder: Folder = IcebergFolder(sql_catalog(Path(table[0])).load_table(table[1]))
+    else:
+        folder = folder_at(fs, order["root"], table_format=order["table_format"])
     begin()
     run_job(
         make_job(
             PageReader(client, task, size=50).read,
             source=Source(collection_task_id=task),
-            folder=folder_of(order, fs),
+            folder=folder,
             run=Run(dag_id="d", task_id="t", run_id="r1"),
             file_format=make_format("jsonl" if order["table_format"] is None else "parquet"),
             mark=lambda: client.send(mark_exported(task)),
@@ -56,16 +62,6 @@ def land(order: dict[str, Any], begin: Callable[[], object]) -> None:
             stop=client.stop,
         )
     )
-
-
-def folder_of(order: dict[str, Any], fs: Any) -> Folder:
-    """Return where to land: a folder, or a table."""
-    if (table := order.get("table")) is None:
-        return folder_at(fs, order["root"], table_format=order["table_format"])
-    from tests.landing.tables import sql_catalog
-
-    catalog, name = table
-    return IcebergFolder(sql_catalog(Path(catalog)).load_table(name))
 
 
 def kill_at(operation: int, client: Client, fs: Any) -> None:

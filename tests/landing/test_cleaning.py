@@ -78,11 +78,11 @@ def write(folder: Folder, *files: str) -> None:
         folder.write(name, b"x")
 
 
-def cleaned(folder: Folder, older_than: Any = DAY, in_days: float = 2, **options: Any) -> set[str]:
+def cleaned(folder: Folder, older_than: Any = DAY, in_days: float = 2) -> set[str]:
     """Clean in some days and return the names of what was removed."""
     then = datetime.datetime.now(datetime.UTC) + in_days * DAY
     with time_machine.travel(then):
-        removed = clean(folder.location, older_than=older_than, **options)
+        removed = clean(folder.location, older_than=older_than)
     return {file.name for file in removed}
 
 
@@ -105,18 +105,6 @@ def test_on_a_disk_that_ignores_letter_case_partitions_that_differ_in_it_alone_s
     assert len(runs.folder.parts()) == 2
     assert cleaned(runs.folder) == set()
     assert runs.folder.rows() == runs.rows
-
-
-def test_a_dry_run_only_says_what_would_go(landing: Landed, folder: Folder) -> None:
-    landing("t", fetch=listed(widening(1)))
-    write(folder, *LEFTOVERS)
-    before = folder.names()
-    then = datetime.datetime.now(datetime.UTC) + 2 * DAY
-    with time_machine.travel(then):
-        removed = clean(folder.location, older_than=DAY, dry_run=True)
-    assert folder.names() == before
-    assert [file.name for file in removed] == sorted(LEFTOVERS)
-    assert all(file.bytes == 1 and then - file.modified > DAY for file in removed)
 
 
 @pytest.mark.parametrize("older_than", [DAY, DAY.total_seconds(), 1e300, datetime.timedelta.max])

@@ -12,7 +12,7 @@ from airflow_provider_webcollect.landing.storage.object_stores import S3
 from airflow_provider_webcollect.landing.write import staging
 from tests.conftest import ALL_HISTORIES
 from tests.interruption import PATIENCE
-from tests.landing.costs import EACH, Landing, Runs, rows_of, with_rating
+from tests.landing.costs import EACH, Landing, Runs, rows_of
 from tests.landing.relay import relayed
 from tests.landing.tables import IcebergTable, Table, land, numbers, sql_catalog
 from tests.storages import Storage
@@ -68,21 +68,6 @@ class TestOneMoreRun:
         assert len(bill.requests) <= 4, bill.requests
         assert bill.bytes == 0
         assert all(request.startswith("GET ") for request in bill.requests)
-
-
-@pytest.mark.parametrize("runs", COUNTS[:2])
-def test_a_column_that_is_new_costs_no_more_and_old_parts_are_not_touched(
-    grown: Callable[[int, str], Landing], runs: int
-) -> None:
-    landing = grown(runs, "csv")
-    usual = landing.land(rows_of(landing.runs))
-    bill = landing.land(with_rating(rows_of(landing.runs)))
-    [part] = bill.landed.new
-    columns = landing.folder.manifest()["columns"]
-    assert columns[-1] == "rating"
-    assert part.columns in (None, len(columns))
-    assert bill.parts == [f"PUT {part.name}"]
-    assert len(bill.requests) == len(usual.requests)
 
 
 @pytest.mark.by_day(1)

@@ -11,10 +11,9 @@ from airflow_provider_webcollect.landing.errors import FormatChanged
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.checked_runs import Runs
 from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed, crashing_at, listed
-from tests.landing.formats.parts import FORMATS, as_texts, named
+from tests.landing.formats.parts import FORMATS, as_texts, filled, named
 from tests.landing.pages import rows_of, widening
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
@@ -33,15 +32,6 @@ class TestEveryFormat:
         suffix = make_format(**options).suffix
         assert all(part.name.endswith(suffix) for part in manifest.parts)
 
-    @pytest.mark.parametrize("max_part_bytes", [1, 10**9], ids=["a part per page", "one part"])
-    def test_columns_that_appear_late_are_in_every_part(
-        self, landing: Landed, folder: Folder, options: dict[str, Any], max_part_bytes: int
-    ) -> None:
-        pages = widening()
-        landing("t", fetch=listed(pages), file_format=make_format(**options), max_part_bytes=max_part_bytes)
-        assert folder.rows() == as_read(folder, pages)
-        assert folder.names() == folder.needed()
-
     @pytest.mark.by_day(4)
     @pytest.mark.parametrize("crash_at", range(2, 7))
     def test_a_crash_while_columns_are_added_loses_nothing(
@@ -53,12 +43,8 @@ class TestEveryFormat:
             landing("t", read=crashing_at(crash_at), **chosen)
         assert folder.commits() == []
         landing("t", **chosen)
-        assert folder.rows() == as_read(folder, widening())
-
-
-def as_read(folder: Folder, pages: list[DataPage]) -> list[dict[str, Any]]:
-    """Return the rows of pages with null for the columns of the landing that they lack."""
-    return [{**dict.fromkeys(folder.manifest()["columns"] or ()), **row} for row in rows_of(pages)]
+        columns = folder.manifest()["columns"] or ()
+        assert folder.rows() == [filled(row, columns) for row in rows_of(widening())]
 
 
 class TestNamesInAnotherLetterCase:
@@ -96,24 +82,6 @@ class TestNamesInAnotherLetterCase:
         runs.land([{"URL": "a"}])
         runs.land([{"url": "b"}])
         assert folder.rows() == [{"URL": "a"}, {}]
-
-
-CHANGES = [{"file_format": "csv"}, {"compression": "gzip"}, {"columns": ["k0"]}]
-
-
-@pytest.mark.parametrize("changed", CHANGES, ids=named)
-def test_an_unfinished_landing_begins_again_in_another_format(
-    landing: Landed, folder: Folder, changed: dict[str, Any]
-) -> None:
-    pages = widening()
-    with pytest.raises(Crash):
-        landing("t", fetch=listed(pages), read=crashing_at(4), max_part_bytes=1)
-    left = folder.parts()
-    manifest = landing("t", fetch=listed(pages), file_format=make_format(**changed))
-    assert len(left) == 3
-    assert left.isdisjoint(part.name for part in manifest.parts)
-    assert len(folder.rows()) == manifest.rows == 12
-    assert folder.names() == folder.needed() | left
 
 
 def test_a_growing_landing_keeps_its_format(landing: Landed, folder: Folder) -> None:
