@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
+import pendulum
 import pytest
 
 from airflow_provider_webcollect.service.arguments import (
@@ -32,6 +33,12 @@ class Entry(msgspec.Struct, kw_only=True):
     is_new: Flag = False
 
 
+class Markup(str):
+    """A text as templates give it, which encoders refuse."""
+
+    __slots__ = ()
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     page_size: Annotated[int, Range(1, 1000), "rows per request"] = 1000
     mode: Annotated[Literal["full", "incremental"] | None, "how rows are landed"] = None
@@ -45,8 +52,9 @@ ENTRY = {"name": "a", "kind": "TextList"}
     [
         (str, " a\n", "a"),
         (str, 7, "7"),
+        (str, Markup("a"), "a"),
         (AnyText, " ", " "),
-        (int, "7", 7),
+        (int, " -7\n", -7),
         (Annotated[int, Range(1, 9), "help"], 9, 9),
         (Annotated[int | None, Range(1, 9)], None, None),
         (Annotated[int, Range(1, 9)] | None, None, None),
@@ -54,11 +62,16 @@ ENTRY = {"name": "a", "kind": "TextList"}
         (Annotated[float, Seconds(may_be_zero=True)], 0, 0.0),
         (Annotated[float, share], 0.5, 0.5),
         (bool, True, True),
-        (Flag, "TRUE", True),
+        (Flag, " TRUE\n", True),
+        (Flag, "false", False),
         (Annotated[str, Word(LoopType)], " textlist", "TextList"),
         (Literal["full", "incremental"], "full", "full"),
         (datetime.date, "2026-01-31", datetime.date(2026, 1, 31)),
+        (datetime.date, datetime.date(2026, 1, 31), datetime.date(2026, 1, 31)),
+        (datetime.date, datetime.datetime(2026, 1, 31, 23), datetime.date(2026, 1, 31)),
+        (datetime.date, pendulum.datetime(2026, 2, 1, tz="Europe/Berlin"), pendulum.date(2026, 1, 31)),
         (list[int], ("1", 2), [1, 2]),
+        (list[int], iter({1: "a"}.keys()), [1]),
         (Sequence[Annotated[str, Word(LoopType)]], ["TEXTLIST"], ["TextList"]),
         (Annotated[list[str], Length(may_be_empty=True)], [], []),
         (list[Entry], [ENTRY], [Entry(name="a", kind="TextList")]),
@@ -67,16 +80,22 @@ ENTRY = {"name": "a", "kind": "TextList"}
 def test_a_value_takes_the_form_that_its_annotation_asks_for(
     annotation: Any, value: object, parsed: object
 ) -> None:
-    assert parse("it", annotation, value) == parsed
+    result = parse("it", annotation, value)
+    assert result == parsed
+    assert type(result) is type(parsed)
 
 
 @pytest.mark.parametrize(
     ("annotation", "value", "argument", "rule"),
     [
-        (str, None, "it", "a non-empty string"),
+        *((str, odd, "it", "a non-empty string") for odd in (None, " ", 5.0, True)),
+        (str, "a\ud800", "it", "without half a character, as there is at position 1"),
         (AnyText, 7, "it", "a string"),
-        (AnyText, "\ud800", "it", "without half a character"),
-        (int, True, "it", "an integer"),
+        *((int, odd, "it", "an integer") for odd in (True, 1.5, None, "1_000", "+1", "1e3", "\u0663")),
+        pytest.param(int, "9x" * 10_000, "it", "an integer", id="20,000 characters"),
+        pytest.param(int, 10**5000, "it", "an integer", id="5,001 digits"),
+        (int, -(2**64), "it", "from -9223372036854775808 to 9223372036854775807"),
+        (Annotated[int, Range(1)], "9" * 40, "it", "from 1 to 9223372036854775807"),
         (Annotated[int, Range(1, 9), "help"], 10, "it", "from 1 to 9"),
         (Annotated[int | None, Range(1)], "", "it", "1 or more"),
         (Annotated[float, Seconds()], datetime.timedelta(1), "it", "a number of seconds above 0"),
@@ -84,9 +103,13 @@ def test_a_value_takes_the_form_that_its_annotation_asks_for(
         (bool, "true", "it", "True or False"),
         (Flag, "yes", "it", "True or False"),
         (Literal["full", "incremental"], "most", "it", "one of full, incremental"),
-        (datetime.date, "31.1.2026", "it", "yyyy-MM-dd"),
+        *(
+            (Annotated[str, Word(LoopType)], odd, "it", "one of TextList, UrlList")
+            for odd in (["UrlList"], None)
+        ),
+        *((datetime.date, odd, "it", "yyyy-MM-dd") for odd in ("31.1.2026", 20260131)),
         (list[int], [1, "x"], "it[1]", "an integer"),
-        (list[int], "12", "it", "a list"),
+        *((list[int], odd, "it", "a list") for odd in ("12", {"1": 2}, 5)),
         (list[int], [], "it", "at least one entry"),
         (Annotated[list[int], Length(most=1)], [1, 2], "it", "at most 1 entries, not 2"),
         (list[Entry], [ENTRY, {"name": "a"}], "it[1]", "a dict with kind, name, optionally is_new"),
@@ -100,6 +123,7 @@ def test_an_error_names_the_place_and_the_rule(
     with pytest.raises(InvalidArgument) as refusal:
         parse("it", annotation, value)
     assert refusal.value.argument == argument
+    assert len(str(refusal.value)) < 300
     assert rule in refusal.value.rule
 
 
