@@ -27,15 +27,6 @@ TAKE_A_KEY = {
 }
 MAIN_PATHS = [(o.method, o.path) for o in OPERATIONS if o.path != "/token" and "data-apps" not in o.path]
 
-# The contract's table of plans: the endpoints that a plan lacks.
-LACKS = {
-    "Flagship": {path for _, path in MAIN_PATHS}
-    - {"/taskanalytics/queries", "/data/all", "/data/lotno/all", "/data/markexported"},
-    "Flagship+": {"/taskGroup/deleteGroups", STATS},
-    "Enterprise": set(),
-    "Team": {"/taskanalytics/queries", STATS},
-}
-
 
 def call(client: Client, method: str, path: str, headers: dict[str, str] | None = None) -> Any:
     return client.call(method, path, headers, json=None if method == "GET" else {})
@@ -64,15 +55,6 @@ def test_an_api_key_opens_five_endpoints(client: Client, method: str, path: str)
 )
 def test_a_wrong_credential_is_refused(client: Client, headers: dict[str, str]) -> None:
     assert refusal(client.post("/data/markexported", {}, headers)) == (401, "Invalid.Token")
-
-
-@pytest.mark.parametrize("tier", LACKS)
-def test_a_plan_opens_its_endpoints_only(client: Client, tier: str) -> None:
-    client.control.configure(tier=tier)
-    answers = {path: call(client, method, path) for method, path in MAIN_PATHS}
-    closed = {path for path, answer in answers.items() if answer.status_code == 403}
-    assert closed == LACKS[tier]
-    assert {refusal(answers[path]) for path in closed} <= {(403, "PermissionDenied")}
 
 
 @pytest.mark.parametrize(

@@ -227,11 +227,6 @@ class TestTls:
             on_clock(ca_file="/no/such/file").send(CALL)
         assert sandbox.control.requests() == []
 
-    def test_a_service_without_tls_is_told(self, on_clock: Connect, sandbox: Sandbox) -> None:
-        client = on_clock(base_url=sandbox.url.replace("http:", "https:"), retries=ONCE)
-        with pytest.raises(errors.TransportError):
-            client.send(CALL)
-
     def test_an_encrypted_connection_that_breaks_off_may_have_taken_effect(
         self, on_clock: Connect, tmp_path: Path
     ) -> None:

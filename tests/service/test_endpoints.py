@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 from typing import Any
 
@@ -18,8 +17,6 @@ from tests.service.conftest import Connect, send_together
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
-TODAY = datetime.datetime.now(datetime.UTC).date()
-LAST_WEEK = TODAY - datetime.timedelta(days=7)
 ODD = [
     *("../x?y", "a/b", "%2e%2e", "..%2f", "a&b=c#d+e %/?", "ü/自行车", "a;b", "..."),
     *("~a.b-c_d", "%", "\\..\\"),
@@ -45,55 +42,11 @@ def test_the_table_of_operations_has_all_twenty() -> None:
 
 
 class TestSuccess:
-    def test_analytics_come_by_day_for_the_tasks_asked_for(self, client: Client) -> None:
-        page = client.send(
-            endpoints.query_analytics(
-                str(LAST_WEEK),
-                TODAY,
-                page_size=500,
-                task_ids=[demo.FINISHED_TASK_ID],
-                collection_method="Cloud",
-            )
-        )
-        assert page.total == len(page.rows) > 0
-        for row in page.rows:
-            assert row.task_id == demo.FINISHED_TASK_ID
-            assert row.collection_method == "Cloud"
-            assert str(LAST_WEEK) <= row.day_key <= str(TODAY)
-            assert row.week_start_date is None
-            assert row.execution_metrics.run_count
-            assert row.data_volume_metrics.total_collected is not None
-            assert row.resource_usage_metrics.captcha_count is not None
-
-    def test_parameters_of_several_steps_are_updated_at_once(self, client: Client, scene: Scene) -> None:
-        text = {"action_type": "EnterTextAction", "action_id": "TEXT"}
-        actions = [{**text, "properties": [{"name": "TextToSet", "value": "new"}]}]
-        entry = {"action_id": "LOOP", "loop_type": "UrlList", "loop_items": [URLS[0]], "is_append": True}
-        update = client.send(
-            endpoints.update_task_parameters(
-                scene.words["TASK"], actions=scene.fill(actions), loop_items=[scene.fill(entry)]
-            )
-        )
-        updated = update.updated_parameters
-        assert updated is not None
-        assert [action.action_id for action in updated.actions or ()] == [scene.words["TEXT"]]
-        assert [entry.loop_type for entry in updated.loop_items or ()] == ["UrlList"]
-        loop, _, text = scene.steps()
-        assert loop["loop_items"] == ["one", "two", URLS[0]]
-        assert text["properties"] == {"TextToSet": "new"}
-
     def test_times_are_in_the_connections_zone(self, on_clock: Connect) -> None:
         statuses = endpoints.get_task_statuses_v2([demo.FINISHED_TASK_ID])
         (status,) = on_clock(timezone="Asia/Shanghai").send(statuses)
         assert status.start_execute_time is not None
         assert status.start_execute_time.timezone_name == "Asia/Shanghai"
-
-    def test_an_app_is_deprecated_and_again(self, client: Client) -> None:
-        assert "/" in demo.APP_ID
-        for _ in range(2):
-            app = client.send(endpoints.deprecate_data_app(demo.APP_ID))
-            assert (app.app_name, app.status, app.version) == ("Price watch", "deprecated", "1.2.0")
-            assert app.missing_secrets == ("SHOP_TOKEN",)
 
     def test_an_app_is_named_as_the_vendors_client_names_it(self, client: Client, sandbox: Sandbox) -> None:
         for app in ("a b/c?d", "app_0f"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -14,7 +13,7 @@ from airflow_provider_webcollect.service import errors
 from airflow_provider_webcollect.service.call import TRIES_PER_SIZE, Request, Response
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.models import DataPage
-from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader, PageSize
+from airflow_provider_webcollect.service.pages import PageReader, PageSize
 from airflow_provider_webcollect.service.settings import TIMING, ClientTiming, Retries
 from tests.interruption import PATIENCE
 from tests.service import servers
@@ -152,23 +151,6 @@ def test_a_page_that_is_not_answered_in_time_is_halved_at_once() -> None:
         assert requested[:7] == [1000, 500, 250, 125, 62, 31, 15]
 
 
-def test_a_gateway_that_gives_up_late_is_asked_for_half_at_once() -> None:
-    respond = limited(30, REFUSALS["timing out"])
-
-    def late(request: bytes) -> bytes | None:
-        said = respond(request)
-        if said == REFUSALS["timing out"]:
-            time.sleep(0.2)
-        return said
-
-    with (
-        serving(late) as server,
-        client_of(server, timing=ClientTiming(long_failure=0.1), deadline=0.5) as client,
-    ):
-        assert len(rows_of(pages_of(client, 200))) == ROWS
-        assert sizes(server)[:4] == [200, 100, 50, 25]
-
-
 def test_a_service_that_never_answers_is_asked_for_one_row_in_the_end() -> None:
     with (
         serving(limited(0, None)) as server,
@@ -193,15 +175,6 @@ def test_the_larger_a_size_has_failed_before_the_later_it_is_tried_again() -> No
             failed_after.append(good)
             size.halve()
     assert failed_after == [5, 15, 35, 75, 155, 315]
-
-
-def test_a_size_that_holds_is_soon_doubled_again() -> None:
-    size = PageSize(1000)
-    for _ in range(3):
-        size.halve()
-    for _ in range(3 * GOOD_PAGES):
-        size.worked()
-    assert size.now == 1000
 
 
 def test_trouble_of_another_kind_in_between_does_not_keep_pages_from_becoming_smaller() -> None:

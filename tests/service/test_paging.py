@@ -36,12 +36,6 @@ class TestRows:
         batch = read_all(client, task, "000002", size)
         assert rows_of(batch) == sandbox.control.true_rows(task, "000002")
 
-    def test_the_cursor_that_comes_back_is_passed_on(self, client: Client, sandbox: Sandbox) -> None:
-        task = sandbox.control.add_task(rows=250, state="Finished")["task_id"]
-        pages = read_all(client, task, size=100)
-        offsets = [int(request["query"]["offset"]) for request in sandbox.control.requests()]
-        assert offsets == [0, *(page.offset for page in pages[:-1])] == [0, 1024, 1124]
-
     @pytest.mark.webcollect_sandbox(row_bytes=30_000)
     @pytest.mark.parametrize("size", [200, 1000])
     def test_pages_that_come_back_short_lose_nothing(

@@ -20,7 +20,6 @@ from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.call import may_be_size
 from airflow_provider_webcollect.service.endpoints import Call
-from airflow_provider_webcollect.service.models import TokenRecord
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.responses import Response, parse_time, read_response
 from tests.conftest import ALL_HISTORIES
@@ -295,15 +294,6 @@ class TestRetryAfter:
 
 
 class TestValues:
-    @pytest.mark.parametrize("spelling", [str.capitalize, str.lower])
-    def test_counts_come_in_either_spelling_and_as_texts(self, spelling: Any) -> None:
-        names = ["extractingCount", "waitingSubTaskCount", "executingSubTaskCount"]
-        counts = data(STATS, {spelling(name[0]) + name[1:]: str(n) for n, name in enumerate(names, 3)})
-        assert (counts.extracting_count, counts.waiting_sub_task_count) == (3, 4)
-        assert counts.executing_sub_task_count == 5
-        assert counts.waiting_count is None
-        assert counts.unknown_fields == {}
-
     def test_integers_of_a_page_may_be_texts(self) -> None:
         page = data(READ, {"offset": "1024", "total": "5", "restTotal": "0", "data": None})
         assert (page.offset, page.total, page.rest_total, page.rows) == (1024, 5, 0, [])
@@ -457,19 +447,7 @@ def test_a_time_is_naive_or_in_its_own_or_the_connections_zone(
     assert (read and read.isoformat()) == moment
 
 
-class TestSecrets:
-    def test_a_token_record_does_not_show_its_tokens(self) -> None:
-        record = data(
-            endpoints.refresh_token("old"),
-            {"access_token": "ACCESS", "expires_in": "86399", "refresh_token": "REFRESH", "other": "OTHER"},
-        )
-        assert isinstance(record, TokenRecord)
-        assert record.expires_in == 86399
-        text = f"{record} {record!r} {record.__rich_repr__()}"
-        assert "ACCESS" not in text
-        assert "REFRESH" not in text
-        assert "OTHER" not in text
-
+class TestTokens:
     @pytest.mark.parametrize(
         ("given", "life"),
         [
@@ -484,10 +462,6 @@ class TestSecrets:
         answer = {"access_token": "A", "refresh_token": "R", "expires_in": given, "token_type": {}}
         record = data(endpoints.refresh_token("old"), answer)
         assert (record.access_token, record.refresh_token, record.expires_in) == ("A", "R", life)
-
-    def test_a_token_without_a_successor_is_read(self) -> None:
-        record = data(endpoints.refresh_token("old"), {"access_token": "A"})
-        assert record.refresh_token is record.expires_in is None
 
 
 @pytest.mark.parametrize("packings", [0, 1, 2])

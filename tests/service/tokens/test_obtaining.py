@@ -234,12 +234,6 @@ def test_a_worker_without_a_keeper_says_so_after_a_while(account: Account) -> No
     assert account.refreshes == []
 
 
-def test_the_line_end_after_a_token_is_not_stored(account: Account) -> None:
-    account.answer_token(access_token=account.sandbox.access_token + "\n", refresh_token="R\n")
-    account.process().send(CALL)
-    assert (account.stored.access_token, account.stored.refresh_token) == (account.sandbox.access_token, "R")
-
-
 def test_a_login_whose_token_no_header_can_have_is_repeated(account: Account) -> None:
     account.answer_token(access_token="two words", refresh_token="R")
     account.process(credentials=account.login()).send(CALL)
