@@ -6,8 +6,10 @@ import contextlib
 import multiprocessing
 import os
 import time
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.call import make_context
@@ -28,65 +30,47 @@ class SlowFileTokenStore(FileTokenStore):
 
     write_bound = 1.0
 
-    def __init__(self, path: Path, *, dies_before_saving: bool = False) -> None:
-        super().__init__(path)
-        self._dies = dies_before_saving
-
     def write(self, register: Register, text: str) -> None:
-        if self._dies and register is Register.TOKEN:
-            os._exit(9)
         time.sleep(0.02)
         super().write(register, text)
 
 
-class Fleet:
-    """Processes that call the service in rounds, all at once; nothing tells them that they share a host.
+class DeadlyTokenStore(SlowFileTokenStore):
+    """Ends its process before a new token is stored."""
 
-    :param store: the file that they share the token in.
-    :param dies: has each of them end before it stores a new token.
+    def write(self, register: Register, text: str) -> None:
+        if register is Register.TOKEN:
+            os._exit(9)
+        super().write(register, text)
+
+
+@contextlib.contextmanager
+def fleet(sandbox: Sandbox, path: Path, size: int) -> Iterator[Callable[[], list[str]]]:
+    """Processes that share the token in a file; nothing tells them that they share a host.
+
+    :return: has all of them make a call at once, and returns what each says of it.
     """
-
-    def __init__(self, sandbox: Sandbox, store: Path, *, size: int, dies: bool = False) -> None:
-        # each host would have an address, and so a rate, of its own
-        sandbox.control.configure(enforce_limits=False)
-        self._processes = []
-        self._pipes = []
-        for _ in range(size):
-            ours, its = FORKS.Pipe()
-            shared = SlowFileTokenStore(store, dies_before_saving=dies)
-            process = FORKS.Process(target=_serve, args=(sandbox.url, sandbox.refresh_token, shared, its))
-            process.start()
-            its.close()
-            self._processes.append(process)
-            self._pipes.append(ours)
-
-    def __enter__(self) -> Fleet:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for pipe in self._pipes:
-            pipe.close()
-        for process in self._processes:
-            process.join(PATIENCE)
-
-    def call(self) -> list[str]:
-        """Have every process make a call, and return what each says of it."""
-        self._begin()
-        return [pipe.recv() for pipe in self._pipes]
-
-    def exit_codes(self) -> list[int | None]:
-        """Have every process make a call and die of it; return how each has ended."""
-        self._begin()
-        for process in self._processes:
-            process.join(PATIENCE)
-        return [process.exitcode for process in self._processes]
-
-    def _begin(self) -> None:
-        for pipe in self._pipes:
-            pipe.send("call")
+    # each host would have an address, and so a rate, of its own
+    sandbox.control.configure(enforce_limits=False)
+    account = (sandbox.url, sandbox.refresh_token, SlowFileTokenStore(path))
+    with FORKS.Pool(size, _begin, (*account, FORKS.Barrier(size))) as processes:
+        yield lambda: processes.map_async(_call, range(size), chunksize=1).get(PATIENCE)
 
 
-def _serve(url: str, refresh_token: str, store: SlowFileTokenStore, rounds: Connection) -> None:
+def exit_code_of_one_that_dies(sandbox: Sandbox, path: Path) -> int | None:
+    """Have a process make a call, and die before it stores a new token."""
+    account = (sandbox.url, sandbox.refresh_token, DeadlyTokenStore(path))
+    process = FORKS.Process(target=_begin_and_call, args=(*account, FORKS.Barrier(1)))
+    process.start()
+    process.join(PATIENCE)
+    return process.exitcode
+
+
+#: In each process: its client, and what lets all of them go on at once.
+_own: dict[str, Any] = {}
+
+
+def _begin(url: str, refresh_token: str, store: FileTokenStore, together: Barrier) -> None:
     settings = Settings(
         base_url=url,
         requests_per_second=0,
@@ -95,16 +79,20 @@ def _serve(url: str, refresh_token: str, store: SlowFileTokenStore, rounds: Conn
         timing=ClientTiming(youth=0.0),
     )
     client = Client(make_context(settings, Credentials(refresh_token=refresh_token), "fleet", store))
-    with contextlib.suppress(EOFError):
-        while rounds.recv():
-            rounds.send(_call(client))
+    _own.update(client=client, together=together)
 
 
-def _call(client: Client) -> str:
+def _begin_and_call(*account: Any) -> None:
+    _begin(*account)
+    _call()
+
+
+def _call(_: int = 0) -> str:
     """Make a call, and say how it went. Where the machine stalls, no process may claim the renewal."""
+    _own["together"].wait(PATIENCE)
     for _ in range(20):
         try:
-            client.send(CALL)
+            _own["client"].send(CALL)
         except TokenStoreUnavailable as error:
             said = str(error)
         except WebCollectError as error:

@@ -10,7 +10,7 @@ from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import GrantRejected
 from tests.conftest import ALL_HISTORIES
 from tests.service.tokens.cases import CALL, Account, refreshes
-from tests.service.tokens.fleet import Fleet, SlowFileTokenStore, store_expired
+from tests.service.tokens.fleet import SlowFileTokenStore, exit_code_of_one_that_dies, fleet, store_expired
 
 #: Processes of a host and of two hosts, and how often a token is dropped.
 SIZE, ROUNDS = (32, 20) if ALL_HISTORIES else (8, 2)
@@ -21,9 +21,9 @@ def test_processes_of_two_hosts_renew_an_expired_token_once_and_each_that_is_dro
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
     store_expired(sandbox, tmp_path / "token")
-    with Fleet(sandbox, tmp_path / "token", size=SIZE) as fleet:
+    with fleet(sandbox, tmp_path / "token", SIZE) as call:
         for number in range(1, ROUNDS + 1):
-            assert fleet.call() == ["ok"] * SIZE
+            assert call() == ["ok"] * SIZE
             assert refreshes(sandbox) == [200] * number
             sandbox.control.expire_tokens()
 
@@ -32,8 +32,7 @@ def test_a_process_that_dies_before_storing_leaves_an_explanation_and_no_hammeri
     account: Account, tmp_path: Path
 ) -> None:
     store_expired(account.sandbox, tmp_path / "token")
-    with Fleet(account.sandbox, tmp_path / "token", size=1, dies=True) as fleet:
-        assert fleet.exit_codes() == [9]
+    assert exit_code_of_one_that_dies(account.sandbox, tmp_path / "token") == 9
     for _ in range(4):
         with pytest.raises(GrantRejected, match="before the new one was stored") as error:
             account.process(store=SlowFileTokenStore(tmp_path / "token")).send(CALL)
