@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
+import time
 from collections.abc import Callable
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from airflow_provider_webcollect.service import errors
-from airflow_provider_webcollect.service.call import TRIES_PER_SIZE, Request, Response
+from airflow_provider_webcollect.service.call import TRIES_PER_SIZE
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import PageReader, PageSize
@@ -27,10 +25,10 @@ def sizes(server: Server) -> list[int]:
     return [query_number(request, b"size") for request in server.received]
 
 
-def limited(most: int, refusal: bytes | None, recovers_at: int = ROWS) -> Callable[[bytes], bytes | None]:
+def limited(most: int, refusal: bytes, recovers_at: int = ROWS) -> Callable[[bytes], bytes]:
     """Answer with rows, but with ``refusal`` where more than ``most`` are requested before a row."""
 
-    def respond(request: bytes) -> bytes | None:
+    def respond(request: bytes) -> bytes:
         offset, size = query_number(request), query_number(request, b"size")
         if size > most and offset < recovers_at:
             return refusal
@@ -39,24 +37,6 @@ def limited(most: int, refusal: bytes | None, recovers_at: int = ROWS) -> Callab
         return answer({"offset": end, "total": ROWS, "restTotal": ROWS - end, "data": rows})
 
     return respond
-
-
-def unanswered(client: Client, most: int, seconds: float) -> list[int]:
-    """Have a client wait only some seconds for pages of more than ``most`` rows, which are not answered.
-
-    :return: how many rows it asks for, in order.
-    """
-    requested: list[int] = []
-    transmit = client.transmit
-
-    def waiting(request: Request, *arguments: Any) -> Response:
-        requested.append(int(parse_qs(urlsplit(request.url).query)["size"][0]))
-        if requested[-1] > most:
-            request = dataclasses.replace(request, total_timeout=seconds)
-        return transmit(request, *arguments)
-
-    client.transmit = waiting  # type: ignore[method-assign]
-    return requested
 
 
 def pages_of(client: Client, size: int) -> list[DataPage]:
@@ -79,6 +59,7 @@ REFUSALS = {
     "timing out": answer(b"<html>", 504, Content_Type="text/html"),
     "cut": answer(b'{"data":{"offset":1', Content_Length="9000"),
     "torn": answer(b'{"data":{"offset":1'),
+    "not answered": b"",
 }
 
 
@@ -139,29 +120,19 @@ def test_what_has_nothing_to_do_with_size_is_not_answered_with_smaller_pages() -
             assert set(sizes(server)) == {1000}
 
 
-def test_a_page_that_is_not_answered_in_time_is_halved_at_once() -> None:
+def test_a_page_that_fails_late_is_halved_at_once() -> None:
     # three tries of one page alone would take longer than the deadline
-    slow = limited(30, None)
-    with (
-        serving(slow) as server,
-        client_of(server, timing=ClientTiming(long_failure=0.1), deadline=0.5) as client,
-    ):
-        requested = unanswered(client, 30, 0.2)
-        assert [row["n"] for row in rows_of(pages_of(client, 1000))] == list(range(ROWS))
-        assert requested[:7] == [1000, 500, 250, 125, 62, 31, 15]
+    respond = limited(30, REFUSALS["not answered"])
 
+    def late(request: bytes) -> bytes:
+        said = respond(request)
+        time.sleep(0 if said else 0.2)
+        return said
 
-def test_a_service_that_never_answers_is_asked_for_one_row_in_the_end() -> None:
-    with (
-        serving(limited(0, None)) as server,
-        client_of(server, timing=ClientTiming(long_failure=0.05), deadline=0.25) as client,
-    ):
-        requested = unanswered(client, 0, 0.1)
-        with pytest.raises(errors.NoResponse):
-            pages_of(client, 100)
-    # how often one row is asked for depends on the deadline
-    assert requested[:7] == [100, 50, 25, 12, 6, 3, 1]
-    assert set(requested[7:]) <= {1}
+    timing = ClientTiming(long_failure=0.1)
+    with serving(late) as server, client_of(server, timing, deadline=0.5) as client:
+        assert len(rows_of(pages_of(client, 200))) == ROWS
+        assert sizes(server)[:4] == [200, 100, 50, 25]
 
 
 def test_the_larger_a_size_has_failed_before_the_later_it_is_tried_again() -> None:

@@ -113,18 +113,6 @@ class TestOneProcess:
         limiter.slow_down()
         assert limiter.reserve().wait < pauses[-1] / 4
 
-    def test_intervals_are_random_once_there_was_a_429(self, clock: Clock) -> None:
-        limiter = RateLimiter(0.05, clock.now)
-        limiter.slow_down()
-        sent = moments(limiter, clock, 40)
-        assert len({round(after - before, 6) for before, after in itertools.pairwise(sent)}) > 30
-
-    def test_a_429_after_many_requests_without_one_costs_little(self, clock: Clock) -> None:
-        limiter = RateLimiter(0.05, clock.now)
-        moments(limiter, clock, 200)
-        limiter.slow_down()
-        assert mean_gap(moments(limiter, clock, 40)) < 1.02 * 0.05
-
     def test_one_with_few_requests_repeats_its_moments_but_for_those_that_met_a_429(
         self, clock: Clock
     ) -> None:
@@ -270,17 +258,6 @@ class TestLimits:
         client.send(endpoints.get_running_counts())
         client.send(endpoints.get_task_statuses_v2([demo.TASK_ID]))
         assert clock.slept == [1]
-
-    def test_a_limit_that_others_have_used_up_is_waited_for(
-        self, on_clock: Connect, sandbox: Sandbox
-    ) -> None:
-        strangers = on_clock(requests_per_second=0)
-        client = on_clock(requests_per_second=20)
-        sandbox.control.configure(general_rate=10)
-        for _ in range(10):
-            strangers.send(endpoints.get_running_counts())
-        client.send(endpoints.get_running_counts())
-        assert sandbox.control.counters()["/cloudextraction/task/stats"][200] == 11
 
     @pytest.mark.webcollect_sandbox(enforce_limits=False)
     def test_a_429_slows_the_endpoints_own_rate(

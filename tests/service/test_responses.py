@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.call import may_be_size
 from airflow_provider_webcollect.service.endpoints import Call
@@ -102,7 +101,7 @@ class TestEnvelope:
             *((COPY, wrong) for wrong in (None, [], [{"taskId": "1"}, {"taskId": "2"}], "text", 5)),
             *((READ, wrong) for wrong in (None, [], [{"offset": 1, "total": 1, "restTotal": 0}] * 2, {})),
             (READ, {"Offset": 1, "Total": 1, "RestTotal": 0, "Data": [{"a": 1}]}),
-            *((STATUSES, wrong) for wrong in ("text", {"a": 1}, [1], 5, {}, 0, False, "")),
+            *((STATUSES, wrong) for wrong in ("text", {"a": 1}, [1], [{"taskId": "t"}], 5, {}, 0, False, "")),
             *(
                 (ACTIONS, [{"taskId": "t", "actions": [{"loopItems": items}]}])
                 for items in ("abc", {"a": 1}, [["x"]], [{"x": 1}])
@@ -134,11 +133,6 @@ class TestEnvelope:
             assert type(error) is errors.MalformedResponse
             assert error.retryable
             assert "text/html" in str(error)
-
-    def test_a_missing_field_that_the_contract_requires_is_malformed(self) -> None:
-        error = refusal(STATUSES, {"data": [{"taskId": "t"}]})
-        assert type(error) is errors.MalformedResponse
-        assert "status" in str(error)
 
     @pytest.mark.parametrize("call", [STATS, READ, DELETE, STATUSES])
     @pytest.mark.parametrize("beside", [{}, {"data": None}, {"data": []}, {"Data": None}, {"data": PAGE}])
@@ -403,12 +397,6 @@ class TestValues:
     def test_moved_may_be_a_text(self) -> None:
         assert data(endpoints.move_task("t", 1), {"moved": "true"}).moved is True
 
-    def test_absent_metrics_are_none(self) -> None:
-        row = {"taskId": "t", "dayKey": "2024-05", "dataVolumeMetrics": {"totalCollected": None}}
-        page = data(endpoints.query_analytics(TODAY, TODAY), {"total": 1, "data": [row]})
-        assert page.rows[0].data_volume_metrics.total_collected is None
-        assert page.rows[0].execution_metrics.run_count is None
-
     def test_a_record_as_a_dict_is_plain_and_has_no_absent_fields(self) -> None:
         (status,) = data(
             STATUSES,
@@ -464,14 +452,14 @@ class TestTokens:
         assert (record.access_token, record.refresh_token, record.expires_in) == ("A", "R", life)
 
 
-@pytest.mark.parametrize("packings", [0, 1, 2])
+@pytest.mark.parametrize(("packings", "status"), [(0, 200), (1, 200), (2, 200), (0, 307)])
 def test_an_answer_that_is_too_large_is_never_in_memory(
-    on_clock: Connect, sandbox: Sandbox, packings: int
+    on_clock: Connect, packings: int, status: int
 ) -> None:
     body = b" " * 60_000_000
     for _ in range(packings):
         body = gzip.compress(body)
-    said = answer(body, Content_Encoding=", ".join(["gzip"] * packings))
+    said = answer(body, status, Location="/", Content_Encoding=", ".join(["gzip"] * packings))
     with serving(lambda _: said) as server:
         client = on_clock(base_url=server.url, max_response_bytes=1_000_000)
         tracemalloc.start()

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.endpoints import copy_task
 from airflow_provider_webcollect.service.errors import TokenRejected, TokenUnavailable
-from airflow_provider_webcollect.service.settings import Credentials, Settings
+from airflow_provider_webcollect.service.settings import Credentials
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, RenewalState, StoredToken
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from tests.interruption import PATIENCE, Pauses
 from tests.service.tokens.cases import CALL, SETTINGS, STATS, Account, note
-from tests.service.tokens.fleet import SlowFileTokenStore
 
 
 def test_the_connections_refresh_token_gives_the_first_access_token_and_its_successor_is_kept(
@@ -43,14 +40,6 @@ def test_a_new_credential_in_the_connection_wins_over_what_is_stored(account: Ac
     account.store.save(StoredToken(access_token="the old one's", lineage="another", obtained_at=1e12))
     account.process().send(CALL)
     assert account.refreshes == [200]
-
-
-def test_deleting_what_is_stored_is_a_reset(account: Account, tmp_path: Path) -> None:
-    path = tmp_path / "token"
-    account.process(credentials=account.login(), store=SlowFileTokenStore(path)).send(CALL)
-    path.unlink()
-    account.process(credentials=account.login(), store=SlowFileTokenStore(path)).send(CALL)
-    assert account.refreshes == [200, 200]
 
 
 @pytest.mark.parametrize("text", ["not json", "{}", '{"access_token": 5}'])
@@ -132,15 +121,6 @@ def test_a_renewal_from_a_share_of_the_life_on_leaves_a_young_token_alone(accoun
 def test_a_lost_answer_to_a_renewal_is_asked_for_again(account: Account) -> None:
     account.fail("/token", kind="drop")
     assert account.process().send(CALL)
-
-
-def test_every_token_that_is_learned_is_told_for_masking(account: Account) -> None:
-    learned: list[str] = []
-    settings = Settings(base_url=account.sandbox.url, requests_per_second=0)
-    client = account.process()
-    client.context = make_context(settings, account.credentials(), "learn", account.store, learned.append)
-    client.send(CALL)
-    assert {account.stored.access_token, account.stored.refresh_token} <= set(learned)
 
 
 # A keeper renews the token for all; workers wait for it and write nothing.
