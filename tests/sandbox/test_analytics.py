@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+import pendulum
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.analytics import months_back
 from tests.sandbox.plain_client import Client, data, refusal
 
 PATH = "/taskanalytics/queries"
@@ -84,14 +84,8 @@ def test_only_ones_own_tasks_count_unless_colleagues_are_named(client: Client) -
     [
         ({"memberNames": ["mallory"]}, "MemberNotAllowed"),
         ({"start": "2026-02-30"}, "InvalidParameter"),
-        ({"page": 0}, "InvalidParameter"),
-        ({"pageSize": 501}, "InvalidParameter"),
-        ({"taskIds": ["t"] * 101}, "InvalidParameter"),
-        ({"memberNames": ["demo"] * 101}, "InvalidParameter"),
-        ({"collectionMethod": "cloud"}, "InvalidParameter"),
         ({"end": timedelta(1)}, "InvalidParameter"),
         ({"start": timedelta(0), "end": timedelta(-1)}, "InvalidParameter"),
-        ({"start": timedelta(-93)}, "InvalidParameter"),
     ],
 )
 def test_a_query_beyond_the_limits_is_refused(client: Client, more: dict[str, Any], code: str) -> None:
@@ -100,18 +94,6 @@ def test_a_query_beyond_the_limits_is_refused(client: Client, more: dict[str, An
 
 
 def test_the_latest_three_months_can_be_asked_for(client: Client) -> None:
-    assert data(ask(client, start=str(months_back(in_days(0), 3))))["total"] > 0
-
-
-@pytest.mark.parametrize(
-    ("day", "earlier"),
-    [
-        (date(2026, 5, 31), date(2026, 2, 28)),
-        (date(2024, 5, 31), date(2024, 2, 29)),
-        (date(2026, 1, 15), date(2025, 10, 15)),
-        (date(2026, 3, 31), date(2025, 12, 31)),
-        (date(2026, 12, 1), date(2026, 9, 1)),
-    ],
-)
-def test_three_months_are_counted_by_the_calendar(day: date, earlier: date) -> None:
-    assert months_back(day, 3) == earlier
+    oldest = pendulum.now("UTC").subtract(months=3)
+    assert data(ask(client, start=oldest.to_date_string()))["total"] > 0
+    assert refusal(ask(client, start=oldest.subtract(days=2).to_date_string())) == (400, "InvalidParameter")

@@ -122,13 +122,6 @@ def test_other_tasks_and_copies_do_not_change(client: Client) -> None:
         assert all("price" in row for row in client.rows(task_id))
 
 
-def test_a_reset_removes_the_changes(client: Client) -> None:
-    before = client.control.true_rows(TASK)
-    client.control.change_rows(TASK, "price", "missing", from_row=0)
-    client.control.reset()
-    assert client.rows(TASK) == client.control.true_rows(TASK) == before
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

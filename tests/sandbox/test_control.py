@@ -261,7 +261,8 @@ def test_a_run_keeps_the_durations_that_it_began_with(client: Client) -> None:
 
 
 def test_a_reset_makes_everything_as_new(client: Client) -> None:
-    as_new = client.control.tasks()
+    as_new, rows = client.control.tasks(), client.control.true_rows(demo.FINISHED_TASK_ID)
+    client.control.change_rows(demo.FINISHED_TASK_ID, "price", "missing", from_row=0)
     client.control.configure(tier="Team")
     client.control.expire_tokens()
     client.control.fail("*", times=None)
@@ -271,6 +272,7 @@ def test_a_reset_makes_everything_as_new(client: Client) -> None:
     client.control.reset()
     assert client.control.requests() == []
     assert client.get(STATS).status_code == 200
+    assert client.rows(demo.FINISHED_TASK_ID) == rows
     # The demo tasks' earlier runs are counted back from the moment of the reset.
     forget_times = [[{**run, "start": ""} for run in task["runs"]] for task in client.control.tasks()]
     assert forget_times == [[{**run, "start": ""} for run in task["runs"]] for task in as_new]

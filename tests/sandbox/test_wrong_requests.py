@@ -61,14 +61,9 @@ def test_a_body_is_json_of_any_charset(client: Client, content_type: str, status
     [
         (DELETE, {}, "InvalidParameter.Required"),
         (DELETE, {"taskIds": None}, "InvalidParameter.Required"),
-        (DELETE, {"taskIds": [1]}, "InvalidParameter"),
-        (DELETE, {"taskIds": ["a"], "more": 1}, "InvalidParameter"),
         ("/data/markexported", {"taskId": ""}, "InvalidParameter.Required"),
-        ("/taskGroup/deleteGroups", {"groupIds": ["2"]}, "InvalidParameter"),
         ("/taskGroup/deleteGroups", {"groupIds": [demo.DEFAULT_GROUP_ID]}, "InvalidParameter"),
-        ("/task/getActions", {"taskIds": ["a"], "actionTypes": ["Click"]}, "InvalidParameter"),
         ("/task/copies", {"taskIds": ["unknown", COLLEAGUES], "groupIds": [2]}, "InvalidTaskId"),
-        (LOOP_ITEMS, {**LOOP, "loopType": "UrlLists"}, "InvalidParameter"),
         (LOOP_ITEMS, {**LOOP, "loopType": "UrlList\n"}, "InvalidParameter"),
         (LOOP_ITEMS, {**LOOP, "loopType": "UrlLi\u017ft"}, "InvalidParameter"),
         (LOOP_ITEMS, {**LOOP, "isAppend": None}, "InvalidParameter.Required"),
@@ -113,11 +108,9 @@ def ask(client: Client, path: str, **changes: Any) -> tuple[int, str]:
             ("/data/all", wrong, "InvalidParameter.Required")
             for wrong in ({"taskId": None}, {"taskId": ""}, {"offset": None}, {"size": None})
         ),
-        *(("/data/all", {"size": wrong}, "InvalidParameter") for wrong in (0, 1001, "1e2", "ten")),
+        ("/data/all", {"size": "1e2"}, "InvalidParameter"),
         *(("/data/all", {"offset": wrong}, "InvalidParameter") for wrong in ("1.5", "1.0", "9" * 5000)),
-        ("/data/all", {"page": 1}, "InvalidParameter"),
         ("/data/all", {"taskId": [demo.TASK_ID, demo.TASK_ID]}, "InvalidParameter"),
-        ("/cloudextraction/task/subtasks", {"page": 0}, "InvalidParameter"),
         ("/cloudextraction/task/subtasks", {"size": None}, "InvalidParameter.Required"),
         ("/data/lotno/all", {"lotno": "1"}, "InvalidParameter"),
         ("/task/copy", {"taskGroupId": 99}, "GroupNotFound"),
@@ -169,7 +162,6 @@ def test_a_body_that_is_no_form_is_refused(client: Client, content_type: str) ->
     [
         ({**PASSWORD, "password": "wrong"}, "Invalid.Grant"),
         ({**REFRESH, "refresh_token": "wrong"}, "Invalid.Grant"),
-        ({**REFRESH, "grant_type": "magic"}, "InvalidParameter"),
         ({**PASSWORD, "refresh_token": "x"}, "InvalidParameter"),
         ({**REFRESH, "password": demo.PASSWORD}, "InvalidParameter"),
         ({**REFRESH, "grant_type": None}, "InvalidParameter.Required"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def fleet(sandbox: Sandbox, path: Path, size: int) -> Iterator[Callable[[], list
 def exit_code_of_one_that_dies(sandbox: Sandbox, path: Path) -> int | None:
     """Have a process make a call, and die before it stores a new token."""
     account = (sandbox.url, sandbox.refresh_token, DeadlyTokenStore(path))
-    process = FORKS.Process(target=_begin_and_call, args=(*account, FORKS.Barrier(1)))
+    process = FORKS.Process(target=_begin_and_call, args=account)
     process.start()
     process.join(PATIENCE)
     return process.exitcode
@@ -70,7 +70,7 @@ def exit_code_of_one_that_dies(sandbox: Sandbox, path: Path) -> int | None:
 _own: dict[str, Any] = {}
 
 
-def _begin(url: str, refresh_token: str, store: FileTokenStore, together: Barrier) -> None:
+def _begin(url: str, refresh_token: str, store: FileTokenStore, together: threading.Barrier) -> None:
     settings = Settings(
         base_url=url,
         requests_per_second=0,
@@ -83,7 +83,7 @@ def _begin(url: str, refresh_token: str, store: FileTokenStore, together: Barrie
 
 
 def _begin_and_call(*account: Any) -> None:
-    _begin(*account)
+    _begin(*account, threading.Barrier(1))
     _call()
 
 

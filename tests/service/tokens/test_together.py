@@ -14,20 +14,23 @@ from typing import Any
 import msgspec
 import pytest
 
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service import client as client_module
 from airflow_provider_webcollect.service.call import ClientContext
 from airflow_provider_webcollect.service.client import THREADS, AsyncClient
-from airflow_provider_webcollect.service.errors import TokenStoreUnavailable, TokenUnavailable
+from airflow_provider_webcollect.service.errors import GrantRejected, TokenStoreUnavailable, TokenUnavailable
 from airflow_provider_webcollect.service.settings import ClientTiming, Credentials
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, RenewalNote, RenewalState
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from tests.conftest import ALL_HISTORIES
 from tests.interruption import PATIENCE, Pauses, Signalled, signalled_when, until
 from tests.service.conftest import Clock
-from tests.service.tokens.cases import CALL, SETTINGS, Account, Unreachable
-from tests.service.tokens.fleet import SlowFileTokenStore, store_expired
+from tests.service.tokens.cases import CALL, SETTINGS, Account, Unreachable, refreshes
+from tests.service.tokens.fleet import SlowFileTokenStore, exit_code_of_one_that_dies, fleet, store_expired
 
 WAITERS = 1000 if ALL_HISTORIES else 100
+#: Processes of a host and of two hosts, and how often a token is dropped.
+SIZE, ROUNDS = (32, 20) if ALL_HISTORIES else (8, 2)
 
 
 class Alone:
@@ -185,6 +188,30 @@ def test_a_token_that_was_replaced_is_not_spent_again_however_late_the_store_sho
         world.now = max(world.now, begin)
         world.run(until=until_then, stands_still=stands_still)
         assert len(world.sent_at) == sent
+
+
+@pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
+def test_processes_of_two_hosts_renew_an_expired_token_once_and_each_that_is_dropped(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    store_expired(sandbox, tmp_path / "token")
+    with fleet(sandbox, tmp_path / "token", SIZE) as call:
+        for number in range(1, ROUNDS + 1):
+            assert call() == ["ok"] * SIZE
+            assert refreshes(sandbox) == [200] * number
+            sandbox.control.expire_tokens()
+
+
+def test_a_process_that_dies_before_storing_leaves_an_explanation_and_no_hammering(
+    account: Account, tmp_path: Path
+) -> None:
+    store_expired(account.sandbox, tmp_path / "token")
+    assert exit_code_of_one_that_dies(account.sandbox, tmp_path / "token") == 9
+    for _ in range(4):
+        with pytest.raises(GrantRejected, match="before the new one was stored") as error:
+            account.process(store=SlowFileTokenStore(tmp_path / "token")).send(CALL)
+        assert "Put a new `refresh_token`" in str(error.value)
+    assert account.refreshes == [200, 400]
 
 
 def test_waiters_of_an_event_loop_renew_an_expired_token_once(
