@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import heapq
 import math
@@ -13,8 +12,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox
-from airflow_provider_webcollect.service.client import AsyncClient, Client
-from airflow_provider_webcollect.service.endpoints import Call, RateLimit
+from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.endpoints import RateLimit
 from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.rate_limit import STATUS_INTERVALS, RateLimiter
 from airflow_provider_webcollect.service.settings import ClientTiming
@@ -109,20 +108,6 @@ def on_clock(connect: Connect, sandbox: Sandbox, clock: Clock, request: pytest.F
 def client(on_clock: Connect) -> Client:
     """A client with a token and a data-app key, whose pauses only move the clock."""
     return on_clock()
-
-
-async def send_together(client: Client, calls: list[Call[Any]], crowd: Crowd | None = None) -> list[Any]:
-    """Send from one event loop at once, under the client's settings; return the results."""
-
-    async def send(call: Call[Any]) -> Any:
-        try:
-            return await together.send(call)
-        finally:
-            if crowd:
-                crowd.leave()
-
-    async with AsyncClient(client.context, stop=crowd) as together:
-        return await asyncio.gather(*map(send, calls))
 
 
 def rows_of(pages: Iterable[DataPage]) -> list[dict[str, Any]]:

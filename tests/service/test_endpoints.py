@@ -9,11 +9,11 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service import endpoints, errors
-from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.client import AsyncClient, Client
 from airflow_provider_webcollect.service.endpoints import Call
 from airflow_provider_webcollect.service.url_file import url_list
 from tests.operations import OPERATIONS, PATHS, URLS, Operation, Scene, each, one_call_of_each
-from tests.service.conftest import Connect, send_together
+from tests.service.conftest import Connect
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -30,7 +30,8 @@ async def test_each_is_sent_as_it_is_called_and_takes_effect(
 ) -> None:
     call = operation.call(scene)
     if is_async:
-        await send_together(client, [call])
+        async with AsyncClient(client.context) as on_the_loop:
+            await on_the_loop.send(call)
     else:
         client.send(call)
     operation.check(scene, sent_more=False)

@@ -18,7 +18,7 @@ from airflow_provider_webcollect.service.rate_limit import (
 )
 from benchmarks.rate_limits import SETTLING, WINDOW, Simulation
 from tests.conftest import ALL_HISTORIES
-from tests.service.conftest import Clock, Connect, Crowd, send_together
+from tests.service.conftest import Clock, Connect, Crowd
 
 
 def moments(limiter: RateLimiter, clock: Clock, count: int) -> list[float]:
@@ -218,12 +218,10 @@ class TestSharing:
 
 
 class TestLimits:
-    async def test_status_queries_keep_within_their_own_limit(
-        self, on_clock: Connect, sandbox: Sandbox
-    ) -> None:
-        crowd = Crowd(12)
-        client = on_clock(clock=crowd)
-        await send_together(client, [endpoints.get_task_statuses_v2([demo.TASK_ID])] * 12, crowd)
+    def test_status_queries_keep_within_their_own_limit(self, on_clock: Connect, sandbox: Sandbox) -> None:
+        client = on_clock()
+        for _ in range(12):
+            client.send(endpoints.get_task_statuses_v2([demo.TASK_ID]))
         assert sandbox.control.counters() == {"/cloudextraction/statuses/v2": {200: 12}}
 
     @pytest.mark.webcollect_sandbox(enforce_limits=False)

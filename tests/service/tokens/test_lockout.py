@@ -323,10 +323,3 @@ def test_a_process_with_the_old_credential_does_not_overwrite_what_came_of_the_n
     with pytest.raises(errors.TokenUnavailable, match="the connection has a new credential"):
         old.send(CALL)
     assert account.stored == kept
-
-
-def test_another_service_under_the_same_connection_gets_no_token_of_the_old_one(account: Account) -> None:
-    elsewhere = account.login().lineage_at("http://127.0.0.1:9")
-    account.store.save(StoredToken(access_token="elsewhere's", lineage=elsewhere, obtained_at=time.time()))
-    account.process(credentials=account.login()).send(CALL)
-    assert [request["status"] for request in account.sandbox.control.requests(STATS)] == [200]
