@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 
 from airflow_provider_webcollect.sandbox import SandboxError, demo
-from tests.conftest import ALL_HISTORIES, SEED
 from tests.sandbox.plain_client import Client
 
 TASK = demo.FINISHED_TASK_ID  # two batches with 120 rows each
@@ -46,16 +44,9 @@ def test_a_column_is_missing_or_renamed_from_a_row_on(client: Client) -> None:
     }
 
 
-#: Rows on a page, and the first row that changes.
-BORDERS = [
-    *((1000, border) for border in (0, 999, 1150, 1301, 1700, 2400)),
-    *((64, border) for border in (1150, 1301)),
-]
-
-
-@pytest.mark.parametrize(
-    ("size", "border"), BORDERS if ALL_HISTORIES else random.Random(SEED).sample(BORDERS, 4)
-)
+@pytest.mark.by_day(4)
+@pytest.mark.parametrize("border", [0, 999, 1150, 1301, 1700, 2400])
+@pytest.mark.parametrize("size", [64, 1000])
 def test_every_page_has_the_changes_from_the_border_on(client: Client, size: int, border: int) -> None:
     task_id = client.control.add_task(lots=[1300, 0, 1, 1200])["task_id"]
     client.control.change_rows(task_id, "price", "empty", from_row=border)

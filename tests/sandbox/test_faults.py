@@ -62,13 +62,7 @@ def test_an_error_has_the_status_code_message_and_headers_asked_for(
     assert answer.json()["error"]["message"] == "Slow down."
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        *[(None, "Bad Gateway"), (401, "Unauthorized"), (413, "Too Large"), (418, "Teapot"), (451, "Legal")],
-        *[(504, "Timeout"), (599, "599")],
-    ],
-)
+@pytest.mark.parametrize(("status", "words"), [(None, "Bad Gateway"), (413, "Too Large"), (599, "599")])
 def test_a_gateway_answers_with_a_page_that_names_its_status(
     client: Client, status: int | None, words: str
 ) -> None:

@@ -19,7 +19,7 @@ from airflow_provider_webcollect.service.errors import RequestRejected
 from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader
 from airflow_provider_webcollect.service.responses import offset_before_rows
 from airflow_provider_webcollect.service.settings import ClientTiming, Credentials
-from tests.conftest import ALL_HISTORIES, SEED
+from tests.conftest import SEED
 from tests.interruption import PATIENCE, Signalled, signalled_when
 from tests.service.conftest import Clock, Connect, rows_of
 from tests.service.servers import answer, client_of, query_number, refusal, serving
@@ -41,13 +41,6 @@ FAULTS: list[dict[str, Any]] = [
     {"status": 500, "code": "ServerError"},
     {"kind": "raw", "body": STANDS_STILL},
 ]
-#: After how many good pages; by day, each fault after one of the numbers.
-GOOD = [0, 1, 2, 4]
-FAULTS_AFTER = (
-    [*itertools.product(FAULTS, GOOD)]
-    if ALL_HISTORIES
-    else [*zip(FAULTS, itertools.cycle(random.Random(SEED).sample(GOOD, 4)), strict=False)]
-)
 
 
 #: Answers take long, however quick the machine is.
@@ -208,11 +201,9 @@ class TestAPageThatWasAskedForInVain:
             reader.read(first.offset)
         assert reader.sent == 2
 
-    @pytest.mark.parametrize(
-        ("fault", "good"),
-        FAULTS_AFTER,
-        ids=lambda value: " ".join(map(str, value.values()))[:20] if isinstance(value, dict) else value,
-    )
+    @pytest.mark.by_day(18)
+    @pytest.mark.parametrize("good", [0, 1, 2, 4])
+    @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: " ".join(map(str, fault.values()))[:20])
     def test_does_not_cost_or_repeat_a_row(
         self, client: Client, sandbox: Sandbox, task: str, fault: dict[str, Any], good: int
     ) -> None:

@@ -11,7 +11,7 @@ import functools
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -24,25 +24,17 @@ from airflow_provider_webcollect.service.models import TokenRecord
 from airflow_provider_webcollect.service.settings import Credentials
 from airflow_provider_webcollect.service.tokens import Register, StoredToken, TokenStore, renewal
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
-from tests.conftest import ALL_HISTORIES, SEED
 from tests.service.tokens.cases import SETTINGS
 
-HISTORIES = range(2080)
-#: All histories in 26 tests, or 40 of them in one.
-BLOCKS = (
-    [HISTORIES[start::26] for start in range(26)]
-    if ALL_HISTORIES
-    else [random.Random(SEED).sample(HISTORIES, 40)]
-)
 
-
-@pytest.mark.parametrize("block", BLOCKS, ids=map(str, range(len(BLOCKS))))
+@pytest.mark.by_day(1)
+@pytest.mark.parametrize("first", range(52))
 def test_no_history_loses_or_spends_twice(
-    block: Sequence[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    first: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(renewal, "_unsaved", {})
     caplog.set_level("CRITICAL")
-    for seed in block:
+    for seed in range(first, 2080, 52):
         world = World(seed)
         try:
             world.run()
