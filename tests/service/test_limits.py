@@ -41,6 +41,15 @@ def parameters(**entries: Any) -> Any:
 ENTRY = {"action_id": "a", "loop_type": "TextList", "loop_items": ["x"]}
 ACTION = {"action_type": "EnterTextAction", "action_id": "a", "properties": {"TextToSet": "x"}}
 
+
+def step(**changes: Any) -> Any:
+    return parameters(actions=[{**ACTION, **changes}])
+
+
+def entry(**changes: Any) -> Any:
+    return parameters(loop_items=[{**ENTRY, **changes}])
+
+
 REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: analytics(page=0), "`page` is 0", "an integer of 1 or more"),
     (lambda: analytics(page_size=0), "`page_size` is 0", "from 1 to 500"),
@@ -63,30 +72,15 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: parameters(actions=[], loop_items=[]), "`actions` is []", "at least one entry"),
     (lambda: parameters(actions=ACTION), "`actions` is {'action_type'", "a list"),
     (lambda: parameters(actions=["a"]), "`actions[0]` is 'a'", "a dict with action_id"),
-    (lambda: parameters(actions=[{**ACTION, "x": 1}]), "`actions[0]`", "a dict with action_id"),
-    (
-        lambda: parameters(actions=[{**ACTION, "action_type": "Click"}]),
-        "`actions[0].action_type` is 'Click'",
-        "LoopAction, NavigateAction, EnterTextAction",
-    ),
-    (lambda: parameters(actions=[{**ACTION, "properties": {}}]), "`actions[0].properties`", "not empty"),
-    (lambda: parameters(actions=[{**ACTION, "properties": "x"}]), "`actions[0].properties`", "a dict, or"),
-    (
-        lambda: parameters(actions=[ACTION, {**ACTION, "properties": {"a": 1}}]),
-        "`actions[1].properties[0].value` is 1",
-        "a string",
-    ),
-    (
-        lambda: parameters(actions=[{**ACTION, "properties": [{"name": "a"}]}]),
-        "`actions[0].properties[0]`",
-        "name, value",
-    ),
+    (lambda: step(x=1), "`actions[0]`", "a dict with action_id"),
+    (lambda: step(action_type="Click"), "`actions[0].action_type` is 'Click'", "LoopAction, NavigateAction"),
+    (lambda: step(properties={}), "`actions[0].properties`", "not empty"),
+    (lambda: step(properties="x"), "`actions[0].properties`", "a dict, or"),
+    (lambda: step(properties={"a": 1}), "`actions[0].properties[0].value` is 1", "a string"),
+    (lambda: step(properties=[{"name": "a"}]), "`actions[0].properties[0]`", "name, value"),
     (lambda: parameters(loop_items=[{"action_id": "a"}]), "`loop_items[0]`", "optionally is_append"),
-    (
-        lambda: parameters(loop_items=[{**ENTRY, "loop_type": "List"}]),
-        "`loop_items[0].loop_type` is 'List'",
-        "TextList, UrlList",
-    ),
+    (lambda: entry(loop_type="List"), "`loop_items[0].loop_type` is 'List'", "TextList, UrlList"),
+    (lambda: entry(is_append="yes"), "`loop_items[0].is_append` is 'yes'", "True"),
     (lambda: endpoints.get_actions([]), "`task_ids` is []", "at least one entry"),
     (lambda: endpoints.get_actions(["t"], []), "`action_types` is []", "at least one entry"),
     (lambda: endpoints.get_actions(["t"], ["Click"]), "`action_types[0]` is 'Click'", "LoopAction"),
@@ -122,11 +116,6 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: endpoints.refresh_token(""), "`refresh_token` is ''", "a non-empty string"),
     (lambda: endpoints.deprecate_data_app("\ud800"), "`app_id` is '\\ud800'", "half a character"),
     (lambda: endpoints.first_token("me", "SECRET\ud800"), "`password` is '\\ud800'", "at position 6"),
-    (
-        lambda: parameters(loop_items=[{**ENTRY, "is_append": "yes"}]),
-        "`loop_items[0].is_append` is 'yes'",
-        "True",
-    ),
 ]
 
 
@@ -177,8 +166,7 @@ def test_a_loop_type_is_sent_as_it_was_spelled_or_else_as_the_endpoints_sample_s
     spelling: str, endpoint_3: str, endpoint_4: str
 ) -> None:
     assert loop(loop_type=spelling).body["loopType"] == endpoint_3
-    (entry,) = parameters(loop_items=[{**ENTRY, "loop_type": spelling}]).body["loopItems"]
-    assert entry["loopType"] == endpoint_4
+    assert entry(loop_type=spelling).body["loopItems"][0]["loopType"] == endpoint_4
 
 
 def test_no_member_names_are_left_out() -> None:
