@@ -207,12 +207,7 @@ def test_every_operation_refuses_both_credentials_at_once(operation: Any, sandbo
 
 
 def test_an_answer_of_another_shape_is_noticed(sandbox: Sandbox) -> None:
-    answer = requests.get(
-        f"{sandbox.url}/data/all",
-        params={"taskId": demo.FINISHED_TASK_ID, "offset": 0, "size": 1},
-        headers=credentials(sandbox, "/data/all"),
-        timeout=PATIENCE,
-    )
-    SCHEMA["/data/all"]["GET"].validate_response(answer)
+    (reading,) = (operation for operation in OPERATIONS if operation.path == "/data/all")
+    answer = call(sandbox, reading)
     with pytest.raises(Failure, match="Response violates schema"):
         SCHEMA["/data/markexported"]["POST"].validate_response(answer)

@@ -274,17 +274,13 @@ def test_a_task_that_is_ended_does_not_wait_for_the_answer() -> None:
         (b'{"data":{"offset":1024,"total":9,"restTotal":5,"data":[{"a":1}', 1024),
         (b'{"data":{"restTotal":5,"offset":1024,"data":[', 1024),
         (b'{\n  "requestId": "r", "error": null,\n  "data": [ { "offset": 7, "restTotal": 5, "data": [', 7),
-        (b'{"data":{"offset":1024,"total":9,"restTotal":0,"data":[', None),
         (b'{"data":{"offset":1024,"total":9,"data":[{"restTotal":5}', None),
         (b'{"data":{"restTotal":5,"data":[{"offset":1024,"data":[', None),
         (b'{"data":{"data":[{"offset":1024,"total":9,"restTotal":5,"data":[', None),
         (b'{"data":[{"data":{"offset":1024,"total":9,"restTotal":5,"data":[', None),
-        (b'{"data":{"offset":1024,"total":9,"restTotal":5,"data":null}}', None),
-        (b'{"data":{"offset":1024,"total":9,"restTo', None),
         (b'{"data":{"offset":%s,"total":9,"restTotal":5,"data":[' % (b"9" * 5000), None),
         (b'{"data":{"offset":-1,"restTotal":5,"data":[', None),
         (b"<html>", None),
-        (b"", None),
     ],
 )
 def test_an_offset_counts_only_before_the_rows(head: bytes, offset: int | None) -> None:

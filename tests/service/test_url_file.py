@@ -223,15 +223,6 @@ def test_what_cannot_be_read_as_bytes_is_refused(tmp_path: Path) -> None:
         assert ("it must be readable" in str(refusal.value)) is (source in unreadable)
 
 
-def test_a_file_that_changes_after_its_check_is_sent_as_it_was_checked(
-    client: Client, sandbox: Sandbox, path: Path
-) -> None:
-    file = url_file(path)
-    path.write_bytes(b"gopher://late.example\n")
-    client.send(endpoints.replace_urls(demo.TASK_ID, file))
-    assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
-
-
 def test_the_largest_file_is_taken_and_a_larger_one_is_refused_before_it_is_read_to_its_end(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
