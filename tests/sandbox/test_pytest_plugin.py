@@ -43,29 +43,15 @@ def test_who_does_not_ask_for_the_plugin_does_not_get_it(elsewhere: Callable[...
     result.stdout.no_fnmatch_line("*webcollect*")
 
 
-@pytest.mark.usefixtures("run")
-def test_a_test_gets_a_running_sandbox_of_its_own(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        import pytest
-
-        @pytest.mark.parametrize("again", [1, 2])
-        def test_it(webcollect_sandbox, again):
-            webcollect_sandbox.control.add_task("mine")
-            assert webcollect_sandbox.url.startswith("http://127.0.0.1:")
-        """
-    )
-    result = pytester.runpytest_subprocess()
-    result.assert_outcomes(passed=2)
-
-
 SETTINGS = """
 import pytest
 
 pytestmark = pytest.mark.webcollect_sandbox(speed=60, tier="Team")
 
 @pytest.mark.webcollect_sandbox({marker})
-def test_it(webcollect_sandbox):
+@pytest.mark.parametrize("number", [1, 2])
+def test_it(webcollect_sandbox, number):
+    webcollect_sandbox.control.add_task("mine")
     settings = webcollect_sandbox.control.configure()
     assert (settings["speed"], settings["tier"]) == (5, "Team")
 """
@@ -73,12 +59,12 @@ def test_it(webcollect_sandbox):
 
 @pytest.mark.parametrize(
     ("marker", "outcome", "said"),
-    [("speed=5", "passed", "1 passed"), ("colour='red'", "errors", "unknown setting: colour")],
+    [("speed=5", "passed", "2 passed"), ("colour='red'", "errors", "unknown setting: colour")],
 )
-def test_the_nearest_marker_sets_what_is_a_setting(
+def test_each_test_gets_a_sandbox_of_its_own_whose_nearest_marker_sets_what_is_a_setting(
     pytester: pytest.Pytester, run: Callable[..., pytest.RunResult], marker: str, outcome: str, said: str
 ) -> None:
     pytester.makepyfile(SETTINGS.format(marker=marker))
     result = run()
-    result.assert_outcomes(**{outcome: 1})
+    result.assert_outcomes(**{outcome: 2})
     result.stdout.fnmatch_lines([f"*{said}*"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import math
 import threading
@@ -12,10 +11,10 @@ from typing import Any, TypeAlias
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.service import rate_limit
 from airflow_provider_webcollect.service.client import Client
-from airflow_provider_webcollect.service.endpoints import RateLimit
 from airflow_provider_webcollect.service.models import DataPage
-from airflow_provider_webcollect.service.rate_limit import STATUS_INTERVALS, RateLimiter
+from airflow_provider_webcollect.service.rate_limit import RateLimiter
 from airflow_provider_webcollect.service.settings import ClientTiming
 from airflow_provider_webcollect.service.threads import Stop
 
@@ -82,7 +81,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def on_clock(connect: Connect, sandbox: Sandbox, clock: Clock, request: pytest.FixtureRequest) -> Connect:
+def on_clock(
+    connect: Connect,
+    sandbox: Sandbox,
+    clock: Clock,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Connect:
     """Makes clients, as ``connect`` does, whose pauses only move the clock; limits know no other time.
 
     Each client has limits of its own. None prefetches: how long a response takes, this clock does not say.
@@ -92,14 +97,9 @@ def on_clock(connect: Connect, sandbox: Sandbox, clock: Clock, request: pytest.F
 
     def make(*, clock: Clock = usual, timing: ClientTiming = in_turn, **given: Any) -> Client:
         sandbox._state.limits._now = clock.now
-        client = connect(name=request.node.name, stop=clock, clock=clock.now, timing=timing, **given)
-        rate = client.context.settings.requests_per_second
-        general = RateLimiter(1 / rate if rate else 0, clock.now)
-        limiters: dict[RateLimit, tuple[RateLimiter, ...]] = {RateLimit.GENERAL: (general,)}
-        for limit, interval in STATUS_INTERVALS.items():
-            limiters[limit] = (RateLimiter(interval, clock.now), general)
-        client.context = dataclasses.replace(client.context, rate_limiters=limiters)
-        return client
+        monkeypatch.setattr(rate_limit, "_shared", {})
+        monkeypatch.setattr(rate_limit, "RateLimiter", lambda interval: RateLimiter(interval, clock.now))
+        return connect(name=request.node.name, stop=clock, clock=clock.now, timing=timing, **given)
 
     return make
 

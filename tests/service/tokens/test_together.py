@@ -239,15 +239,6 @@ def test_calls_that_wait_for_a_token_in_vain_wait_side_by_side(
     assert account.refreshes == []
 
 
-def test_a_call_that_begins_after_a_failure_tries_again(account: Account) -> None:
-    store = Unreachable(account.name)
-    client = account.process(store=store)
-    with pytest.raises(TokenStoreUnavailable):
-        client.send(CALL)
-    store.is_reachable = True
-    assert client.send(CALL)
-
-
 class SlowToStore(MemoryTokenStore):
     """Says when it begins to store a token, and does so once it may go on."""
 
