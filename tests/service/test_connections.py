@@ -27,7 +27,6 @@ CALL = endpoints.get_running_counts()
 DEPRECATE = endpoints.deprecate_data_app("a")
 STATS = CALL.endpoint.path
 COUNTS = answer({"extractingCount": 1})
-ONCE = Retries(attempts=1)
 
 
 class TestCredentials:
@@ -123,7 +122,7 @@ class TestCredentials:
             client = on_clock(base_url=server.url, credentials=Credentials(access_token="mine"))
             client.send(CALL)
             with pytest.raises(errors.WebCollectError):
-                on_clock(base_url=server.url, retries=ONCE).send(endpoints.refresh_token("r"))
+                on_clock(base_url=server.url, retries=Retries(attempts=1)).send(endpoints.refresh_token("r"))
         stats, refresh = server.received
         assert stats.count(b"uthorization:") == 1
         assert b"authorization: Bearer mine" in stats.replace(b"Auth", b"auth")

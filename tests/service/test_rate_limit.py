@@ -42,19 +42,6 @@ class TestOneProcess:
         clock.time += 100
         assert moments(limiter, clock, 3) == [100, 100.5, 101]
 
-    def test_there_may_be_no_limit(self, clock: Clock) -> None:
-        limiter = RateLimiter(0, clock.now)
-        assert [limiter.reserve().wait for _ in range(3)] == [0, 0, 0]
-        limiter.slow_down(2)
-        assert [limiter.reserve().wait for _ in range(3)] == [2, 2, 2]
-
-    def test_after_a_429_it_pauses_and_goes_on_slower(self, clock: Clock) -> None:
-        limiter = RateLimiter(1, clock.now)
-        limiter.slow_down(3)
-        sent = moments(limiter, clock, 40)
-        assert sent[0] == 3
-        assert 1.03 < mean_gap(sent) < 1.1
-
     def test_requests_that_had_their_moments_before_a_429_cost_no_second_step(self, clock: Clock) -> None:
         one, other = (RateLimiter(1, clock.now) for _ in range(2))
         for limiter in (one, other):

@@ -418,21 +418,20 @@ class TestValues:
             data(COPY, {"taskId": "n"}).task_id = "m"
 
 
-class TestTokens:
-    @pytest.mark.parametrize(
-        ("given", "life"),
-        [
-            *((odd, None) for odd in (0, -5, "0", "NaN", "inf", "2024-05-06T07:08:09", "soon", [], {}, True)),
-            (None, None),
-            *((given, 86399) for given in (86399, "86399", 86399.0, "86399.0")),
-        ],
-    )
-    def test_a_life_is_a_number_or_the_text_of_one_and_else_unknown_and_loses_no_token(
-        self, given: Any, life: int | None
-    ) -> None:
-        answer = {"access_token": "A", "refresh_token": "R", "expires_in": given, "token_type": {}}
-        record = data(endpoints.refresh_token("old"), answer)
-        assert (record.access_token, record.refresh_token, record.expires_in) == ("A", "R", life)
+@pytest.mark.parametrize(
+    ("given", "life"),
+    [
+        *((odd, None) for odd in (0, -5, "0", "NaN", "inf", "2024-05-06T07:08:09", "soon", [], {}, True)),
+        (None, None),
+        *((given, 86399) for given in (86399, "86399", 86399.0, "86399.0")),
+    ],
+)
+def test_a_life_is_a_number_or_the_text_of_one_and_else_unknown_and_loses_no_token(
+    given: Any, life: int | None
+) -> None:
+    answer = {"access_token": "A", "refresh_token": "R", "expires_in": given, "token_type": {}}
+    record = data(endpoints.refresh_token("old"), answer)
+    assert (record.access_token, record.refresh_token, record.expires_in) == ("A", "R", life)
 
 
 @pytest.mark.parametrize(("packings", "status"), [(0, 200), (1, 200), (2, 200), (0, 307)])

@@ -91,18 +91,17 @@ def test_what_the_service_asks_for_is_waited_up_to_a_bound_and_by_all_others_too
     assert clock.slept == [waited]
 
 
-class TestUnsafeCalls:
-    def test_a_service_that_comes_up_late_gets_the_call_once(self, connect: Connect) -> None:
-        port, pauses, servers = free_port(), itertools.count(1), []
-        with contextlib.ExitStack() as running:
+def test_a_service_that_comes_up_late_gets_an_unsafe_call_once(connect: Connect) -> None:
+    port, pauses, servers = free_port(), itertools.count(1), []
+    with contextlib.ExitStack() as running:
 
-            def come_up(seconds: float) -> None:
-                if next(pauses) == 3:
-                    servers.append(running.enter_context(serving(lambda _: COPIED, port=port)))
+        def come_up(seconds: float) -> None:
+            if next(pauses) == 3:
+                servers.append(running.enter_context(serving(lambda _: COPIED, port=port)))
 
-            client = connect(base_url=f"http://127.0.0.1:{port}", stop=Pauses(come_up))
-            assert client.send(endpoints.copy_task("t")).task_id == "new"
-            assert len(servers[0].received) == 1
+        client = connect(base_url=f"http://127.0.0.1:{port}", stop=Pauses(come_up))
+        assert client.send(endpoints.copy_task("t")).task_id == "new"
+        assert len(servers[0].received) == 1
 
 
 class TestInterruptions:
@@ -187,19 +186,18 @@ class TestInterruptions:
         assert errors.unknown_outcome(interruption.value) is None
 
 
-class TestTimeouts:
-    def test_a_service_that_takes_no_connection_is_unreachable(self, on_clock: Connect) -> None:
-        import socket
+def test_a_service_that_takes_no_connection_is_unreachable(on_clock: Connect) -> None:
+    import socket
 
-        with socket.create_server(("127.0.0.1", 0), backlog=1) as listener:
-            full = [socket.socket() for _ in range(4)]
-            for connection in full:
-                connection.setblocking(False)
-                connection.connect_ex(listener.getsockname())
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            client = on_clock(base_url=url, connect_timeout=0.1, retries=Retries(attempts=1))
-            with pytest.raises(errors.ServiceUnreachable) as failure:
-                client.send(endpoints.copy_task("t"))
-            assert failure.value.unsent
-            for connection in full:
-                connection.close()
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as listener:
+        full = [socket.socket() for _ in range(4)]
+        for connection in full:
+            connection.setblocking(False)
+            connection.connect_ex(listener.getsockname())
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        client = on_clock(base_url=url, connect_timeout=0.1, retries=Retries(attempts=1))
+        with pytest.raises(errors.ServiceUnreachable) as failure:
+            client.send(endpoints.copy_task("t"))
+        assert failure.value.unsent
+        for connection in full:
+            connection.close()

@@ -71,7 +71,6 @@ def test_a_token_rejected_in_the_middle_is_renewed_and_even_a_copy_is_repeated_o
     assert [request["status"] for request in sent] == [200, 401, 200]
 
 
-@pytest.mark.webcollect_sandbox(token_lifetime=1000)
 def test_a_token_is_renewed_before_it_ends_and_each_process_draws_its_own_moment() -> None:
     moments = set()
     for _ in range(20):
