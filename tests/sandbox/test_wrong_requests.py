@@ -14,7 +14,6 @@ from tests.sandbox.plain_client import Client, refusal
 DELETE = "/task/deleteTasks"
 UPDATE = "/task/updateTaskParameters"
 LOOP_ITEMS = "/task/updateLoopItems"
-START = "/cloudextraction/subtasks:start"
 URLS = "/task/urls:file"
 COLLEAGUES = demo.COLLEAGUES_TASK_ID
 LOOP = {"taskId": demo.TASK_ID, "actionId": "a", "loopType": "TextList", "loopItems": [], "isAppend": False}

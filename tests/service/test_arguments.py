@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -55,6 +56,7 @@ ENTRY = {"name": "a", "kind": "TextList"}
         (str, Markup("a"), "a"),
         (AnyText, " ", " "),
         (int, " -7\n", -7),
+        (int, HTTPStatus.OK, 200),
         (Annotated[int, Range(1, 9), "help"], 9, 9),
         (Annotated[int | None, Range(1, 9)], None, None),
         (Annotated[int, Range(1, 9)] | None, None, None),

@@ -26,7 +26,6 @@ from tests.service.conftest import Connect
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 CALL = endpoints.get_running_counts()
-STATS = CALL.endpoint.path
 CLASSES = [
     kind
     for _, kind in inspect.getmembers(errors, inspect.isclass)

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 CALL = endpoints.get_running_counts()
 STATS = CALL.endpoint.path
-COPY = "/task/copy"
 COPIED = answer({"taskId": "new"})
 
 
