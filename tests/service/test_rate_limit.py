@@ -117,14 +117,6 @@ class TestOneProcess:
             clock.time += limiter.reserve().wait
         assert mean_gap(moments(limiter, clock, 40)) == pytest.approx(1 / LEAST_SHARE, rel=0.1)
 
-    def test_a_429_does_not_bring_a_moment_forward(self, clock: Clock) -> None:
-        limiter = RateLimiter(1, clock.now)
-        for _ in range(10):
-            limiter.reserve()
-        limiter.slow_down(2)
-        assert limiter.reserve().wait == 10
-
-
 class TestProcessesOnOneAddress:
     """More in benchmarks/rate_limits.py, whose simulation in virtual time these are of."""
 
