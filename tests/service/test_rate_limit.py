@@ -117,6 +117,7 @@ class TestOneProcess:
             clock.time += limiter.reserve().wait
         assert mean_gap(moments(limiter, clock, 40)) == pytest.approx(1 / LEAST_SHARE, rel=0.1)
 
+
 class TestProcessesOnOneAddress:
     """More in benchmarks/rate_limits.py, whose simulation in virtual time these are of."""
 
