@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import time_machine
 
-from airflow_provider_webcollect.sandbox import Sandbox, demo
+from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.settings import ClientTiming
 from tests.cli.conftest import Run, Show
 
@@ -86,19 +86,6 @@ def test_without_the_variable_for_it_the_state_is_in_the_usual_folder(
     assert stored(tmp_path / "home" / ".local" / "state" / "webcollect")["access_token"]
 
 
-def test_another_credential_does_not_take_the_token_of_the_first(
-    run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert run("capacity").code == 0
-    monkeypatch.delenv("WEBCOLLECT_REFRESH_TOKEN")
-    monkeypatch.setenv("WEBCOLLECT_USERNAME", demo.USERNAME)
-    monkeypatch.setenv("WEBCOLLECT_PASSWORD", demo.PASSWORD)
-    assert run("token", "status").code == 1
-    assert run("capacity").code == 0
-    assert run("capacity").code == 0
-    assert renewals(sandbox) == 2
-
-
 def test_no_token_is_ever_said(
     run: Run, sandbox: Sandbox, state: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -164,17 +151,4 @@ def test_where_a_new_token_cannot_be_kept_none_is_obtained(
     monkeypatch.setattr("airflow_provider_webcollect.hooks.connection.TIMING", ClientTiming(store_patience=0))
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
     assert run("capacity").code == 4
-    assert renewals(sandbox) == 0
-
-
-def test_without_a_credential_to_renew_it_a_refresh_is_refused(
-    run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("WEBCOLLECT_REFRESH_TOKEN")
-    monkeypatch.setenv("WEBCOLLECT_ACCESS_TOKEN", sandbox.access_token)
-    run("token", "refresh").refused(
-        3,
-        "the connection has no credential to obtain an access token",
-        "an extra such as `refresh_token` is WEBCOLLECT_REFRESH_TOKEN",
-    )
     assert renewals(sandbox) == 0

@@ -98,14 +98,6 @@ class TestService:
             "Name another one, or go without Airflow with --url",
         )
 
-    def test_a_wrong_field_of_a_connection_is_named(
-        self, run: Run, set_connection: Callable[..., None]
-    ) -> None:
-        set_connection(host="ftp://host")
-        run("capacity", "--conn-id", CONN_ID).refused(2, "Error: the connection's host is 'ftp://host'")
-        set_connection(extra={"timezone": "Mars"})
-        run("capacity", "--conn-id", CONN_ID).refused(2, "Error: the connection's extra timezone is 'Mars'")
-
     def test_that_airflow_is_not_installed_is_said(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "airflow.settings", None)
         for command in (
@@ -127,21 +119,6 @@ class TestService:
         assert ended.err.splitlines()[-1].startswith("Error: Airflow cannot start with its configuration (")
         assert "Traceback" not in ended.err
         assert "the-password" not in ended.err + ended.out
-
-    def test_without_options_it_is_the_usual_connection(
-        self, run: Run, set_connection: Callable[..., None]
-    ) -> None:
-        run("capacity").refused(3, "webcollect_default")
-        set_connection("webcollect_default")
-        assert run("capacity").code == 0
-
-    def test_a_connection_that_is_named_goes_before_an_address_in_the_environment(
-        self, run: Run, set_connection: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        set_connection()
-        monkeypatch.setenv("WEBCOLLECT_URL", "ftp://elsewhere")
-        assert run("capacity").code == 2
-        assert run("capacity", "--conn-id", CONN_ID).code == 0
 
     def test_a_connection_and_an_address_are_not_both_taken(
         self, run: Run, sandbox: Sandbox, set_connection: Callable[..., None]

@@ -137,24 +137,6 @@ class TestDecisions:
         assert ended.code == 0, ended.err
         assert counts() == (100, None, None, 40)
 
-    def test_of_the_rows_of_several_commits_one_must_be_named(
-        self, failed: Ended, land: Callable[..., Ended], sandbox: Sandbox, run: Run, task: str, folder: Path
-    ) -> None:
-        sandbox.control.grow(task, 5)
-        sandbox.control.change_rows(task, "price", "empty")
-        ended = land("next", "--on-failed-checks", "quarantine", "-o", "json")
-        (landed,) = ended.json
-        assert (landed["new_rows"], landed["quarantined_rows"], landed["quarantined_commits"]) == (0, 5, "3")
-        for decide in ("accept", "discard"):
-            run("landing", decide, folder).refused(
-                3, "40 rows of bad (commit 2)", "5 rows of next (commit 3)"
-            )
-        (line,) = run("landing", "accept", folder, "--commit", 3, "-o", "json").json
-        assert line == {"commit": 3, "run": "next", "rows": 5, "checks": "columns.price.filled"}
-        assert run("landing", "accept", folder).code == 0
-        rows = sandbox.control.true_rows(task)
-        assert run("landing", "cat", folder).lines == rows[:100] + rows[140:] + rows[100:140]
-
     def test_that_accepted_rows_would_replace_the_others_is_said(
         self, failed: Ended, run: Run, task: str, folder: Path
     ) -> None:
@@ -208,17 +190,3 @@ class TestQuarantined:
         self, run: Run, folder: Path, options: list[object]
     ) -> None:
         run("landing", "cat", folder, "--reasons", *options).refused(2, "--reasons requires --quarantined")
-
-
-@pytest.mark.parametrize(
-    ("checks", "message"),
-    [
-        ("[" * 60_000, "it must be JSON: maximum recursion depth exceeded"),
-        ('{"rows": {"min": 0}}', "Error: --checks['rows']['min'] is 0; it must be an integer of 1 or more"),
-    ],
-)
-def test_wrong_checks_are_wrong_usage(
-    run: Run, connected: None, folder: Path, checks: str, message: str
-) -> None:
-    run("land", "t", folder, "--checks", checks).refused(2, message)
-    assert not folder.exists()

@@ -44,12 +44,16 @@ def test_help_imports_nothing_that_takes_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("connected")
-def test_what_goes_without_airflow_does_not_import_it(tmp_path: Path, sandbox: Sandbox) -> None:
+def test_what_goes_without_airflow_does_not_import_it(
+    tmp_path: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task, folder = sandbox.control.add_task(lots=[30])["task_id"], str(tmp_path / "landed")
+    (names := tmp_path / "names.yaml").write_text(f"- id: {task}\n  name: Prices\n")
+    monkeypatch.setenv("WEBCOLLECT_COLLECTION_TASKS", str(names))
     packages = imported_by(
         tmp_path,
         ["capacity"],
-        ["status"],
+        ["status", "Prices"],
         ["analytics"],
         ["discover", "--merge", str(tmp_path / "collection_tasks.yaml")],
         ["read", task],

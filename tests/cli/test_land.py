@@ -62,48 +62,28 @@ def test_all_rows_land_and_the_summary_says_what_the_manifest_says(
     ]
 
 
-FULL = ("--mode", "full")
 #: The default, without waiting for late rows.
 INCREMENTAL = ("--late-rows-delay", 0)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "new", "said"),
-    [
-        (
-            FULL,
-            FULL,
-            None,
-            ["land with --mode incremental, which adds", "or land with --if-exists skip or --if-exists o"],
-        ),
-        (FULL, (*FULL, "--if-exists", "skip"), 0, []),
-        (FULL, (*FULL, "--if-exists", "overwrite"), 405, []),
-        (INCREMENTAL, INCREMENTAL, 5, []),
-        (INCREMENTAL, (*INCREMENTAL, "--format", "csv"), None, ["`file_format` is csv and was jsonl"]),
-    ],
-)
 def test_where_something_has_landed_the_options_decide(
-    run: Run,
-    sandbox: Sandbox,
-    task: str,
-    folder: Path,
-    first: Any,
-    second: Any,
-    new: int | None,
-    said: list[str],
+    run: Run, sandbox: Sandbox, task: str, folder: Path
 ) -> None:
-    assert run("land", task, folder, *first).code == 0
-    before, kept = rows(folder), contents(folder)
+    again = ("land", task, folder, "--mode", "full", "-o", "json")
+    assert run(*again).code == 0
+    kept = contents(folder)
     sandbox.control.grow(task, 5)
-    ended = run("land", task, folder, *second, "-o", "json")
-    if new is None:
-        ended.refused(3, str(folder), *said)
-    if new:
-        assert rows(folder) == sandbox.control.true_rows(task) != before
-        assert (ended.code, ended.json[0]["new_rows"], ended.json[0]["rows"]) == (0, new, 405)
-    else:
-        assert contents(folder) == kept
-        assert ended.code == (3 if new is None else 0)
+    run(*again).refused(
+        3,
+        str(folder),
+        "land with --mode incremental, which adds",
+        "or land with --if-exists skip or --if-exists o",
+    )
+    assert run(*again, "--if-exists", "skip").code == 0
+    assert contents(folder) == kept
+    [landed] = run(*again, "--if-exists", "overwrite").json
+    assert (landed["new_rows"], landed["rows"]) == (405, 405)
+    assert rows(folder) == sandbox.control.true_rows(task)
 
 
 def test_late_rows_are_waited_for_as_long_as_told(

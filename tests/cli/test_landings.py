@@ -58,11 +58,6 @@ def parts(folder: Path) -> list[Path]:
     return sorted(folder.glob("part-*"))
 
 
-def replace(file: Path, old: str, new: str) -> None:
-    """Replace a text in a file, once."""
-    file.write_text(file.read_text().replace(old, new, 1))
-
-
 def leave(folder: Path, name: str, days: float) -> None:
     """Write a file that a killed landing has left some days ago."""
     file = folder / name
@@ -88,20 +83,12 @@ class TestVerify:
             "finished_at": manifest["finished_at"],
         }
 
-    @pytest.mark.parametrize(
-        ("damage", "said"), [(Path.unlink, "is missing"), (lambda part: replace(part, "a", "b"), "SHA-256")]
-    )
-    def test_a_part_that_is_missing_or_changed_is_named(
-        self, run: Run, landed: Path, damage: Callable[[Path], object], said: str
-    ) -> None:
+    def test_a_part_that_is_damaged_is_named(self, run: Run, landed: Path) -> None:
         whole, damaged, _ = parts(landed)
-        content = damaged.read_bytes()
-        damage(damaged)
+        damaged.write_bytes(damaged.read_bytes().replace(b"a", b"b", 1))
         ended = run("landing", "verify", landed)
-        ended.refused(1, damaged.name, said)
+        ended.refused(1, damaged.name, "SHA-256")
         assert whole.name not in ended.err
-        damaged.write_bytes(content)
-        assert run("landing", "verify", landed).code == 0
 
     def test_where_nothing_has_landed_is_said(self, run: Run, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
@@ -217,9 +204,7 @@ class TestByKey:
             ("latest --key price", "id", ["1", "4", "5", "6"]),
             ("changes --since second --compare price", "id change", ["5 changed", "6 new"]),
             ("changes --since T0 --compare price", "id change", ["5 changed", "6 new"]),
-            ("changes --since second", "id", ["4", "5", "6"]),
             ("changes --since T1", "id", []),
-            ("changes --since second --whole-runs --compare price", "id change", ["5 changed", "6 new"]),
             (
                 "changes --since second --whole-runs --key price --compare price",
                 "id change",
@@ -248,34 +233,15 @@ class TestByKey:
         assert ended.end() == 0
         assert {row["landed_at"] for row in json.loads(ended.out)} == {times[1]}
 
-    @pytest.mark.parametrize(
-        ("options", "said"),
-        [
-            (
-                ["--key", "sku"],
-                "Error: --key is 'sku'; it must be one of id, url, price, the columns of the landing\n",
-            ),
-            ([], "Missing option '--key'"),
-        ],
-    )
     @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
     def test_a_column_that_is_there_is_needed_as_the_key(
-        self, run: Run, folder: Path, command: list[str], options: list[str], said: str
+        self, run: Run, folder: Path, command: list[str]
     ) -> None:
-        run("landing", *command, folder, *options).refused(2, said)
+        run("landing", *command, folder, "--key", "sku").refused(2, "--key is 'sku'", "id, url, price")
 
     def test_a_time_without_a_zone_is_wrong_usage(self, run: Run, folder: Path) -> None:
         ended = run("landing", "changes", folder, "--key", "url", "--since", "2026-01-01")
         ended.refused(2, "Error: --since is '2026-01-01'; it must be a time with a zone")
-
-    def test_a_run_that_has_landed_no_rows_may_be_another_and_those_that_have_are_named(
-        self, run: Run, folder: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        ended = run("landing", "changes", folder, "--key", "url", "--since", "third", "-o", "json")
-        assert (ended.code, ended.json) == (0, [])
-        [said] = caplog.messages
-        assert said.startswith("No rows of the run third are in")
-        assert said.endswith(" or the id is another; the last runs that have landed are first, second")
 
     @pytest.mark.parametrize("command", [["sql", "select 1"], *COMMANDS], ids=lambda words: words[0])
     def test_that_duckdb_is_not_installed_is_said(

@@ -12,7 +12,6 @@ from airflow_provider_webcollect.sandbox import Sandbox
 from tests.airflow.conftest import airflow_database, airflow_home  # noqa: F401  # fixtures
 from tests.cli.conftest import Run, Show
 from tests.cli.processes import on_terminal
-from tests.cli.test_imports import imported_by
 
 pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.usefixtures("connected")]
 
@@ -43,11 +42,6 @@ def file(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("file")
 class TestTaken:
-    @pytest.mark.parametrize("typed", [NAME, " prices OF shops "])
-    def test_a_name_in_any_letter_case_stands_for_the_id(self, show: Show, task: str, typed: str) -> None:
-        [row] = show("status", typed)
-        assert (row["task"], row["name"], row["status"]) == (task, NAME, "Finished")
-
     def test_rows_are_read_and_landed_by_name(
         self, run: Run, sandbox: Sandbox, task: str, folder: Path
     ) -> None:
@@ -90,10 +84,6 @@ class TestTaken:
         unknown = "0" * 8 + "-0000-4000-8000-" + "0" * 12
         ended = run("status", unknown)
         assert (ended.code, ended.err) == (1, f"The service does not know {unknown}.\n")
-
-    def test_airflow_is_not_imported_for_it(self, tmp_path: Path, folder: Path) -> None:
-        commands = [["status", NAME], ["status"], ["analytics", "--task", NAME], ["land", NAME, str(folder)]]
-        assert "airflow" not in imported_by(tmp_path, *commands)
 
 
 class TestWhichFile:

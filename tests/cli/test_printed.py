@@ -64,10 +64,6 @@ class TestJson:
         (row,) = strictly(run("landing", "sql", rows, query, "-o", "json").out)
         assert [*row.values()] == [*VALUES.values()]
 
-    def test_what_is_not_json_is_no_option(self, run: Run, tmp_path: Path) -> None:
-        checks = '{"rows": {"min_of_usual": NaN}}'
-        run("land", "t", tmp_path / "x", "--checks", checks).refused(2, "it must be JSON: NaN")
-
 
 class TestRows:
     """How many rows of a table are shown: twenty on a terminal, all of them elsewhere."""
