@@ -81,12 +81,13 @@ def is_tree(spans: Spans, tree: str) -> bool:
     return True
 
 
-def test_a_landing_has_its_parts_pages_checks_commits_and_its_mark(
+def test_a_landing_has_its_parts_pages_waits_checks_commits_and_its_mark(
     spans: Spans, sandbox: Sandbox, land: Land
 ) -> None:
     task_id = task_of(sandbox, 250)
     with spans.of_task():
-        land(task_id, max_part_bytes=30_000, checks={"rows": {"min": 1}}, mark_exported=True)
+        rows = {"checks": {"rows": {"min": 1}}, "late_rows_delay": 0.01, "mark_exported": True}
+        land(task_id, max_part_bytes=30_000, **rows)
     assert is_tree(
         spans,
         """
@@ -101,6 +102,9 @@ def test_a_landing_has_its_parts_pages_checks_commits_and_its_mark(
             page offset=1124 rows=50
               call endpoint=read_data http.response.status_code=200
             part offset=1124 rows=50
+            page offset=1174 rows=0
+              call endpoint=read_data http.response.status_code=200
+            wait
             page offset=1174 rows=0
               call endpoint=read_data http.response.status_code=200
             page offset=0 rows=100
@@ -132,36 +136,14 @@ def test_a_call_has_the_attributes_of_http(spans: Spans, client: Client) -> None
     }
 
 
-def test_a_page_that_is_tried_again_shows_each_attempt(spans: Spans, sandbox: Sandbox, land: Land) -> None:
-    sandbox.control.fail(READ, after=1, status=503)
-    sandbox.control.fail(READ, after=1, kind="drop")
-    with spans.of_task():
-        land(task_of(sandbox, 150))
-    assert is_tree(
-        spans,
-        """
-        task
-          landing rows=150
-            page offset=0 rows=100
-              call endpoint=read_data http.response.status_code=200
-                token
-            part offset=0 rows=150
-              page offset=1024 rows=50
-                call endpoint=read_data http.response.status_code=200
-                  * attempt_failed error.type=ServiceFailure http.response.status_code=503
-                  * attempt_failed error.type=NoResponse
-            commit commit.number=1 commit.kind=landed rows=150 parts=1
-            publish
-        """,
-    )
-
-
-def test_a_lost_token_shows_its_renewal_and_no_secret(
+def test_a_page_that_is_tried_again_shows_each_attempt_and_what_renews_its_token_but_no_secret(
     spans: Spans, sandbox: Sandbox, connect: Connect, land: Land
 ) -> None:
     credentials = Credentials(access_token=sandbox.access_token, refresh_token=sandbox.refresh_token)
     client = connect(timing=IN_TURN, credentials=credentials)
     task_id = task_of(sandbox, 50)
+    sandbox.control.fail(READ, status=503)
+    sandbox.control.fail(READ, kind="drop")
     sandbox.control.expire_tokens()
     with spans.of_task():
         land(task_id, client=client)
@@ -172,6 +154,8 @@ def test_a_lost_token_shows_its_renewal_and_no_secret(
           landing rows=50
             page offset=0 rows=50
               call endpoint=read_data http.response.status_code=200
+                * attempt_failed error.type=ServiceFailure http.response.status_code=503
+                * attempt_failed error.type=NoResponse
                 * attempt_failed error.type=TokenRejected http.response.status_code=401
                 token
                 token
@@ -232,12 +216,6 @@ def test_a_wait_for_the_rate_limit_is_an_event(spans: Spans, connect: Connect) -
     events = [event for call in spans.named("webcollect.call") for event in call.events]
     assert {event.name for event in events} == {"webcollect.rate_limit_wait"}
     assert all(event.attributes and event.attributes["webcollect.seconds"] > 0 for event in events)
-
-
-def test_a_wait_for_late_rows_is_a_span(spans: Spans, sandbox: Sandbox, land: Land) -> None:
-    with spans.of_task():
-        land(task_of(sandbox, 50), mark_exported=True, late_rows_delay=0.01)
-    assert len(spans.named("webcollect.wait")) == 1
 
 
 def test_of_many_pages_from_the_hundredth_on_one_of_a_hundred_is_recorded(

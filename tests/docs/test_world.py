@@ -56,14 +56,6 @@ def test_a_dag_that_fails_fails_the_page(run: Callable[..., None]) -> None:
         run(("python", BAD_DAG), "<!--- run-dag: bad --->")
 
 
-def test_the_environment_has_no_credentials(run: Callable[..., None]) -> None:
-    run(
-        ("python", "import os"),
-        ("python", "assert not [name for name in os.environ if name.startswith('AWS_')]"),
-        ("python", "assert 'login' in os.environ['AIRFLOW_CONN_AWS_DEFAULT']"),
-    )
-
-
 @pytest.mark.parametrize("page", ["first", "second"])
 def test_a_page_finds_nothing_of_another(run: Callable[..., None], page: str) -> None:
     run(
