@@ -96,6 +96,7 @@ def test_a_wrong_argument_is_named_and_nothing_is_sent(
         ("task set-params t a TextToSet", "NAME=VALUE is 'TextToSet'; it must be of the form NAME=VALUE"),
         ("land t FOLDER --checks {price", "--checks is '{price'; it must be JSON: "),
         ("land t FOLDER --checks [NaN]", "--checks is '[NaN]'; it must be JSON: NaN"),
+        pytest.param(f"land t ./FOLDER --checks {'[' * 60_000}", "--checks is '[[[[", id="nested too deeply"),
         (
             """land t ./FOLDER --checks '{"rows": {"min": 0}}'""",
             "--checks['rows']['min'] is 0; it must be an",
