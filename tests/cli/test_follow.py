@@ -7,6 +7,7 @@ import time
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox
+from demo.ports import free_port
 from tests.cli.conftest import Run, shown
 
 STATUSES = "/cloudextraction/statuses/v2"
@@ -75,16 +76,24 @@ def test_the_run_after_the_one_that_is_shown_is_followed(
     assert sandbox.control.task(task_id)["executed_times"] == 2
 
 
-def test_an_error_that_may_pass_is_said_within_seconds_and_does_not_end_it(
-    run: Run, sandbox: Sandbox, advancing: list[float], no_pauses: list[float]
+def test_a_service_that_cannot_be_reached_is_said_within_seconds_and_does_not_end_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch, no_pauses: list[float]
 ) -> None:
-    task_id = sandbox.control.add_task(state="Extracting")["task_id"]
-    sandbox.control.fail(STATUSES, status=503, times=10)
-    ended = run("follow", task_id)
-    assert ended.code == 0
-    assert "HTTP 503" in ended.err
-    assert (said := ended.err.count("Trying again: ")) > 1
-    assert sum(no_pauses) < 5 * said
+    address = f"http://127.0.0.1:{free_port()}"
+    queries: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        queries.append(sum(no_pauses))
+        if len(queries) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+
+    ended = run("follow", "any", "--url", address)
+
+    assert ended.code == 130
+    assert ended.err.count(f"Trying again: no connection to {address} (--url): ") == 2
+    assert queries[0] < 5
 
 
 @pytest.mark.parametrize(
