@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from dataclasses import dataclass
@@ -42,7 +40,6 @@ class Mutant:
     :param breaks: the promise that does not hold any more.
     :param tests: the files that must notice, relative to ``tests``; with ``-k`` and a word
         in the names of the tests that are meant where the others take long.
-    :param at_night: whether all histories and interleavings are a further proof.
     """
 
     file: str
@@ -50,7 +47,6 @@ class Mutant:
     new: str
     breaks: str
     tests: str
-    at_night: bool = False
 
     def applied_to(self, source: str) -> str:
         """Return the file's text with the defect.
@@ -88,7 +84,7 @@ MUTANTS = (
     Mutant("landing/storage/__init__.py", "with _published(Path(path), _link) as file:",
            "with self.upload(path) as file:",
            "of two landings that have read the same state, one commits",
-           "landing/test_interleavings.py", at_night=True),
+           "landing/test_interleavings.py"),
     Mutant("landing/storage/object_stores.py",
            "        elif self.respects[place]:\n", "        elif place in self.respects:\n",
            "a storage that ignores conditions is detected and logged", "landing/test_s3_storage.py"),
@@ -183,7 +179,7 @@ MUTANTS = (
     Mutant("service/tokens/__init__.py",
            "if visible != claim:", "if visible.state is not RenewalState.CLAIMED:",
            "no refresh token is sent twice: of several processes that claim the renewal, one renews",
-           "service/tokens/test_world.py", at_night=True),
+           "service/tokens/test_world.py"),
     Mutant("service/tokens/__init__.py",
            'text = ""  # it may hold a token, and some tracebacks show variables',
            "return None",
@@ -222,57 +218,41 @@ MUTANTS = (
 def main() -> int:
     """Try all defects, or those that are named; the exit status is 1 unless tests notice each of them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rev", help="a commit whose tree is taken; else the tracked files as they are")
     parser.add_argument("--only", help="numbers of defects, with commas between them")
-    parser.add_argument(
-        "--night", action="store_true", help="some also with all histories, as those that survive by day"
-    )
     arguments = parser.parse_args()
     only = {int(number) for number in arguments.only.split(",")} if arguments.only else None
     chosen = [pair for pair in enumerate(MUTANTS, 1) if only is None or pair[0] in only]
 
-    killers: list[tuple[bool, str]] = []
+    killers: list[str] = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         folder = Path(name).resolve()
-        copy_tree(folder, arguments.rev)
+        copy_tree(folder)
         _say("| No. | File | What it breaks | Killed by | Seconds |\n|---|---|---|---|---|")
         for number, mutant in chosen:
-            for night in (False, True):
-                if night and not (arguments.night and (mutant.at_night or killers[-1][1] == SURVIVED)):
-                    continue
-                began = time.monotonic()
-                killer = tried(folder, number, mutant, night)
-                seconds = time.monotonic() - began
-                killers.append((night, killer))
-                label = f"{number} at night" if night else str(number)
-                killed_by = killer.removeprefix("tests/").replace("|", "\\|")
-                _say(f"| {label} | `{mutant.file}` | {mutant.breaks} | {killed_by} | {seconds:.0f} |")
-        for night in (False, True):
-            tests = list({test: None for by_night, test in killers if by_night is night and "::" in test})
-            if tests and (failing := first_failing(folder, tests, night=night)) != SURVIVED:
-                _say(f"\nWithout any defect, this test fails too, so the table proves nothing: {failing}")
-                return 1
-    killed = sum("::" in killer for _, killer in killers)
+            began = time.monotonic()
+            killers.append(tried(folder, number, mutant))
+            seconds = time.monotonic() - began
+            killed_by = killers[-1].removeprefix("tests/").replace("|", "\\|")
+            _say(f"| {number} | `{mutant.file}` | {mutant.breaks} | {killed_by} | {seconds:.0f} |")
+        tests = list(dict.fromkeys(killer for killer in killers if "::" in killer))
+        if tests and (failing := first_failing(folder, tests)) != SURVIVED:
+            _say(f"\nWithout any defect, this test fails too, so the table proves nothing: {failing}")
+            return 1
+    killed = sum("::" in killer for killer in killers)
     _say(f"\n{killed} of {len(killers)} are killed, by tests that pass without the defect.")
     return int(killed < len(killers))
 
 
-def copy_tree(folder: Path, rev: str | None) -> None:
-    """Put the tracked files into a folder.
-
-    :param rev: a commit; None for the files as they are in the checkout.
-    """
-    if rev is not None:
-        with tarfile.open(fileobj=io.BytesIO(_git("archive", rev))) as archive:
-            archive.extractall(folder, filter="data")
-        return
-    for name in _git("ls-files", "-z").decode().split("\0"):
+def copy_tree(folder: Path) -> None:
+    """Put the tracked files into a folder, as they are in the checkout."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    for name in listed.stdout.decode().split("\0"):
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
 
 
-def tried(folder: Path, number: int, mutant: Mutant, night: bool) -> str:
+def tried(folder: Path, number: int, mutant: Mutant) -> str:
     """Return the test that notices a defect, or else what has become of it.
 
     :param folder: with the tree.
@@ -288,25 +268,24 @@ def tried(folder: Path, number: int, mutant: Mutant, night: bool) -> str:
         if result.returncode or result.stdout.split()[-1] != str(path):
             return f"INVALID: {(result.stderr or result.stdout).strip().splitlines()[-1]}"
         tests = [f"tests/{name}" if name.endswith(".py") else name for name in mutant.tests.split()]
-        return first_failing(folder, tests, night=night)
+        return first_failing(folder, tests)
     except (OSError, ValueError) as error:
         return f"INVALID: {error}"
     finally:
         path.write_text(source)
 
 
-def first_failing(folder: Path, tests: list[str], *, night: bool) -> str:
+def first_failing(folder: Path, tests: list[str]) -> str:
     """Return the first test that fails in a tree, or else how its tests have ended."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-    command += ["-m", "" if night else "not at_night", *tests]
-    environment = _environment(folder) | ({"WEBCOLLECT_ALL_HISTORIES": "1"} if night else {})
+    command += ["-m", "not at_night", *tests]
     # not into a pipe: servers that a failed test has left would hold it
     log = folder / "pytest.log"
     with log.open("w") as file:
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env=environment,
+            env=_environment(folder),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
@@ -334,10 +313,6 @@ def _environment(folder: Path) -> dict[str, str]:
     """Return that of processes which import the package of a tree, whatever is installed."""
     servers = {name: str(Path(os.environ[name]).absolute()) for name in SERVERS if name in os.environ}
     return {**os.environ, **servers, "PYTHONPATH": str(folder), "AIRFLOW_HOME": str(folder / ".airflow")}
-
-
-def _git(*arguments: str) -> bytes:
-    return subprocess.run(["git", *arguments], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
 
 
 def _say(line: str) -> None:
