@@ -189,14 +189,6 @@ class TestWhatIsMissing:
         assert ended
         assert ended.outcome is FAILED
 
-    def test_one_odd_response_counts_for_nothing_however_long_the_wait(
-        self, condition: Condition, missing: Any, there: Any, explained: str, clock: Clock
-    ) -> None:
-        wait = PolledWait(clock, condition)
-        for now, seen in ((5000, missing), (5060, there), (9000, missing), (9060, there)):
-            assert wait.at(now, seen) is None
-        assert not wait.wait.is_in_doubt
-
 
 def extracting(rows: int | None, began: int = 30, task_id: str = "a") -> TaskStatus:
     return shown("Extracting", task_id, began=began, current_total_extract_count=rows)
@@ -233,13 +225,6 @@ class TestWithoutNewRows:
             assert wait.outcome(now, status) is None
         assert wait.outcome(200, extracting(5)) is FAILED
 
-    def test_it_goes_on_over_responses_without_the_task_or_of_the_run_before(self, clock: Clock) -> None:
-        wait = PolledWait(clock, TaskStates(task_ids=("a",), after={"a": BEFORE}, no_new_rows_for=100))
-        old = shown("Finished", began=0, ended=10)
-        polls = ((0, extracting(5)), (30, None), (60, old), (99, extracting(5)))
-        assert [wait.outcome(now, status) for now, status in polls] == [None] * 4
-        assert wait.outcome(100, extracting(5)) is FAILED
-
     @pytest.mark.parametrize("status", [shown("Waiting", current_total_extract_count=0), extracting(None)])
     def test_it_counts_neither_in_the_queue_nor_without_a_number(
         self, wait: PolledWait, status: TaskStatus
@@ -249,15 +234,6 @@ class TestWithoutNewRows:
     def test_by_default_there_is_no_limit(self, clock: Clock) -> None:
         wait = PolledWait(clock, TaskStates(task_ids=("a",)))
         assert [wait.outcome(now, extracting(5)) for now in (0, 1e6)] == [None] * 2
-
-    @pytest.mark.parametrize(("how_many", "expected"), [("all", FAILED), ("any", None)])
-    def test_of_several_tasks_each_has_a_time_of_its_own(
-        self, clock: Clock, how_many: Any, expected: Outcome | None
-    ) -> None:
-        condition = TaskStates(task_ids=("a", "b"), how_many=how_many, no_new_rows_for=100)
-        wait = PolledWait(clock, condition)
-        assert wait.outcome(0, extracting(5), extracting(5, task_id="b")) is None
-        assert wait.outcome(100, extracting(5), extracting(6, task_id="b")) is expected
 
 
 def test_each_task_is_missing_for_a_time_of_its_own(clock: Clock) -> None:
@@ -296,13 +272,6 @@ class TestWhileOthersArePolled:
         ):
             assert wait.at(now, polled) is None
         assert wait.at(251, {"a": None})
-
-    def test_a_task_whose_first_response_comes_late_is_judged_by_it(self, clock: Clock) -> None:
-        wait = PolledWait(clock, TaskStates(task_ids=("a", "b"), after={"a": BEFORE}))
-        old = {"a": shown("Finished", began=0, ended=10)}
-        assert wait.at(1, old) is None
-        assert wait.at(120, {"b": shown("Finished", "b")}) is None
-        assert wait.at(121, old)
 
 
 def test_a_condition_survives_the_way_through_json() -> None:
