@@ -16,13 +16,11 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.cli.main import webcollect
-from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing import errors as landing_errors
 from airflow_provider_webcollect.landing.log.commits import Commit, Kind, Manifest, Part
 from airflow_provider_webcollect.operators import webcollect as operators
 from airflow_provider_webcollect.sensors import webcollect as sensors
 from airflow_provider_webcollect.service import errors
-from airflow_provider_webcollect.service.endpoints import ENDPOINTS
 from airflow_provider_webcollect.transfers import webcollect_to_object_storage as transfers
 from airflow_provider_webcollect.triggers import webcollect as triggers
 from tests.interruption import PATIENCE
@@ -97,13 +95,6 @@ def templates() -> Iterator[str]:
 def test_a_page_that_is_made_is_the_one_that_the_code_gives_now(name: str) -> None:
     made = runpy.run_path(str(DOCS / f"make_{name}.py"))
     assert made["page"]() == made["PAGE"].read_text(), "run make docs"
-
-
-def test_every_endpoint_has_a_row_and_a_hook_method() -> None:
-    rows = rows_of_endpoints()
-    assert list(rows) == list(range(1, 21))
-    assert [cells[1] for cells in rows.values()] == [f"`{endpoint.name}`" for endpoint in ENDPOINTS]
-    assert all(callable(getattr(WebCollectHook, endpoint.name)) for endpoint in ENDPOINTS)
 
 
 @pytest.mark.parametrize("number", range(1, 21))

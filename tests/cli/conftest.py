@@ -69,31 +69,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(autouse=True)
-def log_settings() -> Iterator[None]:
-    """Put back the log's level and handlers, and begin without handlers: a command sets them for its whole
-    process, where Airflow may have set up logging before.
+def log_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Put back the log's level and handlers, and begin with pytest's handlers alone: a command sets them for
+    its whole process, where Airflow may have set up logging before.
     """
+    of_pytest = [each for each in logging.root.handlers if type(each).__module__.startswith("_pytest")]
+    monkeypatch.setattr(logging.root, "handlers", of_pytest)
     log = logging.getLogger("airflow_provider_webcollect")
-    level, handlers = log.level, _output_handlers()
-    _replace(handlers, [])
+    level = log.level
     yield
     log.setLevel(level)
-    _replace(_output_handlers(), handlers)
-
-
-def _replace(handlers: list[logging.Handler], others: list[logging.Handler]) -> None:
-    """Give the root logger other handlers."""
-    for handler in handlers:
-        logging.root.removeHandler(handler)
-    for handler in others:
-        logging.root.addHandler(handler)
-
-
-def _output_handlers() -> list[logging.Handler]:
-    """Return those that write the log to an output, and not pytest's."""
-    return [
-        handler for handler in logging.root.handlers if not type(handler).__module__.startswith("_pytest")
-    ]
 
 
 @pytest.fixture(autouse=True)

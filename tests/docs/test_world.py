@@ -1,4 +1,4 @@
-"""That a page fails with its blocks, and finds nothing of others; what else blocks may do, the pages show."""
+"""That a page fails with its blocks; what else blocks may do, the pages show."""
 
 from __future__ import annotations
 
@@ -54,13 +54,3 @@ def test_a_block_that_fails_is_named(run: Callable[..., None], block: tuple[str,
 def test_a_dag_that_fails_fails_the_page(run: Callable[..., None]) -> None:
     with pytest.raises(AssertionError, match="bad ended as failed"):
         run(("python", BAD_DAG), "<!--- run-dag: bad --->")
-
-
-@pytest.mark.parametrize("page", ["first", "second"])
-def test_a_page_finds_nothing_of_another(run: Callable[..., None], page: str) -> None:
-    run(
-        ("python", "from airflow.models import Variable"),
-        ("python", "assert Variable.get('color', 'none') == 'none'"),
-        ("python", "Variable.set('color', 'green')"),
-        ("shell", "touch $AIRFLOW_HOME/dags/new.py; export COLOR=green; test ! -e here; touch here"),
-    )
