@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -290,22 +288,3 @@ def test_nothing_is_recorded_where_nobody_records_a_span_around_it(
 ) -> None:
     land(task_of(sandbox, 50))
     assert spans.all() == []
-
-
-def test_opentelemetry_is_not_imported_for_it(sandbox: Sandbox, tmp_path: Path) -> None:
-    script = f"""
-import sys
-from airflow_provider_webcollect.cli.main import main
-
-assert main({["land", task_of(sandbox, 50), str(tmp_path / "landing")]!r}) == 0
-assert "airflow_provider_webcollect.service.spans" in sys.modules
-assert not [name for name in sys.modules if name.startswith("opentelemetry")]
-"""
-    environment = {
-        "PATH": "",
-        "PYTHONPATH": str(Path(__file__).parent.parent),
-        "WEBCOLLECT_URL": sandbox.url,
-        "WEBCOLLECT_ACCESS_TOKEN": sandbox.access_token,
-    }
-    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr

@@ -163,10 +163,3 @@ def test_numbers_that_the_service_does_not_give_are_left_open(run: Run) -> None:
     [row] = run("analytics", "--task", demo.FINISHED_TASK_ID, "-o", "csv").csv
     assert row == dict.fromkeys(columns, "") | {"task": demo.FINISHED_TASK_ID, "name": "Price list"}
     assert run("analytics", "--task", demo.FINISHED_TASK_ID).out.splitlines()[0].split() == ["task", "name"]
-
-
-def test_what_is_unknown_of_some_tasks_is_a_dash_in_a_table(run: Run, sandbox: Sandbox) -> None:
-    task_id = sandbox.control.add_task(lots=[30])["task_id"]
-    _, unknown, other = run("status", "unknown", task_id).out.splitlines()
-    assert set(unknown.split()) == {"unknown", "–"}
-    assert "–" not in other

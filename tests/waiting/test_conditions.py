@@ -18,7 +18,7 @@ from airflow_provider_webcollect.waiting.conditions import (
     Wait,
 )
 from airflow_provider_webcollect.waiting.runs import Baseline
-from tests.waiting.statuses import Clock, Log, PolledWait, by_id, shown
+from tests.waiting.conftest import Clock, Log, PolledWait, by_id, shown
 
 DONE, FAILED = Outcome.DONE, Outcome.FAILED
 BEFORE = Baseline.of(shown("Finished", began=0, ended=10))

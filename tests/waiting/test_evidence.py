@@ -16,7 +16,7 @@ from airflow_provider_webcollect.service.models import TaskStatus
 from airflow_provider_webcollect.waiting.conditions import Outcome, TaskStates
 from airflow_provider_webcollect.waiting.runs import Baseline, LastRun, follow
 from tests.conftest import ALL_HISTORIES, SEED
-from tests.waiting.statuses import Clock, PolledWait, shown
+from tests.waiting.conftest import Clock, PolledWait, shown
 
 DOCS = Path(__file__).parents[2] / "docs/reference/waiting.md"
 ACTIVE_COLUMN, UNCHANGED_COLUMN = "an active state was seen since the start", "none was seen"

@@ -16,7 +16,7 @@ from airflow_provider_webcollect.service.models import FINAL_STATES, TaskStatus
 from airflow_provider_webcollect.waiting.conditions import Outcome, TaskStates, Wait
 from airflow_provider_webcollect.waiting.runs import Baseline, LastRun, follow
 from tests.conftest import ALL_HISTORIES
-from tests.waiting.statuses import EPOCH, Clock, Log, by_id
+from tests.waiting.conftest import EPOCH, Clock, Log, by_id
 
 #: Seconds for which a response may be older than it is.
 OLDEST = 60.0

@@ -113,24 +113,6 @@ async def test_a_wait_is_not_shown_the_response_to_a_question_that_is_older() ->
 
 
 @simulated
-async def test_two_who_wait_for_one_key_cost_one_question(service: Service, poll: Poll[Any]) -> None:
-    await asyncio.gather(poll.until(["a"], 60, states), poll.until(["a"], 60, states))
-    assert service.asked == [["a"]]
-
-
-@simulated
-async def test_a_wait_goes_on_until_it_sees_what_it_waits_for(service: Service, poll: Poll[Any]) -> None:
-    service.states = {"a": 0}
-
-    def see(seen: Mapping[str, int | None]) -> str | None:
-        service.states["a"] += 1
-        return "enough" if seen["a"] == 3 else None
-
-    assert await poll.until(["a"], 0.01, see) == "enough"
-    assert len(service.queries) == 4
-
-
-@simulated
 async def test_the_shorter_of_two_intervals_decides_for_both(service: Service, poll: Poll[Any]) -> None:
     service.states = {"a": 0}
     polls = {"slow": 0, "quick": 0}

@@ -362,16 +362,6 @@ class TestRefusals:
         assert waits.ended.keys() == {"foreign"}
 
     @simulated
-    async def test_a_bad_key_is_found_quickly(self, waits: Waits) -> None:
-        bad, *others = keys(100)
-        waits.service.fail(errors.NotFound("no such task"), about=[bad])
-        waits.begin([bad, *others])
-        await asyncio.sleep(12)
-        assert waits.seen.keys() == set(others)
-        await asyncio.sleep(20)
-        assert waits.ended.keys() == {bad}
-
-    @simulated
     async def test_a_connection_that_lacks_something_ends_all_waits_at_once(self, waits: Waits) -> None:
         waits.service.fail(errors.ConnectionIncomplete("no credential"))
         waits.begin(keys(200))
