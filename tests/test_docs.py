@@ -78,9 +78,9 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-def templates() -> Iterator[str]:
-    """Yield the strings of the package's code, in one line, with … for what f-strings and logging fill in."""
-    for file in (ROOT / "airflow_provider_webcollect").rglob("*.py"):
+def templates(package: str) -> Iterator[str]:
+    """Yield the strings of a package's code, in one line, with … for what f-strings and logging fill in."""
+    for file in (ROOT / package).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             match node:
                 case ast.JoinedStr(values=values):
@@ -179,7 +179,7 @@ def test_log_lines_that_the_docs_explain_are_in_the_code() -> None:
     _, _, lines = LOG_LINES.read_text().partition("\n## What a log line means\n")
     explained = re.findall(r"^\| `([^`]+)` \|", lines, re.MULTILINE)
     assert len(explained) > 15
-    code = list(templates())
+    code = list(templates("airflow_provider_webcollect"))
     for line in explained:
         # what stands between the words that are filled in
         for words in re.split(r"…|\d[\d.]*| for | task |[(),:;.]", line.replace("`", "")):

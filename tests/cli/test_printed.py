@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import airflow_provider_webcollect
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.sandbox import Sandbox
 from tests.cli.conftest import Run
 from tests.cli.processes import on_terminal
 from tests.landing.loading.databases import Landing
+from tests.test_docs import templates
 
 pytestmark = pytest.mark.usefixtures("connected")
 
@@ -101,20 +99,10 @@ class TestRows:
             assert len(re.findall(r"^[\w.-]{25,36} *", printed, re.MULTILINE)) == 21, printed
 
 
-def texts(module: Path) -> Iterator[str]:
-    """Yield the strings of a module but its docstrings."""
-    tree = ast.parse(module.read_text())
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            yield node.value
-
-
 @pytest.mark.parametrize("package", ["cli", "landing", "service", "waiting"])
 def test_what_only_airflow_has_is_named_as_such_where_a_command_may_say_it(package: str) -> None:
-    modules = (Path(airflow_provider_webcollect.__file__).parent / package).rglob("*.py")
     means = re.compile(r"clear the task|let the task|XCom|max_active_runs|{{ ", re.I)
-    messages = [f"{file.name}: {text}" for file in modules for text in texts(file) if means.search(text)]
+    messages = [text for text in templates(f"airflow_provider_webcollect/{package}") if means.search(text)]
     assert [message for message in messages if "in a DAG, " not in message] == []
 
 

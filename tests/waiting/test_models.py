@@ -86,14 +86,16 @@ any_history = settings(
     max_examples=100 if ALL_HISTORIES else 12,
     deadline=None,
     database=None,
-    suppress_health_check=[HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 
 
 @counts
 @any_history
 @given(seed=SEEDS)
-def test_a_wait_ends_with_the_run_that_was_started_and_soon(counts: str | None, seed: int) -> None:
+def test_a_wait_ends_with_the_run_that_was_started_and_soon(
+    clock: Clock, counts: str | None, seed: int
+) -> None:
     chance = random.Random(seed)
     service, now = Service(chance, counts), 1000.0
     for _ in range(chance.choice([0, 1, 3])):
@@ -114,16 +116,14 @@ def test_a_wait_ends_with_the_run_that_was_started_and_soon(counts: str | None, 
         no_new_rows_for=PER_ROW + OLDEST + 1,
     )
     began = run.began if was_started else now
-    clock, wait = Clock(), Wait(condition, began, Log())
+    wait = Wait(condition, began, Log())
     interval, restarts = chance.choice([1, 7, 30, 60, 100]), was_started and chance.choice([0, 0.1, 1])
     clock.now = began
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("airflow_provider_webcollect.waiting.conditions.time.time", clock)
-        while not (ended := wait.judge(by_id("a", service.status_at(clock.now)))):
-            assert clock.now < run.ended + 1000
-            clock.now += interval + chance.choice([0, 0, 0, 300])
-            if chance.random() < restarts:
-                wait = Wait(condition, began, Log())
+    while not (ended := wait.judge(by_id("a", service.status_at(clock.now)))):
+        assert clock.now < run.ended + 1000
+        clock.now += interval + chance.choice([0, 0, 0, 300])
+        if chance.random() < restarts:
+            wait = Wait(condition, began, Log())
 
     assert ended.outcome is Outcome.DONE
     assert clock.now >= run.ended
@@ -133,7 +133,7 @@ def test_a_wait_ends_with_the_run_that_was_started_and_soon(counts: str | None, 
 @any_history
 @given(seed=SEEDS)
 def test_a_run_without_new_rows_ends_the_wait_not_before_its_time_and_soon(
-    counts: str | None, seed: int
+    clock: Clock, counts: str | None, seed: int
 ) -> None:
     chance = random.Random(seed)
     service = Service(chance, counts)
@@ -144,14 +144,12 @@ def test_a_run_without_new_rows_ends_the_wait_not_before_its_time_and_soon(
     run = service.runs[-1] = run._replace(ended=math.inf)
     limit = chance.choice([PER_ROW + OLDEST + 1, 600])
     condition = TaskStates(task_ids=("a",), after={"a": baseline}, no_new_rows_for=limit)
-    clock, wait = Clock(), Wait(condition, run.began, Log())
+    wait = Wait(condition, run.began, Log())
     interval = chance.choice([1, 7, 30, 60, 100])
     clock.now = run.began
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("airflow_provider_webcollect.waiting.conditions.time.time", clock)
-        while not (ended := wait.judge(by_id("a", service.status_at(clock.now)))):
-            clock.now += interval + chance.choice([0, 0, 0, 300])
-            assert clock.now < service.stalls_at + OLDEST + limit + 2 * (interval + 300)
+    while not (ended := wait.judge(by_id("a", service.status_at(clock.now)))):
+        clock.now += interval + chance.choice([0, 0, 0, 300])
+        assert clock.now < service.stalls_at + OLDEST + limit + 2 * (interval + 300)
 
     assert ended.outcome is Outcome.FAILED
     assert f"Extracting, {service.rows(run, math.inf)} rows, no new ones since" in ended.reason
