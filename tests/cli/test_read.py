@@ -56,16 +56,6 @@ def test_a_read_goes_on_exactly_where_the_one_before_says_that_it_ended(
     assert "0 are left" in rest.err
 
 
-def test_what_is_added_after_a_read_comes_from_the_cursor_that_it_said(
-    run: Run, sandbox: Sandbox, task: str
-) -> None:
-    before = run("read", task)
-    sandbox.control.grow(task, 25)
-    after = run("read", task, "--offset", cursor(before.err))
-    assert len(after.lines) == 25
-    assert before.lines + after.lines == sandbox.control.true_rows(task)
-
-
 def test_a_task_without_rows_gives_none(run: Run, sandbox: Sandbox) -> None:
     run("read", sandbox.control.add_task()["task_id"]).refused(0, "0 rows")
 
