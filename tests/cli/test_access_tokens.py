@@ -132,19 +132,6 @@ def test_the_status_is_1_while_there_is_no_token_that_can_be_used(run: Run, sand
         assert run("token", "status").code == 1
 
 
-def test_a_refresh_renews_the_token_for_the_commands_that_follow(
-    show: Show, run: Run, sandbox: Sandbox, state: Path
-) -> None:
-    assert run("capacity").code == 0
-    before = stored(state)
-    [row] = show("token", "refresh")
-    assert row["connection"] == sandbox.url
-    assert stored(state)["access_token"] != before["access_token"]
-    assert renewals(sandbox) == 2
-    assert run("capacity").code == 0
-    assert renewals(sandbox) == 2
-
-
 def test_where_a_new_token_cannot_be_kept_none_is_obtained(
     run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from airflow_provider_webcollect import __version__
-from airflow_provider_webcollect.cli.main import webcollect
+from airflow_provider_webcollect.cli.main import main, webcollect
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.settings import ClientTiming
 from demo.ports import free_port
@@ -44,6 +44,15 @@ def test_every_command_explains_itself_in_80_columns(
     assert "..." not in text, "a line is cut"
     assert max(map(len, [*usage.splitlines(), *text.splitlines()])) <= 80
     assert run(*command, "-h") == ended
+
+
+def test_the_help_of_the_sandbox_is_its_own_by_its_own_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["sandbox", "--help"])
+    said = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert said.startswith("usage: webcollect sandbox ")
+    assert "--refresh-reuse" in said
 
 
 def test_the_version_is_that_of_the_package(run: Run) -> None:
@@ -96,6 +105,10 @@ def test_a_wrong_argument_is_named_and_nothing_is_sent(
         ("task set-params t a TextToSet", "NAME=VALUE is 'TextToSet'; it must be of the form NAME=VALUE"),
         ("land t FOLDER --checks {price", "--checks is '{price'; it must be JSON: "),
         ("land t FOLDER --checks [NaN]", "--checks is '[NaN]'; it must be JSON: NaN"),
+        (
+            "land t ./FOLDER --table-format delta --format csv",
+            "--format is 'csv'; --table-format delta goes with 'parquet' alone",
+        ),
         pytest.param(f"land t ./FOLDER --checks {'[' * 60_000}", "--checks is '[[[[", id="nested too deeply"),
         (
             """land t ./FOLDER --checks '{"rows": {"min": 0}}'""",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.sandbox import Control, Sandbox, demo
 from tests.cli.conftest import Run, json_lines
 from tests.cli.processes import WEBCOLLECT, Started
 from tests.cli.test_read import cursor
@@ -78,6 +78,25 @@ def test_an_interrupt_while_modules_are_imported_gives_no_traceback(module: str)
     ended = subprocess.run(command, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (130, "")
     assert ended.stderr in {"", "Interrupted\n"}
+
+
+def test_the_sandbox_serves_with_the_options_given_until_ctrl_c(
+    start: Callable[..., Started], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = tmp_path / "url"
+    serving = start("sandbox", "--port", 0, "--ready-file", ready, "--speed", 50, "--no-enforce-limits")
+    until(ready.exists)
+    url = ready.read_text()
+    until(lambda: "Ctrl-C" in serving.out)
+    (export,) = [line for line in serving.out.splitlines() if line.startswith("export WEBCOLLECT_URL=")]
+    for setting in export.split()[1:]:
+        monkeypatch.setenv(*setting.split("="))
+    assert Control(url).configure()["speed"] == 50
+    [row] = run("status", demo.FINISHED_TASK_ID, "-o", "json").json
+    assert row["status"] == "Finished"
+    serving.interrupt()
+    assert serving.end() == 0
+    assert serving.err == ""
 
 
 def test_json_has_letters_as_they_are_and_is_json_whatever_the_terminal_knows(

@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
@@ -45,17 +44,6 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
     return pipe
-
-
-def step(sandbox: Sandbox, task: str, kind: str) -> dict[str, Any]:
-    """Return the step of this type."""
-    steps: list[dict[str, Any]] = sandbox.control.task(task)["actions"]
-    return next(action for action in steps if action["action_type"] == kind)
-
-
-def ids(sandbox: Sandbox) -> set[str]:
-    """Return the ids of all tasks."""
-    return {task["task_id"] for task in sandbox.control.tasks()}
 
 
 def sent(sandbox: Sandbox) -> list[str]:
@@ -156,7 +144,7 @@ class TestDelete:
         until(lambda: "Delete 2 tasks (" in deleting.err)
         deleting.type(f"{answer}\n")
         assert deleting.end() == code
-        assert (idle in ids(sandbox)) is bool(code)
+        assert (idle in {task["task_id"] for task in sandbox.control.tasks()}) is bool(code)
         assert deleting.out == ("" if code else f"task\n{idle}\n{demo.TASK_ID}\n")
         if code:
             assert "Nothing was changed." in deleting.err
@@ -165,42 +153,34 @@ class TestDelete:
 
 class TestSteps:
     def test_the_steps_of_tasks_are_shown_with_what_they_are_set_to(
-        self, run: Run, sandbox: Sandbox, idle: str, output: str
+        self, run: Run, scene: Scene, output: str
     ) -> None:
-        text = step(sandbox, idle, "EnterTextAction")["action_id"]
-        assert run("task", "set-params", idle, text, "TextToSet=red shoes").code == 0
-        ended = run("task", "actions", idle, "-o", output)
+        assert run(*scene.words_of("task set-params TASK TEXT"), "TextToSet=red shoes").code == 0
+        ended = run(*scene.words_of("task actions TASK"), "-o", output)
         loop, page, entry = shown(ended, output)
         assert ended.code == 0
-        assert {row["task"] for row in (loop, page, entry)} == {idle}
-        assert (loop["action_type"], loop["loop_type"], loop["values"]) == ("LoopAction", "TextList", "5")
+        assert {row["task"] for row in (loop, page, entry)} == {scene.words["TASK"]}
+        assert (loop["action_type"], loop["loop_type"], loop["values"]) == ("LoopAction", "TextList", "2")
         assert (page["action_type"], page["name"]) == ("NavigateAction", "Open page")
-        assert (entry["action_id"], entry["action_type"]) == (text, "EnterTextAction")
+        assert (entry["action_id"], entry["action_type"]) == (scene.words["TEXT"], "EnterTextAction")
         if output == "json":
             loop, _, entry = ended.json
-            assert loop["loop_items"] == [*demo.LOOP_ITEMS]
+            assert loop["loop_items"] == ["one", "two"]
             assert entry["properties"] == [{"name": "TextToSet", "value": "red shoes"}]
         else:
             assert entry["properties"] == "TextToSet=red shoes"
 
     @pytest.mark.parametrize("is_piped", [False, True])
     def test_the_values_can_be_the_lines_of_a_file(
-        self,
-        run: Run,
-        sandbox: Sandbox,
-        idle: str,
-        tmp_path: Path,
-        pipe: Callable[[str], None],
-        is_piped: bool,
+        self, run: Run, scene: Scene, tmp_path: Path, pipe: Callable[[str], None], is_piped: bool
     ) -> None:
-        loop = step(sandbox, idle, "LoopAction")["action_id"]
         file, text = tmp_path / "words", "\ufeffred shoes\r\n\nbücher\n"
         file.write_bytes(text.encode())
         pipe(text)
-        command = ("task", "set-loop", idle, loop, "--type", "TextList", "--file", "-" if is_piped else file)
-        assert run(*command, "--yes").code == 0
+        command = scene.words_of("task set-loop TASK LOOP --type TextList --yes --file")
+        assert run(*command, "-" if is_piped else file).code == 0
         # an empty value is a value
-        assert step(sandbox, idle, "LoopAction")["loop_items"] == ["red shoes", "", "bücher"]
+        assert scene.steps()[0]["loop_items"] == ["red shoes", "", "bücher"]
 
 
 class TestStart:

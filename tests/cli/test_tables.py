@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,29 +56,9 @@ def test_rows_land_in_a_table_and_the_commands_find_them_there(
     assert DeltaTable(table).to_pyarrow_table().num_rows == 300
 
 
-def test_what_is_no_table_format_or_does_not_go_with_it_is_wrong_usage(
-    run: Run, land: Callable[..., Ended], task: str, table: Path
-) -> None:
-    csv, hudi = land("--format", "csv"), run("land", task, table, "--table-format", "hudi")
-    assert (csv.code, hudi.code) == (2, 2)
-    assert csv.err == "Error: --format is 'csv'; --table-format delta goes with 'parquet' alone\n"
-    assert "'hudi' is not one of 'delta', 'iceberg'" in hudi.err
-    assert not table.exists()
-
-
 def test_columns_of_an_error_are_not_taken_for_options(run: Run, sandbox: Sandbox, table: Path) -> None:
     task = sandbox.control.add_task(rows=[{"url": "a", "URL": "b"}], lots=[1])["task_id"]
     run("land", task, table, "--table-format", "delta").refused(3, "the columns `url` and `URL` would be one")
-
-
-def test_files_that_no_version_needs_go(run: Run, land: Callable[..., Ended], table: Path) -> None:
-    land()
-    left = table / "part-00009-0badcafe.parquet"
-    left.write_bytes(b"rows")
-    os.utime(left, (then := time.time() - 3 * 86_400, then))
-    assert [row["name"] for row in run("landing", "clean", table, "-o", "json").json] == [left.name]
-    assert [row["name"] for row in run("landing", "clean", table, "--yes", "-o", "json").json] == [left.name]
-    assert not left.exists()
 
 
 @pytest.mark.parametrize("command", [["verify"], ["cat"], ["sql", "select 1"], ["clean"]])
