@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_webcollect import read_landing
 from airflow_provider_webcollect.sandbox import Sandbox, demo
 from tests.airflow.conftest import airflow_database, airflow_home  # noqa: F401  # fixtures
-from tests.cli.conftest import Run, json_lines, shown
+from tests.cli.conftest import Run, json_lines
 from tests.cli.processes import Started, on_terminal
 from tests.storages import Storage
 
@@ -79,17 +79,6 @@ def stored(row: Any) -> Iterator[None]:
 
 
 class TestService:
-    def test_a_connection_of_airflow_leads_to_the_service(
-        self, run: Run, sandbox: Sandbox, set_connection: Callable[..., None], output: str
-    ) -> None:
-        set_connection()
-        task = sandbox.control.add_task(lots=[30], subtasks=3)["task_id"]
-        ended = run("status", task, "--conn-id", CONN_ID, "-o", output)
-        assert ended.code == 0, ended.err
-        [row] = shown(ended, output)
-        assert (row["task"], row["status"], row["sub_tasks"]) == (task, "Finished", "3")
-        assert run("read", task, "--conn-id", CONN_ID).lines == sandbox.control.true_rows(task)
-
     @pytest.mark.parametrize("command", [["capacity"], ["token", "status"]], ids=" ".join)
     def test_a_connection_that_airflow_does_not_have_is_named(self, run: Run, command: list[str]) -> None:
         run(*command, "--conn-id", "output").refused(
