@@ -175,6 +175,13 @@ class TestOddOrders:
         assert wait.outcome(1, shown("Finished", began=1, ended=5, executed_times=2)) is None
         assert wait.outcome(2, shown("Finished", began=10, ended=20, executed_times=3)) is Outcome.DONE
 
+    def test_the_zone_of_the_connection_does_not_make_another_run(self, clock: Clock) -> None:
+        here = BEFORE.start_execute_time.in_timezone("UTC"), BEFORE.end_execute_time.in_timezone("UTC")  # type: ignore[union-attr]
+        there = [time.set(tz="Asia/Shanghai") for time in here]
+        wait = PolledWait(clock, after_start(BEFORE))
+        moved = msgspec.structs.replace(BEFORE, start_execute_time=there[0], end_execute_time=there[1])
+        assert wait.outcome(1, moved) is None
+
 
 class TestAnOutdatedResponse:
     """One of the run before, shown while this run goes on, does not end a wait for this run."""
