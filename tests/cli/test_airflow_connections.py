@@ -87,6 +87,14 @@ class TestService:
             "Name another one, or go without Airflow with --url",
         )
 
+    def test_a_wrong_field_of_a_connection_is_named(
+        self, run: Run, set_connection: Callable[..., None]
+    ) -> None:
+        set_connection(host="ftp://host")
+        run("capacity", "--conn-id", CONN_ID).refused(2, "Error: the connection's host is 'ftp://host'")
+        set_connection(extra={"timezone": "Mars"})
+        run("capacity", "--conn-id", CONN_ID).refused(2, "Error: the connection's extra timezone is 'Mars'")
+
     def test_that_airflow_is_not_installed_is_said(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "airflow.settings", None)
         for command in (
