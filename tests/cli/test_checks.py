@@ -180,11 +180,3 @@ class TestQuarantined:
         ]
         assert run("landing", "accept", folder).code == 0
         assert run("landing", "cat", folder).lines == rows
-
-    @pytest.mark.parametrize(
-        "options", [[], ["--quarantined", 1, "--new-only"], ["--quarantined", 1, "--since", 0]]
-    )
-    def test_reasons_are_those_of_all_rows_of_a_commit(
-        self, run: Run, folder: Path, options: list[object]
-    ) -> None:
-        run("landing", "cat", folder, "--reasons", *options).refused(2, "--reasons requires --quarantined")

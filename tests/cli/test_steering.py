@@ -123,32 +123,30 @@ class TestCopy:
         assert LATER in copying.err
 
 
-class TestMove:
-    @pytest.mark.beyond_the_contract
-    def test_a_task_that_the_service_does_not_move_is_the_answer_no(
-        self, run: Run, sandbox: Sandbox, idle: str
-    ) -> None:
-        answer = b'{"data": {"moved": false}, "requestId": "1"}'
-        sandbox.control.fail("/task/moveToGroup", kind="raw", body=answer)
-        run("task", "move", idle, "--group", 3).refused(1, "did not move")
+@pytest.mark.beyond_the_contract
+def test_a_task_that_the_service_does_not_move_is_the_answer_no(
+    run: Run, sandbox: Sandbox, idle: str
+) -> None:
+    answer = b'{"data": {"moved": false}, "requestId": "1"}'
+    sandbox.control.fail("/task/moveToGroup", kind="raw", body=answer)
+    run("task", "move", idle, "--group", 3).refused(1, "did not move")
 
 
-class TestDelete:
-    @pytest.mark.parametrize(
-        ("answer", "code"), [("y", 0), ("n", 1), pytest.param("", 1, marks=pytest.mark.at_night)]
-    )
-    def test_it_is_asked_on_a_terminal(
-        self, start: Callable[..., Started], sandbox: Sandbox, idle: str, answer: str, code: int
-    ) -> None:
-        deleting = start("task", "delete", idle, demo.TASK_ID, "-o", "csv", terminal=True)
-        until(lambda: "Delete 2 tasks (" in deleting.err)
-        deleting.type(f"{answer}\n")
-        assert deleting.end() == code
-        assert (idle in {task["task_id"] for task in sandbox.control.tasks()}) is bool(code)
-        assert deleting.out == ("" if code else f"task\n{idle}\n{demo.TASK_ID}\n")
-        if code:
-            assert "Nothing was changed." in deleting.err
-            assert sandbox.control.requests() == []
+@pytest.mark.parametrize(
+    ("answer", "code"), [("y", 0), ("n", 1), pytest.param("", 1, marks=pytest.mark.at_night)]
+)
+def test_before_tasks_are_deleted_it_is_asked_on_a_terminal(
+    start: Callable[..., Started], sandbox: Sandbox, idle: str, answer: str, code: int
+) -> None:
+    deleting = start("task", "delete", idle, demo.TASK_ID, "-o", "csv", terminal=True)
+    until(lambda: "Delete 2 tasks (" in deleting.err)
+    deleting.type(f"{answer}\n")
+    assert deleting.end() == code
+    assert (idle in {task["task_id"] for task in sandbox.control.tasks()}) is bool(code)
+    assert deleting.out == ("" if code else f"task\n{idle}\n{demo.TASK_ID}\n")
+    if code:
+        assert "Nothing was changed." in deleting.err
+        assert sandbox.control.requests() == []
 
 
 class TestSteps:
