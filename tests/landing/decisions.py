@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import json
 import random
-import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import pytest
-
 from airflow_provider_webcollect.landing.checks import Checks, make_checks
 from airflow_provider_webcollect.landing.formats import FileFormat
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
-from airflow_provider_webcollect.landing.write import review, run
+from airflow_provider_webcollect.landing.write import review
 from tests.landing.formats.parts import read_part
 
 if TYPE_CHECKING:
@@ -162,33 +159,3 @@ def names_of(parts: Iterable[Part]) -> list[str]:
 def repeated(items: Iterable[Any]) -> list[Any]:
     """Return what is there more than once."""
     return [item for item, count in Counter(items).items() if count > 1]
-
-
-# Defects, each of which must be found.
-
-
-def forget_deciders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each decision be by another name, as if the one that is given were ignored."""
-    plain = decide
-    other = lambda place, verdict, target, by: plain(place, verdict, target, secrets.token_hex(4))  # noqa: E731
-    monkeypatch.setattr(f"{__name__}.decide", other)
-
-
-def reuse_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let rows come back from quarantine under the same name each time, instead of a fresh one."""
-
-    monkeypatch.setattr(review, "data_name", lambda name: name.removeprefix("_quarantine/"))
-
-
-def delete_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a landing delete the parts that it has replaced, after its commit."""
-    plain = run._Landing._commit
-
-    def commit(landing: Any, *args: Any) -> Any:
-        landed = plain(landing, *args)
-        kept = {part.name for part in landed.manifest.parts}
-        before = landing._state.parts if landing._state else ()
-        landing._job.folder.delete(part.name for part in before if part.name not in kept)
-        return landed
-
-    monkeypatch.setattr(run._Landing, "_commit", commit)

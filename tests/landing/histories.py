@@ -14,7 +14,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -70,11 +70,6 @@ def harms(histories: Iterable[History]) -> Iterator[dict[str, str]]:
     for history in histories:
         history.happen()
         yield history.harm
-
-
-def does_harm(histories: Iterable[History], kinds: Collection[str]) -> bool:
-    """Return whether one of the histories does harm of such a kind."""
-    return any(not harm.keys().isdisjoint(kinds) for harm in harms(histories))
 
 
 class Site(Rows):

@@ -18,10 +18,9 @@ import pytest
 
 from airflow_provider_webcollect.landing.formats import make_format
 from tests.conftest import ALL_HISTORIES, SEED
-from tests.landing import decisions
 from tests.landing.conftest import Folder
 from tests.landing.decisions import Ledger, Row
-from tests.landing.histories import History, does_harm, harms, histories
+from tests.landing.histories import History, harms, histories
 from tests.landing.tables import Table, same, tables_in
 from tests.storages import local
 
@@ -33,13 +32,7 @@ pytestmark = [
 
 #: How many histories of each kind of place are tried: all, and by day.
 COUNTS = {"folder": (5000, 40), "delta": (2000, 4), "iceberg": (2000, 4)}
-#: Defects, the harm that each does, and histories that show it: it is rare, so they come first.
-DEFECTS = [
-    ("folder", decisions.forget_deciders, "a decider has decided twice", [86]),
-    ("delta", decisions.reuse_names, "a name was used again", [1]),
-    ("folder", decisions.delete_replaced, "a landing has deleted a file of a commit", [0]),
-]
-#: The same, where files are created again.
+#: Histories that show harm where files are created again: it is rare, so they come first.
 UNCONDITIONAL: dict[str, list[int]] = {"folder": [15], "delta": [85], "iceberg": [10]}
 LOSSES = {
     "a row is lost",
@@ -100,24 +93,10 @@ def test_each_row_is_landed_or_waits_or_was_discarded_once(tmp_path: Path, kind:
         assert not harm, f"{kind} {seed}"
 
 
-@pytest.mark.parametrize(("kind", "defect", "harm", "seeds"), DEFECTS)
-def test_a_defect_is_found(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    defect: Callable[[pytest.MonkeyPatch], None],
-    harm: str,
-    seeds: list[int],
-) -> None:
-    defect(monkeypatch)
-    seeds = [*seeds, *range(HARMED)]
-    assert does_harm(histories(history_of(kind), places(tmp_path, kind), seeds), {harm})
-
-
 @pytest.mark.parametrize(("kind", "seeds"), UNCONDITIONAL.items())
 def test_harm_is_found_where_a_commit_is_created_though_it_is_there(
     tmp_path: Path, kind: str, seeds: list[int]
 ) -> None:
     seeds = [*seeds, *range(HARMED)]
     harmed = histories(history_of(kind), places(tmp_path, kind), seeds, unconditional=True)
-    assert does_harm(harmed, LOSSES)
+    assert any(not harm.keys().isdisjoint(LOSSES) for harm in harms(harmed))
