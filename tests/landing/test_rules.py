@@ -22,7 +22,7 @@ from airflow_provider_webcollect.landing.checks import (
 )
 from airflow_provider_webcollect.landing.formats import FileFormat, make_format
 from airflow_provider_webcollect.landing.formats.profile import Profile, Profiler
-from airflow_provider_webcollect.landing.formats.writing import BATCH_BYTES, SingleRow
+from airflow_provider_webcollect.landing.formats.writing import BATCH_BYTES
 from airflow_provider_webcollect.landing.rules import ValueRules, evaluate
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -262,23 +262,6 @@ def test_of_each_row_all_rules_that_it_breaks_are_named(name: str) -> None:
     assert rules.counts.wrong_rows == sum(map(bool, expected))
 
 
-def test_counts_of_an_earlier_attempt_are_continued_and_with_unique_are_not_enough() -> None:
-    checks = make_checks({"rows": {"max_wrong": 1}, "columns": {"v": {"min": 1}}}, JSONL)
-    assert checks
-    first = ValueRules(checks, JSONL)
-    first.offset = 5
-    first.split(raw({"v": 0}, {"v": 1}))
-    again = ValueRules(checks, JSONL, msgspec.json.decode(msgspec.json.encode(first.counts), type=RuleCounts))
-    again.offset = 9
-    again.split(raw({"v": -1}))
-    assert again.counts == RuleCounts(
-        {"columns.v.min": 2}, {"columns.v.min": (Example("0", 5), Example("-1", 9))}, ("v",), wrong_rows=2
-    )
-    # what was counted before is not changed
-    assert first.counts.wrong_rows == 1
-    assert checks.is_resumable
-
-
 DEEP = b'{"v": 1, "deep": ' + b"[" * 5000 + b"]" * 5000 + b"}"
 #: As deep as can be decoded here, but maybe not where there are more calls on the stack.
 EDGE = b'{"v": 1, "deep": ' + b"[" * 930 + b"]" * 930 + b"}"
@@ -345,18 +328,11 @@ def test_a_row_that_cannot_be_cast_is_wrong_unless_it_becomes_null(
     assert broken_by(rules_of({}, nulls), *rows) == [()] * len(rows)
 
 
-def test_a_row_whose_type_and_rules_are_wrong_names_both() -> None:
-    rules = rules_of({"v": {"max": 5}}, TYPED)
-    assert [len(broke) for broke in broken_by(rules, {"v": "x"}, {"v": 6}, {"v": 5})] == [2, 1, 0]
-    assert rules.counts.broken == {"columns.v.max": 2, "columns.v.type": 1}
-
-
 def judged(
     declared: dict[str, Any],
     *rows: Any,
     file_format: FileFormat = JSONL,
     history: Sequence[Counts] = (),
-    unread: int = 0,
 ) -> list[CheckOutcome]:
     """Return the outcomes of checks of rows that land."""
     checks = make_checks(declared, file_format)
@@ -368,7 +344,7 @@ def judged(
     values = [json.loads(bytes(row)) for row in good]
     names = [*dict.fromkeys(name for row in values for name in row)]
     profiler.add(names, [[row.get(name, msgspec.UNSET) for row in values] for name in names], len(values))
-    return evaluate(checks, len(rows) + unread, profiler.profile(len(good) + unread), rules.counts, history)
+    return evaluate(checks, len(rows), profiler.profile(len(good)), rules.counts, history)
 
 
 #: Half of the rows may break rules.
@@ -454,10 +430,6 @@ def test_what_is_said_of_rows(name: str) -> None:
     assert all(outcome.column == ("v" if "columns" in outcome.check else None) for outcome in outcomes)
 
 
-def test_of_rows_that_cannot_be_read_nothing_is_said() -> None:
-    assert judged({"columns": {"v": {"required": True}}}, unread=2)[0].state == "skipped"
-
-
 @pytest.mark.parametrize("share", [0.01, 0.07, 0.29, 0.55, 1e-05])
 def test_the_bound_of_wrong_rows_is_exact(share: float) -> None:
     checks = make_checks({"rows": {"max_wrong": share}}, JSONL)
@@ -512,9 +484,3 @@ def test_examples_of_empty_values_are_of_rows_that_land_and_nothing_is_counted_t
         ("v", "w"),
         wrong_rows=1,
     )
-
-
-def test_a_wrong_row_is_as_it_was_sent() -> None:
-    sent = b'{"v":1.50,"v" : 0.0, "w":"\\u00e9\xff"}'
-    _, wrong = rules_of({"v": {"min": 1}}).split(raw(sent))
-    assert wrong == [SingleRow(("columns.v.min",), msgspec.Raw(sent))]
