@@ -18,7 +18,6 @@ from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import (
     DestinationTaken,
     FormatChanged,
-    NothingLanded,
     RowsRewritten,
     StorageError,
 )
@@ -155,13 +154,6 @@ def test_a_table_of_others_is_left_alone(table: Table) -> None:
     with pytest.raises(DestinationTaken, match="rows that no landing has written"):
         land(table, 5)
     assert table.found() == [{"n": "x"}]
-
-
-def test_names_that_differ_in_letter_case_alone_are_refused(table: Table) -> None:
-    with pytest.raises(FormatChanged, match="`Price` and `price` would be one"):
-        Runs(table, file_format=PARQUET).land([{"Price": "1", "price": "2"}])
-    with pytest.raises(NothingLanded):
-        table.landed()
 
 
 def test_rows_that_others_have_deleted_or_added_are_as_the_table_has_them(table: Table) -> None:
