@@ -392,7 +392,7 @@ class History:
                 if mark_fails:
                     raise ConnectionError
 
-            losing = Losing(Watched(place, self.trace), lost, nothing, error)
+            losing = Losing(Watched(place, self.trace), lost, error)
             marking = {"mark": mark if marks else None}
             landed = run_job(job(self.source, with_storage(place, losing), run, **options, **marking))
             step("report")
@@ -413,7 +413,7 @@ class History:
 
         def work(place: Destination) -> Any:
             before = self.decided_by(decider)
-            losing = with_storage(place, Losing(Watched(place, decider.trace), lost, nothing, failure))
+            losing = with_storage(place, Losing(Watched(place, decider.trace), lost, failure))
             try:
                 about = decisions.decide(losing, decider.verdict, decider.target, decider.name)
             except NothingToReview as error:

@@ -71,18 +71,14 @@ class Losing(Stepping):
     """A storage of which the answer of one change is lost.
 
     :param at: the number of the change, from 1; 0 for none.
-    :param meanwhile: what happens before the caller hears of it.
-    :param error: what it hears: a failure, or the refusal of a request that its client has repeated.
+    :param error: what the caller hears: a failure, or the refusal of a request that its client has repeated.
     :ivar lost: whether it has come so far.
     """
 
-    def __init__(
-        self, storage: Storage, at: int, meanwhile: Callable[[], object], error: Callable[[], Exception]
-    ) -> None:
+    def __init__(self, storage: Storage, at: int, error: Callable[[], Exception]) -> None:
         super().__init__(storage, lambda operation, path: None)
         self.lost = False
         self.at = at
-        self._meanwhile = meanwhile
         self._error = error
 
     def lose(self, path: str) -> None:
@@ -90,7 +86,6 @@ class Losing(Stepping):
         self.at -= 1
         if self.at == 0:
             self.lost = True
-            self._meanwhile()
             raise self._error()
 
     def create(self, path: str, content: bytes) -> None:

@@ -41,8 +41,6 @@ class Relay(ThreadingHTTPServer):
         self.removed: set[str] = set()
         #: headers that are refused, as some stores do that do not know them
         self.refused: set[str] = set()
-        #: methods of the requests whose headers are removed or refused
-        self.affected = {"DELETE", "PUT"}
         #: what others do before a write arrives, one after another
         self.others: list[Callable[[], object]] = []
         #: how many writes are refused since they have met others
@@ -68,10 +66,9 @@ class _Relayed(BaseHTTPRequestHandler):
         body = self._body()
         path = urlsplit(self.path).path.strip("/")
         self.server.requests.append(Request(self.command, path, len(body)))
-        affected = self.command in self.server.affected
-        removed = {"expect", "transfer-encoding", *(self.server.removed if affected else ())}
+        removed = {"expect", "transfer-encoding", *self.server.removed}
         headers = {name: value for name, value in self.headers.items() if name.lower() not in removed}
-        if affected and self.server.refused.intersection(map(str.lower, headers)):
+        if self.server.refused.intersection(map(str.lower, headers)):
             self._answer(501, {}, b"<Error><Code>NotImplemented</Code></Error>")
             return
         if self.command == "PUT" and self.server.conflicts:

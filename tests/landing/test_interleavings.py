@@ -41,7 +41,7 @@ from tests.landing.interleaving import (
     stepping,
     with_storage,
 )
-from tests.landing.pages import PAGE, Rows, changed, job, nothing, true_rows, unreachable
+from tests.landing.pages import PAGE, Rows, changed, job, true_rows, unreachable
 from tests.service.servers import answer, client_of, query_number, serving
 from tests.storages import Storage, local
 
@@ -325,7 +325,7 @@ class TestRunsThatMeet:
 
     @pytest.mark.parametrize("error", LOST)
     def test_a_commit_whose_answer_gets_lost_counts(self, folder: Folder, error: str) -> None:
-        losing = LosingCommit(folder.destination._storage, 1, nothing, LOST[error])
+        losing = LosingCommit(folder.destination._storage, 1, LOST[error])
         landed = landing_of("next that marks", "a")(with_storage(folder.destination, losing))
         assert losing.lost
         assert sum(part.rows for part in landed.committed) == ALL

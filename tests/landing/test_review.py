@@ -21,7 +21,7 @@ from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS, Manifest, decode
 from airflow_provider_webcollect.landing.write.review import accept, discard, in_review
 from tests.landing.checked_runs import FILLED, OVERWRITE, Runs, goods
-from tests.landing.conftest import Crash, Folder, crashing_at
+from tests.landing.conftest import Crash, Folder
 from tests.landing.interleaving import Held
 from tests.landing.pages import unreachable
 from tests.storages import local
@@ -283,25 +283,6 @@ class TestDecisions:
         quarantined.land(goods(1, price=""), FILLED, on_failed_checks="quarantine")
         assert accept(folder.location, by="first").commit == 2
         assert len(folder.rows()) == 5
-
-    @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
-    def test_accepted_rows_have_their_columns_in_every_format(self, runs: Runs, name: str) -> None:
-        options: dict[str, Any] = {"file_format": make_format(name)}
-        runs.land(goods(2), FILLED, **options)
-        runs.land(goods(3, price="", late="new"), FILLED, on_failed_checks="quarantine", **options)
-        runs.land(goods(1, later="newer"), FILLED, **options)
-        accept(runs.folder.location)
-        rows = runs.folder.landed().to_arrow().to_pylist()
-        columns = {"url": None, "price": None, "late": None, "later": None}
-        expected = [columns | row for row in (*runs.rows[:2], runs.rows[5], *runs.rows[2:5])]
-        assert rows == expected
-        runs.folder.landed().verify()
-
-    def test_rows_of_an_interrupted_landing_are_nothing_to_decide_on(self, runs: Runs) -> None:
-        with pytest.raises(Crash):
-            runs.land(goods(250, price=""), FILLED, read=crashing_at(2), max_part_bytes=1)
-        with pytest.raises(NothingToReview, match=r"no rows wait for a decision at .*; there are none"):
-            accept(runs.folder.location)
 
     @pytest.mark.parametrize("kind", ["run", "single rows"])
     @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import time_machine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_webcollect.landing.errors import ChecksFailed
 from airflow_provider_webcollect.landing.reader import LandedData
 from airflow_provider_webcollect.landing.write import review
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -40,11 +39,6 @@ class Days(Shop):
         self.rows += map(offer, urls)
         with time_machine.travel(day(number), tick=False):
             self.again(run=run_of(of), fetch=serving(self.rows, 2), mark=lambda: None, **options)
-
-    def refused(self, number: int, urls: str, price: str = "1.00") -> None:
-        """Let a run fail its checks: its rows are staged."""
-        with pytest.raises(ChecksFailed):
-            self.collect(number, urls, price, checks=FAILING)
 
     def decide(self, number: int, decision: str, of: int) -> None:
         """Accept or discard the rows of the run of another day."""
