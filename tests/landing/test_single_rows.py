@@ -105,6 +105,8 @@ def test_a_retry_has_counted_all_rows_by_its_rules(tmp_path: Path, first: Any) -
     landed = runs.again(SOME, **options)
     outcomes = {outcome.check: outcome for outcome in landed.checks}
     assert outcomes["rows.max_wrong"].found.startswith("4 of 40 rows")
+    assert outcomes["columns.price.pattern"].found.startswith("2 of the values in 40 rows")
+    assert len(outcomes["columns.price.pattern"].examples) == 2
     assert sum(part.rows for part in landed.new) == landed.manifest.rows == 36
 
 
