@@ -87,7 +87,7 @@ MUTANTS = (
            "landing/test_interleavings.py"),
     Mutant("landing/storage/object_stores.py",
            "        elif self.respects[place]:\n", "        elif place in self.respects:\n",
-           "a storage that ignores conditions is detected and logged", "landing/test_s3_storage.py"),
+           "a storage that ignores conditions is detected and logged", "landing/test_storage.py"),
     Mutant("landing/storage/__init__.py",
            'hidden = target.with_name(f".tmp-{target.name}-{secrets.token_hex(4)}")', "hidden = target",
            "readers never see half a part", "landing/test_storage.py"),

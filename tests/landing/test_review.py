@@ -140,14 +140,17 @@ class TestLandingsThatBeginAnew:
         assert folder.rows() == [*local_runs.rows, *goods(3, price="")]
 
     def test_rows_that_wait_are_accepted_though_later_runs_name_more_columns(self, local_runs: Runs) -> None:
-        csv, wider = make_format("csv"), make_format("csv", columns=["url", "price", "new"])
+        csv, wider = make_format("csv"), make_format("csv", columns=["url", "price", "late", "new"])
         local_runs.land(goods(2), file_format=csv)
-        local_runs.land(goods(1, price=""), FILLED, on_failed_checks="quarantine", file_format=csv)
-        local_runs.land(goods(1), file_format=wider)
+        late = goods(1, price="", late="late")
+        local_runs.land(late, FILLED, on_failed_checks="quarantine", file_format=csv)
+        local_runs.land(goods(1, new="new"), file_format=wider)
         accept(local_runs.folder.location)
         landed = local_runs.folder.landed()
-        assert landed.manifest.columns == ("url", "price", "new")
-        assert [row["price"] for row in landed.iter_rows()] == ["1.50", "1.50", "1.50", ""]
+        assert landed.manifest.columns == ("url", "price", "late", "new")
+        empty = dict.fromkeys(landed.manifest.columns)
+        expected = [*goods(2), *goods(1, new="new"), *late]
+        assert [*landed.iter_rows()] == [empty | row for row in expected]
 
     @pytest.mark.parametrize(
         ("file_format", "columns"), [("csv", ["url", "price"]), ("jsonl", None), ("csv", ["price", "url"])]
