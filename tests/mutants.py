@@ -102,7 +102,7 @@ MUTANTS = (
            'if draft.replaces and state.rows and self._job.options.mode == "full":',
            "a source without rows replaces no landing", "landing/test_incremental_landing.py"),
     Mutant("landing/write/run.py", "        staging.write(scan.late_pages())\n", "",
-           "rows that appear late land before the mark", "landing/test_late_rows.py"),
+           "rows that appear late land before the mark", "landing/test_incremental_landing.py"),
     Mutant("landing/cleaning.py", "        needed.update(_replaced(commits, state, until))\n", "",
            "what was replaced a moment ago can still be read", "landing/test_resets.py"),
     Mutant("landing/cleaning.py", "{name.casefold() for name in needed}", "needed",
