@@ -9,12 +9,10 @@ import dataclasses
 import functools
 import itertools
 import random
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from airflow_provider_webcollect.landing import MANIFEST
@@ -25,10 +23,8 @@ from airflow_provider_webcollect.landing.storage.commit_log import TRIES
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.landing.write.job import Landed
 from airflow_provider_webcollect.landing.write.run import run_job
-from airflow_provider_webcollect.service.pages import PageReader
-from airflow_provider_webcollect.service.settings import ClientTiming
+from airflow_provider_webcollect.service.models import DataPage
 from tests.conftest import ALL_HISTORIES, SEED
-from tests.interruption import PATIENCE
 from tests.landing.conftest import SERVERS, Crash, Folder
 from tests.landing.interleaving import (
     LOST,
@@ -42,7 +38,6 @@ from tests.landing.interleaving import (
     with_storage,
 )
 from tests.landing.pages import PAGE, Rows, changed, job, true_rows, unreachable
-from tests.service.servers import answer, client_of, query_number, serving
 from tests.storages import Storage, local
 
 pytestmark = pytest.mark.usefixtures("each_part_is_staged")
@@ -270,35 +265,21 @@ class TestRunsThatMeet:
         retry = run_job(job(Rows(count), folder.destination, "r1", **options))
         assert (sum(part.rows for part in retry.new), retry.committed) == (ALL, ())
 
-    def test_a_page_asked_ahead_is_forgotten_once_another_run_has_landed(self, folder: Folder) -> None:
-        rows = Rows(HALF + 2)
-        ahead = threading.Event()
+    def test_a_page_read_ahead_is_forgotten_once_another_run_has_landed(self, folder: Folder) -> None:
+        rows, ahead = Rows(HALF + 2), dict[int, DataPage]()
 
-        def respond(request: bytes) -> bytes:
-            page = rows.fetch(offset := query_number(request))
-            if offset == HALF:
-                ahead.set()
-            data = [msgspec.json.decode(row) for row in page.rows]
-            numbers = {"offset": page.offset, "total": page.total, "restTotal": page.rest_total}
-            return answer({**numbers, "data": data})
+        def land(place: Destination) -> Landed:
+            slow = job(rows, place, "r1", mode="incremental", on_reset="full")
+            read = lambda offset: ahead.setdefault(offset, rows.fetch(offset))  # noqa: E731
+            return run_job(changed(slow, fetch=read, on_replan=ahead.clear))
 
         run_job(job(Rows(PAGE), folder.destination, "r0", mode="incremental"))
-        with serving(respond) as server, client_of(server, ClientTiming(slow_response=0.0)) as client:
-            reader = PageReader(client, "t", size=PAGE)
-            slow = functools.partial(job, rows, run="r1", mode="incremental", on_reset="full")
-            held = Held(
-                lambda place: run_job(
-                    changed(slow(destination=place), fetch=reader.read, on_replan=reader.forget)
-                ),
-                folder.destination,
-                ("create", "00000002.json"),
-            )
-            assert held.met
-            assert ahead.wait(PATIENCE)
-            # the page that this run lands last is the one that the other has prefetched
-            rows.count = HALF + PAGE
-            run_job(job(rows, folder.destination, "r2", mode="incremental"))
-            late = held.end()
+        held = Held(land, folder.destination, ("create", "00000002.json"))
+        assert held.met
+        # the page that this run lands last is one that the other knows already
+        rows.count = HALF + PAGE
+        run_job(job(rows, folder.destination, "r2", mode="incremental"))
+        late = held.end()
         assert isinstance(late, Landed)
         assert late.new == ()
         assert folder.rows() == true_rows(HALF + PAGE)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import fsspec
 import pytest
 
 from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.checks import make_checks
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.log.commits import Source
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
-from airflow_provider_webcollect.landing.write.job import Job, Landed, Observer
-from airflow_provider_webcollect.landing.write.run import run_job
+from airflow_provider_webcollect.landing.write.job import Landed, Observer
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import mark_exported
@@ -24,9 +23,9 @@ from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import ClientTiming
 from airflow_provider_webcollect.service.threads import Stop
-from tests.landing.conftest import OTHER_RUN, RUN, Folder
+from tests.landing.conftest import OTHER_RUN, Folder, Landing
 from tests.landing.interleaving import Held, kill
-from tests.landing.pages import changed, make_job
+from tests.storages import local
 
 pytestmark = [
     pytest.mark.webcollect_sandbox(enforce_limits=False),
@@ -35,27 +34,30 @@ pytestmark = [
 
 
 @pytest.fixture
-def job(connect: Callable[..., Client], sandbox: Sandbox) -> Callable[..., Job]:
-    """Makes landings, in three parts and with a mark, of a task with 300 rows."""
+def folder(tmp_path: Path) -> Folder:
+    """A folder that is not there yet."""
+    return Folder.new(local(tmp_path))
+
+
+@pytest.fixture
+def land(land_job: Landing, connect: Callable[..., Client], sandbox: Sandbox) -> Landing:
+    """Lands a task with 300 rows, in three parts and with a mark."""
     # no page is on its way already when a landing is stopped, however slow the machine is
     client = connect(timing=ClientTiming(slow_response=math.inf))
     task = sandbox.control.add_task(lots=[300])["task_id"]
 
-    def make(folder: Destination, stop: Stop | None = None) -> Job:
-        stop = stop or Stop()
-        stoppable = Client(client.context, stop=stop)
-        return make_job(
-            PageReader(stoppable, task, size=100).read,
-            source=Source(collection_task_id=task),
-            folder=folder,
-            run=RUN,
-            mark=lambda: stoppable.send(mark_exported(task)),
-            max_part_bytes=1,
-            mode="incremental",
-            stop=stop,
-        )
+    def land(place: Destination, stop: Stop | None = None, **options: Any) -> Landed:
+        stoppable = Client(client.context, stop=stop or Stop())
+        usual = {
+            "fetch": PageReader(stoppable, task, size=100).read,
+            "mark": lambda: stoppable.send(mark_exported(task)),
+            "stop": stoppable.stop,
+            "max_part_bytes": 1,
+            "mode": "incremental",
+        }
+        return land_job(task, folder=place, **usual | options)
 
-    return make
+    return land
 
 
 #: What exists before: nothing, rows of another run, or an attempt that was killed at an operation.
@@ -69,19 +71,19 @@ BEFORE: dict[str, tuple[str, str] | None] = {
 
 @pytest.mark.parametrize("before", BEFORE)
 def test_a_landing_that_is_stopped_commits_and_marks_nothing_and_the_next_attempt_does(
-    job: Callable[..., Job], sandbox: Sandbox, tmp_path: Path, before: str
+    land: Landing, sandbox: Sandbox, tmp_path: Path, before: str
 ) -> None:
     ends = []
     for operation in itertools.count(1):
-        folder = Folder(fsspec.filesystem("file"), f"{tmp_path}/{operation}/landing")
+        folder = Folder.new(local(tmp_path))
         if before == "a commit":
-            run_job(changed(job(folder.destination), run=OTHER_RUN, mark=None))
+            land(folder.destination, run=OTHER_RUN, mark=None)
         if killed_at := BEFORE[before]:
-            kill(lambda place: run_job(job(place)), folder.destination, killed_at)
+            kill(land, folder.destination, killed_at)
             staged = [part for record in folder.staged() for part in record["parts"]]
             assert len(staged) == (3 if killed_at[0] == "create" else 0)
         stop = Stop()
-        held = Held(lambda place, stop=stop: run_job(job(place, stop)), folder.destination, operation)
+        held = Held(functools.partial(land, stop=stop), folder.destination, operation)
         if held.met is None:
             break
         committed, sent = folder.commits(), len(sandbox.control.requests())
@@ -91,17 +93,15 @@ def test_a_landing_that_is_stopped_commits_and_marks_nothing_and_the_next_attemp
         # a write that is under way is not recalled
         if held.met[0] != "create":
             assert folder.commits() == committed
-        assert run_job(job(folder.destination)).manifest.exported_at
+        assert land(folder.destination).manifest.exported_at
         assert len(folder.rows()) == 300
     # after the last commit, there is only what is to be shown and deleted
     kinds = [kind for kind, _ in itertools.groupby(ends, type)]
     assert kinds == [Stopped, Landed]
 
 
-def test_a_landing_that_is_stopped_right_before_its_commit_makes_none(
-    job: Callable[..., Job], tmp_path: Path
-) -> None:
-    folder, stop = Folder(fsspec.filesystem("file"), f"{tmp_path}/landing"), Stop()
+def test_a_landing_that_is_stopped_right_before_its_commit_makes_none(land: Landing, folder: Folder) -> None:
+    stop = Stop()
 
     class Ends(Observer):
         def on_checks(self, outcomes: object) -> None:
@@ -109,5 +109,5 @@ def test_a_landing_that_is_stopped_right_before_its_commit_makes_none(
 
     checks = make_checks({"rows": {"min": 1}}, make_format())
     with pytest.raises(Stopped):
-        run_job(changed(job(folder.destination, stop), mark=None, checks=checks, observer=Ends()))
+        land(folder.destination, stop, mark=None, checks=checks, observer=Ends())
     assert folder.commits() == []
