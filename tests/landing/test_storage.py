@@ -285,20 +285,16 @@ class TestS3:
         monkeypatch.setattr("airflow_provider_webcollect.landing.storage.Storage.warned", set())
 
     @pytest.fixture
-    def through(self, s3: Storage) -> Iterator[tuple[Storage, Relay]]:
-        """The server through a relay, and the relay."""
-        with relayed(s3) as both:
-            yield both
+    def relay(self, s3: Storage) -> Iterator[Relay]:
+        """A relay before the server."""
+        with relayed(s3) as (_, relay):
+            yield relay
 
     @pytest.fixture
-    def relay(self, through: tuple[Storage, Relay]) -> Relay:
-        return through[1]
-
-    @pytest.fixture
-    def folder(self, through: tuple[Storage, Relay]) -> Folder:
+    def folder(self, s3: Storage, relay: Relay) -> Folder:
         """A folder that is reached through the relay, and is not there yet."""
-        storage, _ = through
-        return Folder(storage.fs, storage.new_folder())
+        through = replace(s3, options={**s3.options, "endpoint_url": relay.url})
+        return Folder(through.fs, through.new_folder())
 
     @pytest.mark.parametrize(("before", "lost"), [(1, 1), (0, 1), (0, 2)])
     def test_a_commit_whose_answer_gets_lost_counts(
