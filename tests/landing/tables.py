@@ -74,7 +74,7 @@ def numbers(table: Table, version: Any = None) -> list[int]:
 
     :param version: of the table; None for the last one.
     """
-    return sorted(int(row["n"]) for row in table.found(version=version))
+    return sorted(int(row["n"]) for row in table.found(version))
 
 
 class _Stepping(TableFolder):
@@ -146,12 +146,12 @@ class Table(Folder):
         """Return the version that the table has now."""
         return self.table().version()
 
-    def found(self, columns: list[str] | None = None, version: Any = None) -> Rows:
+    def found(self, version: Any = None) -> Rows:
         """Return the rows that the table's own library finds."""
         table = self.table()
         if version is not None:
             table.load_as_version(version)
-        rows: Rows = table.to_pyarrow_dataset().to_table(columns=columns or None).to_pylist()
+        rows: Rows = table.to_pyarrow_dataset().to_table().to_pylist()
         return rows
 
     def append(self, rows: Rows) -> None:
@@ -211,9 +211,8 @@ class IcebergTable(Table):
     def version(self) -> Any:
         return self.table().current_snapshot().snapshot_id
 
-    def found(self, columns: list[str] | None = None, version: Any = None) -> Rows:
-        fields = tuple(columns) if columns else ("*",)
-        rows: Rows = self.table().scan(selected_fields=fields, snapshot_id=version).to_arrow().to_pylist()
+    def found(self, version: Any = None) -> Rows:
+        rows: Rows = self.table().scan(snapshot_id=version).to_arrow().to_pylist()
         return rows
 
     def append(self, rows: Rows) -> None:

@@ -142,17 +142,17 @@ class TestReset:
 
     @pytest.mark.parametrize("changed", range(4))
     def test_a_refill_is_noticed_by_the_rows_before_the_last_if_runs_add_one_row_each(
-        self, landing: Landed, folder: Folder, changed: int
+        self, runs: Runs, changed: int
     ) -> None:
         rows = [{"n": number} for number in range(6)]
-        for count in range(1, 5):
-            run = msgspec.structs.replace(RUN, run_id=f"run {count}")
-            landing("t", mode="incremental", run=run, fetch=serving(rows[:count]))
-        refilled = [*rows[:changed], {"n": "another"}, *rows[changed + 1 :]]
+        for row in rows[:4]:
+            runs.land([row])
+        runs.rows[:] = [*rows[:changed], {"n": "another"}, *rows[changed + 1 :]]
         with pytest.raises(SourceReset, match="it does not continue where these end"):
-            landing("t", mode="incremental", run=OTHER_RUN, fetch=serving(refilled))
-        landing("t", mode="incremental", run=OTHER_RUN, fetch=serving(rows))
-        assert folder.rows() == rows
+            runs.next()
+        runs.rows[:] = rows
+        runs.again()
+        assert runs.folder.rows() == rows
 
     @pytest.mark.parametrize("size", [100, 1000, 30])
     def test_the_same_rows_in_pages_of_another_size_are_the_same(self, task: Task, size: int) -> None:

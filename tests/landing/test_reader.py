@@ -314,9 +314,8 @@ class TestSomeParts:
             InvalidArgument, match=r"`since` is 4; the last commit of .* is 3: .* load all of"
         ):
             grown.uris(since=4)
-        for wrong in (-1, True, "all", 1.5):
-            with pytest.raises(InvalidArgument, match=r"`since` is .*; it must be an integer of 0 or more"):
-                grown.uris(since=wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match="`since` is -1; it must be an integer of 0 or more"):
+            grown.uris(since=-1)
 
     @pytest.mark.parametrize("folder", ["memory"], indirect=True)
     def test_runs_before_those_of_the_manifest_are_found_too(self, runs: Runs, folder: Folder) -> None:

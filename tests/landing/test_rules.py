@@ -41,17 +41,6 @@ def test_a_bound_of_a_column_that_is_no_number_is_refused(kind: str, bound: str)
         assert make_checks({"columns": {"price": {bound: 1, "pattern": "x", "values": [1]}}}, typed)
 
 
-def test_rules_from_templates_are_those_of_their_values() -> None:
-    column: dict[str, Any] = {"required": "true", "min": " 1.5 ", "max": "20", "filled_of_usual": "0.5"}
-    column |= {"values": ["a", 1.5, True, "a"]}
-    made = make_checks({"rows": {"max_wrong": "0.01"}, "columns": {"price": column}}, JSONL)
-    assert made
-    price = made.columns["price"]
-    assert (price.required, price.min, price.max, price.filled_of_usual) == (True, 1.5, 20, 0.5)
-    assert price.values == ("a", "1.5", "true")
-    assert made.rows.max_wrong == 0.01
-
-
 @pytest.mark.parametrize("none", [0, 0.0, "0", None])
 def test_no_share_of_wrong_rows_is_the_default(none: Any) -> None:
     assert make_checks({"rows": {"max_wrong": none}}, JSONL) is None

@@ -44,15 +44,9 @@ from tests.storages import Storage
 
 
 @pytest.fixture(params=["delta", "iceberg"])
-def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Table]:
-    """Make a table on a disk without columns, or that is not there yet."""
-    return tables_in(tmp_path, request.param)
-
-
-@pytest.fixture
-def table(tables: Callable[[], Table]) -> Table:
-    """Such a table."""
-    return tables()
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    """A table on a disk without columns, or that is not there yet."""
+    return tables_in(tmp_path, request.param)()
 
 
 def test_each_reader_finds_every_row_once(table: Table) -> None:
