@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -155,10 +156,18 @@ class TestReset:
         assert runs.folder.rows() == rows
 
     @pytest.mark.parametrize("size", [100, 1000, 30])
-    def test_the_same_rows_in_pages_of_another_size_are_the_same(self, task: Task, size: int) -> None:
+    def test_the_same_rows_laid_out_in_another_way_are_the_same(self, task: Task, size: int) -> None:
+        def laid_out_anew(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            for page in pages:
+                rows = [
+                    json.dumps(dict(reversed(row.items())), separators=(" , ", " : "))
+                    for row in page.records()
+                ]
+                yield msgspec.structs.replace(page, rows=[msgspec.Raw(row.encode()) for row in rows])
+
         task.land()
         task.grow(50)
-        manifest = task.land(run=OTHER_RUN, size=size)
+        manifest = task.land(run=OTHER_RUN, read=laid_out_anew, size=size)
         assert rows_of_last_run(manifest) == 50
         assert task.folder.rows() == task.rows()
 
