@@ -27,29 +27,11 @@ Row = tuple[int, int]
 Verdict = Literal["accept", "discard"]
 
 
-class Entry(NamedTuple):
-    """What a commit says of rows.
-
-    :ivar about: the commit on whose rows it decides; None if it has rows of the source.
-    """
-
-    landed: list[Part]
-    waiting: list[Part]
-    about: int | None
-
-
 class Target(NamedTuple):
     """Rows to decide on, by their run, by their commit, or whichever wait."""
 
     run_id: str | None
     commit: int | None
-
-
-def entry_of(commit: dict[str, Any]) -> Entry | None:
-    """Return what a commit says of rows; None if nothing."""
-    if commit["kind"] == "exported":
-        return None
-    return Entry(commit.get("parts", []), commit.get("quarantined", []), commit.get("about"))
 
 
 def listed(folder: Folder) -> list[Target]:
@@ -110,36 +92,38 @@ class Ledger:
         for number, commit in enumerate(self.commits, 1):
             if commit["number"] != number:
                 self.amiss.append(f"commit {commit['number']} in the place of {number}")
-            if (entry := entry_of(commit)) is not None:
-                self._add(number, entry, replaces=commit.get("replaces", False))
+            if commit["kind"] != "exported":
+                self._add(number, commit)
 
-    def _add(self, number: int, entry: Entry, *, replaces: bool) -> None:
-        parts = [*entry.landed, *entry.waiting]
+    def _add(self, number: int, commit: dict[str, Any]) -> None:
+        landed, waiting = commit.get("parts", []), commit.get("quarantined", [])
+        about, replaces = commit.get("about"), commit.get("replaces", False)
+        parts = [*landed, *waiting]
         self.parts.update({part["name"]: part for part in parts})
-        if entry.about is None:
+        if about is None:
             begins = replaces or not self.reading or any(part["start_offset"] == 0 for part in parts)
             reading = number if begins else self.reading
             self.readings[number] = reading
             # rows that would take the place of all others change nothing while they wait
-            is_begun = bool(entry.landed or not replaces or not parts)
-            if entry.waiting:
-                self.waiting[number] = entry.waiting
+            is_begun = bool(landed or not replaces or not parts)
+            if waiting:
+                self.waiting[number] = waiting
         else:
-            reading, is_begun = self.readings.get(entry.about, 0), replaces
-            waited = [part["name"] for part in self.waiting.pop(entry.about, [])]
+            reading, is_begun = self.readings.get(about, 0), replaces
+            waited = [part["name"] for part in self.waiting.pop(about, [])]
             if not waited:
-                self.amiss.append(f"commit {number} decides on {entry.about}, of which nothing waits")
-            self.decided[entry.about] = waited, names_of(entry.landed)
-            if entry.waiting:
+                self.amiss.append(f"commit {number} decides on {about}, of which nothing waits")
+            self.decided[about] = waited, names_of(landed)
+            if waiting:
                 # what the landing cannot hold waits on
-                self.waiting[number], self.readings[number] = entry.waiting, reading
-            if not entry.landed:
+                self.waiting[number], self.readings[number] = waiting, reading
+            if not landed:
                 self.discarded += [(reading, name) for name in waited]
         if is_begun:
             self.reading = reading
         if replaces and is_begun:
             self.landed = []
-        self.landed += [(reading, name) for name in names_of(entry.landed)]
+        self.landed += [(reading, name) for name in names_of(landed)]
         self.reading_of.update(dict.fromkeys(names_of(parts), reading))
 
     def names_waiting(self) -> Iterator[tuple[int, str]]:

@@ -167,6 +167,25 @@ class TestChanges:
         shop.land(2, [offer("a", "-0"), offer("b", "NaN"), offer("c", "0.0000001")])
         assert dicts(shop.folder.landed().changes("url", day(1))) == []
 
+    def test_values_are_equal_as_their_types_say_in_keys_of_several_columns_too(self) -> None:
+        types = {"url": "string", "size": "decimal(9,2)", "at": "timestamptz", "text": "string"}
+
+        def row(url: str, size: str | None, hour: str, text: str | None) -> dict[str, Any]:
+            return dict(zip(types, (url, size, f"2026-01-01T{hour}", text), strict=True))
+
+        same = row("a", "1.50", "00:00:00Z", "x"), row("a", "1.5", "01:00:00+01:00", "x")
+        others = row("a", "-0", "00:00:00Z", ""), row("A", "0", "00:00:00Z", "null")
+        shop = Shop(file_format="parquet", columns=[*types], column_types=types)
+        shop.land(1, [same[0], *others, row("a", None, "00:00:00Z", "no key")])
+        shop.land(2, [same[1], *(other | {"text": None} for other in others)])
+        landed, key = shop.folder.landed(), ["size", "url"]
+        found = dicts(landed.changes(key, day(1)))
+        assert [(each["url"], each["size"], each["change"]) for each in found] == [
+            ("a", 0, "changed"),
+            ("A", 0, "changed"),
+        ]
+        assert (len(landed.latest(key)), len(landed.history(key))) == (3, 5)
+
     def test_columns_that_are_not_compared_may_differ(self) -> None:
         shop = Shop()
         shop.land(1, [offer("a") | {"at": "1"}, offer("b") | {"at": "1"}])

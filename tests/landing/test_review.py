@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import (
     ChecksFailed,
@@ -23,7 +22,7 @@ from airflow_provider_webcollect.landing.errors import (
     UnreadableRow,
 )
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS, Manifest, decode
+from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS
 from airflow_provider_webcollect.landing.write.review import accept, discard, in_review
 from airflow_provider_webcollect.service.models import DataPage
 from tests.conftest import SEED
@@ -38,11 +37,6 @@ pytestmark = pytest.mark.usefixtures("each_part_is_staged")
 
 #: Checks with which each row without a price waits by itself.
 SINGLE: dict[str, Any] = {"rows": {"max_wrong": 1}, "columns": {"price": {"required": True}}}
-
-
-def state_of(folder: Folder) -> Manifest:
-    """Return what has landed, as the manifest says it."""
-    return decode(folder.read(MANIFEST), MANIFEST, Manifest)
 
 
 @pytest.fixture
@@ -85,7 +79,7 @@ class TestQuarantine:
         assert runs.folder.rows_apart() == runs.rows[2:]
         runs.land(goods(4), FILLED, on_failed_checks=on_failed_checks)
         assert runs.folder.rows() == [*runs.rows[:2], *runs.rows[5:]]
-        (apart,) = state_of(runs.folder).set_apart
+        (apart,) = runs.folder.landed().manifest.set_apart
         assert (apart.kind, apart.commit, apart.rows, apart.run.run_id) == ("quarantined", 2, 3, "run 2")
         assert [outcome.check for outcome in apart.checks] == ["columns.price.filled"]
         assert runs.folder.names() == runs.folder.needed()
@@ -128,7 +122,7 @@ class TestLandingsThatBeginAnew:
             == runs.folder.committed_rows()
             == (goods(3, price="") if choice is accept else goods(2))
         )
-        assert state_of(runs.folder).first_commit == (4 if choice is accept else 1)
+        assert runs.folder.landed().manifest.first_commit == (4 if choice is accept else 1)
         runs.rows[:] = [*runs.rows, *goods(1)] if choice is accept else goods(4, price="2.00")
         assert sum(part.rows for part in runs.land([], on_reset="full").new) == (1 if choice is accept else 4)
         assert [apart.commit for apart in in_review(runs.folder.location)] == [2]
@@ -229,7 +223,7 @@ class TestDecisions:
         assert quarantined.land([]).new == ()
         assert folder.rows() == [*landed, *quarantined.rows[5:]]
         left = {accept: [], discard: [("discarded", 3)]}
-        assert [(entry.kind, entry.rows) for entry in state_of(folder).set_apart] == left[decide]
+        assert [(entry.kind, entry.rows) for entry in folder.landed().manifest.set_apart] == left[decide]
         assert in_review(folder.location) == ()
         waited = {part["name"] for commit in folder.commits() for part in commit.get("quarantined", ())}
         assert folder.names() == folder.needed() | (waited if decide is accept else set())
