@@ -112,7 +112,7 @@ MUTANTS = (
            "verify detects every change of a part", "landing/test_reader.py"),
     Mutant("landing/write/run.py", "        job.stop.check()\n        state = self._log.append(",
            "        state = self._log.append(",
-           "a task that has ended commits nothing more", "landing/test_stopping.py"),
+           "a task that has ended commits nothing more", "landing/test_interleavings.py -k stopped"),
     # Checks, quarantine, review.
     Mutant("landing/log/commits.py",
            "return self.exported_at is None and all(apart.is_earlier for apart in self.quarantined)",

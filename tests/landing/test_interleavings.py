@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,16 +17,25 @@ from typing import Any
 import pytest
 
 from airflow_provider_webcollect.landing import MANIFEST
+from airflow_provider_webcollect.landing.checks import make_checks
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import LogContended
+from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.log.commits import Part
 from airflow_provider_webcollect.landing.storage.commit_log import TRIES
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
-from airflow_provider_webcollect.landing.write.job import Landed
+from airflow_provider_webcollect.landing.write.job import Landed, Observer
 from airflow_provider_webcollect.landing.write.run import run_job
+from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.endpoints import mark_exported
+from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.models import DataPage
+from airflow_provider_webcollect.service.pages import PageReader
+from airflow_provider_webcollect.service.settings import ClientTiming
+from airflow_provider_webcollect.service.threads import Stop
 from tests.conftest import ALL_HISTORIES, SEED
-from tests.landing.conftest import SERVERS, Crash, Folder
+from tests.landing.conftest import OTHER_RUN, SERVERS, Crash, Folder, Landing
 from tests.landing.interleaving import (
     LOST,
     Held,
@@ -40,7 +50,10 @@ from tests.landing.interleaving import (
 from tests.landing.pages import PAGE, Rows, changed, job, true_rows, unreachable
 from tests.storages import Storage, local
 
-pytestmark = pytest.mark.usefixtures("each_part_is_staged")
+pytestmark = [
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+    pytest.mark.usefixtures("each_part_is_staged"),
+]
 
 #: Of this many operations a landing is held at one.
 STRIDE = 1 if ALL_HISTORIES else 20
@@ -209,6 +222,12 @@ def operations(state: str, first: str, second: str) -> Iterator[tuple[int, bool]
             yield operation, is_killed
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """A folder that is not there yet."""
+    return Folder.new(local(tmp_path))
+
+
 class LosingCommit(Losing):
     """A storage of which the answer of a commit is lost."""
 
@@ -224,10 +243,6 @@ def names(parts: Iterable[Part]) -> list[str]:
 
 class TestRunsThatMeet:
     """What runs say that they have landed, whatever has landed between their attempts."""
-
-    @pytest.fixture
-    def folder(self, tmp_path: Path) -> Folder:
-        return Folder.new(local(tmp_path))
 
     def test_one_of_two_has_read_in_vain_and_the_log_says_what_spares_it(
         self, folder: Folder, caplog: pytest.LogCaptureFixture
@@ -318,3 +333,80 @@ class TestRunsThatMeet:
         for run in ("r1", "r2"):
             run_job(job(Rows(ALL), Destination(fs, form.format(tmp_path)), run, mode="incremental"))
         assert Folder(fs, f"{tmp_path}/landing").rows() == true_rows(ALL)
+
+
+# A landing whose task has ended: held at each of its operations in turn, stopped, and let go on.
+
+
+@pytest.fixture
+def land(land_job: Landing, connect: Callable[..., Client], sandbox: Sandbox) -> Landing:
+    """Lands a task with 300 rows, in three parts and with a mark."""
+    # no page is on its way already when a landing is stopped, however slow the machine is
+    client = connect(timing=ClientTiming(slow_response=math.inf))
+    task = sandbox.control.add_task(lots=[300])["task_id"]
+
+    def land(place: Destination, stop: Stop | None = None, **options: Any) -> Landed:
+        stoppable = Client(client.context, stop=stop or Stop())
+        usual = {
+            "fetch": PageReader(stoppable, task, size=100).read,
+            "mark": lambda: stoppable.send(mark_exported(task)),
+            "stop": stoppable.stop,
+            "max_part_bytes": 1,
+            "mode": "incremental",
+        }
+        return land_job(task, folder=place, **usual | options)
+
+    return land
+
+
+#: What exists before: nothing, rows of another run, or an attempt that was killed at an operation.
+BEFORE: dict[str, tuple[str, str] | None] = {
+    "nothing": None,
+    "a commit": None,
+    "a landing that was killed": ("create", "00000001.json"),
+    "a commit that nothing shows": ("write", MANIFEST),
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_a_landing_that_is_stopped_commits_and_marks_nothing_and_the_next_attempt_does(
+    land: Landing, sandbox: Sandbox, tmp_path: Path, before: str
+) -> None:
+    ends = []
+    for operation in itertools.count(1):
+        folder = Folder.new(local(tmp_path))
+        if before == "a commit":
+            land(folder.destination, run=OTHER_RUN, mark=None)
+        if killed_at := BEFORE[before]:
+            kill(land, folder.destination, killed_at)
+            staged = [part for record in folder.staged() for part in record["parts"]]
+            assert len(staged) == (3 if killed_at[0] == "create" else 0)
+        stop = Stop()
+        held = Held(functools.partial(land, stop=stop), folder.destination, operation)
+        if held.met is None:
+            break
+        committed, sent = folder.commits(), len(sandbox.control.requests())
+        stop.set()
+        ends.append(held.end())
+        assert len(sandbox.control.requests()) == sent
+        # a write that is under way is not recalled
+        if held.met[0] != "create":
+            assert folder.commits() == committed
+        assert land(folder.destination).manifest.exported_at
+        assert len(folder.rows()) == 300
+    # after the last commit, there is only what is to be shown and deleted
+    kinds = [kind for kind, _ in itertools.groupby(ends, type)]
+    assert kinds == [Stopped, Landed]
+
+
+def test_a_landing_that_is_stopped_right_before_its_commit_makes_none(land: Landing, folder: Folder) -> None:
+    stop = Stop()
+
+    class Ends(Observer):
+        def on_checks(self, outcomes: object) -> None:
+            stop.set()
+
+    checks = make_checks({"rows": {"min": 1}}, make_format())
+    with pytest.raises(Stopped):
+        land(folder.destination, stop, mark=None, checks=checks, observer=Ends())
+    assert folder.commits() == []
