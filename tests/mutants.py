@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant("landing/write/run.py", "        staging.write(scan.late_pages())\n", "",
            "rows that appear late land before the mark", "landing/test_incremental_landing.py"),
     Mutant("landing/cleaning.py", "        needed.update(_replaced(commits, state, until))\n", "",
-           "what was replaced a moment ago can still be read", "landing/test_resets.py"),
+           "what was replaced a moment ago can still be read", "landing/test_incremental_landing.py"),
     Mutant("landing/cleaning.py", "{name.casefold() for name in needed}", "needed",
            "on a disk without letter case nothing that has landed is removed", "landing/test_cleaning.py"),
     Mutant("landing/formats/reading.py", "return rows if digesting.sha256() == sha256 else None",

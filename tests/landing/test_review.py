@@ -339,13 +339,12 @@ def shop(count: int, wrong: int) -> list[dict[str, str]]:
 
 
 @pytest.fixture(params=KINDS)
-def shops(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Runs]:
-    """Makes runs that land in folders of a format, or in tables, that are not there yet."""
+def shops(request: pytest.FixtureRequest, tmp_path: Path) -> Runs:
+    """Runs that land in a folder of each format, or in a table, that is not there yet."""
     kind = request.param
     if kind in ("delta", "iceberg"):
-        tables, parquet = tables_in(tmp_path, kind), make_format("parquet")
-        return lambda: Runs(tables(), file_format=parquet)
-    return lambda: Runs(Folder.new(local(tmp_path)), file_format=make_format(kind))
+        return Runs(tables_in(tmp_path, kind)(), file_format=make_format("parquet"))
+    return Runs(Folder.new(local(tmp_path)), file_format=make_format(kind))
 
 
 def numbers(landed: Any) -> list[int]:
@@ -353,8 +352,8 @@ def numbers(landed: Any) -> list[int]:
     return sorted(int(row["n"]) for row in landed.iter_rows())
 
 
-def test_up_to_the_share_single_rows_wait_and_the_others_land(shops: Callable[[], Runs]) -> None:
-    rows, runs = shop(10_000, 99), shops()
+def test_up_to_the_share_single_rows_wait_and_the_others_land(shops: Runs) -> None:
+    rows, runs = shop(10_000, 99), shops
     landed = runs.land(rows, CHECKS, fetch=serving(rows, PAGE), max_part_bytes=100_000)
     (waiting,) = in_review(runs.folder.location)
     assert (landed.manifest.rows, waiting.rows, waiting.has_failed) == (9_901, 99, False)
@@ -371,8 +370,8 @@ def test_up_to_the_share_single_rows_wait_and_the_others_land(shops: Callable[[]
     runs.folder.landed().verify()
 
 
-def test_above_the_share_all_rows_wait(shops: Callable[[], Runs]) -> None:
-    rows, runs = shop(10_000, 101), shops()
+def test_above_the_share_all_rows_wait(shops: Runs) -> None:
+    rows, runs = shop(10_000, 101), shops
     fetch = serving(rows, PAGE)
     with pytest.raises(ChecksFailed, match=r"101 of 10,000 rows .* 10,000 rows of commit 1 wait"):
         runs.land(rows, CHECKS, fetch=fetch, max_part_bytes=100_000)
