@@ -65,23 +65,6 @@ class TestWhatIsThereAlready:
         assert folder.manifest() == before
         assert task.control.requests() == []
 
-    def test_another_run_may_overwrite_and_the_old_rows_stay_readable_until_then(self, task: Task) -> None:
-        first = task.land(max_part_bytes=1)
-        old = task.rows()
-        task.grow(100)
-
-        def observed(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for data_page in pages:
-                assert task.folder.rows() == old
-                yield data_page
-
-        second = task.land(max_part_bytes=1, run=OTHER_RUN, if_exists="overwrite", read=observed)
-        assert task.folder.rows() == task.rows()
-        assert {part.name for part in first.parts}.isdisjoint(part.name for part in second.parts)
-        # whoever reads the old rows reads them to the end
-        old_parts = {part.name for part in first.parts}
-        assert task.folder.names() == task.folder.needed() | old_parts
-
     @pytest.mark.parametrize("if_exists", ["fail", "overwrite", "skip"])
     def test_another_source_is_refused(self, task: Task, landing: Landed, if_exists: str) -> None:
         task.land()
@@ -174,16 +157,16 @@ class TestWhatIsThereAlready:
         assert inner.names() == set()
 
 
-@pytest.mark.parametrize("storage", SERVERS, indirect=True)
-class TestObjectStores:
-    """S3, Azure Blob Storage and Google Cloud Storage, served by stand-ins."""
+@pytest.mark.parametrize("storage", ["disk", *SERVERS], indirect=True)
+class TestRealStorages:
+    """A disk, and S3, Azure Blob Storage and Google Cloud Storage, served by stand-ins."""
 
     @pytest.fixture
     def folder(self, storage: Storage) -> Folder:
-        """A folder in a bucket that is not there yet."""
+        """A folder that is not there yet."""
         return Folder.new(storage)
 
-    @pytest.mark.by_day(3)
+    @pytest.mark.by_day(4)
     @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
     def test_rows_are_readable_while_they_are_overwritten_are_read_back_and_leftovers_removed(
         self, landing: Landed, folder: Folder, file_format: str

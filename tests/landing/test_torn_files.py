@@ -152,11 +152,6 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes] | None, str]] = {
     ),
     "a manifest that is no object": (MANIFEST, lambda content: b"[]", "is not readable"),
     "a deep manifest": (MANIFEST, lambda content: b"[" * 60_000, "is not readable"),
-    "a manifest without its keys": (
-        MANIFEST,
-        lambda content: b'{"version": %d}' % VERSION,
-        "is not readable",
-    ),
     "a manifest with parts twice": (MANIFEST, with_parts_twice, ".*has landed twice"),
     "a manifest of a newer version": (MANIFEST, of_newer_version, NEWER),
 }
