@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from airflow_provider_webcollect.landing.log.commits import Run, Source
 from airflow_provider_webcollect.landing.options import LandOptions
 from airflow_provider_webcollect.landing.storage.folder import Folder
-from airflow_provider_webcollect.landing.write.job import Job, Landed, Observer
+from airflow_provider_webcollect.landing.write.job import Job, Observer
 from airflow_provider_webcollect.service.models import DataPage
 from tests.interruption import Pauses
 
@@ -31,26 +32,6 @@ def unreachable(*_: object) -> None:
     raise ConnectionError("the service is down")
 
 
-class Pages:
-    """Pages that are given by a function."""
-
-    def __init__(self, fetch: Fetch, on_replan: Callable[[], object] = nothing) -> None:
-        self.read = fetch
-        self.forget = on_replan
-
-
-class Hears(Observer):
-    """Calls functions with what it observes."""
-
-    def __init__(
-        self,
-        on_progress: Callable[[int, int], object] = nothing,
-        on_commit: Callable[[Landed], object] = nothing,
-    ) -> None:
-        self.on_progress = on_progress  # type: ignore[method-assign, assignment]
-        self.on_commit = on_commit  # type: ignore[method-assign, assignment]
-
-
 def make_job(fetch: Fetch, **arguments: Any) -> Job:
     """Return a landing of the pages that ``fetch`` gives; it waits for no late rows.
 
@@ -62,7 +43,7 @@ def make_job(fetch: Fetch, **arguments: Any) -> Job:
         folder=arguments["folder"],
         run=arguments["run"],
         options=LandOptions.parse({"mode": "full", "late_rows_delay": 0.0}),
-        pages=Pages(fetch),
+        pages=SimpleNamespace(read=fetch, forget=nothing),
         mark=nothing,
         observer=Observer(),
         stop=Pauses(),
@@ -82,10 +63,12 @@ def changed(job: Job, **arguments: Any) -> Job:
         changes["mark_exported"] = arguments["mark"] is not None
         arguments["mark"] = arguments["mark"] or nothing
     if "fetch" in arguments:
-        given = ("fetch", "on_replan")
-        arguments["pages"] = Pages(**{name: arguments.pop(name) for name in given if name in arguments})
-    if heard := {"on_progress", "on_commit"} & arguments.keys():
-        arguments["observer"] = Hears(**{name: arguments.pop(name) for name in heard})
+        forget = arguments.pop("on_replan", nothing)
+        arguments["pages"] = SimpleNamespace(read=arguments.pop("fetch"), forget=forget)
+    if heard := {"on_progress", "on_checks", "on_commit"} & arguments.keys():
+        arguments["observer"] = observer = Observer()
+        for name in heard:
+            setattr(observer, name, arguments.pop(name))
     return dataclasses.replace(job, options=msgspec.structs.replace(job.options, **changes), **arguments)
 
 

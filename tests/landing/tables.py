@@ -20,7 +20,6 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.schema import Schema
 
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.storage import Storage as Operations
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
 from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
@@ -84,7 +83,7 @@ class _Stepping(TableFolder):
     """
 
     def call(self, what: str, work: Callable[[], T]) -> T:
-        storage: Operations | Stepping = self._storage
+        storage = self._storage
         if isinstance(storage, Stepping):
             storage.step(what, f"{self.root}/table")
         if what != "commit" or not isinstance(storage, Losing) or self.table_format == "delta":

@@ -477,10 +477,6 @@ class Refilled(Runs):
         named = msgspec.structs.replace(RUN, run_id=run)
         return self.again(run=named, fetch=self._page, on_reset=on_reset, **options).manifest
 
-    def killed(self, run: str, at: tuple[str, str], **options: Any) -> None:
-        """Kill an attempt to land them before an operation of the storage."""
-        kill(lambda place: self.land(run, folder=place, **options), self.folder.destination, at)
-
     def _page(self, offset: int) -> DataPage:
         self.asked.append(offset)
         return serving(self.rows, PAGE)(offset)
@@ -592,7 +588,11 @@ class TestReplaced:
         source.refill("old")
         source.land("r1")
         new = source.refill("new")
-        source.killed("r2", ("create", "00000002.json"), on_reset="full")
+        kill(
+            lambda place: source.land("r2", "full", folder=place),
+            folder.destination,
+            ("create", "00000002.json"),
+        )
         assert folder.staged()
         landed = source.land("r3", "full")
         assert source.land("r2", "full") == landed

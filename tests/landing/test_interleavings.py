@@ -24,7 +24,7 @@ from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.log.commits import Part
 from airflow_provider_webcollect.landing.storage.commit_log import TRIES
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
-from airflow_provider_webcollect.landing.write.job import Landed, Observer
+from airflow_provider_webcollect.landing.write.job import Landed
 from airflow_provider_webcollect.landing.write.run import run_job
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.client import Client
@@ -400,13 +400,7 @@ def test_a_landing_that_is_stopped_commits_and_marks_nothing_and_the_next_attemp
 
 
 def test_a_landing_that_is_stopped_right_before_its_commit_makes_none(land: Landing, folder: Folder) -> None:
-    stop = Stop()
-
-    class Ends(Observer):
-        def on_checks(self, outcomes: object) -> None:
-            stop.set()
-
-    checks = make_checks({"rows": {"min": 1}}, make_format())
+    stop, checks = Stop(), make_checks({"rows": {"min": 1}}, make_format())
     with pytest.raises(Stopped):
-        land(folder.destination, stop, mark=None, checks=checks, observer=Ends())
+        land(folder.destination, stop, mark=None, checks=checks, on_checks=lambda outcomes: stop.set())
     assert folder.commits() == []

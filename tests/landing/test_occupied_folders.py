@@ -33,13 +33,6 @@ from tests.storages import Storage
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 
-#: Files that other tools leave.
-MARKERS = [
-    *(".nfs000000000002b4c100000001", "_SUCCESS", "dt=2026-11-25/_SUCCESS", "prices_$folder$"),
-    *(".part-00001-0badcafe.jsonl.crc", ".DS_Store"),
-]
-
-
 class TestWhatIsThereAlready:
     @pytest.mark.parametrize(
         "options",
@@ -132,7 +125,13 @@ class TestWhatIsThereAlready:
         with pytest.raises(DestinationTaken, match=f"is a table .*table_format='{table_format}'"):
             task.land()
 
-    @pytest.mark.parametrize("name", MARKERS)
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *(".nfs000000000002b4c100000001", "_SUCCESS", "dt=2026-11-25/_SUCCESS", "prices_$folder$"),
+            *(".part-00001-0badcafe.jsonl.crc", ".DS_Store"),
+        ],
+    )
     def test_markers_that_other_tools_leave_are_no_foreign_files(self, task: Task, name: str) -> None:
         task.folder.write(name, b"mark")
         assert task.land().rows == 1000

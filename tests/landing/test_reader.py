@@ -35,7 +35,7 @@ from airflow_provider_webcollect.landing.write.review import accept, discard
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import DataPage
 from tests.conftest import ALL_HISTORIES
-from tests.landing.checked_runs import OVERWRITE, Runs, goods
+from tests.landing.checked_runs import FILLED, OVERWRITE, Runs, goods
 from tests.landing.conftest import OTHER_RUN, Folder, Landed, Task, in_order, listed
 from tests.landing.formats.parts import FORMATS, as_texts, filled, named
 from tests.landing.pages import page, rows_of, widening
@@ -44,7 +44,6 @@ from tests.storages import local
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
-PRICED = {"columns": {"price": {"filled": 1}}}
 ALL_FORMATS = [{"file_format": "jsonl"}, *FORMATS]
 #: Texts that trip readers up, and values that are no texts.
 ODD_ROWS: list[dict[str, Any]] = [
@@ -334,9 +333,9 @@ class TestQuarantined:
     @pytest.fixture
     def landed(self, runs: Runs) -> LandedData:
         """Five rows, of which the third and fourth have been set apart by commit 2."""
-        runs.land(goods(2), PRICED)
-        runs.land(goods(2, price=""), PRICED, on_failed_checks="quarantine", max_part_bytes=1)
-        runs.land(goods(1), PRICED)
+        runs.land(goods(2), FILLED)
+        runs.land(goods(2, price=""), FILLED, on_failed_checks="quarantine", max_part_bytes=1)
+        runs.land(goods(1), FILLED)
         return runs.folder.landed()
 
     def test_they_are_read_alone(self, landed: LandedData, folder: Folder) -> None:

@@ -380,11 +380,6 @@ OUTCOMES: dict[str, tuple[dict[str, Any], list[Any], list[str]]] = {
         ],
     ),
     "no rows": ({"columns": {"v": {"required": True, "filled": 1}}}, [], []),
-    "rows that can be written": (
-        HALF,
-        [{"v": 1}],
-        ["passed rows.max_wrong: 0 of 1 rows break rules about values"],
-    ),
     "rows that cannot": (
         HALF,
         [{"v": 1}, {"v": "x"}, LIST],
