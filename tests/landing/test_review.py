@@ -42,7 +42,7 @@ SINGLE: dict[str, Any] = {"rows": {"max_wrong": 1}, "columns": {"price": {"requi
 @pytest.fixture
 def local_runs(tmp_path: Path) -> Runs:
     """Runs that land in a folder of the disk."""
-    return Runs(Folder(local(tmp_path).fs, str(tmp_path / "landing")))
+    return Runs(Folder.new(local(tmp_path)))
 
 
 @pytest.fixture

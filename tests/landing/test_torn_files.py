@@ -104,14 +104,6 @@ def test_a_reader_beside_two_commits_reads_what_was_committed(folder: Folder) ->
     assert list(landed.iter_rows()) == true_rows(PAGE * (COMMITS + 2))
 
 
-def of_newer_version(content: bytes) -> bytes:
-    return changed(content, version=VERSION + 1, parts={"of": "another kind"})
-
-
-def overwrite(folder: Folder) -> None:
-    land(folder, mode="full", if_exists="overwrite")
-
-
 def in_location(work: Callable[..., object], **options: Any) -> Callable[[Folder], object]:
     """Return what does something with the folder as users name it."""
     return lambda folder: work(folder.location, **options)
@@ -119,7 +111,7 @@ def in_location(work: Callable[..., object], **options: Any) -> Callable[[Folder
 
 WORK: dict[str, Callable[[Folder], object]] = {
     "land": land,
-    "overwrite": overwrite,
+    "overwrite": functools.partial(land, mode="full", if_exists="overwrite"),
     "in_review": in_location(in_review),
     "read_landing": in_location(read_landing),
     "accept": in_location(accept, by="a"),
@@ -133,6 +125,7 @@ def with_parts_twice(content: bytes) -> bytes:
 
 
 FIRST, SECOND, LAST = map(commit_name, (1, 2, COMMITS))
+of_newer_version = functools.partial(changed, version=VERSION + 1, parts={"of": "another kind"})
 NEWER = f"is of version {VERSION + 1}, this provider knows version {VERSION}: upgrade it"
 OLDER = f"is of version {VERSION - 1}, this provider knows version {VERSION}: give the landing another dest"
 #: Files, what becomes of them, and what is said of it; None for one that vanishes.
