@@ -61,6 +61,7 @@ def clean(
     * It lists the files first, then reads what is staged, and the log last: a part that is committed
       meanwhile is found there.
     * The minimum age protects what is being written.
+    * Files behind a link in the folder stay: they may be those of another landing.
 
     :param landing: its folder or manifest, as for
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
@@ -84,7 +85,7 @@ def clean(
             "landing", folder.root, f"it is inside the landing at {outer.root}: clean that one"
         )
     files = folder.files()
-    removable = {name for name in files if is_removable(name)}
+    removable = {name for name in files if is_removable(name) and not folder.is_linked(name)}
     needed = _needed(folder, until)
     if removable and needed is None:
         raise NothingLanded(

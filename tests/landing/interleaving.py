@@ -62,6 +62,9 @@ class Stepping:
         self.step("open", path)
         return self._storage.open(path, ahead)
 
+    def is_linked(self, path: str) -> bool:
+        return self._storage.is_linked(path)
+
     def delete(self, path: str) -> None:
         self.step("delete", path)
         self._storage.delete(path)

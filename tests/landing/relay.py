@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,8 +44,8 @@ class Relay(ThreadingHTTPServer):
         self.refused: set[str] = set()
         #: what others do before a write arrives, one after another
         self.others: list[Callable[[], object]] = []
-        #: how many writes are refused since they have met others
-        self.conflicts = 0
+        #: what writes are answered with, one after another: the status, the headers and the content
+        self.refusals: list[tuple[int, dict[str, str], bytes]] = []
         #: methods of requests whose answers get lost, one after another
         self.lose: list[str] = []
         #: the requests that have come
@@ -71,9 +72,8 @@ class _Relayed(BaseHTTPRequestHandler):
         if self.server.refused.intersection(map(str.lower, headers)):
             self._answer(501, {}, b"<Error><Code>NotImplemented</Code></Error>")
             return
-        if self.command == "PUT" and self.server.conflicts:
-            self.server.conflicts -= 1
-            self._answer(409, {}, b"<Error><Code>ConditionalRequestConflict</Code></Error>")
+        if self.command in {"POST", "PUT"} and self.server.refusals:
+            self._answer(*self.server.refusals.pop(0))
             return
         upstream = HTTPConnection(self.server.server)
         if self.command == "PUT" and self.server.others:
@@ -119,9 +119,11 @@ class _Relayed(BaseHTTPRequestHandler):
 @contextmanager
 def relayed(storage: Storage) -> Iterator[tuple[Storage, Relay]]:
     """Reach a storage through a relay."""
-    with Relay(storage.options["endpoint_url"]) as relay:
+    (server,) = re.findall(r"http://127\.0\.0\.1:\d+", str(storage.options))
+    with Relay(server) as relay:
         threading.Thread(target=relay.serve_forever, daemon=True).start()
+        options = {name: value.replace(server, relay.url) for name, value in storage.options.items()}
         try:
-            yield replace(storage, options={**storage.options, "endpoint_url": relay.url}), relay
+            yield replace(storage, options=options), relay
         finally:
             relay.shutdown()

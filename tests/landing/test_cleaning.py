@@ -96,6 +96,19 @@ def test_what_no_landing_needs_is_removed_and_nothing_else(landing: Landed, fold
     assert cleaned(folder) == set()
 
 
+def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
+    """It may be of another partition, or of another landing."""
+    runs, other = (Runs(Folder.new(local(tmp_path)), partition="day=1") for _ in range(2))
+    for each in (runs, other):
+        each.land(goods(3))
+    root = Path(runs.folder.root)
+    (root / "day=latest").symlink_to(root / "day=1")
+    (root / "day=0").symlink_to(Path(other.folder.root, "day=1"))
+    assert clean(runs.folder.location, older_than=0) == ()
+    for each in (runs, other):
+        each.folder.landed().verify()
+
+
 def test_on_a_disk_that_ignores_letter_case_partitions_that_differ_in_it_alone_stay(tmp_path: Path) -> None:
     runs = Runs(Folder(local(tmp_path).fs, str(tmp_path / "landing")), max_part_bytes=1)
     runs.land(goods(1), partition="country=US")

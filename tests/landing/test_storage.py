@@ -8,6 +8,7 @@ import gc
 import hashlib
 import os
 import random
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.errors import PartsMissing, StorageError
 from airflow_provider_webcollect.landing.log.commits import Manifest
 from airflow_provider_webcollect.landing.log.names import COMMITS, commit_name
-from airflow_provider_webcollect.landing.storage import Exists
+from airflow_provider_webcollect.landing.storage import BLOCK_BYTES, Exists
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog, Conflict
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.storage.object_stores import S3, SMALL_BYTES
@@ -193,6 +194,43 @@ class TestParts:
         assert folder.files() == {}
 
 
+REFUSED = [
+    ("s3", 400, {}, b"<Error><Code>ExpiredToken</Code></Error>"),
+    ("s3", 403, {}, b"<Error><Code>RequestTimeTooSkewed</Code></Error>"),
+    # gcsfs tries again itself, for half a minute
+    pytest.param(
+        "gcs",
+        401,
+        {},
+        b'{"error": {"code": 401, "message": "Invalid Credentials"}}',
+        marks=pytest.mark.at_night,
+    ),
+    ("azure", 401, {"x-ms-error-code": "InvalidAuthenticationInfo"}, b""),
+    (
+        "azure",
+        403,
+        {"x-ms-error-code": "AuthenticationFailed", "Content-Type": "application/xml"},
+        b"<Error><Code>AuthenticationFailed</Code><Message>No.</Message><AuthenticationErrorDetail>"
+        b"Signature not valid in the specified time frame</AuthenticationErrorDetail></Error>",
+    ),
+]
+
+
+class TestExpiredCredentials:
+    @pytest.mark.parametrize(
+        ("storage", "status", "headers", "content"), REFUSED, indirect=["storage"], ids=str
+    )
+    def test_a_retry_may_get_new_ones(
+        self, storage: Storage, status: int, headers: dict[str, str], content: bytes
+    ) -> None:
+        with relayed(storage) as (through, relay):
+            folder = Folder(through.fs, storage.new_folder())
+            relay.refusals = [(status, headers, content)] * 20
+            with pytest.raises(StorageError, match=r"credentials for .* are no longer valid") as caught:
+                folder.write(MANIFEST, b"one")
+        assert not caught.value.permanent
+
+
 class TestDisk:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Folder:
@@ -210,6 +248,12 @@ class TestDisk:
     def test_a_folder_that_may_not_be_written_to_is_named(self) -> None:
         with pytest.raises(StorageError, match=f"Access to /sys/prices/{COMMIT} is denied") as caught:
             Folder(fsspec.filesystem("file"), "/sys/prices").create(COMMIT, b"one")
+        assert caught.value.permanent
+
+    @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder that takes no files")
+    def test_a_folder_that_takes_no_files_is_named(self) -> None:
+        with pytest.raises(StorageError, match=f"Access to /proc/prices/{COMMIT} is denied") as caught:
+            Folder(fsspec.filesystem("file"), "/proc/prices").create(COMMIT, b"one")
         assert caught.value.permanent
 
     @pytest.mark.parametrize("links", [True, False], ids=["", "without links"])
@@ -246,7 +290,54 @@ class TestDisk:
         getattr(folder, operation)(name, b"two")
         assert folder.read(name) == b"two"
 
-    @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK])
+    @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+    def test_a_file_system_that_cannot_sync_folders_takes_files(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        def fsync(descriptor: int) -> None:
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        folder.create(COMMIT, b"one")
+        folder.write(MANIFEST, b"two")
+        assert folder.files() == {COMMIT: 3, MANIFEST: 3}
+
+    def test_a_name_that_is_too_long_is_refused_with_its_length(self, folder: Folder) -> None:
+        name = f"dt={'x' * 300}/{PART}"
+        with pytest.raises(
+            StorageError, match=r"does not take the path .* of \d+ bytes, 303 of them "
+        ) as caught:
+            folder.write(name, b"one")
+        assert caught.value.permanent
+
+    def test_a_partition_on_another_disk_is_a_folder_like_others(
+        self, folder: Folder, tmp_path: Path
+    ) -> None:
+        """It is a link; one that leads up is left out."""
+        elsewhere = tmp_path / "elsewhere"
+        for made in (elsewhere, Path(folder.root)):
+            made.mkdir()
+        Path(folder.root, "dt=1").symlink_to(elsewhere)
+        (elsewhere / "up").symlink_to(folder.root)
+        with folder.part(f"dt=1/{PART}") as part:
+            part.write(b"{}\n")
+        assert folder.files() == {f"dt=1/{PART}": 3}
+
+    @pytest.mark.parametrize(
+        "number",
+        [
+            errno.EACCES,
+            errno.EINVAL,
+            errno.EIO,
+            errno.EMLINK,
+            errno.ENOSYS,
+            errno.ENOTSUP,
+            errno.EPERM,
+            errno.EXDEV,
+        ],
+        ids=errno.errorcode.get,
+    )
     def test_a_file_system_without_links_creates_a_file_only_if_it_is_absent_too(
         self, folder: Folder, monkeypatch: pytest.MonkeyPatch, number: int
     ) -> None:
@@ -321,7 +412,7 @@ class TestS3:
         self, folder: Folder, relay: Relay
     ) -> None:
         commit(folder, 1)
-        relay.conflicts = 1
+        relay.refusals = [(409, {}, b"<Error><Code>ConditionalRequestConflict</Code></Error>")]
         with pytest.raises(Conflict):
             commit(folder, 2)
         commit(folder, 2)
@@ -384,6 +475,20 @@ class TestS3:
         assert folder.files() == ({} if fails else {PART: size})
         if not fails:
             assert folder.fs.cat_file(f"{folder.root}/{PART}") == bytes(size - 4) + b"end\n"
+
+    @pytest.mark.parametrize("size", [1, 300_000, 9_026_780], ids=["byte by byte", "small", "large"])
+    def test_all_requests_for_a_part_but_the_last_have_one_size(
+        self, folder: Folder, relay: Relay, size: int
+    ) -> None:
+        """Cloudflare R2 refuses others."""
+        with folder.part(PART) as part:
+            part.write(bytes(16_000_000))
+            for _ in range(3):
+                part.write(bytes(size))
+        sent = [request.bytes for request in relay.requests if request.method == "PUT"]
+        assert {*sent[:-1]} == {BLOCK_BYTES}
+        assert sum(sent) == part.bytes
+        assert len(folder.fs.cat_file(f"{folder.root}/{PART}")) == part.bytes
 
     def test_what_the_filesystem_adds_to_all_requests_is_sent(self, s3: Storage) -> None:
         options = {**s3.options, "s3_additional_kwargs": {"ServerSideEncryption": "AES256"}}

@@ -10,6 +10,7 @@ import os
 import secrets
 import threading
 from contextlib import AbstractContextManager
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple
 
@@ -31,9 +32,25 @@ _NO_CREDENTIALS = {
     "NoCredentialsError",
     "PartialCredentialsError",
 }
+#: Codes of S3 for credentials that were valid; Google and Azure answer 401 for them.
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestTimeTooSkewed", "TokenRefreshRequired"}
+#: What Azure says of a shared access signature that has expired.
+_EXPIRED_SIGNATURE = "Signature not valid in the specified time frame"
 _NO_SPACE = {errno.EDQUOT, errno.ENOSPC}
-#: The errors of file systems without links (FAT, some mounts of object stores).
-_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
+_TOO_LONG = {errno.ELOOP, errno.ENAMETOOLONG}
+#: The errors of file systems without links (FAT, SMB, some mounts of NFS and of object stores).
+_NO_LINKS = {
+    errno.EACCES,
+    errno.EINVAL,
+    errno.EIO,
+    errno.EMLINK,
+    errno.ENOSYS,
+    errno.ENOTSUP,
+    errno.EPERM,
+    errno.EXDEV,
+}
+#: The errors of file systems that cannot sync a folder.
+_NO_SYNC = {errno.EINVAL, errno.ENOTSUP}
 
 
 class Exists(Exception):
@@ -109,10 +126,18 @@ def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageEr
         )
     if number in _NO_SPACE:
         return StorageError(f"No space is left to write {where}; free some, and try again. ({text})")
+    if number in _TOO_LONG or response.code == "KeyTooLongError":
+        # a disk limits each name, as a rule to 255 bytes, and a store the path, to 1,024
+        longest = max(len(name.encode()) for name in path.split("/"))
+        return StorageError(
+            f"The storage does not take the path {where}, of {len(path.encode())} bytes, {longest} of them "
+            f"in its longest name; choose a shorter destination or partition. ({text})",
+            permanent=True,
+        )
     # gcsfs has no error class for this
     is_denied = (
         isinstance(error, PermissionError)
-        or response.status in (401, 403)
+        or response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
         or str(error).startswith("Forbidden:")
     )
     is_unknown = any(type(cause).__name__ in _NO_CREDENTIALS for cause in causes_of(error))
@@ -122,12 +147,27 @@ def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageEr
             f"(as in {where.partition('://')[0]}://my_connection@…), or give this machine some. ({text})",
             permanent=True,
         )
+    if have_expired(error):
+        return StorageError(
+            f"The credentials for {where} are no longer valid, or this machine's clock is wrong; a retry "
+            f"asks for new ones. ({text})"
+        )
     if is_denied or number == errno.EROFS:
         return StorageError(
             f"Access to {where} is denied; a landing lists, reads, writes and deletes files there. ({text})",
             permanent=True,
         )
     return StorageError(f"The storage has failed at {where}: {text}", permanent=number == errno.ENOTDIR)
+
+
+def have_expired(error: Exception) -> bool:
+    """Return whether credentials are refused that may have been valid before: a retry may get new ones."""
+    response = response_in(error)
+    return (
+        response.status == HTTPStatus.UNAUTHORIZED
+        or response.code in _EXPIRED
+        or _EXPIRED_SIGNATURE in str(error)
+    )
 
 
 def _anonymous(fs: Any) -> bool:
@@ -209,6 +249,10 @@ class Storage:
         file: BinaryIO = self.fs.open(path, "rb", block_size=ahead)
         return file
 
+    def is_linked(self, path: str) -> bool:
+        """Return whether a link is in a path below the folder of a landing, whose own path has none."""
+        return False
+
     def delete(self, path: str) -> None:
         """Remove a file; an absent file is no error."""
         with contextlib.suppress(FileNotFoundError):
@@ -228,7 +272,7 @@ def uploading(fs: AbstractFileSystem, path: str) -> Iterator[Any]:
     """Provide an upload that is published at the end, or aborted on an error."""
     file = fs.open(path, "wb", autocommit=False, block_size=BLOCK_BYTES)
     try:
-        yield file
+        yield _Blocks(file)
         file.close()
         file.commit()
     except BaseException as error:
@@ -237,6 +281,24 @@ def uploading(fs: AbstractFileSystem, path: str) -> Iterator[Any]:
         file.closed = True
         drop(error, file.discard)
         raise
+
+
+class _Blocks:
+    """Passes on what is written so that each request has one size: some stores refuse others, such as R2.
+
+    :param file: of fsspec, which sends what it holds as soon as that is a block or more.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._held = 0
+
+    def write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            piece, rest = rest[: BLOCK_BYTES - self._held], rest[BLOCK_BYTES - self._held :]
+            self._file.write(piece)
+            self._held = (self._held + len(piece)) % BLOCK_BYTES
 
 
 class Memory(Storage):
@@ -285,7 +347,9 @@ class Disk(Storage):
 
     def files(self, folder: str) -> dict[str, int]:
         sizes = {}
-        for parent, _, names in os.walk(folder, onerror=raise_unless_absent):
+        for parent, folders, names in os.walk(folder, onerror=raise_unless_absent, followlinks=True):
+            # the folder of a partition may be a link to another disk; one that leads up would have no end
+            folders[:] = [name for name in folders if not _leads_up(Path(parent, name))]
             # joined as strings, so that all paths begin with the given folder, however it is written
             for file in (f"{parent}/{name}" for name in names):
                 with contextlib.suppress(FileNotFoundError):
@@ -298,6 +362,9 @@ class Disk(Storage):
 
     def open(self, path: str, ahead: int | None = None) -> BinaryIO:
         return Path(path).open("rb")
+
+    def is_linked(self, path: str) -> bool:
+        return os.path.realpath(path) != path
 
     def delete(self, path: str) -> None:
         Path(path).unlink(missing_ok=True)
@@ -319,6 +386,11 @@ def _published(target: Path, publish: Callable[[Path, Path], object]) -> Iterato
         drop(error, file.close, hidden.unlink)
         raise
     _sync_folder(target.parent)
+
+
+def _leads_up(folder: Path) -> bool:
+    """Return whether a folder is a link to one that it is in."""
+    return folder.is_symlink() and any(above.samefile(folder) for above in folder.parents)
 
 
 def _link(hidden: Path, target: Path) -> None:
@@ -356,13 +428,19 @@ def _make_folder(folder: Path) -> None:
     except FileExistsError as error:
         # a file, which a retry would meet again
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
+    except FileNotFoundError as error:
+        # its parent is there, and takes none, such as /proc
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)) from error
     _sync_folder(folder.parent)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync the names in a folder to the disk."""
+    """Sync the names in a folder to the disk, where its file system can do that."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
     finally:
         os.close(descriptor)

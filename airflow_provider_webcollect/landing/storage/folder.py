@@ -316,6 +316,10 @@ class Folder:
         if digest.hexdigest() != part.sha256:
             raise PartsMissing(f"{self.path_of(part.name)} is not what was written")
 
+    def is_linked(self, name: str) -> bool:
+        """Return whether a link leads from the folder to a file, so that it may also be elsewhere."""
+        return self._storage.is_linked(f"{self.root}/{name}")
+
     def delete(self, names: Iterable[str]) -> None:
         """Remove files, whatever their versions; absent files are no error."""
         for name in names:
