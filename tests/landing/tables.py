@@ -15,6 +15,7 @@ import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import TableNotFoundError
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.schema import Schema
@@ -157,6 +158,10 @@ class Table(Folder):
         """Let others add rows of texts, and make the table of them if there is none."""
         write_deltalake(_of_library(self.fs, self.root)[0], pa.Table.from_pylist(rows), mode="append")
 
+    def widen(self, schema: pa.Schema) -> None:
+        """Let others add columns."""
+        self.table().alter.add_columns(list(DeltaSchema.from_arrow(schema).fields))
+
     def delete(self, condition: str) -> None:
         """Let others delete rows."""
         self.table().delete(condition)
@@ -220,7 +225,6 @@ class IcebergTable(Table):
         self.table().append(data)
 
     def widen(self, schema: pa.Schema) -> None:
-        """Let others add columns."""
         with self.table().update_schema() as update:
             update.union_by_name(schema)
 

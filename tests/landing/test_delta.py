@@ -128,7 +128,17 @@ class TestLog:
         land(disk, 30, "r30")
         assert numbers(disk) == list(range(30))
 
-    @pytest.mark.parametrize("hint", [None, b'{"version":13,"size":14,"parts":1}', b'{"version":3,"size":3}'])
+    @pytest.mark.parametrize(
+        "hint",
+        [
+            None,
+            b'{"version":13,"size":14,"parts":1}',
+            b'{"version":3,"size":3}',
+            b'{"vers',
+            b"\xff",
+            b"{}",
+        ],
+    )
     def test_a_checkpoint_is_found_though_named_otherwise(self, disk: Table, hint: bytes | None) -> None:
         log = f"{disk.root}/_delta_log"
         for run in range(1, 15):
@@ -144,6 +154,12 @@ class TestLog:
         disk.fs.rm(f"{log}/{7:020}.checkpoint.parquet")
         land(disk, 20, "r20")
         assert numbers(disk) == list(range(20))
+
+    def test_a_hint_at_a_checkpoint_that_is_gone_stops_no_landing(self, disk: Table) -> None:
+        land(disk, 5)
+        disk.write("_delta_log/_last_checkpoint", b'{"version":99,"size":1}')
+        land(disk, 9, "r2")
+        assert disk.landed().manifest.rows == 9
 
     @pytest.mark.parametrize("storage", ["s3"], indirect=True)
     @pytest.mark.parametrize("because", ["denied", "torn"])
@@ -205,6 +221,63 @@ class TestWhatIsThereAlready:
         with pytest.raises(FormatChanged, match=r"column `n` of the table .* is of the type .*long.*string"):
             land(disk, 5)
         assert disk.table().version() == 0
+
+    @pytest.mark.parametrize(
+        ("field", "options", "said"),
+        [
+            (Field("n", PrimitiveType("string"), nullable=False), {}, "the column n, which is NOT NULL"),
+            (
+                Field("g", PrimitiveType("string"), metadata={"delta.generationExpression": "n"}),
+                {},
+                r"the column g with delta\.generationExpression",
+            ),
+            (
+                Field("n", PrimitiveType("string")),
+                {"delta.columnMapping.mode": "name"},
+                "column mapping",
+            ),
+        ],
+        ids=["not null", "generated", "mapped"],
+    )
+    def test_what_nobody_would_check_is_refused_before_anything_is_read(
+        self, disk: Table, field: Field, options: dict[str, str], said: str
+    ) -> None:
+        DeltaTable.create(disk.root, Schema([field]), configuration=options)
+        with pytest.raises(FormatChanged, match=rf"has {said}.*`checks` of the landing"):
+            land(disk, 5)
+        assert disk.table().version() == 0
+
+    def test_a_constraint_that_others_have_added_is_refused_and_stays_so(self, disk: Table) -> None:
+        land(disk, 5)
+        disk.table().alter.add_constraint({"small": "n < '5'"})
+        with pytest.raises(FormatChanged, match="has the constraint small, n < '5'"):
+            land(disk, 9, "r2")
+        assert numbers(disk) == list(range(5))
+        disk.table().alter.drop_constraint("small")
+        land(disk, 9, "r2")
+        assert numbers(disk) == list(range(9))
+
+    def test_properties_that_others_set_let_it_go_on(self, disk: Table) -> None:
+        """The library then adds features to the table that it has no use for."""
+        typed = make_format("parquet", column_types={"n": "int64", "at": "timestamp"})
+        runs = Runs(disk, file_format=typed)
+        runs.land([{"n": 1, "at": "2026-01-01T00:00:00"}])
+        disk.table().alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+        runs.land([{"n": 2, "at": "2026-01-02T00:00:00"}])
+        assert numbers(disk) == [1, 2]
+
+    def test_a_table_whose_rows_must_stay_takes_none_in_their_place(self, disk: Table) -> None:
+        DeltaTable.create(
+            disk.root,
+            Schema([Field("n", PrimitiveType("string"))]),
+            configuration={"delta.appendOnly": "true"},
+        )
+        land(disk, 5)
+        with pytest.raises(FormatChanged, match=r"has delta\.appendOnly"):
+            land(disk, 3, "r2", mode="full", if_exists="overwrite")
+        assert numbers(disk) == list(range(5))
+        land(disk, 9, "r3")
+        assert numbers(disk) == list(range(9))
 
     def test_a_landing_in_a_folder_is_no_table_and_a_table_no_folder(self, disk: Table) -> None:
         folder = folder_at(disk.fs, disk.root)

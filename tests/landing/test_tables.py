@@ -149,6 +149,16 @@ def test_a_table_of_others_is_left_alone(table: Table) -> None:
     assert table.found() == [{"n": "x"}]
 
 
+def test_a_column_of_others_that_differs_in_letter_case_alone_is_refused(table: Table) -> None:
+    runs = Runs(table, file_format=PARQUET)
+    runs.land(goods(2))
+    table.widen(pa.schema([("Stock", pa.string())]))
+    with pytest.raises(FormatChanged, match=r"`Stock` and `stock` would be one.*columns=\['url', 'price'\]"):
+        runs.land(goods(2, stock="5"))
+    runs.again(file_format=make_format("parquet", columns=["url", "price"]))
+    assert len(table.rows()) == 4
+
+
 def test_rows_that_others_have_deleted_or_added_are_as_the_table_has_them(table: Table) -> None:
     land(table, 10)
     table.delete("n = '3'")
@@ -218,6 +228,33 @@ class TestIceberg:
             update.add_identity("n")
         with pytest.raises(FormatChanged, match="is partitioned by n, and `partition` says nothing"):
             land(table, 5)
+
+    def test_a_column_that_others_have_made_required_is_refused_and_stays_so(
+        self, table: IcebergTable
+    ) -> None:
+        land(table, 5)
+        with table.table().update_schema(allow_incompatible_changes=True) as update:
+            update.update_column("n", required=True)
+        with pytest.raises(FormatChanged, match=r"lake\.shop\.prices has the column n, which is required"):
+            land(table, 7, "r2")
+        assert table.table().schema().find_field("n").required
+        with table.table().update_schema() as update:
+            update.make_column_optional("n")
+        land(table, 7, "r2")
+        assert numbers(table) == list(range(7))
+
+    def test_a_column_that_others_have_renamed_keeps_its_values(self, table: IcebergTable) -> None:
+        runs = Runs(table, file_format=PARQUET)
+        runs.land(goods(2))
+        with table.table().update_schema() as update:
+            update.rename_column("price", "cost")
+        with pytest.raises(FormatChanged, match="a column 'price', which others have renamed to 'cost'"):
+            runs.land(goods(2))
+        assert [row["cost"] for row in table.rows()] == ["1.50"] * 2
+        with table.table().update_schema() as update:
+            update.rename_column("cost", "price")
+        runs.again()
+        assert [row["price"] for row in table.rows()] == ["1.50"] * 4
 
     def test_the_cursor_stays_when_snapshots_expire(self, table: IcebergTable) -> None:
         land_runs(table, 3)

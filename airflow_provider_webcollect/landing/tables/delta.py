@@ -6,6 +6,7 @@ Entries are written on the table as it was read: if others have written meanwhil
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -46,6 +47,30 @@ APPLICATION = "webcollect"
 #: After how many entries of the log a checkpoint comes, as the table's writers learn it: each entry since the
 #: last one is a request more.
 _CHECKPOINTS = {"delta.checkpointInterval": "8"}
+#: The features of tables that files which are added keep, or that :attr:`DeltaSnapshot.demands` looks for.
+_FEATURES = {
+    "allowColumnDefaults",
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "clustering",
+    "columnMapping",
+    "deletionVectors",
+    "domainMetadata",
+    "generatedColumns",
+    "identityColumns",
+    "invariants",
+    "timestampNtz",
+    "typeWidening",
+    "v2Checkpoint",
+    "variantType",
+    "variantType-preview",
+    "vacuumProtocolCheck",
+}
+#: Begins the name of a table's constraint in its configuration.
+_CONSTRAINT = "delta.constraints."
+#: Begin what a column's metadata says of its values.
+_RULES = ("CURRENT_DEFAULT", "delta.generationExpression", "delta.identity.", "delta.invariants")
 #: Names the last checkpoint, if it is there.
 _HINT = f"{DELTA_LOG}/_last_checkpoint"
 _NUMBERED = re.compile(rf"{DELTA_LOG}/(\d{{20}})\..+")
@@ -116,12 +141,16 @@ class DeltaLog:
 
     def _copy_log(self) -> None:
         number = 0
-        if (hint := self._copy(_HINT)) is not None:
-            checkpoint = msgspec.json.decode(hint, type=_Checkpoint)
+        checkpoint = None
+        if (hint := self._folder.read(_HINT)) is not None:
+            # one that is damaged is left out, since the whole log says more
+            with contextlib.suppress(msgspec.MsgspecError):
+                checkpoint = msgspec.json.decode(hint, type=_Checkpoint)
+        if hint is not None and checkpoint is not None:
             number = checkpoint.version + 1
-            if checkpoint.parts is not None or checkpoint.v2Checkpoint is not None:
-                self._copy_listed(checkpoint.version)
-            elif self._copy(f"{DELTA_LOG}/{checkpoint.version:020}.checkpoint.parquet") is None:
+            if self._copy_checkpoint(checkpoint):
+                self._keep(_HINT, hint)
+            else:
                 self._copy_listed(0)
         first = number
         while self._copy(_entry(number)) is not None:
@@ -132,6 +161,14 @@ class DeltaLog:
         if not self._contents:
             # it may begin with a checkpoint that nothing names
             self._copy_listed(0)
+
+    def _copy_checkpoint(self, checkpoint: _Checkpoint) -> bool:
+        """Copy the files of a checkpoint, and entries after it; return whether it is there."""
+        begin = f"{DELTA_LOG}/{checkpoint.version:020}.checkpoint."
+        if checkpoint.parts is None and checkpoint.v2Checkpoint is None:
+            return self._copy(f"{begin}parquet") is not None
+        self._copy_listed(checkpoint.version)
+        return any(name.startswith(begin) for name in self._contents)
 
     def _copy_listed(self, first: int) -> None:
         """Copy all files of the log from a number on."""
@@ -146,11 +183,14 @@ class DeltaLog:
             return self._contents[name]
         content = self._folder.read(name)
         if content is not None:
-            copied = self._copied.path / name
-            copied.parent.mkdir(parents=True, exist_ok=True)
-            copied.write_bytes(content)
-            self._contents[name] = content
+            self._keep(name, content)
         return content
+
+    def _keep(self, name: str, content: bytes) -> None:
+        copied = self._copied.path / name
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        copied.write_bytes(content)
+        self._contents[name] = content
 
 
 class DeltaSnapshot(Snapshot):
@@ -167,7 +207,30 @@ class DeltaSnapshot(Snapshot):
         self.table = DeltaTable(log.uri)
         self.version: int | None = self.table.transaction_version(APPLICATION)
         self.partition_columns: Sequence[str] = self.table.metadata().partition_columns
+        self.columns: Sequence[str] = [field.name for field in self.table.schema().fields]
         self._folder = folder
+
+    @functools.cached_property
+    def demands(self) -> Sequence[str]:
+        demands = []
+        for name, value in self.table.metadata().configuration.items():
+            if name.startswith(_CONSTRAINT):
+                demands.append(f"the constraint {name.removeprefix(_CONSTRAINT)}, {value}")
+            elif name == "delta.columnMapping.mode" and value != "none":
+                demands.append("column mapping, with other names of the columns in its files")
+        for field in self.table.schema().fields:
+            if not field.nullable:
+                demands.append(f"the column {field.name}, which is NOT NULL")
+            demands += [
+                f"the column {field.name} with {name}" for name in field.metadata if name.startswith(_RULES)
+            ]
+        unknown = {*(self.table.protocol().writer_features or ())} - _FEATURES
+        return [*demands, *(f"the feature {name}" for name in sorted(unknown))]
+
+    @property
+    def is_append_only(self) -> bool:
+        """Whether none of its rows may be removed."""
+        return self.table.metadata().configuration.get("delta.appendOnly") == "true"
 
     @property
     def state(self) -> int:
@@ -221,7 +284,7 @@ class DeltaFolder(TableFolder):
     def _refuse(self, snapshot: DeltaSnapshot | None, lacking: Lacking) -> None:
         state = lacking.state
         partition_by = self._partition_columns(lacking.parts, snapshot)
-        self._refuse_names(state.columns or (), partition_by)
+        self._refuse_names(snapshot, state.columns or (), partition_by)
         schema = schema_of(state, partition_by)
         if snapshot is None and not state.columns:
             raise NoColumns(
@@ -230,6 +293,11 @@ class DeltaFolder(TableFolder):
             )
         if snapshot is not None and lacking.is_append:
             self._new_columns(snapshot.table, schema)
+        elif snapshot is not None and snapshot.is_append_only:
+            raise FormatChanged(
+                f"the table {self.url} has delta.appendOnly: no rows may take the place of others. Remove "
+                "that from the table, or give the landing another destination"
+            )
 
     def _write(self, snapshot: DeltaSnapshot | None, lacking: Lacking) -> None:
         self._require(lacking.parts)

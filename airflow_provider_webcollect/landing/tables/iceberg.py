@@ -25,7 +25,7 @@ from airflow_provider_webcollect.landing.tables.table import (
     schema_of,
     table_error,
 )
-from airflow_provider_webcollect.service.errors import escaped
+from airflow_provider_webcollect.service.errors import escaped, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import FileScanTask, Table, Transaction
+    from pyiceberg.table.metadata import TableMetadata
 
 #: The property with the version of the last landing.
 VERSION_PROPERTY = "webcollect.version"
@@ -47,6 +48,12 @@ class IcebergSnapshot(Snapshot):
         version = table.properties.get(VERSION_PROPERTY)
         self.version = None if version is None else int(version)
         self.partition_columns: Sequence[str] = [field.name for field in table.spec().fields]
+        self.columns: Sequence[str] = [field.name for field in table.schema().fields]
+
+    @property
+    def demands(self) -> Sequence[str]:
+        fields = self.table.schema().fields
+        return [f"the column {field.name}, which is required" for field in fields if field.required]
 
     @property
     def state(self) -> str:
@@ -126,7 +133,7 @@ class IcebergFolder(TableFolder):
         return names - {path.removeprefix(f"{self._location}/") for path in paths}
 
     def _refuse(self, snapshot: IcebergSnapshot, lacking: Lacking) -> None:
-        self._refuse_names(lacking.state.columns or ())
+        self._refuse_names(snapshot, lacking.state.columns or ())
         schema = schema_of(lacking.state)
         # of a transaction that is dropped
         self.call("read", lambda: self._add_columns(snapshot.table.transaction(), schema))
@@ -171,10 +178,11 @@ class IcebergFolder(TableFolder):
     def _add_columns(self, transaction: Transaction, schema: pa.Schema) -> None:
         """Add the columns to the table that it does not have.
 
-        :raises FormatChanged: if it has one of another type.
+        :raises FormatChanged: if it has one of another type, or a new one has the name that another had.
         """
         from pyiceberg.exceptions import ValidationError
 
+        self._refuse_old_names(transaction.table_metadata, schema.names)
         try:
             if schema.names:
                 with transaction.update_schema() as update:
@@ -184,6 +192,21 @@ class IcebergFolder(TableFolder):
                 f"the rows do not fit the table {self.url}: {escaped(str(error))}; change `column_types`, or "
                 "give the landing another destination"
             ) from error
+
+    def _refuse_old_names(self, table: TableMetadata, names: Sequence[str]) -> None:
+        """Refuse new columns with names that others have changed: the files would have them twice.
+
+        The files have no ids of columns, and a table knows all names that a column has had.
+        """
+        columns = {field.field_id: field.name for field in table.schema().fields}
+        renamed = [field for field in table.name_mapping() or () if field.field_id in columns]
+        for field in renamed:
+            for name in {*field.names}.intersection(names).difference(columns.values()):
+                raise FormatChanged(
+                    f"the table {self.url} has had a column {quoted(name)}, which others have renamed to "
+                    f"{quoted(columns.get(field.field_id or 0, ''))}, and the rows still have the old name: "
+                    "rename it back, or give the landing another destination"
+                )
 
 
 def load_table(catalog: Catalog, name: str, *, is_made: bool = False) -> Table:
@@ -206,7 +229,7 @@ def load_table(catalog: Catalog, name: str, *, is_made: bool = False) -> Table:
         return catalog.load_table(identifier)
     except NoSuchTableError as error:
         raise NothingLanded(
-            f"there is no table {name}: nothing has landed there yet, or its name is another"
+            f"there is no table {name}: nothing has landed there yet; check the name"
         ) from error
     except NoSuchNamespaceError as error:
         raise DestinationTaken(

@@ -19,6 +19,7 @@ from airflow_provider_webcollect.landing.errors import (
     StorageError,
 )
 from airflow_provider_webcollect.landing.log.names import commit_name, copy_name, quarantine_name
+from airflow_provider_webcollect.landing.storage import have_expired
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service.errors import InvalidArgument, escaped, quoted
 from airflow_provider_webcollect.service.threads import first_done, in_background
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _COLORS_AND_QUERIES = re.compile(r"\x1b\[\d+m|\?\S*")
 _USERS = re.compile(r"//[^/@\s]*@")
-#: The errors of catalogs that deny access.
-_REFUSALS = {"ForbiddenError", "OAuthError", "UnauthorizedError"}
+#: The errors of catalogs that deny access; an ``UnauthorizedError`` may be of a token that has expired.
+_REFUSALS = {"ForbiddenError", "OAuthError"}
 #: The text in an error of pyarrow, with which pyiceberg reads, if access is denied.
 _DENIED = "ACCESS_DENIED"
 #: How often a table is written again because others have changed it meanwhile.
@@ -52,10 +53,19 @@ class Snapshot(Protocol):
 
     :ivar version: of the last commit of a landing; None if there was none.
     :ivar partition_columns: their names, in order.
+    :ivar columns: the names of all columns.
     """
 
     version: int | None
     partition_columns: Sequence[str]
+    columns: Sequence[str]
+
+    @property
+    def demands(self) -> Sequence[str]:
+        """What it asks of rows besides their types, in words.
+
+        A landing adds whole files, to which nothing applies that.
+        """
 
     @property
     def state(self) -> object:
@@ -123,7 +133,8 @@ def table_error(table: str, error: Exception) -> StorageError:
     The text may have addresses with signatures, which stay out.
     """
     reason = _said(error)
-    if isinstance(error, PermissionError) or type(error).__name__ in _REFUSALS or _DENIED in reason:
+    is_denied = isinstance(error, PermissionError) or type(error).__name__ in _REFUSALS or _DENIED in reason
+    if is_denied and not have_expired(error):
         return StorageError(
             f"Access to the table {table} is denied; a landing lists, reads, writes and deletes files "
             f"there. ({reason})",
@@ -152,11 +163,6 @@ def _said(error: Exception) -> str:
 def _version_of(snapshot: Snapshot | None) -> int:
     """Return the number of the last commit whose rows a table has; 0 if it has none of a landing."""
     return (snapshot and snapshot.version) or 0
-
-
-def _lacking(snapshot: Snapshot | None, state: Manifest, parts_after: PartsAfter) -> Lacking:
-    version = _version_of(snapshot)
-    return Lacking(state, parts_after(version), version == 0 or version >= state.first_commit)
 
 
 class TableFolder(Folder):
@@ -211,7 +217,7 @@ class TableFolder(Folder):
 
     def refuse(self, state: Manifest, parts_after: PartsAfter) -> None:
         snapshot = self._last()
-        lacking = _lacking(snapshot, state, parts_after)
+        lacking = self._lacking(snapshot, state, parts_after)
         self._refuse(snapshot, lacking)
         self._require(lacking.parts, "Nothing was committed; the next attempt reads the rows again")
 
@@ -222,7 +228,7 @@ class TableFolder(Folder):
             snapshot = self._last()
             if _version_of(snapshot) >= state.rows_commit:
                 return
-            lacking = _lacking(snapshot, state, parts_after)
+            lacking = self._lacking(snapshot, state, parts_after)
             self._is_known = False
             try:
                 self._write(snapshot, lacking)
@@ -237,6 +243,20 @@ class TableFolder(Folder):
         raise StorageError(
             f"others keep writing to the table {self.url}; what has landed is there after the next try"
         )
+
+    def _lacking(self, snapshot: Snapshot | None, state: Manifest, parts_after: PartsAfter) -> Lacking:
+        self._refuse_demands(snapshot)
+        version = _version_of(snapshot)
+        return Lacking(state, parts_after(version), version == 0 or version >= state.first_commit)
+
+    def _refuse_demands(self, snapshot: Snapshot | None) -> None:
+        """Raise :class:`FormatChanged` if a table asks of its rows what nothing would apply to them."""
+        if snapshot is not None and snapshot.demands:
+            raise FormatChanged(
+                f"the table {self.url} has {'; '.join(map(escaped, snapshot.demands))}: a landing adds whole "
+                "files, to which nothing applies that. Remove it from the table (`checks` of the landing can "
+                "take the place of a rule), or give the landing another destination"
+            )
 
     def _last(self) -> Snapshot | None:
         """Return the table as it was when it was last read; nothing can be written to an older one."""
@@ -267,6 +287,7 @@ class TableFolder(Folder):
         self._written_commit = 0
         self._partition_names = tuple(partition_values(partition or ""))
         snapshot = self._last()
+        self._refuse_demands(snapshot)
         if snapshot is not None:
             self._compare_partition(snapshot.partition_columns, partition or "")
 
@@ -280,14 +301,16 @@ class TableFolder(Folder):
                 "others, or give the landing another destination"
             )
 
-    def _refuse_names(self, columns: Iterable[str], partition_by: Sequence[str] = ()) -> None:
+    def _refuse_names(
+        self, snapshot: Snapshot | None, columns: Iterable[str], partition_by: Sequence[str] = ()
+    ) -> None:
         """Raise :class:`FormatChanged` if a reader of the table would take a name for another one."""
-        names = {name.lower(): name for name in partition_by}
+        names = {name.lower(): name for name in (*partition_by, *(snapshot.columns if snapshot else ()))}
         landable, wrong = [], []
         for name in columns:
             if "\0" in name:
                 wrong.append(f"the column {quoted(name)} has a NUL, where readers of tables end its name")
-            elif other := names.get(name.lower()):
+            elif (other := names.get(name.lower(), name)) != name or other in partition_by:
                 both = f"{'partition' if other in partition_by else 'columns'} `{escaped(other)}`"
                 wrong.append(f"the {both} and `{escaped(name)}` would be one: tables ignore letter case")
             else:
