@@ -32,6 +32,7 @@ class PostgreSQL:
         self._programs, self._folder, self._processes = programs, folder, processes
         self._port, self._password = free_port(), secrets.token_hex()
         self.address = f"airflow:{self._password}@127.0.0.1:{self._port}/postgres"
+        self.socket_folder = str(folder / "data")
         # it refuses to run as root
         self._user = "nobody" if os.getuid() == 0 else None
 
@@ -59,7 +60,7 @@ class PostgreSQL:
     def start(self) -> None:
         """Start the server and wait until it answers."""
         options = {"port": self._port, "max_connections": 400, "fsync": "off", "jit": "off"}
-        options |= {"listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
+        options |= {"listen_addresses": "127.0.0.1", "unix_socket_directories": self.socket_folder}
         command = [str(self._programs / "postgres"), "-D", str(self._folder / "data")]
         for name, value in options.items():
             command += ["-c", f"{name}={value}"]
@@ -71,7 +72,30 @@ class PostgreSQL:
             cwd=self._folder,
             user=self._user,
         )
-        wait_for(self._answers, "PostgreSQL")
+        wait_for(lambda: _answers(self.address), "PostgreSQL")
+
+    def start_pooler(self) -> str:
+        """Start PgBouncer, which gives each transaction any session, and return its address."""
+        port, host = free_port(), self.address.partition("@")[2].partition("/")[0]
+        settings = self._folder.parent / "pgbouncer.ini"
+        settings.write_text(
+            f"[databases]\npostgres = host=127.0.0.1 port={host.partition(':')[2]} user=airflow "
+            f"password={self._password}\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
+            "auth_type = any\npool_mode = transaction\nignore_startup_parameters = options\n"
+        )
+        settings.chmod(0o644)
+        self._processes.start(
+            "pgbouncer",
+            [str(self._programs / "pgbouncer"), str(settings)],
+            log=self._folder.parent / "output" / "pgbouncer.log",
+            env=os.environ,
+            cwd=self._folder,
+            user=self._user,
+        )
+        address = self.address.replace(host, f"127.0.0.1:{port}")
+        wait_for(lambda: _answers(address), "PgBouncer")
+        return address
 
     def kill(self) -> None:
         """Kill the server; transactions under way are lost."""
@@ -84,11 +108,13 @@ class PostgreSQL:
             cursor.execute(statement, values)
             return cursor.fetchall()
 
-    def _answers(self) -> bool:
-        try:
-            return self.query("select 1") == [(1,)]
-        except psycopg2.OperationalError:
-            return False
+
+def _answers(address: str) -> bool:
+    try:
+        psycopg2.connect(f"postgresql://{address}").close()
+    except psycopg2.OperationalError:
+        return False
+    return True
 
 
 def copy_programs(programs: Path, folder: Path) -> Path:

@@ -9,10 +9,15 @@ from typing import Any
 class LandingError(Exception):
     """Base of the errors of landing. What is already committed at the destination stays unchanged.
 
-    :cvar permanent: a retry cannot help until a person fixes the cause.
+    :param permanent: whether a retry cannot help until a person fixes the cause; None for what is usual.
     """
 
     permanent = False
+
+    def __init__(self, message: str, *, permanent: bool | None = None) -> None:
+        super().__init__(message)
+        if permanent is not None:
+            self.permanent = permanent
 
 
 class DestinationTaken(LandingError):
@@ -133,27 +138,26 @@ class UnreadableRow(LandingError):
 class LoadRefused(LandingError):
     """The rows of a landing cannot be loaded as they are; nothing was loaded.
 
-    Some have nothing in a column of the key, two columns would get the same name or one none, the table's
-    types would change values or do not take them, or they are of several runs and no snapshot as ``scd2``
-    needs.
+    Some have nothing in a column of the key, two columns would get the same name or one none, the table has
+    another column of such a name, its types would change values or do not take them, or they are of several
+    runs and no snapshot as ``scd2`` needs.
     """
 
     permanent = True
 
 
 class LoadFailed(LandingError):
-    """A warehouse, or dlt, has failed to load rows; a retry loads them again, each once."""
+    """A warehouse, or dlt, has failed to load rows; a retry loads them again, each once.
+
+    It is permanent if the warehouse refuses the connection's password, or what its role may not do.
+    """
 
 
 class StorageError(LandingError):
     """The storage cannot be read or written; the message names the file and what to do.
 
-    :param permanent: only a person can fix it: no bucket, no credentials, no access.
+    It is permanent if there is no bucket, no credentials or no access, or a name is too long.
     """
-
-    def __init__(self, message: str, *, permanent: bool = False) -> None:
-        super().__init__(message)
-        self.permanent = permanent
 
 
 class SomeFailed(LandingError):

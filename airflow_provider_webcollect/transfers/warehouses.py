@@ -8,6 +8,7 @@ import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -18,28 +19,47 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Connection
 
-#: The fields of a connection's extra that PostgreSQL's library takes.
+#: The fields of a connection's extra that PostgreSQL's library takes, but for those of :data:`_UNSUPPORTED`.
 _LIBPQ = (
     "application_name",
+    "channel_binding",
+    "fallback_application_name",
+    "gssdelegation",
     "gssencmode",
+    "gsslib",
     "keepalives",
     "keepalives_count",
     "keepalives_idle",
     "keepalives_interval",
+    "krbsrvname",
+    "load_balance_hosts",
     "options",
+    "require_auth",
+    "requirepeer",
+    "ssl_max_protocol_version",
+    "ssl_min_protocol_version",
     "sslcert",
+    "sslcertmode",
+    "sslcompression",
     "sslcrl",
+    "sslcrldir",
     "sslkey",
     "sslmode",
+    "sslnegotiation",
+    "sslpassword",
     "sslrootcert",
+    "sslsni",
     "target_session_attrs",
+    "tcp_user_timeout",
 )
-#: Ways of Airflow's own hooks to get credentials, which dlt does not know.
+#: Those that lead to another server, database or user than the connection's fields say.
+_ELSEWHERE = ("dbname", "host", "hostaddr", "passfile", "password", "port", "service", "user")
+#: Fields of an extra that Airflow's own hooks use, and dlt does not know or should not follow.
 _UNSUPPORTED = {
     "databricks": ("azure_tenant_id", "use_azure_managed_identity", "use_default_azure_credential"),
     "google_cloud_platform": ("credential_config_file", "impersonation_chain", "key_secret_name"),
-    "postgres": ("iam",),
-    "redshift": ("iam",),
+    "postgres": ("iam", *_ELSEWHERE),
+    "redshift": ("iam", *_ELSEWHERE),
     "snowflake": ("azure_conn_id", "refresh_token"),
 }
 _OTHERS = "for other destinations of dlt, run a pipeline with read_landing(…).to_dlt()"
@@ -124,7 +144,7 @@ def warehouse_of(connection: Connection) -> Warehouse:
     fields = _Fields(connection)
     for name in _UNSUPPORTED.get(kind, ()):
         if fields.option(name):
-            raise fields.wrong(f"its extra has `{name}`, which dlt does not know")
+            raise fields.wrong(f"its extra has `{name}`, which loads do not take")
     return make(fields)
 
 
@@ -139,6 +159,13 @@ class _Fields:
         """Return a value of the extra, also with the prefix that old forms gave it; None without."""
         prefixed = f"extra__{self._connection.conn_type}__{name}"
         return self._extra.get(name) or self._extra.get(prefixed) or None
+
+    def spelled(self, name: str) -> str | None:
+        """Return a value of the extra as a text, with 1 and 0 for booleans; None without one."""
+        value = self._extra.get(name, self._extra.get(f"extra__{self._connection.conn_type}__{name}"))
+        if value is None or value == "":
+            return None
+        return str(int(value) if isinstance(value, bool) else value)
 
     def whole(self, name: str) -> int | None:
         """Return a value of the extra that is a whole number, or the text of one; None without.
@@ -178,8 +205,10 @@ def _duckdb(fields: _Fields) -> Warehouse:
 
 
 def _libpq(fields: _Fields, kind: str, port: int) -> Warehouse:
+    host = str(fields.needed("`host`", fields.get("host")))
     credentials = _without_none(
-        host=fields.needed("`host`", fields.get("host")),
+        # the folder of a socket is quoted, as libpq wants it: else it would be a part of the address's path
+        host=quote(host, safe="") if host.startswith("/") else host,
         port=fields.get("port") or port,
         database=fields.needed("`schema`, the name of the database,", fields.get("schema")),
         username=fields.needed("`login`", fields.get("login")),
@@ -189,7 +218,7 @@ def _libpq(fields: _Fields, kind: str, port: int) -> Warehouse:
         query={
             # PGHOSTADDR in the environment would lead to another server
             "hostaddr": "",
-            **{name: str(value) for name in _LIBPQ if (value := fields.option(name)) is not None},
+            **{name: value for name in _LIBPQ if (value := fields.spelled(name)) is not None},
         },
     )
     return Warehouse(kind=kind, credentials=credentials)

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Puts PostgreSQL and Redis into the folder $1 as bin/postgres, bin/initdb and bin/redis-server: links to those that the
-# machine has, else scripts that start what Debian's packages hold, unpacked here. Nothing is installed into the system,
-# where Debian would start both as services.
+# Puts PostgreSQL, PgBouncer and Redis into the folder $1 as bin/postgres, bin/initdb, bin/pgbouncer and bin/redis-server:
+# links to those that the machine has, else scripts that start what Debian's packages hold, unpacked here. Nothing is
+# installed into the system, where Debian would start them as services.
 set -eu
 mkdir -p "$1/bin"
 folder=$(cd "$1" && pwd)
@@ -42,13 +42,18 @@ newest_postgres() {
 
 rm -rf "$folder/unpacked" "$folder/packages"
 postgres=$(newest_postgres /usr/lib)
+pooler=$(command -v pgbouncer || true)
 redis=$(command -v redis-server || true)
-if [ -z "$postgres" ] || [ -z "$redis" ]; then
+if [ -z "$postgres" ] || [ -z "$pooler" ] || [ -z "$redis" ]; then
     [ "$(id -u)" != 0 ] || apt-get update -qq
 fi
 if [ -z "$postgres" ]; then
     unpack "$(apt-cache depends postgresql | awk '/Depends: postgresql-[0-9]/ {print $2; exit}')"
     postgres=$(find "$folder/unpacked" -path '*/postgresql/*/bin/postgres')
+fi
+if [ -z "$pooler" ]; then
+    unpack pgbouncer
+    pooler=$folder/unpacked/usr/sbin/pgbouncer
 fi
 if [ -z "$redis" ]; then
     unpack redis-server
@@ -57,6 +62,8 @@ fi
 postgres=$(readlink -f "$postgres")
 offer "$postgres"
 offer "${postgres%/*}/initdb"
+offer "$pooler"
 offer "$redis"
 "$folder/bin/postgres" --version
+"$folder/bin/pgbouncer" --version
 "$folder/bin/redis-server" --version

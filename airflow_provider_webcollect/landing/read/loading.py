@@ -76,10 +76,24 @@ _ADDED = (LANDING, PART, ROW, ROW_VERSION, GONE)
 _PERIOD = ("_dlt_valid_from", "_dlt_valid_to")
 #: Warehouses, as sqlglot calls them, whose texts and names hold no NUL, and whose names are limited in bytes.
 _LIKE_POSTGRESQL = ("postgres", "redshift")
+#: Columns that each of their tables has by itself.
+_SYSTEM_COLUMNS = {"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"}
 #: Characters of an error of dlt or a warehouse that are shown; some quote whole statements.
 _LONGEST_REASON = 500
 #: The text of an error if a row breaks a rule of the table by itself.
 _RULE = re.compile("(check|not.null) constraint|contains null values", re.IGNORECASE)
+#: The texts of errors about user and password, which each warehouse has of its own.
+_WRONG_PASSWORD = re.compile(
+    r"(password )?authentication failed|incorrect username or password|(role|database) \S+ does not exist",
+    re.IGNORECASE,
+)
+#: Keeps PostgreSQL from ending a transaction that waits: the second one is there from version 17 on.
+_WITHOUT_TIMEOUTS = """
+    select set_config(name, '0', true) from pg_settings
+    where name in ('idle_in_transaction_session_timeout', 'transaction_timeout')
+"""
+#: PostgreSQL's code for what a role may not do.
+_DENIED = "42501"
 #: The hints of an earlier load that dlt would keep with the table.
 _COLUMN_HINTS = ("primary_key", "merge_key", "dedup_sort")
 #: How many loads are under way in this process. When the last one ends, dlt gets the worker's settings back.
@@ -372,6 +386,7 @@ class _Columns:
         self._not_held = {";"} | ({"\0"} if is_like_postgresql else set())
         if destination.sqlglot_dialect == "postgres":
             self._not_held.add(",")
+        self._taken = _SYSTEM_COLUMNS if is_like_postgresql else ()
         self._names = {self._compared(_normalized(name)): name for name in added}
         self._added = frozenset(self._names)
 
@@ -402,7 +417,7 @@ class _Columns:
     def _holds(self, name: str) -> bool:
         """Return whether a column can be called so."""
         is_short = self._longest is None or len(name.encode()) <= self._longest
-        return is_short and self._not_held.isdisjoint(name)
+        return is_short and self._not_held.isdisjoint(name) and name not in self._taken
 
     def _refused(self, name: str, problem: str, other: str) -> LoadRefused:
         cure = f"land into another folder, with `columns` that leave out {quoted(name)}"
@@ -560,9 +575,11 @@ def _exclusive_load(client: Any, digest: str) -> Iterator[None]:
     # a file of DuckDB is for one process at a time, as long as this connection is open
     with client:
         if warehouse == "postgres":
-            key = int(digest, 16) - 2**63
-            # until the connection ends
-            ((is_alone,),) = client.sql_client.execute_sql("select pg_try_advisory_lock(%s)", key)
+            key, execute = int(digest, 16) - 2**63, client.sql_client.execute_sql
+            # of a transaction, which ends with the connection: a pooler may give each one another session
+            execute("begin")
+            execute(_WITHOUT_TIMEOUTS)
+            ((is_alone,),) = execute("select pg_try_advisory_xact_lock(%s)", key)
             if not is_alone:
                 raise LoadFailed("another load of this landing into this table is under way")
         yield
@@ -574,6 +591,7 @@ def _load(
     disposition = options.write_disposition
     client: Any = pipeline.destination_client()
     with client:
+        _require_privilege(client)
         columns = table_columns(client, dataset, table)
     if PART in columns and (ROW_VERSION in columns) != (disposition == "scd2"):
         rule = f"{table} was loaded in a way that does not go with it: choose another table, or drop it"
@@ -607,6 +625,23 @@ def _load(
     return new
 
 
+def _require_privilege(client: Any) -> None:
+    """Refuse a role without a right that each load needs, before a table is made.
+
+    :raises LoadFailed: if it may not create schemas.
+    """
+    if client.capabilities.sqlglot_dialect not in _LIKE_POSTGRESQL:
+        return
+    rights = "select current_user, current_database(), has_database_privilege(current_database(), 'CREATE')"
+    ((role, database, may_create),) = client.sql_client.execute_sql(rights)
+    if not may_create:
+        raise LoadFailed(
+            f"the role {role} may not create schemas in the database {database}, and each load makes one for "
+            f'its staging: GRANT CREATE ON DATABASE "{database}" TO "{role}"; nothing was loaded',
+            permanent=True,
+        )
+
+
 def _drop_staging(pipeline: Pipeline) -> None:
     client: Any = pipeline.destination_client()
     with client, client.with_staging_dataset():
@@ -620,8 +655,17 @@ def _held_by(columns: Mapping[str, Column], rows: pa.Table, client: Any, table: 
     :param columns: those of the table, by their names in small letters.
     :raises LoadRefused: if a column does not hold a value.
     """
+    warehouse = client.capabilities
     for field in rows.schema:
-        column = columns.get(_normalized(field.name).lower())
+        name = _normalized(field.name)
+        column = columns.get(name.lower())
+        # some warehouses have all names in capital letters
+        spellings = {name, warehouse.casefold_identifier(name)}
+        if column and warehouse.has_case_sensitive_identifiers and column["name"] not in spellings:
+            raise LoadRefused(
+                f"the column {quoted(column['name'])} of {table} differs from {quoted(name)}, which the rows "
+                "have, in letter case alone; nothing was loaded: rename it, or load into another table"
+            )
         if column and (problem := misfit(client, column, rows[field.name])):
             raise LoadRefused(
                 f"the column `{escaped(field.name)}` of {table} {problem}; nothing was loaded: change the "
@@ -674,4 +718,5 @@ def _failure(error: Exception, table: str) -> BaseException:
             f"{table} does not hold the values of the landing, and nothing was loaded: {reason}; change "
             f"the type of the column, drop the table, or load into another"
         )
-    return LoadFailed(f"the load into {table} has failed: {reason}")
+    is_refused = getattr(last, "pgcode", None) == _DENIED or _WRONG_PASSWORD.search(text) is not None
+    return LoadFailed(f"the load into {table} has failed: {reason}", permanent=is_refused)

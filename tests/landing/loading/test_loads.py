@@ -35,7 +35,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.checked_runs import OVERWRITE
 from tests.landing.forks import running
 from tests.landing.loading.databases import Database, Landing, as_rows, latest, load, product, products
-from tests.landing.loading.loader import FAILED
+from tests.landing.loading.loads_at_once import load_twice
 from tests.landing.tables import TYPED_ROW, TYPES
 from tests.postgresql import PostgreSQL
 
@@ -209,22 +209,7 @@ class TestEveryDatabase:
     def test_two_loads_do_not_go_on_at_once(
         self, landing: Landing, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A zombie's load beside that of its retry, as seen while it reads rows, and before it writes any."""
-        landing.land(*products(0, 7))
-        landed, ended = landing.read(), []
-        order = landing.order(database, at=0, kill=False)
-        tables_of = landed.tables_of
-
-        def meanwhile(part: Any) -> Any:
-            ended.append(loader.run(order))
-            return tables_of(part)
-
-        monkeypatch.setattr(landed, "tables_of", meanwhile)
-        with running("tests.landing.loading.loader") as loader:
-            load(landed, database)
-            ended.append(loader.run(order))
-        assert ended == [FAILED, FAILED, 0]
-        assert database.rows("url", "n") == as_rows(landing.source)
+        load_twice(landing, database, monkeypatch)
 
 
 class TestAppend:
@@ -640,7 +625,7 @@ class TestFailures:
         with pytest.raises(LoadFailed, match="password authentication failed") as failed:
             landing.load(wrong)
         error = failed.value
-        assert not error.permanent
+        assert error.permanent
         assert "hunter2" not in str(error)
         # nor do the frames of dlt, which are all gone
         assert error.__cause__ is error.__context__ is None
