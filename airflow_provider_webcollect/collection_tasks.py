@@ -53,7 +53,9 @@ class CollectionTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     :ivar tags: a person's words for it.
     :ivar loop_items: to set before a run; each ``{"action_id", "loop_type", "loop_items"}`` and, optionally,
         ``"is_append"``.
-    :ivar last_run: when it ran last, ISO 8601; this and the next two are written by discovery.
+    :ivar service_name: what the service called it when the file was written; this and the next three are
+        written by discovery.
+    :ivar last_run: when it ran last, ISO 8601.
     :ivar rows: the number collected in the last three months.
     :ivar cost: of these rows.
     """
@@ -65,6 +67,7 @@ class CollectionTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     checks: dict[str, Any] | None = None
     tags: tuple[str, ...] = ()
     loop_items: tuple[dict[str, Any], ...] = ()
+    service_name: str | None = None
     last_run: str | None = None
     rows: int | None = None
     cost: float | None = None
@@ -220,7 +223,8 @@ def _parsed(path: Path, content: bytes) -> CollectionTasks | InvalidArgument:
         return parse(path, content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        return InvalidArgument(OPTION, f"{path}, line {line}", f"it is not UTF-8: {error.reason}")
+        text = content.decode(errors="replace").split("\n")[line - 1].strip()
+        return InvalidArgument(f"{path}, line {line}", text, f"it is not UTF-8: {error.reason}")
     except InvalidArgument as error:
         return error.with_traceback(None)
 
@@ -263,15 +267,13 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
-                line = f", line {event.start_mark.line + 1}" if event.start_mark else ""
                 rule = f"it is nested too deeply: at most {DEEPEST} levels are allowed"
-                raise InvalidArgument(OPTION, f"{path}{line}", rule)
+                raise _wrong_line(path, text, event.start_mark, rule)
         root = yaml.compose(text, Loader=loader)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or error
-        raise InvalidArgument(OPTION, f"{path}{line}", f"it cannot be read: {problem}") from error
+        mark = getattr(error, "problem_mark", None)
+        raise _wrong_line(path, text, mark, f"it cannot be read: {problem}") from error
     if not isinstance(root, yaml.SequenceNode) or not root.value:
         raise InvalidArgument(OPTION, str(path), "it must be a list of collection tasks, at least one")
     for node in root.value:
@@ -281,6 +283,16 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
             raise InvalidArgument(f"{path}, line {node.start_mark.line + 1}", value, rule)
     entries: list[yaml.MappingNode] = root.value
     return entries
+
+
+def _wrong_line(path: Path, text: str, mark: Any, rule: str) -> InvalidArgument:
+    """Return the error for a line of a file; for the file, if no line is known."""
+    if mark is None:
+        return InvalidArgument(OPTION, str(path), rule)
+    lines = text.split("\n")
+    # an error at the end is after the last line
+    number = min(mark.line, len(lines) - 1)
+    return InvalidArgument(f"{path}, line {number + 1}", lines[number].strip(), rule)
 
 
 def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) -> Any:
@@ -413,6 +425,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "checks": _checks,
     "tags": lambda argument, value: tuple(arguments.texts(argument, value, may_be_empty=True)),
     "loop_items": _loop_items,
+    "service_name": arguments.encodable,
     "last_run": arguments.text,
     "rows": lambda argument, value: arguments.integer(argument, value, 0),
     "cost": _number,

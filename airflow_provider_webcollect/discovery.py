@@ -41,13 +41,16 @@ if TYPE_CHECKING:
 Entry = tuple[CollectionTask, yaml.MappingNode]
 
 log = logging.getLogger(__name__)
-#: How analytics differ from a file: tasks that are ``new`` in it, ``gone`` from analytics, and ``renamed`` in
-#: the service. Each is ``{"id", "name"}`` with the file's name, and ``"service_name"`` if that is another.
+#: How analytics differ from a file: tasks that are ``new`` in it, ``gone`` from analytics, and ``renamed`` by
+#: the service since the file was written. Each is ``{"id", "name"}`` with the file's name, and
+#: ``"service_name"`` if the service calls it otherwise.
 Differences = dict[str, list[dict[str, str]]]
 #: The keys that are kept up to date; id and name are written once.
-_UPDATED = ("last_run", "rows", "cost")
+_UPDATED = ("service_name", "last_run", "rows", "cost")
 _FIRST_DASH = re.compile(r"^ *(?=-\s)", re.MULTILINE)
 _END_OF_LINE = re.compile(r"\r?$", re.MULTILINE)
+#: Where YAML's end is written out.
+_END_OF_YAML = re.compile(r"^\.\.\.(?!\S)", re.MULTILINE)
 
 
 def in_words(differences: Differences) -> list[str]:
@@ -83,7 +86,8 @@ def discover(
             log.warning("A task of the service is left out: %s", error)
             del by_id[task_id]
     all_rows = itertools.chain.from_iterable(by_id.values())
-    names = {task_id: name or task_id for task_id, name in AnalyticsRow.names(all_rows).items()}
+    service_names = AnalyticsRow.names(all_rows)
+    names = {task_id: name or task_id for task_id, name in service_names.items()}
     entries = {folded(task.id): task for task in listed}
     # the ids of tasks, by their ids and names
     owners = {folded(key): folded(task.id) for task in listed for key in (task.id, task.name)}
@@ -94,16 +98,26 @@ def discover(
         entry = entries.pop(own, None)
         free = (name for name in possible if owners.setdefault(folded(name), own) == own)
         name = entry.name if entry else next(free, possible[-1])
-        difference = {"id": task_id, "name": name}
-        if names[task_id] != task_id and name not in (possible if entry else [names[task_id]]):
-            difference["service_name"] = names[task_id]
+        difference, service_name = {"id": task_id, "name": name}, service_names[task_id] or None
+        # a file that a person has written does not say what the service called the task then
+        if service_name and (entry.service_name if entry else name) not in (None, service_name):
+            difference["service_name"] = service_name
         if entry is None or "service_name" in difference:
             differences["renamed" if entry else "new"].append(difference)
         ran = [row.day_key for row in by_id[task_id] if row.execution_metrics.run_count != 0]
         total = AnalyticsRow.total(by_id[task_id])
         rows = None if total["rows"] is None else round(total["rows"])
         last_run = max(ran, default=None)
-        tasks.append(CollectionTask(id=task_id, name=name, last_run=last_run, rows=rows, cost=total["cost"]))
+        tasks.append(
+            CollectionTask(
+                id=task_id,
+                name=name,
+                service_name=service_name,
+                last_run=last_run,
+                rows=rows,
+                cost=total["cost"],
+            )
+        )
     differences["gone"] = [{"id": task.id, "name": task.name} for task in entries.values()]
     return tasks, differences
 
@@ -124,15 +138,24 @@ def _names(task_id: str, service_name: str) -> list[str]:
 def as_yaml(tasks: Sequence[CollectionTask]) -> str:
     """Return tasks as entries of the file."""
     entries = msgspec.to_builtins(tasks)
-    return yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=math.inf) if entries else ""
+    return "".join(_as_yaml(entry) for entry in entries)
+
+
+def _as_yaml(value: Any) -> str:
+    """Return a value as an entry of a list, with escapes in texts where YAML has no such character."""
+    texts = [
+        text for text in (value.values() if isinstance(value, dict) else [value]) if isinstance(text, str)
+    ]
+    is_plain = all(map(str.isprintable, texts))
+    return yaml.safe_dump([value], sort_keys=False, allow_unicode=is_plain, width=math.inf)
 
 
 def update(path: str | Path, sender: Sender, *, write: bool) -> Differences:
     """Compare a file with the tasks that ran in the last three months, and merge these into it.
 
-    New entries are added at the end; ``last_run``, ``rows`` and ``cost`` of the others are brought up to
-    date. Everything else stays as it is, byte for byte. The file is replaced at once, and only if it changes;
-    one that does not exist is made.
+    New entries are added at the end; ``service_name``, ``last_run``, ``rows`` and ``cost`` of the others are
+    brought up to date. Everything else stays as it is, byte for byte. The file is replaced at once, and only
+    if it changes; one that does not exist is made.
 
     :param path: of the file; for a merge it must be YAML, and its entries have a line for each key.
     :param write: whether to merge; if not, nothing is written.
@@ -178,16 +201,21 @@ def _merged(path: Path, text: str, entries: Sequence[Entry], tasks: Sequence[Col
         for start, end, piece in _edits(text, node, values, line_end):
             pieces += [text[at:start], piece]
             at = end
-    merged = "".join([*pieces, text[at:]])
+    merged, after = "".join([*pieces, text[at:]]), ""
+    if closing := _END_OF_YAML.search(merged):
+        merged, after = merged[: closing.start()], merged[closing.start() :]
     if new:
         dash = _FIRST_DASH.search(text)
         lines = textwrap.indent(as_yaml([*new.values()]), dash[0] if dash else "")
         merged += line_end if merged and not merged.endswith("\n") else ""
         merged += lines.replace("\n", line_end)
-    if merged and parse(path, merged).tasks != (*expected, *new.values()):
-        rule = "discovered tasks cannot be added to a file of this form: write plain lines of `key: value`"
-        raise InvalidArgument(OPTION, str(path), rule)
-    return merged
+    merged += after
+    # an error about the new text would name lines that the file does not have
+    with contextlib.suppress(InvalidArgument):
+        if not merged or parse(path, merged).tasks == (*expected, *new.values()):
+            return merged
+    rule = "discovered tasks cannot be added to a file of this form: write plain lines of `key: value`"
+    raise InvalidArgument(OPTION, str(path), rule)
 
 
 def _edits(
@@ -207,7 +235,8 @@ def _edits(
         start, end = spans.get(key, missing)
         # no space comes before a value that is left out
         before = " " * (start == end) if key in spans else f"{line_end}{' ' * column}{key}: "
-        edits.append((start, end, before + yaml.safe_dump([value]).removeprefix("- ").rstrip()))
+        written = _as_yaml(value).removeprefix("- ").rstrip()
+        edits.append((start, end, before + written))
     return sorted(edits, key=lambda edit: edit[0])
 
 

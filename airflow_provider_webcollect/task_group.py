@@ -39,7 +39,7 @@ from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
 )
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import BaseOperator
+    from airflow.providers.common.compat.sdk import DAG, BaseOperator
 
 Arrangement = Literal["each", "together"]
 #: What the group's tooltip says of its arrangement.
@@ -49,6 +49,15 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 _FIELD = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
 #: Names whose letters and digits are all spelled in the ids of Airflow, and in the names of tables.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._ -]{1,100}")
+
+
+#: The operators of the group besides the landing, by the argument with their arguments.
+_OPERATORS: dict[str, type] = {
+    "set_loop_items": WebCollectUpdateTaskParametersOperator,
+    "start": WebCollectStartSubTasksOperator,
+    "wait": WebCollectTaskStatusSensor,
+    "load": WebCollectLoadOperator,
+}
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -131,6 +140,7 @@ class WebCollectTaskGroup(TaskGroup):
         own = [name for name in inspect.signature(TaskGroup.__init__).parameters if name in kwargs]
         super().__init__(group_id, **{name: kwargs.pop(name) for name in own})
         service = {} if webcollect_conn_id is None else {"webcollect_conn_id": webcollect_conn_id}
+        _refuse_mistakes(kwargs, self.default_args or {})
         self._set_loop_items = {**service, **_arguments("set_loop_items", set_loop_items)}
         self._start = {**service, **_arguments("start", start)}
         self._wait = {"deferrable": True, **service, **_arguments("wait", wait)}
@@ -138,7 +148,7 @@ class WebCollectTaskGroup(TaskGroup):
         self._load = {**_arguments("load", load)}
         if load is not None:
             arguments.text("load.table", load.get("table"))
-        parts = self._parts(_selected(collection_tasks, self.dag.folder), destination)
+        parts = self._parts(_selected(collection_tasks, _folders_of(self.dag)), destination)
         arguments.one_of("arrangement", arrangement, get_args(Arrangement))
         self.tooltip = self.tooltip or f"{len(parts)} collection tasks, {_TOOLTIPS[arrangement]}"
         if arrangement == "together":
@@ -163,6 +173,9 @@ class WebCollectTaskGroup(TaskGroup):
             if (folder := task.destination) is None:
                 if not (destination and isinstance(destination, str)):
                     rule = f"it must be a text, since {task.name!r} has no destination of its own"
+                    raise InvalidArgument("destination", destination, rule)
+                if sum(each.destination is None for each in tasks) > 1 and not _FIELD.search(destination):
+                    rule = "it must have {name} or {id} in it: each collection task needs a folder of its own"
                     raise InvalidArgument("destination", destination, rule)
                 folder = _filled("destination", destination, task, spell)
             group_id = _spelled(task.name)
@@ -280,6 +293,29 @@ def _keep_as_written(operator: BaseOperator, *names: str) -> None:
             setattr(operator, name, literal(value))
 
 
+def _refuse_mistakes(given: Mapping[str, Any], default_args: Mapping[str, Any]) -> None:
+    """Refuse arguments of the group that only another of its operators than the landing takes, or none."""
+    for arguments_of in (given, default_args):
+        if "conn_id" in arguments_of:
+            rule = "the argument is called webcollect_conn_id"
+            raise InvalidArgument("conn_id", arguments_of["conn_id"], rule)
+    for name in given.keys() - _names_of(WebCollectToObjectStorageOperator):
+        for option, operator in _OPERATORS.items():
+            if name in _names_of(operator):
+                rule = f"it is an argument of another task of the group: {option}={{{name!r}: …}}"
+                raise InvalidArgument(name, given[name], rule)
+
+
+def _names_of(operator: type) -> set[str]:
+    """Return the names of the arguments of an operator, with those of its bases."""
+    return {
+        name
+        for base in inspect.getmro(operator)
+        if "__init__" in vars(base)
+        for name in inspect.signature(vars(base)["__init__"]).parameters
+    }
+
+
 def _arguments(argument: str, given: Any) -> Mapping[str, Any]:
     if given is None:
         return {}
@@ -288,10 +324,21 @@ def _arguments(argument: str, given: Any) -> Mapping[str, Any]:
     return given
 
 
-def _selected(given: Any, folder: str) -> Sequence[CollectionTask]:
+def _folders_of(dag: DAG) -> list[Path]:
+    """Return the folder of a DAG's file, which is being imported, and that of the code that makes the DAG."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    # in a test, or a script, no file of a DAG is imported
+    is_imported = frame is not None and frame.f_globals.get("__name__") != "__main__"
+    imported = [Path(frame.f_code.co_filename).parent] if frame and is_imported else []
+    return [*imported, Path(dag.folder)]
+
+
+def _selected(given: Any, folders: Sequence[Path]) -> Sequence[CollectionTask]:
     """Return the collection tasks that are meant, at least one.
 
-    :param folder: in which the path of a file begins.
+    :param folders: in which the path of a file can begin, the first one that has it.
     :raises InvalidArgument: if one is unknown, wrong, or named twice.
     """
     argument = "collection_tasks"
@@ -304,7 +351,8 @@ def _selected(given: Any, folder: str) -> Sequence[CollectionTask]:
         if Path(given).suffix not in _SUFFIXES:
             rule = f"it must be a file ({', '.join(_SUFFIXES)}), or a list of names, ids and dicts"
             raise InvalidArgument(argument, str(given), rule)
-        return read_collection_tasks(Path(folder, Path(given).expanduser())).tasks
+        paths = [folder / Path(given).expanduser() for folder in folders]
+        return read_collection_tasks(next(filter(Path.exists, paths), paths[0])).tasks
     entries = []
     for index, entry in enumerate(arguments.items(argument, given)):
         where = functools.partial("{}[{}].{}".format, argument, index)

@@ -81,6 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     :param arguments: those of the command line, without the program; None for this process's.
     """
+    if sys.stderr is None:
+        sys.stderr = io.StringIO()
+    if sys.stdout is None:
+        tell("Error: standard output is closed, so there is nowhere to write the result to")
+        return FAILED
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -143,13 +148,14 @@ def _said(error: Exception, context: click.Context, command: click.Command) -> s
     """Return an error's message; an argument has the name that a person types."""
     if not isinstance(error, InvalidArgument):
         return _options_as_typed(str(error), command)
-    called, place = context.meta.get(FIELD_NAMES, {}).get(error.name), error.place
+    called, place, rule = context.meta.get(FIELD_NAMES, {}).get(error.name), error.place, error.rule
     for parameter in command.params:
+        rule = rule.replace(f"`{parameter.name}`", _typed(parameter))
         if parameter.name == error.name:
             # of an option that is given several times, the value says which one it is
             is_one = parameter.nargs == 1 and not getattr(parameter, "multiple", False)
             called, place = _typed(parameter), place if is_one else ""
-    said = f"{called}{place} is {error.value}; {error.rule}" if called else str(error)
+    said = f"{called}{place} is {error.value}; {rule}" if called else str(error)
     return _options_as_typed(said, command)
 
 

@@ -207,9 +207,10 @@ def _sum(rows: Sequence[AnalyticsRow]) -> dict[str, Any]:
 def discover(collection_tasks: str | None, dry_run: bool, **where: Any) -> None:
     """Write a file of the collection tasks that ran lately.
 
-    They go to standard output, as YAML, each with its id and name, the last day with a run, rows and cost.
-    --merge adds new ones to a file, brings these numbers of the others up to date, and changes nothing else
-    in it. Standard error says what is new, gone (only in the file) or renamed.
+    They go to standard output, as YAML, each with its id and name, its name in the service, the last day with
+    a run, rows and cost. --merge adds new ones to a file, brings the others up to date but for id and name,
+    and changes nothing else in it. Standard error says what is new, gone (only in the file) or renamed by the
+    service since the last merge.
 
     What did not run in the last three months cannot be seen, nor tasks of other members of the team.
     """
@@ -219,9 +220,10 @@ def discover(collection_tasks: str | None, dry_run: bool, **where: Any) -> None:
         if collection_tasks:
             differences = discovery.update(collection_tasks, client, write=not dry_run)
         else:
-            tasks, differences = discovery.discover(client)
+            tasks, _ = discovery.discover(client)
             write(discovery.as_yaml(tasks).encode())
-            differences = {"renamed": [entry for entry in differences["new"] if "service_name" in entry]}
+            tell(counted(len(tasks), "task"))
+            return
     tell("\n".join(discovery.in_words(differences)))
 
 
@@ -322,7 +324,7 @@ def _line(client: Client, name: str, status: TaskStatus) -> str:
     subtasks: list[SubTask] = SUBTASKS.ask(client, [status.task_id]).get(status.task_id, [])
     done = len(subtasks) - len(active_subtask_ids(subtasks))
     rows = status.current_total_extract_count or 0
-    counts = f"{done}/{counted(len(subtasks), 'sub-task')}, {rows:,} collected"
+    counts = f"{done}/{counted(len(subtasks), 'sub-task')}, {rows:,} collected (duplicates count)"
     return f"{name} {status.status}, {counts}"
 
 

@@ -91,7 +91,7 @@ class _AnalyticsOperator(WebCollectOperator):
         """Check everything but the age of the days: a DAG must stay valid when its dates get old."""
         first, last = arguments.date("start", self.start), arguments.date("end", self.end)
         if last < first:
-            raise InvalidArgument("end", self.end, f"it must not be before `start`, {first}")
+            raise InvalidArgument("start", self.start, f"it must not be after `end`, {last}")
         self._task_ids()
         today = pendulum.now("UTC").date()
         endpoints.query_analytics(
@@ -318,8 +318,11 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         for violation in violations:
             self.log.warning("%s", violation)
         if violations and self.on_violation == "fail":
+            from airflow_provider_webcollect.landing.log.commits import counted
+
             raise AirflowFailException(
-                f"{len(violations)} violations from {self.start} to {self.end}: {'; '.join(violations)}"
+                f"{counted(len(violations), 'violation')} from {self.start} to {self.end}: "
+                f"{'; '.join(violations)}"
             )
         return {
             "start": str(arguments.date("start", self.start)),
@@ -406,13 +409,13 @@ class WebCollectDiscoverOperator(WebCollectOperator):
     """Compares the file of collection tasks with the tasks that ran in the last three months (contract.md,
     endpoint 2), and optionally merges these into it.
 
-    A merge adds new tasks at the end of the file, and updates ``last_run``, ``rows`` and ``cost`` of the
-    others; everything else, including names and comments, stays as it is. Discovery sees neither tasks that
-    did not run in the last three months nor those of other members of the team.
+    A merge adds new tasks at the end of the file, and updates ``service_name``, ``last_run``, ``rows`` and
+    ``cost`` of the others; everything else, including names and comments, stays as it is. Discovery sees
+    neither tasks that did not run in the last three months nor those of other members of the team.
 
     Returns ``{"new", "gone", "renamed"}``, lists of tasks that only the service has, that only the file has
-    (they did not run, and stay in the file), and whose names differ. Each task is ``{"id", "name"}``, with
-    ``"service_name"`` if the service has another name.
+    (they did not run, and stay in the file), and that the service has renamed since the last merge. Each task
+    is ``{"id", "name"}``, with ``"service_name"`` if the service has another name.
 
     :param collection_tasks: the absolute path of the file; None for that of ``[webcollect]
         collection_tasks``. (templated)

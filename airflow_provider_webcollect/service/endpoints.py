@@ -297,7 +297,7 @@ def check_days(start: Any, end: Any) -> None:
     if end > today:
         raise InvalidArgument("end", str(end), f"it must not be after the current UTC date, {today}")
     if end < start:
-        raise InvalidArgument("end", str(end), f"it must not be before `start`, {start}")
+        raise InvalidArgument("start", str(start), f"it must not be after `end`, {end}")
     if start < oldest:
         rule = f"only the latest 3 months can be queried, from {oldest} on"
         raise InvalidArgument("start", str(start), rule)

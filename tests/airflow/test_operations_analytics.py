@@ -273,17 +273,17 @@ class TestDiscovery:
         self, sandbox: Sandbox, configure_tasks: Callable[..., Path], said: Said
     ) -> None:
         shop = sandbox.control.add_task(lots=[30], name="Shop")["task_id"]
-        text = f"- id: gone\n  name: Gone\n- id: {shop}\n  name: Before\n"
+        text = f"- id: gone\n  name: Gone\n- id: {shop}\n  name: Mine\n  service_name: Before\n"
         file = configure_tasks(text)
 
         discovered = execute(WebCollectDiscoverOperator(task_id="discover"))
         assert discovered["gone"] == [{"id": "gone", "name": "Gone"}]
-        assert discovered["renamed"] == [{"id": shop, "name": "Before", "service_name": "Shop"}]
+        assert discovered["renamed"] == [{"id": shop, "name": "Mine", "service_name": "Shop"}]
         assert discovered["new"][0].keys() == {"id", "name"}
-        assert f"renamed: Before ({shop}), which the service calls 'Shop'" in said()
+        assert f"renamed: Mine ({shop}), which the service calls 'Shop'" in said()
         assert file.read_text() == text
 
         assert execute(WebCollectDiscoverOperator(task_id="discover", merge=True)) == discovered
-        assert {task.name for task in read_collection_tasks(file).tasks} >= {"Gone", "Before"}
+        assert {task.name for task in read_collection_tasks(file).tasks} >= {"Gone", "Mine"}
         merged = execute(WebCollectDiscoverOperator(task_id="discover", collection_tasks=str(file)))
-        assert merged == {**discovered, "new": []}
+        assert merged == {**discovered, "new": [], "renamed": []}

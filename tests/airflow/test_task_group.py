@@ -31,7 +31,7 @@ SHOPS: list[Any] = [
     {"id": "c3", "destination": "s3://other/prices"},
 ]
 IDS = ["a-1", "b-2", "c3"]
-FOLDERS = ["s3://lake/Shop~20search", "s3://lake/B~c3~bccher", "s3://other/prices"]
+FOLDERS = ["s3://lake/Shop~_search", "s3://lake/B~c3~bccher", "s3://other/prices"]
 #: Loop values that Jinja, or Python, would take for something else.
 AS_WRITTEN = [
     *("{{ 7 * 7 }}", "50 {# off #}", "{% sale %}", "https://shop.example/s?f={%22color%22:%22red%22}"),
@@ -133,7 +133,7 @@ class TestTogether:
         ("options", "destination"),
         [
             ({}, "s3://lake"),
-            ({"destination": "s3://{name}/prices"}, "s3://Shop~20search/prices"),
+            ({"destination": "s3://{name}/prices"}, "s3://Shop~_search/prices"),
             ({"destination": "lake.shops.{name}", "table_format": "iceberg"}, "lake.shops.shop_search"),
         ],
     )
@@ -307,10 +307,31 @@ class TestSelection:
         dag = runpy.run_path(str(tmp_path / "dag.py"))["dag"]
         assert "prices.Shop_search.land" in dag.task_dict
 
+    @pytest.mark.parametrize("place", ["", "lib"])
+    def test_it_is_found_there_too_if_another_module_makes_the_dag(self, tmp_path: Path, place: str) -> None:
+        """Beside the other module alone, it is found there."""
+        (tmp_path / "lib").mkdir()
+        (tmp_path / "lib/tasks.yml").write_text("- id: c-3\n  name: Other\n")
+        (tmp_path / place / "tasks.yml").write_text(self.FILE)
+        (tmp_path / "lib/factory.py").write_text(
+            "import pendulum\n"
+            "from airflow.providers.common.compat.sdk import DAG\n"
+            "from airflow_provider_webcollect import WebCollectTaskGroup\n"
+            "def make():\n"
+            '    with DAG("shops", schedule=None, start_date=pendulum.datetime(2026, 1, 1)) as dag:\n'
+            '        WebCollectTaskGroup("prices", collection_tasks="tasks.yml", destination="s3://b/{id}")\n'
+            "    return dag\n"
+        )
+        (tmp_path / "dag.py").write_text(
+            f"import runpy\ndag = runpy.run_path('{tmp_path}/lib/factory.py')['make']()\n"
+        )
+        dag = runpy.run_path(str(tmp_path / "dag.py"))["dag"]
+        assert "prices.Shop_search.land" in dag.task_dict
+
     @pytest.mark.usefixtures("configured")
     def test_all_of_the_configured_file_are_meant_by_none(self) -> None:
         assert self.selected(None) == [
-            (UUID, "s3://lake/Shop~20search", None),
+            (UUID, "s3://lake/Shop~_search", None),
             ("b-2", "s3://lake/B~c3~bccher", "0012"),
         ]
 
@@ -348,6 +369,28 @@ class TestSelection:
         with pytest.raises(InvalidArgument, match=said):
             self.selected(given)
 
+    def test_one_entry_without_a_destination_may_have_that_of_the_group(self) -> None:
+        own = {"id": "b", "destination": "s3://lake/own"}
+        group = make_group(make_dag(), collection_tasks=["a", own], destination="s3://lake/rest")
+        assert {each.get_child_by_label("land").destination for each in group.children.values()} == {
+            "s3://lake/own",
+            "s3://lake/rest",
+        }
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"poke_interval": 5}, r"`poke_interval` is 5; .*: wait={'poke_interval': …}"),
+            ({"primary_key": "url"}, r"`primary_key` is 'url'; .*: load={'primary_key': …}"),
+            ({"conn_id": "x"}, "`conn_id` is 'x'; the argument is called webcollect_conn_id"),
+            ({"default_args": {"conn_id": "x"}}, "the argument is called webcollect_conn_id"),
+            ({"destination": "s3://lake"}, "'s3://lake'; it must have {name} or {id} in it"),
+        ],
+    )
+    def test_a_likely_mistake_is_known(self, given: dict[str, Any], said: str) -> None:
+        with pytest.raises(InvalidArgument, match=said):
+            make_group(make_dag(), **{"collection_tasks": ["a", "b"], **given})
+
     def test_without_a_file_there_must_be_something(self) -> None:
         with pytest.raises(InvalidArgument, match=r"since \[webcollect\] collection_tasks names no file"):
             self.selected(None)
@@ -359,11 +402,11 @@ class TestSelection:
     [
         (
             {"destination": "s3://lake/prices"},
-            "`collection task 'Shop search'` is 's3://lake/prices'; .*in that of collection task 'Bücher'",
+            "`destination` is 's3://lake/prices'; it must have {name} or {id} in it",
         ),
         (
-            {"collection_tasks": [*SHOPS, {"id": "d", "destination": "s3://lake/Shop~20search/old"}]},
-            "`collection task 'd'` is 's3://lake/Shop~20search/old'; .* in that of .*'Shop search'",
+            {"collection_tasks": [*SHOPS, {"id": "d", "destination": "s3://lake/Shop~_search/old"}]},
+            "`collection task 'd'` is 's3://lake/Shop~_search/old'; .* in that of .*'Shop search'",
         ),
         (
             {"collection_tasks": [{"id": "a", "name": "商" * 29}]},
@@ -450,7 +493,7 @@ class TestRuns:
         assert all({*run.states.values()} == {"success"} for run in runs)
         # what a cleared run has collected again is landed by the next one
         with duckdb.connect(database) as db:
-            for shop, folder, table in zip(shops, ("A~20b", "~c4~86"), ("a_b", "c_317d8f53"), strict=True):
+            for shop, folder, table in zip(shops, ("A~_b", "~c4~86"), ("a_b", "c_317d8f53"), strict=True):
                 rows = sandbox.control.true_rows(shop["id"])
                 assert [*read_landing(f"file://{tmp_path}/{folder}").iter_rows()] == rows
                 ids = db.execute(f"select id from shops.{table} order by _webcollect_row").fetchall()
