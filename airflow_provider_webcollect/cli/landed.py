@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.location import Location, TableFormat
     from airflow_provider_webcollect.landing.log.commits import Manifest, SetApart
-    from airflow_provider_webcollect.landing.read.contents import RunProfile
+    from airflow_provider_webcollect.landing.read.contents import LandedData, RunProfile
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 COLUMNS = ("column", "rows", "filled", "numbers", "booleans", "lists", "shortest", "longest")
@@ -166,9 +166,9 @@ def land(
 
     DESTINATION is a folder on disk, such as /data/prices or ./prices, or on object storage, such as
     s3://bucket/prices; or the name of a table of Iceberg, catalog.namespace.table. After an interrupt, the
-    same command resumes after the last finished part. The rows count once they are committed; --since of the
-    other commands takes the number of the commit. Quarantined rows wait for `landing accept` or `landing
-    discard`; the next landing continues after them.
+    same command resumes after the last part that was recorded. The rows count once they are committed;
+    --since of the other commands takes the number of the commit. Quarantined rows wait for `landing accept`
+    or `landing discard`; the next landing continues after them.
     """
     stop = Stop()
     location = parse_landing(landing, object_storage_conn_id, table_format, is_landed=False)
@@ -327,6 +327,7 @@ def profile(location: Location, by: str, new_only: bool, since: int | None, outp
     --new-only and --since are for the counts by column.
     """
     landed = read_landing(open_location(location))
+    _require_known(landed, since)
     if by == "run":
         _show_runs(landed.profiles(), output)
         return
@@ -470,6 +471,7 @@ def cat(
     if reasons and (quarantined is None or new_only or since is not None):
         raise click.UsageError("--reasons requires --quarantined, and excludes --new-only and --since")
     landed = read_landing(open_location(location), quarantined=quarantined)
+    _require_known(landed, since)
     rows: Iterator[Any] = landed.iter_rows(new_only, since=since)
     if reasons:
         reasoned = zip(landed.reasons(), rows, strict=True)
@@ -491,7 +493,9 @@ def sql(location: Location, query: str, new_only: bool, since: int | None, outpu
     city". The rows must fit into memory, except those of a table of Delta Lake, which are read as needed.
     """
     arguments.encodable("query", query)
-    relation = read_landing(open_location(location)).to_duckdb(new_only=new_only, since=since)
+    landed = read_landing(open_location(location))
+    _require_known(landed, since)
+    relation = landed.to_duckdb(new_only=new_only, since=since)
     import duckdb
 
     try:
@@ -544,14 +548,31 @@ def latest(location: Location, key: tuple[str, ...], output: str) -> None:
     _show_relation(read_landing(open_location(location)).latest(key), output)
 
 
+def _time(context: click.Context, option: click.Parameter, value: str | None) -> datetime.datetime | None:
+    """Return a time with a zone, given as ISO 8601 text."""
+    with contextlib.suppress(ValueError):
+        moment = None if value is None else datetime.datetime.fromisoformat(value.strip())
+        if moment is None or moment.utcoffset() is not None:
+            return moment
+    rule = "it must be a time with a zone, such as 2026-01-31T12:00Z"
+    raise InvalidArgument(str(option.name), value, rule)
+
+
 @landing.command()
 @at_landing
 @_key_option
 @click.option(
     "--since",
-    metavar="TIME|RUN",
-    required=True,
-    help="A time with a zone, such as 2026-01-31T12:00Z, or the id of a run, for the moment before its rows.",
+    type=click.IntRange(min=0),
+    metavar="COMMIT",
+    help="What has changed since the commit of this number, which `land` and `verify` show.",
+)
+@click.option("--since-run", metavar="RUN", help="What has changed since before the rows of this run.")
+@click.option(
+    "--since-time",
+    metavar="TIME",
+    callback=_time,
+    help="What has changed since a time, such as 2026-01-31T12:00Z.",
 )
 @_compare_option
 @click.option(
@@ -563,19 +584,34 @@ def latest(location: Location, key: tuple[str, ...], output: str) -> None:
 def changes(
     location: Location,
     key: tuple[str, ...],
-    since: str,
+    since: int | None,
+    since_run: str | None,
+    since_time: datetime.datetime | None,
     compare: tuple[str, ...],
     whole_runs: bool,
     output: str,
 ) -> None:
     """Show the newest row of each key that is new or has changed.
 
-    It has changed if its values differ from its last row before --since. Otherwise as `latest`.
+    It has changed if its values differ from its last row before --since, --since-run or --since-time, one of
+    which is needed. Otherwise as `latest`. Exit code 1: the landing has no such commit, or no rows of the
+    run.
     """
-    relation = read_landing(open_location(location)).changes(
-        key, since, compare=compare or None, whole_runs=whole_runs
-    )
+    given: list[Any] = [moment for moment in (since, since_run, since_time) if moment is not None]
+    if len(given) != 1:
+        raise click.UsageError("Exactly one of --since, --since-run and --since-time is needed")
+    landed = read_landing(open_location(location))
+    _require_known(landed, since, since_run)
+    relation = landed.changes(key, given[0], compare=compare or None, whole_runs=whole_runs)
     _show_relation(relation, output)
+
+
+def _require_known(landed: LandedData, since: int | None, run_id: str | None = None) -> None:
+    """Raise :class:`NothingLanded` if a landing has no such commit, or no rows of a run."""
+    if since is not None and since > (last := landed.manifest.commit):
+        raise NothingLanded(f"{landed.uri} has no commit {since}: its last one is {last}")
+    if run_id is not None and not landed.parts(new_only=run_id):
+        raise NothingLanded(f"{landed.uri} has no rows of the run {run_id}")
 
 
 @landing.command()
@@ -630,4 +666,4 @@ def _require_landing(folder: Folder, location: Location) -> None:
     """Raise :class:`NothingLanded` if a folder has neither commits nor drafts of one."""
     commits = CommitLog(folder)
     if commits.read() is None and not commits.staged():
-        raise NothingLanded(f"nothing has landed at {shown_place(location)}, or the path is another")
+        raise NothingLanded(f"nothing has landed at {shown_place(location)}; check the path")

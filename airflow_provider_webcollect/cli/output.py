@@ -96,6 +96,8 @@ def show(
     """
     columns = columns or [*rows[0]]
     if output == "json":
+        # in the order of the others
+        rows = [{**dict.fromkeys(columns), **row} for row in rows]
         is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
         text = functools.partial(_text, exactly=exactly)
         click.echo(as_json(rows, text=text, indent=2, ensure_ascii=not is_unicode))

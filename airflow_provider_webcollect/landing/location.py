@@ -348,7 +348,10 @@ def folder_name(argument: str, text: str) -> str:
 
     :raises InvalidArgument: if it is too long for a file system.
     """
-    name = _UNSAFE.sub(lambda match: "".join(f"~{byte:02x}" for byte in match[0].encode()), text)
+    # a blank is not ~20: with a number behind it, that would read as another one
+    name = _UNSAFE.sub(
+        lambda match: "~_" if match[0] == " " else "".join(f"~{byte:02x}" for byte in match[0].encode()), text
+    )
     if len(name) > _LONGEST_FOLDER:
         rule = f"as a folder it has more than {_LONGEST_FOLDER} characters; give it its own `destination`"
         raise InvalidArgument(argument, text, rule)

@@ -21,6 +21,7 @@ from airflow_provider_webcollect.landing.formats import (
     FileFormat,
     FormatName,
     OnCastError,
+    key_columns,
     make_format,
 )
 from airflow_provider_webcollect.service import arguments
@@ -149,8 +150,8 @@ class LandOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def _key(argument: str, value: Any) -> tuple[str, ...]:
-    columns = [value] if isinstance(value, str) and value else value or []
-    return tuple(arguments.texts(argument, columns, may_be_empty=True))
+    # a template renders None as an empty text
+    return () if value in (None, "", [], ()) else tuple(key_columns(argument, value))
 
 
 class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):

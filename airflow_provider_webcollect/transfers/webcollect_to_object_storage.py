@@ -107,7 +107,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
     The folder gets ``part-….jsonl`` files, a commit, which counts them in, and, written last,
     ``_manifest.json``, which lists them: readers use only the files in the manifest. A retry continues after
-    the last finished part; a retry after the commit changes nothing. Rows are never all in memory.
+    the last part that was recorded, which happens once a second; a retry after the commit changes nothing.
+    Rows are never all in memory.
 
     All runs of a DAG share one ``destination``: each run adds the new rows. A batch (``lotno``), or with
     ``mode="full"`` the whole history, is landed in a folder for this run alone.
@@ -322,10 +323,11 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         if arguments.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and "full" in modes:
             raise InvalidArgument("skip_if_nothing_new", True, INCREMENTAL_ALONE)
         if self.whole_runs_key:
-            from airflow_provider_webcollect.landing.formats import chosen_columns
+            from airflow_provider_webcollect.landing.formats import chosen_columns, key_columns
 
             if "full" in modes:
                 raise InvalidArgument("whole_runs_key", self.whole_runs_key, INCREMENTAL_ALONE)
+            key_columns("whole_runs_key", self.whole_runs_key)
             chosen_columns(self.whole_runs_key, None, self.columns or None, argument="whole_runs_key")
 
     def _check_asset_partition(self) -> None:

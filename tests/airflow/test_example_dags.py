@@ -139,7 +139,7 @@ def test_what_a_file_names_lands_in_a_folder_each(sandbox: Sandbox, tmp_path: Pa
     assert run.states == succeeded(
         *(f"shops.{name}.{step}" for name in ("Shop_search", "Books") for step in steps)
     )
-    for folder, task_id in (("Shop~20search", TASK_ID), ("Books", FINISHED_TASK_ID)):
+    for folder, task_id in (("Shop~_search", TASK_ID), ("Books", FINISHED_TASK_ID)):
         assert landed(f"file://{tmp_path}/{folder}") == sandbox.control.true_rows(task_id) != []
 
 

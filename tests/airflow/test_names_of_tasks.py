@@ -127,11 +127,11 @@ class TestLandings:
         result = transfer(destination, sources=["shop SEARCH", other["task_id"]])
 
         assert {source["collection_task_id"]: source["destination"] for source in result["sources"]} == {
-            task["task_id"]: f"{destination}/Shop~20search",
+            task["task_id"]: f"{destination}/Shop~_search",
             other["task_id"]: f"{destination}/{other['task_id']}",
         }
         assert (
-            f"task {NAME} ({task['task_id']}): 30 new rows in 1 part at {destination}/Shop~20search" in said()
+            f"task {NAME} ({task['task_id']}): 30 new rows in 1 part at {destination}/Shop~_search" in said()
         )
 
     @pytest.mark.parametrize("entries", [(NAME, "id"), ("id", NAME), (NAME, {"collection_task_id": "id"})])

@@ -96,7 +96,7 @@ class TestVerify:
             for command in (
                 *(["verify"], ["cat"], ["sql"], ["clean"], ["clean", "--yes"]),
                 *(["latest", "--key", "id"], ["history", "--key", "id"], ["profile"]),
-                ["changes", "--key", "id", "--since", "r"],
+                ["changes", "--key", "id", "--since-run", "r"],
             ):
                 query = ["select 1"] if command == ["sql"] else []
                 ended = run("landing", *command, folder, *query)
@@ -120,7 +120,7 @@ class TestCat:
         ):
             assert run("landing", "cat", folder, *some).lines == rows[first:]
             assert run(*count, *some).json == [{"n": 312 - first}]
-        run("landing", "cat", folder, "--since", 4).refused(2, "--since is 4; the last commit of")
+        run("landing", "cat", folder, "--since", 4).refused(1, "has no commit 4: its last one is 3")
 
 
 class TestSql:
@@ -174,7 +174,7 @@ class TestSql:
 class TestByKey:
     """``latest``, ``changes`` and ``history``."""
 
-    COMMANDS = (["latest"], ["changes", "--since", "second"], ["history"])
+    COMMANDS = (["latest"], ["changes", "--since-run", "second"], ["history"])
 
     @pytest.fixture
     def folder(self, run: Run, connected: None, sandbox: Sandbox, folder: Path) -> Path:
@@ -202,11 +202,12 @@ class TestByKey:
         [
             ("latest", "id url price landed_at", ["4 b 2.00 T1", "5 a 1.50 T1", "6 c 3.00 T1"]),
             ("latest --key price", "id", ["1", "4", "5", "6"]),
-            ("changes --since second --compare price", "id change", ["5 changed", "6 new"]),
-            ("changes --since T0 --compare price", "id change", ["5 changed", "6 new"]),
-            ("changes --since T1", "id", []),
+            ("changes --since-run second --compare price", "id change", ["5 changed", "6 new"]),
+            ("changes --since 1 --compare price", "id change", ["5 changed", "6 new"]),
+            ("changes --since-time T0 --compare price", "id change", ["5 changed", "6 new"]),
+            ("changes --since-time T1", "id", []),
             (
-                "changes --since second --whole-runs --key price --compare price",
+                "changes --since-run second --whole-runs --key price --compare price",
                 "id change",
                 ["1 gone", "5 new", "6 new"],
             ),
@@ -240,8 +241,26 @@ class TestByKey:
         run("landing", *command, folder, "--key", "sku").refused(2, "--key is 'sku'", "id, url, price")
 
     def test_a_time_without_a_zone_is_wrong_usage(self, run: Run, folder: Path) -> None:
-        ended = run("landing", "changes", folder, "--key", "url", "--since", "2026-01-01")
-        ended.refused(2, "Error: --since is '2026-01-01'; it must be a time with a zone")
+        ended = run("landing", "changes", folder, "--key", "url", "--since-time", "2026-01-01")
+        ended.refused(2, "Error: --since-time is '2026-01-01'; it must be a time with a zone")
+
+    @pytest.mark.parametrize("moments", [[], ["--since", "1", "--since-run", "second"]])
+    def test_one_moment_is_needed(self, run: Run, folder: Path, moments: list[str]) -> None:
+        ended = run("landing", "changes", folder, "--key", "url", *moments)
+        ended.refused(2, "Exactly one of --since, --since-run and --since-time is needed")
+
+    def test_a_commit_that_is_not_there_is_said(self, run: Run, folder: Path) -> None:
+        ended = run("landing", "changes", folder, "--key", "url", "--since", "3")
+        ended.refused(1, "has no commit 3: its last one is 2")
+
+    def test_a_run_that_has_landed_no_rows_may_be_another_and_those_that_have_are_named(
+        self, run: Run, folder: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ended = run("landing", "changes", folder, "--key", "url", "--since-run", "third")
+        ended.refused(1, "has no rows of the run third")
+        [said] = caplog.messages
+        assert said.startswith("No rows of the run third are in")
+        assert said.endswith(" or the id is another; the last runs that have landed are first, second")
 
     @pytest.mark.parametrize("command", [["sql", "select 1"], *COMMANDS], ids=lambda words: words[0])
     def test_that_duckdb_is_not_installed_is_said(

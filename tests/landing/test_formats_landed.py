@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.checked_runs import Runs
 from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed, crashing_at, listed
 from tests.landing.formats.parts import FORMATS, as_texts, filled, named
-from tests.landing.pages import rows_of, widening
+from tests.landing.pages import rows_of, serving, widening
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -31,6 +32,18 @@ class TestEveryFormat:
         assert manifest.format == options["file_format"]
         suffix = make_format(**options).suffix
         assert all(part.name.endswith(suffix) for part in manifest.parts)
+
+    def test_a_part_ends_with_the_page_that_reaches_its_size(
+        self, landing: Landed, options: dict[str, Any]
+    ) -> None:
+        rows = [{"url": random.Random(number).randbytes(100).hex()} for number in range(6_000)]
+        most, page_bytes = 300_000, 100 * 220
+        fetch = serving(rows)
+        manifest = landing("t", fetch=fetch, file_format=make_format(**options), max_part_bytes=most)
+        sizes = [part.bytes for part in manifest.parts]
+        assert len(sizes) > 1
+        # a compressor holds back some 128 KiB
+        assert all(most <= size < most + page_bytes + 2**17 for size in sizes[:-1])
 
     @pytest.mark.by_day(4)
     @pytest.mark.parametrize("crash_at", range(2, 7))

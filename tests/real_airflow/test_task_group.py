@@ -43,5 +43,5 @@ def test_every_row_of_hundreds_lands_once(
     assert airflow.wait(dag_id, airflow.trigger(dag_id), PATIENCE) == "success"
 
     for shop in SHOPS:
-        landed = read_landing(f"{landing.as_uri()}/{arrangement}/The~20{shop}")
+        landed = read_landing(f"{landing.as_uri()}/{arrangement}/The~_{shop}")
         assert list(landed.iter_rows()) == sandbox.control.true_rows(shop) != []

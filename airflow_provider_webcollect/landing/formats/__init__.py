@@ -270,6 +270,19 @@ def chosen_columns(
     return _named(argument, key, columns), compared
 
 
+def key_columns(argument: str, key: object) -> list[str]:
+    """Return the columns of a key, whether a landing has them or not, as a list.
+
+    :raises InvalidArgument: if there is none, or one is blank or named twice.
+    """
+    names = _named(argument, key, None)
+    for index, name in enumerate(names):
+        if not name.strip():
+            place = argument if isinstance(key, str) else f"{argument}[{index}]"
+            raise InvalidArgument(place, name, "it must be the name of a column")
+    return names
+
+
 def _named(argument: str, names: object, columns: Sequence[str] | None) -> list[str]:
     is_one = isinstance(names, str)
     listed = list(items(argument, [names] if is_one else names))

@@ -1,7 +1,8 @@
 """Parquet: typed columns, in row groups of bounded size. It is imported late, since it imports pyarrow.
 
 All columns are strings unless the user gives them a type; other values become JSON text. A row group ends
-with the batch of rows that reaches :data:`ROW_GROUP_BYTES` or :data:`ROW_GROUP_ROWS`.
+with the batch of rows that reaches :data:`ROW_GROUP_BYTES` or :data:`ROW_GROUP_ROWS`, or that may fill the
+part.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class ParquetWriter(TableWriter):
         self._rows = 0
         # batches that do not fill a row group yet
         self._held: list[pa.RecordBatch] = []
-        self._held_rows = self._held_bytes = 0
+        self._held_rows = 0
 
     def __exit__(self, *error: object) -> None:
         try:
@@ -86,20 +87,20 @@ class ParquetWriter(TableWriter):
         self._rows += rows
         self._held.append(batch)
         self._held_rows += rows
-        self._held_bytes += batch.nbytes
-        if self._held_rows >= ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
-            self._write_row_group()
+        self.held_bytes += batch.nbytes
+        if self._held_rows >= ROW_GROUP_ROWS or self.held_bytes >= ROW_GROUP_BYTES:
+            self.flush()
 
     def _end(self) -> None:
         assert self._file is not None
-        self._write_row_group()
+        self.flush()
         self._file.close()
 
-    def _write_row_group(self) -> None:
+    def flush(self) -> None:
         if self._held and self._file is not None:
             rows = pa.Table.from_batches(self._held)
             self._held.clear()
-            self._held_rows = self._held_bytes = 0
+            self._held_rows = self.held_bytes = 0
             self._file.write_table(rows, row_group_size=max(1, rows.num_rows))
 
     def _typed(self, column: pa.Field, texts: pa.Array) -> pa.Array:

@@ -242,9 +242,14 @@ class RowWriter(ABC):
     As a context manager it ends the part, or drops the unfinished part on an error.
 
     :ivar columns: the part's columns, as far as known; empty for JSON lines without fixed columns.
+    :ivar held_bytes: of rows that are in memory, and not encoded yet.
     """
 
     columns: tuple[str, ...] = ()
+    held_bytes = 0
+
+    def flush(self) -> None:  # noqa: B027  # most formats hold none
+        """Encode the rows that are held."""
 
     @abstractmethod
     def write(self, rows: Sequence[msgspec.Raw]) -> bool:

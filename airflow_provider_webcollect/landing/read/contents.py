@@ -332,7 +332,7 @@ class LandedData:
     def changes(
         self,
         key: str | Sequence[str],
-        since: datetime.datetime | str,
+        since: int | datetime.datetime | str,
         connection: DuckDBPyConnection | None = None,
         compare: str | Sequence[str] | None = None,
         whole_runs: bool = False,
@@ -355,19 +355,23 @@ class LandedData:
         ``overwrite`` or ``on_reset="full"`` has replaced is not known: then all keys are new.
 
         :param key: a column, or several that together identify what a row is about.
-        :param since: the moment: a time with a zone, also as ISO 8601 text; or the id of a run, for the
-            moment before its first rows, so that what the run has landed counts. If the run has found nothing
-            new, nothing is returned.
+        :param since: the moment: the number of a commit, 0 for the beginning; or a time with a zone, also as
+            ISO 8601 text; or the id of a run, for the moment before its first rows, so that what the run has
+            landed counts. If the run has found nothing new, nothing is returned.
         :param connection: where the relation is created; None for a new connection, which shows times in UTC.
         :param compare: the columns that count as values; None for all. Leave out the ones that differ from
             row to row, such as the time of the collection.
         :param whole_runs: whether each run of the landing has collected everything, in one collection or
             more. The landing cannot know that: land once a collection has finished, and let ``checks`` refuse
             runs with too few rows.
-        :raises InvalidArgument: also if ``since`` is a time without a zone, or ``compare`` names a column
-            that the landing does not have.
+        :raises InvalidArgument: also if ``since`` is a commit that the landing does not have, or a time
+            without a zone, or ``compare`` names a column that the landing does not have.
         """
-        moment = _time_or_run(since)
+        moment: int | datetime.datetime | str
+        if isinstance(since, int) and not isinstance(since, bool):
+            moment = self._checked(since)
+        else:
+            moment = _time_or_run(since)
         is_whole = arguments.boolean("whole_runs", whole_runs)
         return self._keyed(self._dated_parts(moment, is_whole), key, compare).changes(connection)
 
@@ -543,7 +547,7 @@ class LandedData:
         return KeyedRows(self.tables_of, self._reader, list(parts), key, compare, columns)
 
     def _dated_parts(
-        self, moment: datetime.datetime | str | None = None, is_whole: bool = False
+        self, moment: int | datetime.datetime | str | None = None, is_whole: bool = False
     ) -> Iterator[DatedPart]:
         """Yield the parts, and whether a key in them was there at a moment, and is there now.
 
@@ -556,6 +560,8 @@ class LandedData:
             numbers = self._of_run(moment)
             indexes = (index for index, commit in enumerate(commits) if commit.number in numbers)
             count = next(indexes, len(commits))
+        elif isinstance(moment, int):
+            count = sum(commit.number <= moment for commit in commits)
         elif moment is not None:
             count = bisect.bisect_right(times_of(commits), moment)
         runs = whole_runs_of(commits, self.manifest.set_apart) if is_whole else ()
@@ -657,4 +663,5 @@ def _time_or_run(since: object) -> datetime.datetime | str:
     is_time = isinstance(moment, datetime.datetime) and moment.utcoffset() is not None
     if is_time or (isinstance(moment, str) and moment.strip()):
         return cast("datetime.datetime | str", moment)
-    raise InvalidArgument("since", since, "it must be a time with a zone, or the id of a run")
+    rule = "it must be the number of a commit, a time with a zone, or the id of a run"
+    raise InvalidArgument("since", since, rule)

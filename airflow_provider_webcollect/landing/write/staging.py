@@ -221,6 +221,9 @@ class _PartFiles:
                 self._writer = self._open.enter_context(writer)
             if not self._writer.write(page.rows):
                 return False
+            # how much the rows take in the file is only known once they are there
+            if self.bytes + self._writer.held_bytes >= self._job.options.max_part_bytes:
+                self._writer.flush()
         if page.wrong:
             if self._apart is None:
                 self._apart = self._open.enter_context(self._job.folder.part(self._apart_name))
