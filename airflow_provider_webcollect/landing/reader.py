@@ -77,7 +77,7 @@ def read_landing(
 def _state(folder: Folder) -> Manifest:
     state = CommitLog(folder).read()
     if state is None:
-        raise NothingLanded(f"nothing has landed at {folder.url} yet, or the path is another")
+        raise NothingLanded(f"nothing has landed at {folder.url} yet; check the path")
     return state
 
 
@@ -88,7 +88,7 @@ def _table(folder: TableFolder) -> LandedTable:
     snapshot = folder.snapshot()
     state = None if snapshot is None else commits.up_to(snapshot.version or 0, checkpoint)
     if snapshot is None or state is None:
-        raise NothingLanded(f"no landing has written to the table {folder.url} yet, or the path is another")
+        raise NothingLanded(f"no landing has written to the table {folder.url} yet; check its name")
     return LandedTable(folder, state, snapshot)
 
 
@@ -96,7 +96,7 @@ def _quarantined(folder: Folder, number: int) -> QuarantinedData:
     numbers = [apart.commit for apart in _state(folder).quarantined]
     if number not in numbers:
         raise NothingToReview(
-            f"no rows of commit {number} wait for a decision at {folder.url}; those of these commits do: "
+            f"no rows of commit {number} are quarantined at {folder.url}; commits with quarantined rows: "
             f"{', '.join(map(str, numbers)) or 'none'}"
         )
     (commit,) = CommitLog(folder).commits([number])
@@ -219,7 +219,7 @@ class LandedTable(LandedData):
             )
 
     def _dated_parts(
-        self, moment: datetime.datetime | str | None = None, is_whole: bool = False
+        self, moment: int | datetime.datetime | str | None = None, is_whole: bool = False
     ) -> Iterator[DatedPart]:
         # their order decides which row of a key is the latest
         self._refuse_rewritten(self._all_parts)

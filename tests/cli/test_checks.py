@@ -155,9 +155,7 @@ class TestQuarantined:
         reasoned = [{"broke": [], "row": row} for row in rows[100:]]
         assert run("landing", "cat", folder, "--quarantined", 2, "--reasons").lines == reasoned
         assert run("landing", "cat", folder).lines == rows[:100]
-        run("landing", "cat", folder, "--quarantined", 1).refused(
-            3, "no rows of commit 1 wait for a decision"
-        )
+        run("landing", "cat", folder, "--quarantined", 1).refused(3, "no rows of commit 1 are quarantined")
 
     def test_single_rows_have_the_reasons_why_they_are_quarantined(
         self, sandbox: Sandbox, run: Run, connected: None, folder: Path

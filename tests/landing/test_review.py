@@ -268,7 +268,7 @@ class TestDecisions:
     def test_rows_that_are_decided_are_decided_no_other_way(self, quarantined: Runs, choice: str) -> None:
         first, other = (accept, discard) if choice == "accept" else (discard, accept)
         folder, verb = quarantined.folder, f"{choice}ed"
-        with pytest.raises(NothingToReview, match=r"no rows of run run 9 wait .*; there are 3 rows of run 2"):
+        with pytest.raises(NothingToReview, match=r"no rows of run run 9 wait .*: 3 rows of run 2"):
             first(folder.location, "run 9")
         first(folder.location, by="a")
         before = folder.contents()
@@ -277,9 +277,21 @@ class TestDecisions:
         for decide in (first, other):
             with pytest.raises(NothingToReview, match=f"commit 2 at .* were {verb} already by a"):
                 decide(folder.location, commit=2, by="b")
-            with pytest.raises(NothingToReview, match=r"no rows of run run 2 wait for a .*; there are none"):
+            with pytest.raises(NothingToReview, match=r"no rows of run run 2 wait for a .*landing$"):
                 decide(folder.location, "run 2", by="b")
         assert folder.contents() == before
+
+    def test_who_accepts_what_another_discards_meanwhile_is_told(self, quarantined: Runs) -> None:
+        folder = quarantined.folder
+        ((part,),) = [commit["quarantined"] for commit in folder.commits() if commit.get("quarantined")]
+        name = part["name"].rpartition("/")[2]
+        late = Held(lambda place: accept(place, commit=2, by="a"), folder.destination, ("open", name))
+        assert late.met
+        discard(folder.location, by="b")
+        ended = late.end()
+        assert isinstance(ended, NothingToReview)
+        assert str(ended).endswith("were discarded already by b")
+        assert len(folder.rows()) == 2
 
     def test_a_decision_that_is_older_than_those_of_the_manifest_is_known(self, quarantined: Runs) -> None:
         folder = quarantined.folder

@@ -16,6 +16,7 @@ from airflow_provider_webcollect.landing.checks import Checks, RowChecks
 from airflow_provider_webcollect.landing.errors import (
     FormatChanged,
     NothingToReview,
+    PartsMissing,
     UnreadableRow,
 )
 from airflow_provider_webcollect.landing.formats import make_format
@@ -26,7 +27,13 @@ from airflow_provider_webcollect.landing.log.commits import counted
 from airflow_provider_webcollect.landing.log.fold import following, quarantined_by
 from airflow_provider_webcollect.landing.log.names import copy_name, data_name
 from airflow_provider_webcollect.landing.rules import ValueRules
-from airflow_provider_webcollect.landing.storage.commit_log import TRIES, CommitLog, contended, unless_beaten
+from airflow_provider_webcollect.landing.storage.commit_log import (
+    TRIES,
+    CommitLog,
+    Conflict,
+    contended,
+    unless_beaten,
+)
 from airflow_provider_webcollect.service.errors import escaped
 
 if TYPE_CHECKING:
@@ -120,7 +127,13 @@ def _decide(folder: Folder, choice: Choice, run_id: str | None, number: int | No
             # by the next try, other rows may wait too
             number = apart.commit
             (read,) = commits.commits([number])
-            made = _accepted(folder, state, read) if choice == "accept" else {}
+            try:
+                made = _accepted(folder, state, read) if choice == "accept" else {}
+            except PartsMissing:
+                # who has discarded them meanwhile has also deleted them
+                if number in {left.commit for left in in_review(folder)}:
+                    raise
+                raise Conflict from None
             decision = following(state, "decided", read.run, about=number, by=by, **made)
             commits.publish(commits.append(state, decision))
             if choice == "discard":
@@ -144,7 +157,7 @@ def _chosen(folder: Folder, state: Manifest | None, run_id: str | None, number: 
     ]
     if len(chosen) == 1:
         return chosen[0]
-    listed = ", ".join(map(str, quarantined)) or "none"
+    listed = ", ".join(map(str, quarantined))
     if chosen:
         raise NothingToReview(f"name the commit whose rows are meant at {folder.url}: {listed}")
     for decision in reversed(state.decisions if state else ()):
@@ -154,7 +167,8 @@ def _chosen(folder: Folder, state: Manifest | None, run_id: str | None, number: 
             raise NothingToReview(f"the rows of commit {number} at {folder.url} were {verb} already{who}")
     named = [f"commit {number}"] * (number is not None) + [f"run {run_id}"] * (run_id is not None)
     which = f" of {' and '.join(named)}" if named else ""
-    raise NothingToReview(f"no rows{which} wait for a decision at {folder.url}; there are {listed}")
+    others = f"; these do: {listed}" if listed else ""
+    raise NothingToReview(f"no rows{which} wait for a decision at {folder.url}{others}")
 
 
 def _decided_before(commits: CommitLog, earlier: Commit, choice: Choice) -> SetApart:
