@@ -6,16 +6,16 @@ import logging
 import random
 import threading
 import time
+import weakref
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_provider_webcollect.service.endpoints import RateLimit
-from airflow_provider_webcollect.service.settings import GENERAL_RATE
+from airflow_provider_webcollect.service.settings import GENERAL_RATE, address_of
 from airflow_provider_webcollect.service.threads import Notice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
@@ -90,13 +90,13 @@ class RateLimiter:
     """
 
     def __init__(self, interval: float, now: Callable[[], float] = time.monotonic) -> None:
-        self._interval = interval
+        #: The rates that were asked for, by the ids of who has asked.
+        self._rates: dict[int, float] = {}
+        self._set_interval(interval)
         self._now = now
-        self._lock = threading.Lock()
+        # the end of an asker is noted at any moment, also while this thread has the lock
+        self._lock = threading.RLock()
         self._next = 0.0
-        #: The window of the limit: a second, or an interval if that is longer; and its requests.
-        self._allowed = max(1, round(1 / interval)) if interval else 1
-        self._window = self._allowed * interval
         #: When each of the last requests was counted at the latest, by its moment: as much after it as the
         #: response took longer than the shortest one of its kind, by kind.
         self._counted: dict[float, float] = {}
@@ -119,6 +119,34 @@ class RateLimiter:
         """The share of the full rate that is used now, above 0 to 1."""
         return self._share
 
+    def ask_for(self, rate: float, asker: object) -> None:
+        """Have the lowest of the rates that are asked for, in requests per second; 0 is no limit.
+
+        :param asker: with whose end the rate is forgotten.
+        """
+        with self._lock:
+            self._rates[id(asker)] = rate
+            self._use_lowest()
+        weakref.finalize(asker, self._forget, id(asker)).atexit = False
+
+    def _forget(self, asker: int) -> None:
+        with self._lock:
+            del self._rates[asker]
+            if self._rates:
+                self._use_lowest()
+
+    def _use_lowest(self) -> None:
+        lowest = min(filter(None, self._rates.values()), default=0.0)
+        interval = 1 / lowest if lowest else 0.0
+        if interval != self._interval:
+            self._set_interval(interval)
+
+    def _set_interval(self, interval: float) -> None:
+        self._interval = interval
+        #: The window of the limit: a second, or an interval if that is longer; and its requests.
+        self._allowed = max(1, round(1 / interval)) if interval else 1
+        self._window = self._allowed * interval
+
     def reserve(self) -> Reservation:
         """Reserve the next moment."""
         with self._lock:
@@ -137,7 +165,7 @@ class RateLimiter:
             # a request that had to wait for the window does not delay those after it
             self._next = max(max(now, self._next) + gap, moment + gap / 4)
             self._counted[moment] = moment
-            if len(self._counted) > self._allowed + 4:
+            while len(self._counted) > self._allowed + 4:
                 del self._counted[next(iter(self._counted))]
             return Reservation(moment, moment - now)
 
@@ -219,25 +247,28 @@ class RateLimiter:
             self._timetable[self._timetable.index(moment)] = moment + shift
 
 
-#: The limiters of one address that apply, by the limit of an endpoint; that of a status endpoint comes first,
-#: since its wait is longer.
-RateLimiters: TypeAlias = "Mapping[RateLimit, tuple[RateLimiter, ...]]"
+class RateLimiters(dict["RateLimit", tuple[RateLimiter, ...]]):
+    """The limiters of one address that apply, by the limit of an endpoint.
 
-_shared: dict[tuple[str, RateLimit | float], RateLimiter] = {}
+    That of a status endpoint comes first, since its wait is longer.
+    """
+
+
+_shared: dict[tuple[str, int | None, RateLimit], RateLimiter] = {}
 _lock = threading.Lock()
 
 
 def shared_rate_limiters(base_url: str, requests_per_second: float = GENERAL_RATE) -> RateLimiters:
     """Return the limiters that all clients of this process share for the address in ``base_url``.
 
-    :param requests_per_second: the general limit; 0 for none. The limits of the status endpoints always
-        apply, and clients with different general limits share them.
+    :param requests_per_second: the general limit; 0 for none. The lowest counts of all that are in use for
+        one address. The limits of the status endpoints always apply.
     """
-    address = urlsplit(base_url).netloc.lower()
-    interval = 1 / requests_per_second if requests_per_second else 0.0
+    host, port = address_of(base_url)
     with _lock:
-        general = _shared.setdefault((address, requests_per_second), RateLimiter(interval))
-        limiters: dict[RateLimit, tuple[RateLimiter, ...]] = {RateLimit.GENERAL: (general,)}
+        general = _shared.setdefault((host, port, RateLimit.GENERAL), RateLimiter(0.0))
+        limiters = RateLimiters({RateLimit.GENERAL: (general,)})
+        general.ask_for(requests_per_second, limiters)
         for limit, seconds in STATUS_INTERVALS.items():
-            limiters[limit] = (_shared.setdefault((address, limit), RateLimiter(seconds)), general)
+            limiters[limit] = (_shared.setdefault((host, port, limit), RateLimiter(seconds)), general)
         return limiters

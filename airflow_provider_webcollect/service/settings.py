@@ -133,9 +133,8 @@ class Credentials:
         if self.refresh_token or not self.login:
             return digest(self.refresh_token or self.access_token or "")
         parts = urlsplit(base_url)
-        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-        host = (parts.hostname or "").rstrip(".")
-        return digest(repr((parts.scheme, host, port, parts.path.rstrip("/"), self.login)))
+        place = (parts.scheme, *address_of(base_url), parts.path.rstrip("/"))
+        return digest(repr((*place, self.login)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +149,7 @@ class Settings:
     :param max_response_bytes: size limit of a decompressed response; the contract's limit is 8 MB.
     :param ca_file: a file of certificate authorities to trust instead of the default ones.
     :param requests_per_second: rate of all requests of this process to the service; 0 disables rate limiting.
+        Of several settings for one address, the lowest rate counts.
     :param timezone: the zone of the service's times; None leaves them naive.
     :param origin: where the addresses come from, for messages: ``the connection webcollect_default``.
     :param token_refresh: ``auto``, or ``keeper``: never refresh here, wait for the token keeper's new token.
@@ -174,7 +174,7 @@ class Settings:
     @property
     def host(self) -> str:
         """The host of the main service, in lower case and without the port."""
-        return (urlsplit(self.base_url).hostname or "").rstrip(".")
+        return address_of(self.base_url)[0]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "base_url", _base_url("base_url", self.base_url))
@@ -194,6 +194,12 @@ class Settings:
         except (ValueError, OSError):
             rule = "it must name a time zone, such as Asia/Shanghai"
             raise InvalidArgument("timezone", self.timezone, rule) from None
+
+
+def address_of(url: str) -> tuple[str, int | None]:
+    """Return the host of a URL, in lower case and without a dot at its end, and its port."""
+    parts = urlsplit(url)
+    return (parts.hostname or "").rstrip("."), parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def _base_url(name: str, url: str) -> str:

@@ -164,17 +164,22 @@ def test_who_waits_for_each_answer_keeps_the_limit_however_late_requests_arrive(
 
 
 class TestSharing:
-    def test_clients_of_one_address_share_their_rate_and_even_at_different_ones_that_of_statuses(
-        self,
-    ) -> None:
-        addresses = ("https://share.example/api", "https://SHARE.example/other", "https://elsewhere.example")
-        one, same, elsewhere = (shared_rate_limiters(url, 10) for url in addresses)
-        slower = shared_rate_limiters(addresses[0], 5)
-        assert one[RateLimit.GENERAL] == same[RateLimit.GENERAL]
-        for other in (elsewhere, slower):
-            assert one[RateLimit.GENERAL] != other[RateLimit.GENERAL]
-        for limit in (RateLimit.STATUS_V1, RateLimit.STATUS_V2):
-            assert one[limit][0] is slower[limit][0]
+    def test_clients_of_one_address_share_its_limits_however_it_is_written(self) -> None:
+        addresses = ("https://share.example/api", "https://SHARE.example:443/other", "https://share.example.")
+        one, *others = (shared_rate_limiters(url, 10) for url in addresses)
+        assert others == [one] * 2
+        elsewhere = shared_rate_limiters("https://elsewhere.example", 10)
+        assert one[RateLimit.GENERAL] != elsewhere[RateLimit.GENERAL]
+
+    def test_the_lowest_rate_that_a_living_client_says_counts_for_all(self) -> None:
+        for rate, gap in ((19, 1 / 19), (0, 1 / 20), (5, 1 / 5), (40, 1 / 20)):
+            address = f"https://rate-{rate}.example"
+            # of a client that has ended
+            shared_rate_limiters(address, 0.1)
+            both = shared_rate_limiters(address, 20), shared_rate_limiters(f"{address}.:443", rate)
+            (limiter,) = both[0][RateLimit.GENERAL]
+            first = limiter.reserve().moment
+            assert limiter.reserve().moment - first == pytest.approx(gap)
 
     def test_two_clients_together_stay_within_the_limit(
         self, connect: Connect, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
