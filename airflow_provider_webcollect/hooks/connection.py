@@ -189,7 +189,14 @@ def _base_url(connection: Connection) -> str:
         host = f"{connection.schema or 'https'}://{host}"
     scheme, _, rest = host.partition("://")
     place, slash, path = rest.partition("/")
-    if connection.port and urlsplit(f"//{place}").port is None:
+    try:
+        port = urlsplit(f"//{place}").port
+    except ValueError:
+        # the settings refuse it
+        return f"{scheme}://{rest}"
+    if connection.port and port not in (None, connection.port):
+        raise InvalidArgument("port", connection.port, f"the host has another one, {port}")
+    if connection.port and port is None:
         place = f"{place}:{connection.port}"
     return f"{scheme}://{place}{slash}{path}"
 

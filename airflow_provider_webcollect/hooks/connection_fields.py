@@ -97,7 +97,8 @@ FIELDS = (
     Field(
         "requests_per_second",
         "Requests per second",
-        "The most that each process sends; the service allows 20 per address. 0 disables rate limiting.",
+        "The most that each process sends; the service allows 20 per address. 0 sets no limit. Of several "
+        "connections to one address, the lowest limit counts.",
         float,
         20,
     ),

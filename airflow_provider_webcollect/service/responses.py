@@ -562,6 +562,10 @@ def no_response(error: Exception, address: str) -> TransportError:
     # a connection that is closed too early raises an SSL error too
     closed = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
     if any(isinstance(cause, ssl.SSLError) and not isinstance(cause, closed) for cause in causes):
+        if any("WRONG_VERSION_NUMBER" in str(cause) for cause in causes):
+            without = TlsError(f"the server at {address} does not use TLS ({reason})")
+            without.advice = "Its address may begin with http://."
+            return without
         return TlsError(f"no trusted connection: {reason}")
     if any(_LOGIN_WANTED.search(str(cause)) for cause in causes):
         return ProxyUnusable(f"the proxy requires a login, or another one: {reason}")

@@ -53,9 +53,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Any:
         ({"host": "https://api.example.com", "schema": "http"}, "https://api.example.com"),
         ({"host": "api.example.com", "port": 8443}, "https://api.example.com:8443"),
         ({"host": "https://api.example.com/v1", "port": 8443}, "https://api.example.com:8443/v1"),
-        ({"host": "api.example.com:9000", "port": 8443}, "https://api.example.com:9000"),
+        ({"host": "api.example.com:8443", "port": 8443}, "https://api.example.com:8443"),
         ({"host": "http://[::1]", "port": 8443}, "http://[::1]:8443"),
-        ({"host": "http://[::1]:9000", "port": 8443}, "http://[::1]:9000"),
+        ({"host": "http://[::1]:9000"}, "http://[::1]:9000"),
     ],
 )
 def test_the_base_url_comes_from_host_schema_and_port(
@@ -64,10 +64,17 @@ def test_the_base_url_comes_from_host_schema_and_port(
     assert read(**fields).settings.base_url == base_url
 
 
+@pytest.mark.parametrize("host", ["api.example.com:9000", "http://[::1]:9000/v1"])
+def test_two_ports_of_one_host_are_refused(read: Any, host: str) -> None:
+    with pytest.raises(InvalidArgument, match="`port` is 8443; the host has another one, 9000"):
+        read(host=host, port=8443)
+
+
 @pytest.mark.parametrize(
     ("host", "said"),
     [
         *((host, "webcollect_default has no host: set it to") for host in (None, "", "  ")),
+        ("https://api.example.com:abc", "base_url"),
         # without what may be a secret
         ("https://api.example.com/v1?api_key=very-secret", r"`base_url` is 'https://api\.example\.com/v1'"),
     ],
@@ -344,11 +351,16 @@ def test_a_page_is_never_taken_for_the_service(
             "the API key is accepted. Operations that need an access token will not work",
         ),
         ({"extra": {"access_token": "mistyped"}}, False, "The service refused the token"),
+        (
+            {"login": demo.USERNAME, "password": f"{demo.PASSWORD} ", "extra": {}},
+            False,
+            ". The password begins or ends with a blank",
+        ),
         ({"extra": {"api_key": "mistyped"}}, False, "The service refused the API key"),
         ({"extra": {}}, False, "the connection has no credential"),
         ({"extra": {"read_timeout": "soon"}}, False, "extra read_timeout"),
         ({"host": "http://127.0.0.1:9"}, False, "no connection to http://127.0.0.1:9 ("),
-        ({"schema": "https"}, False, "no trusted connection: "),
+        ({"schema": "https"}, False, " does not use TLS ("),
     ],
 )
 def test_each_connection_is_told_what_it_is_and_nothing_is_changed(

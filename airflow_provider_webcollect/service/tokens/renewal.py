@@ -481,8 +481,11 @@ class Tokens:
         try:
             record = sender.send(login)
         except CredentialError as refusal:
+            password = self._credentials.password or ""
+            hint = ". The password begins or ends with a blank" if password != password.strip() else ""
+            del password
             raise LoginRejected(
-                f"login and password were refused: {refusal.message}",
+                f"login and password were refused: {refusal.message.rstrip('.')}{hint}",
                 endpoint=refusal.endpoint,
                 **refusal.facts,
             ) from refusal
