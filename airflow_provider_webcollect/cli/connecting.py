@@ -329,6 +329,18 @@ def _without_airflow(url: str, origin: str) -> ServiceAccess:
     name = connection.credentials.lineage_at(connection.settings.base_url)
     # a refresh token works once: without its successor, the next command would be locked out
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    store = FileTokenStore(state / "webcollect" / name)
+    folder = state / "webcollect"
+    if connection.credentials.can_renew_tokens:
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            is_writable = os.access(folder, os.W_OK | os.X_OK)
+        except OSError:
+            is_writable = False
+        if not is_writable:
+            raise ConnectionIncomplete(
+                f"the access token cannot be kept in {folder}, which cannot be written: set XDG_STATE_HOME "
+                "to a folder of yours"
+            )
+    store = FileTokenStore(folder / name)
     context = make_context(connection.settings, connection.credentials, name, store)
     return ServiceAccess(connection, context, store)

@@ -187,3 +187,17 @@ def test_a_database_that_airflow_does_not_have_is_said_in_a_sentence(
         assert "`airflow db migrate` sets it up" in said
         assert "Traceback" not in keeping.err
     assert sandbox.control.requests("/token") == []
+
+
+@pytest.mark.parametrize(
+    ("closed", "code", "said"),
+    [
+        (">&-", 4, "Error: standard output is closed, so there is nowhere to write the result to\n"),
+        ("2>&-", 0, ""),
+        (">&- 2>&-", 4, ""),
+    ],
+)
+def test_where_a_stream_is_closed_there_is_no_traceback(closed: str, code: int, said: str) -> None:
+    command = ["sh", "-c", f'exec "$0" capacity {closed}', str(WEBCOLLECT)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (code, said)
