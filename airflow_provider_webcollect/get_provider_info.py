@@ -14,6 +14,16 @@ GUIDES = {
     "webcollect_to_object_storage": "/docs/guides/collect-and-land-on-a-schedule.md",
     "landing_to_warehouse": "/docs/guides/load-into-a-warehouse.md",
 }
+#: Where transfers lead, as other providers call it.
+TARGETS = {
+    "webcollect_to_object_storage": (
+        "Amazon Simple Storage Service (S3)",
+        "Common IO",
+        "Google Cloud Storage (GCS)",
+        "Iceberg",
+    ),
+    "landing_to_warehouse": ("Amazon Redshift", "Google BigQuery", "PostgreSQL", "Snowflake"),
+}
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -35,11 +45,12 @@ def get_provider_info() -> dict[str, Any]:
         "transfers": [
             {
                 "source-integration-name": INTEGRATION,
-                "target-integration-name": INTEGRATION,
+                "target-integration-name": target,
                 "python-module": f"airflow_provider_webcollect.transfers.{module}",
                 "how-to-guide": guide,
             }
             for module, guide in GUIDES.items()
+            for target in TARGETS[module]
         ],
         "extra-links": [
             "airflow_provider_webcollect.links.WebCollectTaskLink",

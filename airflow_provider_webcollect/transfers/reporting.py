@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
-from airflow.providers.common.compat.sdk import Stats
+from airflow.providers.common.compat.sdk import Asset, AssetAlias, Stats
 from msgspec import UNSET, UnsetType
 
 from airflow_provider_webcollect.assets import LandingEvent, dataset_name, landing_asset
@@ -338,39 +338,55 @@ def report_to_outlets(
     ids, the sums, the manifests and, for each of them, its rows, usual rows, commit, filled shares and checks
     alone: events are kept long and shown in lists.
 
+    An alias gets an event for the asset of each folder.
+
     :param connections: the event's ``webcollect_conn_id`` and ``object_storage_conn_id``.
     :param source: what was landed, or one of several sources.
     :param partition_key: of the events; None for none of their own.
     """
     events: Any = context.get("outlet_events")
-    assets = [outlet for outlet in outlets if hasattr(outlet, "uri")]
     if events is None:
         return
-    own = {}
-    if summaries := facts.get("sources"):
-        for summary in summaries:
-            if of_folder := landing_asset(summary["destination"]):
-                own[of_folder.uri] = LandingEvent(**connections, **summary)
-        sums = {name: facts[name] for name in facts if name not in ("sources", "uris", "objects")}
-        event = LandingEvent(
-            collection_task_ids=[summary["collection_task_id"] for summary in summaries],
-            manifests=[summary["manifest"] for summary in summaries],
-            source_rows=[summary["rows"] for summary in summaries],
-            source_usual_rows=[summary["usual_rows"] for summary in summaries],
-            source_commits=[summary["commit"] for summary in summaries],
-            source_filled=_few([summary["filled"] for summary in summaries]),
-            source_checks=_few([summary["checks"] for summary in summaries]),
-            source_quarantined=[summary["quarantined"] for summary in summaries],
-            **connections,
-            **sums,
-        )
-    else:
+    event, own = _events_of(connections, source, facts)
+    for outlet in outlets:
+        if hasattr(outlet, "uri"):
+            events[outlet].extra.update(own.get(outlet.uri, event).extra())
+            if partition_key is not None:
+                events[outlet].add_partitions(partition_key)
+        elif isinstance(outlet, AssetAlias):
+            for uri, of_folder in own.items():
+                events[outlet].add(Asset(uri=uri), extra=of_folder.extra())
+
+
+def _events_of(
+    connections: Mapping[str, Any], source: Source, facts: Mapping[str, Any]
+) -> tuple[LandingEvent, dict[str, LandingEvent]]:
+    """Return the event on all that was landed, and those on each folder, by the URIs of their assets."""
+    summaries = facts.get("sources")
+    if summaries is None:
         task, lotno = source.collection_task_id, source.lotno
         event = LandingEvent(collection_task_id=task, lotno=lotno, **connections, **facts)
-    for asset in assets:
-        events[asset].extra.update(own.get(asset.uri, event).extra())
-        if partition_key is not None:
-            events[asset].add_partitions(partition_key)
+        asset = landing_asset(facts["destination"])
+        return event, {asset.uri: event} if asset else {}
+    sums = {name: facts[name] for name in facts if name not in ("sources", "uris", "objects")}
+    event = LandingEvent(
+        collection_task_ids=[summary["collection_task_id"] for summary in summaries],
+        manifests=[summary["manifest"] for summary in summaries],
+        source_rows=[summary["rows"] for summary in summaries],
+        source_usual_rows=[summary["usual_rows"] for summary in summaries],
+        source_commits=[summary["commit"] for summary in summaries],
+        source_filled=_few([summary["filled"] for summary in summaries]),
+        source_checks=_few([summary["checks"] for summary in summaries]),
+        source_quarantined=[summary["quarantined"] for summary in summaries],
+        **connections,
+        **sums,
+    )
+    own = {
+        asset.uri: LandingEvent(**connections, **summary)
+        for summary in summaries
+        if (asset := landing_asset(summary["destination"]))
+    }
+    return event, own
 
 
 def _few(of_sources: list[T]) -> list[T] | UnsetType:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, Asset
+from airflow.providers.common.compat.sdk import AirflowFailException, Asset, AssetAlias
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 from airflow.settings import Session
 from sqlalchemy import text
@@ -136,6 +136,12 @@ def stored_events(destination: str) -> list[dict[str, Any]]:
 
 
 class TestAssetEvents:
+    @pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="Airflow 2 names the tables otherwise")
+    def test_an_alias_gets_the_event_of_the_destination(self, source: Task, destination: str) -> None:
+        land(destination, source, outlets=[AssetAlias("prices")])
+        (event,) = stored_events(destination)
+        assert event["rows"] == 400
+
     @pytest.mark.parametrize(
         ("destination", "given", "uris"),
         [
