@@ -295,15 +295,22 @@ describe("the top line", () => {
 
 describe("searching", () => {
   test("all words are found in what is shown, names included", () => {
-    const found = (search) => logic.searched([series()], search, null, NAMES).length;
+    const found = (search) => logic.searched([series()], search, null, NAMES, NOW).length;
     for (const search of ["GARDEN shops", ID, "shops · land", "bucket", "landed"])
       assert.equal(found(search), 1, search);
     assert.equal(found("garden nothing"), 0);
   });
 
+  test("the reasons of marks are found", () => {
+    const empty = series({ marks: ["late"], expected_at: "2026-11-25T10:00:00Z", usual_seconds: 3_600 });
+    const found = (search) => logic.searched([empty], search, null, NAMES, NOW).length;
+    assert.equal(found("expected 2 h ago, usually every 60 min"), 1);
+    assert.equal(found("expected seldom"), 0);
+  });
+
   test("what the server has found is added, not doubled", () => {
     const other = series({ dag_id: "others" });
-    const both = logic.searched([series(), other], "garden", [other, series({ dag_id: "left out" })], NAMES);
+    const both = logic.searched([series(), other], "garden", [other, series({ dag_id: "left out" })], NAMES, NOW);
     assert.deepEqual(
       both.map((each) => each.dag_id),
       ["shops", "others", "left out"],

@@ -77,10 +77,14 @@ export function elapsed(moment) {
   return time(moment, { "data-told": "elapsed" });
 }
 
+/** Return how old what was read at a moment is, by this machine's clock, which may be behind the server's. */
+export function age(moment) {
+  return time(moment, { "data-told": "age" });
+}
+
 function tellAge(each) {
-  const since = (now() - Date.parse(each.dateTime)) / 1000;
-  const isElapsed = each.dataset.told === "elapsed";
-  const text = isElapsed ? duration(Math.max(0, since)) : relative(each.dateTime, now());
+  const since = duration(Math.max(0, (now() - Date.parse(each.dateTime)) / 1000));
+  const text = { elapsed: since, age: `${since} ago` }[each.dataset.told] ?? relative(each.dateTime, now());
   if (each.textContent !== text) each.textContent = text;
   return each;
 }

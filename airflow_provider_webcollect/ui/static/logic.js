@@ -645,7 +645,8 @@ export function matches(search, texts) {
     .every((word) => text.includes(word));
 }
 
-export function seriesTexts(series, names) {
+/** Return the texts of a series that the page shows, with the reasons of its marks. */
+export function seriesTexts(series, names, now) {
   const ids = sourceIds(series);
   const known = ids.map((id) => names?.[series.webcollect_conn_id]?.[id]);
   return [
@@ -657,7 +658,7 @@ export function seriesTexts(series, names) {
     series.asset?.uri,
     series.destination,
     stateOf(series),
-    series.marks.map((mark) => wordOf(mark, series)),
+    series.marks.map((mark) => [wordOf(mark, series), reasonOf(series, mark, now)]),
   ];
 }
 
@@ -668,8 +669,8 @@ export function activityTexts(each, names) {
 }
 
 /** Return the series that match a search, and those that the server has found for it, which may be others. */
-export function searched(series, search, found, names) {
-  const matching = series.filter((each) => matches(search, seriesTexts(each, names)));
+export function searched(series, search, found, names, now) {
+  const matching = series.filter((each) => matches(search, seriesTexts(each, names, now)));
   const known = new Set(matching.map(seriesKey));
   return [...matching, ...(found ?? []).filter((each) => !known.has(seriesKey(each)))];
 }

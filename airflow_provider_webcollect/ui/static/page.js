@@ -5,7 +5,7 @@
  * own routes and from Airflow's API, and writes a user's decisions on quarantined rows.
  */
 import { DecisionDialog } from "./decision.js";
-import { button, el, now, place, signInLink, Table, taskApi, time, told, updateAges } from "./dom.js";
+import { age, button, el, now, place, signInLink, Table, taskApi, told, updateAges } from "./dom.js";
 import {
   activityTexts,
   attention,
@@ -51,6 +51,8 @@ import {
   troubleNote,
 } from "./sections.js";
 
+/** The connection that is shown first, if the user may read it. */
+const DEFAULT_CONNECTION = "webcollect_default";
 const ROUTES = new URL("../", import.meta.url);
 const REFRESH_MS = 30_000;
 const AGES_MS = 1_000;
@@ -129,7 +131,7 @@ class Part {
   tellAge(newest) {
     const isTold = this.readAt && (this.problem || isMuchOlder(this.readAt, newest));
     const facts = isTold ? this.readAt : this.body.hidden && !this.problem;
-    const draw = () => el("span", {}, isTold ? ["as of ", time(this.readAt)] : "reading …");
+    const draw = () => el("span", {}, isTold ? ["as of ", age(this.readAt)] : "reading …");
     place(this.age, facts ? [{ key: 0, facts, draw }] : []);
   }
 }
@@ -325,7 +327,8 @@ class WebCollectPage extends HTMLElement {
     if (document.visibilityState !== "visible") return;
     await this.readInto("service", [this.service], async (signal) => {
       this.connections = await readConnections(signal);
-      if (!this.connections?.includes(this.connection)) this.connection = this.connections?.[0];
+      if (!this.connections?.includes(this.connection))
+        this.connection = this.connections?.find((each) => each === DEFAULT_CONNECTION) ?? this.connections?.[0];
       for (let shown = null; this.connection && shown !== this.connection;) {
         // the user may choose another one meanwhile
         shown = this.connection;
@@ -443,8 +446,8 @@ class WebCollectPage extends HTMLElement {
 
   drawTop() {
     const moments = [this.landingsData, this.activityData, ...this.serviceParts()].map((each) => each?.read_at);
-    const age = pageAge(moments);
-    if (age) place(this.age, [{ key: age, facts: age, draw: () => el("span", {}, "as of ", time(age)) }]);
+    const oldest = pageAge(moments);
+    if (oldest) place(this.age, [{ key: oldest, facts: oldest, draw: () => el("span", {}, "as of ", age(oldest)) }]);
     const press = (filter) => {
       this.filter = this.filter === filter ? null : filter;
       this.draw();
@@ -568,7 +571,7 @@ class WebCollectPage extends HTMLElement {
   }
 
   textsOf({ failures, series, task, kind, message }) {
-    if (series) return [kind, seriesTexts(series, this.names)];
+    if (series) return [kind, seriesTexts(series, this.names, now())];
     return [kind, message, ...(failures ?? [task]).map((each) => activityTexts(each, this.allNames))];
   }
 
@@ -613,7 +616,7 @@ class WebCollectPage extends HTMLElement {
     this.landings.body.hidden = !this.landingsData;
     if (!this.landingsData) return;
     const { series, left_out } = this.landingsData;
-    let shown = this.search ? searched(series, this.search, this.found, this.names) : series;
+    let shown = this.search ? searched(series, this.search, this.found, this.names, now()) : series;
     if (STATES.includes(this.filter)) shown = shown.filter((each) => each.marks.includes(this.filter));
     const wanted = inOrder(shown).flatMap((each) => {
       const key = seriesKey(each);
@@ -696,8 +699,8 @@ class WebCollectPage extends HTMLElement {
 
   blockHead(key, title, part) {
     const isTold = isMuchOlder(part.read_at, this.newest);
-    const age = isTold ? el("span", { class: "age" }, "as of ", time(part.read_at)) : null;
-    return { key: `head of ${key}`, facts: isTold && part.read_at, draw: () => el("h3", {}, title, age) };
+    const asOf = isTold ? el("span", { class: "age" }, "as of ", age(part.read_at)) : null;
+    return { key: `head of ${key}`, facts: isTold && part.read_at, draw: () => el("h3", {}, title, asOf) };
   }
 
   taskBlocks(part) {
