@@ -351,7 +351,11 @@ OURS = re.compile(r"^( *(?:- )?)(service_name|last_run|rows|cost): *[^ #\n]*", r
 
 
 @given(drawn=st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_whatever_a_person_has_written_stays(
     run: Run, sandbox: Sandbox, add: Add, file: Path, drawn: st.DataObject
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.landing.checks import (
@@ -190,6 +190,7 @@ ROWS = st.dictionaries(st.sampled_from(["a", "b", 'c"', "d"]), VALUES).map(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     columns=st.dictionaries(st.sampled_from(["a", "b", 'c"', "no such"]), COLUMNS, min_size=1),
     pages=st.lists(st.lists(ROWS, max_size=8), max_size=4),
@@ -206,6 +207,7 @@ def test_pages_are_split_as_if_each_row_were_judged_alone(
     assert rules.counts.wrong_rows == sum(map(bool, expected))
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     columns=st.dictionaries(st.sampled_from(["a", "b", "no such"]), COLUMNS, min_size=1),
     rows=st.lists(ROWS, max_size=8),
