@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Connection
 
-#: The fields of a connection's extra that PostgreSQL's library takes, but for those of :data:`_UNSUPPORTED`.
+#: The fields of a connection's extra that a load passes on to PostgreSQL's library.
 _LIBPQ = (
     "application_name",
     "channel_binding",
@@ -157,15 +157,20 @@ class _Fields:
 
     def option(self, name: str) -> Any:
         """Return a value of the extra, also with the prefix that old forms gave it; None without."""
-        prefixed = f"extra__{self._connection.conn_type}__{name}"
-        return self._extra.get(name) or self._extra.get(prefixed) or None
+        return self._value(name) or None
 
     def spelled(self, name: str) -> str | None:
         """Return a value of the extra as a text, with 1 and 0 for booleans; None without one."""
-        value = self._extra.get(name, self._extra.get(f"extra__{self._connection.conn_type}__{name}"))
+        value = self._value(name)
         if value is None or value == "":
             return None
         return str(int(value) if isinstance(value, bool) else value)
+
+    def _value(self, name: str) -> Any:
+        value = self._extra.get(name)
+        if value is None or value == "":
+            return self._extra.get(f"extra__{self._connection.conn_type}__{name}")
+        return value
 
     def whole(self, name: str) -> int | None:
         """Return a value of the extra that is a whole number, or the text of one; None without.
