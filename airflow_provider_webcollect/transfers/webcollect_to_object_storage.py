@@ -323,12 +323,11 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         if arguments.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and "full" in modes:
             raise InvalidArgument("skip_if_nothing_new", True, INCREMENTAL_ALONE)
         if self.whole_runs_key:
-            from airflow_provider_webcollect.landing.formats import chosen_columns, key_columns
+            from airflow_provider_webcollect.landing.formats import key_columns
 
             if "full" in modes:
                 raise InvalidArgument("whole_runs_key", self.whole_runs_key, INCREMENTAL_ALONE)
-            key_columns("whole_runs_key", self.whole_runs_key)
-            chosen_columns(self.whole_runs_key, None, self.columns or None, argument="whole_runs_key")
+            key_columns("whole_runs_key", self.whole_runs_key, self.columns or None)
 
     def _check_asset_partition(self) -> None:
         """Refuse a partition key, whatever its value, where the task's events can have none."""

@@ -258,24 +258,25 @@ def make_format(
 
 
 def chosen_columns(
-    key: object, compare: object, columns: Sequence[str] | None, argument: str = "key"
+    key: object, compare: object, columns: Sequence[str] | None
 ) -> tuple[list[str], list[str] | None]:
     """Return the columns of a key, and those that are compared, as lists; None for all of them.
 
     :param columns: the columns of the landing; None if they are not known.
-    :param argument: which has the key.
     :raises InvalidArgument: if an argument names none, one twice, or one that is not there.
     """
     compared = None if compare is None else _named("compare", compare, columns)
-    return _named(argument, key, columns), compared
+    return _named("key", key, columns), compared
 
 
-def key_columns(argument: str, key: object) -> list[str]:
-    """Return the columns of a key, whether a landing has them or not, as a list.
+def key_columns(argument: str, key: object, columns: Sequence[str] | None = None) -> list[str]:
+    """Return the columns of a key as a list.
 
-    :raises InvalidArgument: if there is none, or one is blank or named twice.
+    :param argument: which has the key.
+    :param columns: the columns of the landing; None (default) if they are not known.
+    :raises InvalidArgument: if there is none, or one is blank, named twice, or not there.
     """
-    names = _named(argument, key, None)
+    names = _named(argument, key, columns)
     for index, name in enumerate(names):
         if not name.strip():
             place = argument if isinstance(key, str) else f"{argument}[{index}]"

@@ -43,7 +43,7 @@ from airflow_provider_webcollect.landing.errors import (
     LoadFailed,
     LoadRefused,
 )
-from airflow_provider_webcollect.landing.formats import chosen_columns, require
+from airflow_provider_webcollect.landing.formats import key_columns, require
 from airflow_provider_webcollect.landing.formats.reading import ROWS
 from airflow_provider_webcollect.landing.options import LoadOptions, check_table
 from airflow_provider_webcollect.landing.read.gone import Gone
@@ -162,7 +162,7 @@ class NewParts:
             profile = landed.manifest.profile
             is_known = landed.manifest.columns or not (profile.is_cut or profile.unread)
             names = (is_known and self._names()) or None
-            chosen_columns(key if len(key) > 1 else key[0], None, names, argument="primary_key")
+            key_columns("primary_key", key if len(key) > 1 else key[0], names)
 
     def resource(self, name: str, *, by_row: bool = False, is_whole: bool = False) -> DltResource:
         """Return the resource of dlt that yields their rows as Arrow tables.
