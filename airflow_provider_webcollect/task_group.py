@@ -306,14 +306,15 @@ def _refuse_mistakes(given: Mapping[str, Any], default_args: Mapping[str, Any]) 
                 raise InvalidArgument(name, given[name], rule)
 
 
-def _names_of(operator: type) -> set[str]:
-    """Return the names of the arguments of an operator, with those of its bases."""
-    return {
+@functools.cache
+def _names_of(operator: type) -> frozenset[str]:
+    """Return the names of an operator's arguments, including the ones that its bases take."""
+    return frozenset(
         name
         for base in inspect.getmro(operator)
         if "__init__" in vars(base)
         for name in inspect.signature(vars(base)["__init__"]).parameters
-    }
+    )
 
 
 def _arguments(argument: str, given: Any) -> Mapping[str, Any]:
@@ -325,7 +326,7 @@ def _arguments(argument: str, given: Any) -> Mapping[str, Any]:
 
 
 def _folders_of(dag: DAG) -> list[Path]:
-    """Return the folder of a DAG's file, which is being imported, and that of the code that makes the DAG."""
+    """Return the folder of the file that is being imported, and the folder of the code that makes the DAG."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
