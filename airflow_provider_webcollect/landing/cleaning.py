@@ -61,7 +61,7 @@ def clean(
     * It lists the files first, then reads what is staged, and the log last: a part that is committed
       meanwhile is found there.
     * The minimum age protects what is being written.
-    * Files behind a link in the folder stay: they may be those of another landing.
+    * Files behind a link in the folder stay: they may belong to another landing.
 
     :param landing: its folder or manifest, as for
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.

@@ -250,7 +250,7 @@ class RateLimiter:
 class RateLimiters(dict["RateLimit", tuple[RateLimiter, ...]]):
     """The limiters of one address that apply, by the limit of an endpoint.
 
-    That of a status endpoint comes first, since its wait is longer.
+    The limiter of a status endpoint comes first, since its wait is longer.
     """
 
 

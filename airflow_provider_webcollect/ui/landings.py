@@ -241,7 +241,7 @@ def runs_of(session: Session, key: SeriesKey) -> list[PastRun]:
 
 
 def _columns(runs: Sequence[PastRun]) -> list[dict[str, Any]]:
-    """Return the columns that any of the runs had, those of the newest first.
+    """Return the columns that any of the runs had; the newest run's columns come first.
 
     Each list of a column has an entry for each run, None for nothing.
     """
