@@ -36,7 +36,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     for item in items:
         if "airflow" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.timeout(1200))
+            # that of a module would otherwise come after it
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(1200))
             if version("apache-airflow").startswith("2."):
                 item.add_marker(pytest.mark.skip(reason="starts Airflow 3's components"))
 
