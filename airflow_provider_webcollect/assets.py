@@ -4,8 +4,9 @@ of the assets that rows land in."""
 from __future__ import annotations
 
 import contextlib
+import datetime
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
@@ -108,6 +109,21 @@ def landing_asset(destination: object) -> Asset | None:
     return None
 
 
+class WaitingRows(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of a landing that a commit has quarantined, and that wait for a decision.
+
+    :ivar commit: its number.
+    :ivar dag_id: of the run that has read them, like ``run_id``.
+    :ivar at: when they were quarantined.
+    """
+
+    commit: int
+    rows: int
+    dag_id: str
+    run_id: str
+    at: Annotated[datetime.datetime, msgspec.Meta(tz=True)]
+
+
 class LandedSource(NamedTuple):
     """What an event says about one collection task.
 
@@ -118,6 +134,7 @@ class LandedSource(NamedTuple):
     :ivar manifest: of its landing.
     :ivar commit: the number of the landing's last commit then; None if it is not known.
     :ivar quarantined: the numbers of the commits that have quarantined rows of the run.
+    :ivar waiting: all rows of its landing that wait for a decision, of this run and of earlier ones.
     """
 
     collection_task_id: str
@@ -128,6 +145,7 @@ class LandedSource(NamedTuple):
     manifest: str
     commit: int | None
     quarantined: list[int]
+    waiting: list[WaitingRows]
 
     @property
     def is_quarantined(self) -> bool:
@@ -158,6 +176,8 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
         checks.
     :ivar quarantined: the numbers of the commits that have quarantined them; unset if there are several
         sources.
+    :ivar waiting: the rows that wait for a decision in the landing, of this run and of earlier ones, the
+        newest first: of at most 100 commits, or fewer of each of many sources; unset if there are several.
     :ivar total_rows: all rows of an incremental landing; unset for others.
     :ivar changes: how many keys are ``new``, ``changed`` and ``gone`` since the whole run before, if they are
         counted (``whole_runs_key``); None for a run that is not whole; with several sources, the sums.
@@ -172,7 +192,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     :ivar manifests: those of their landings.
     :ivar source_rows: the rows of each of them; ``source_usual_rows`` and ``source_commits`` likewise, and,
         if there are no more than 1,000 columns, or checks, in all, ``source_filled`` and ``source_checks``.
-    :ivar source_quarantined: ``quarantined`` of each of them.
+    :ivar source_quarantined: ``quarantined`` of each of them; ``source_waiting`` likewise.
     :ivar filled: by column, in which share of the rows it is filled, 0 to 1.
     :ivar checks: the outcome of each check, as :class:`~.landing.checks.CheckOutcome` has it.
     """
@@ -187,6 +207,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     duration: float
     quarantined_rows: int = 0
     quarantined: list[int] | UnsetType = UNSET
+    waiting: list[WaitingRows] | UnsetType = UNSET
     total_rows: int | UnsetType = UNSET
     changes: dict[str, int] | UnsetType | None = UNSET
     collection_task_id: str | UnsetType = UNSET
@@ -205,6 +226,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     source_filled: list[dict[str, float]] | UnsetType = UNSET
     source_checks: list[list[dict[str, Any]]] | UnsetType = UNSET
     source_quarantined: list[list[int]] | UnsetType = UNSET
+    source_waiting: list[list[WaitingRows]] | UnsetType = UNSET
 
     @classmethod
     def of(cls, extra: object) -> LandingEvent | None:
@@ -245,6 +267,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
                 of_each(self.manifests, self.manifest, ""),
                 of_each(self.source_commits, self.commit, None),
                 of_each(self.source_quarantined, self.quarantined, []),
+                of_each(self.source_waiting, self.waiting, []),
                 strict=True,
             )
         ]

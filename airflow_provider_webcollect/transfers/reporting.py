@@ -46,6 +46,8 @@ METRICS = "webcollect.landing"
 #: Above this number, new parts are not listed, nor the columns, or the checks, of all sources together: XComs
 #: and asset events are kept in Airflow's database.
 MAX_LISTED = 1000
+#: Of how many commits of a landing the rows that wait for a decision are listed.
+MAX_WAITING = 100
 
 
 class Contents(NamedTuple):
@@ -250,6 +252,16 @@ class LandingReport(Observer):
             "parts": held.parts,
             "quarantined_rows": self.quarantined_rows,
             "quarantined": [apart.commit for apart in self.quarantined],
+            "waiting": [
+                {
+                    "commit": apart.commit,
+                    "rows": apart.rows,
+                    "dag_id": apart.run.dag_id,
+                    "run_id": apart.run.run_id,
+                    "at": apart.at,
+                }
+                for apart in reversed(manifest.quarantined[-MAX_WAITING:])
+            ],
             # cut, so that 1 is all of them
             "filled": {
                 name: counts.filled * 10_000 // held.rows / 10_000
@@ -378,6 +390,7 @@ def _events_of(
         source_filled=_few([summary["filled"] for summary in summaries]),
         source_checks=_few([summary["checks"] for summary in summaries]),
         source_quarantined=[summary["quarantined"] for summary in summaries],
+        source_waiting=[summary["waiting"][: MAX_LISTED // len(summaries) or 1] for summary in summaries],
         **connections,
         **sums,
     )
