@@ -12,7 +12,7 @@ import os
 import secrets
 import sys
 import tempfile
-import time
+import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -242,14 +242,18 @@ def task(sandbox: Sandbox) -> dict[str, Any]:
 def after_requests(sandbox: Sandbox) -> Iterator[Callable[..., None]]:
     """Does something once the service got that number of requests: ``(count, path, action, *arguments)``."""
 
+    has_ended = threading.Event()
+
     def wait_and_do(count: int, path: str, action: Callable[..., None], *arguments: Any) -> None:
         while sum(sandbox.control.counters().get(path, {}).values()) < count:
-            time.sleep(0.02)
+            # a test that has failed sends no more
+            assert not has_ended.wait(0.02), f"{path} got less than {count} requests"
         action(*arguments)
 
     planned: list[Future[None]] = []
     with ThreadPoolExecutor() as pool:
         yield lambda *arguments: planned.append(pool.submit(wait_and_do, *arguments))
+        has_ended.set()
     for action in planned:
         action.result()
 
