@@ -1,9 +1,12 @@
-"""What the page in Airflow's web interface costs: ``python -m benchmarks.page [--events N]``.
+"""What the page in Airflow's web interface costs: ``python -m benchmarks.page [--landings N] [--runs N]``.
 
-The data of its landings is read from asset events in an SQLite database, by one process, and by four at the
-same time, as those of an API server with four workers: each time is the median of eleven readings of each
-process, after one that is not counted. The plugin is imported in processes that have imported what a task's
-process has: Airflow's SDK, its plugin manager and this provider's operators; the median of eleven again.
+The data of its landings is read from an SQLite database, and encoded as the response, by one process, and by
+four at the same time, as those of an API server with four workers: each time is the median of eleven readings
+of each process, after one that is not counted. The database has as many asset events of other operators, and
+the DAG run and the task instance of each landing; each tenth landing has failed since.
+
+The plugin is imported in processes that have imported what a task's process has: Airflow's SDK, its plugin
+manager and this provider's operators; the median of eleven again.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import uuid
 from typing import TYPE_CHECKING
 
 from benchmarks.report import machine, table
@@ -27,19 +31,18 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 TIMES = 11
-#: Assets, of which each second one gets landings, and how many Airflow tasks land to each of these.
-ASSETS, TASKS = 100, 2
 #: How many processes of an API server read at once.
 PROCESSES = (1, 4)
 READ = f"""
-import datetime, json, time
+import datetime, json, msgspec, sys, time
 from airflow.utils.session import create_session
 from airflow_provider_webcollect.ui.landings import read_landings
-dag_ids, seconds = {{f"dag_{{place}}" for place in range({ASSETS})}}, []
+dag_ids, seconds = {{f"dag_{{number}}" for number in range(int(sys.argv[1]))}}, []
 for _ in range({TIMES} + 1):
     with create_session() as session:
         began = time.perf_counter()
-        assert read_landings(session, dag_ids, datetime.datetime.now(datetime.UTC))["series"]
+        landings = read_landings(session, dag_ids, datetime.datetime.now(datetime.UTC))
+        assert msgspec.json.encode(landings) and landings["series"]
         seconds.append(time.perf_counter() - began)
 print(json.dumps(seconds[1:]))
 """
@@ -57,72 +60,88 @@ print(json.dumps([time.process_time() - began, len(set(sys.modules) - before)]))
 def main() -> None:
     """Measure both, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--events", type=int, default=100_000, help="(default: %(default)s)")
-    events = parser.parse_args().events
+    parser.add_argument("--landings", type=int, default=5_000, help="(default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=30, help="of each landing (default: %(default)s)")
+    arguments = parser.parse_args()
+    landings, runs = arguments.landings, arguments.runs
     print(machine())
     with tempfile.TemporaryDirectory() as home:
         os.environ |= {"AIRFLOW_HOME": home, "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR"}
-        make(events)
-        heads = "Data of the page | Events | Processes at once | ms | Slowest, ms"
-        table(heads, [("landings", f"{events:,}", count, *read(count)) for count in PROCESSES])
+        make(landings, runs)
+        heads = "Landings | Runs of each | Processes at once | ms | Slowest, ms"
+        table(heads, [(f"{landings:,}", runs, count, *read(count, landings)) for count in PROCESSES])
         table("Import of the plugin | CPU, ms | Slowest, ms | Modules", [load()])
 
 
-def make(events: int) -> None:
+def make(landings: int, runs: int) -> None:
     """Make the database."""
     from airflow.utils.db import initdb
     from airflow.utils.session import create_session
 
     initdb()
     with create_session() as session:
-        fill(session, events, datetime.datetime.now(datetime.UTC))
+        fill(session, landings, runs, datetime.datetime.now(datetime.UTC))
 
 
-def read(count: int) -> tuple[str, str]:
+def read(count: int, landings: int) -> tuple[str, str]:
     """Measure how long it takes to read the landings, in several processes at the same time."""
-    command = [sys.executable, "-c", READ]
+    command = [sys.executable, "-c", READ, str(landings)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(count)]
     printed = [process.communicate()[0] for process in processes]
     return in_milliseconds([second for output in printed for second in json.loads(output.splitlines()[-1])])
 
 
-def fill(session: Session, events: int, now: datetime.datetime) -> None:
-    """Put events of the last 30 days into the database; half of them are those of landings."""
+def fill(session: Session, landings: int, runs: int, now: datetime.datetime) -> None:
+    """Put daily landings into the database, each of a DAG of its own, and as many events of others."""
     from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import insert
 
     chance = random.Random(1)
     assets = [
-        AssetModel(name=f"rows {number}", uri=f"s3://bucket/{number}", group="") for number in range(ASSETS)
+        AssetModel(name=f"rows {number}", uri=f"s3://bucket/{number}", group="")
+        for number in range(2 * landings)
     ]
     session.add_all(assets)
     session.flush()
-    rows = []
-    for number in range(events):
-        place = number % ASSETS
-        landing = {
-            "destination": f"s3://bucket/{place}",
-            "manifest": f"s3://bucket/{place}/_manifest.json",
-            "rows": chance.randint(900, 1100),
-            "bytes": 250_000,
-            "parts": 3,
-            "duration": 12.5,
-            "uris": [f"s3://bucket/{place}/part-{part}.jsonl" for part in range(3)],
-            "webcollect_conn_id": "webcollect_default",
-            "collection_task_id": f"task-{place}",
-        }
-        rows.append(
-            {
-                "asset_id": assets[place].id,
-                "extra": landing if place % 2 else {"note": "of another operator"},
-                "source_dag_id": f"dag_{place}",
-                "source_task_id": f"land_{number // ASSETS % TASKS}",
-                "source_run_id": f"run_{number}",
-                "source_map_index": -1,
-                "timestamp": now - datetime.timedelta(days=30) * (events - number) / (events + 1),
+    for run in range(runs):
+        events, dag_runs, tasks = [], [], []
+        for number in range(landings):
+            at = now - datetime.timedelta(days=runs - 1 - run, hours=1, seconds=landings - number)
+            dag_id, run_id = f"dag_{number}", f"run_{run}"
+            has_failed = run == runs - 1 and number % 10 == 0
+            landing = {
+                "destination": f"s3://bucket/{number}",
+                "manifest": f"s3://bucket/{number}/_manifest.json",
+                "rows": chance.randint(900, 1100),
+                "bytes": 250_000,
+                "parts": 3,
+                "duration": 12.5,
+                "uris": [f"s3://bucket/{number}/part-{part}.jsonl" for part in range(3)],
+                "webcollect_conn_id": "webcollect_default",
+                "collection_task_id": f"task-{number}",
             }
-        )
-    session.execute(insert(AssetEvent), rows)
+            source = {
+                "source_dag_id": dag_id,
+                "source_task_id": "land",
+                "source_run_id": run_id,
+                "source_map_index": -1,
+                "timestamp": at,
+            }
+            if not has_failed:
+                events.append({"asset_id": assets[number].id, "extra": landing, **source})
+            other = {"asset_id": assets[landings + number].id, "extra": {"note": "of another operator"}}
+            events.append({**other, **source})
+            state = "failed" if has_failed else "success"
+            ran = {"dag_id": dag_id, "run_id": run_id, "state": state}
+            dag_runs.append({**ran, "run_type": "scheduled", "logical_date": at, "run_after": at})
+            operator = {"operator": "WebCollectToObjectStorageOperator", "pool": "default_pool"}
+            which = {"id": uuid.uuid4(), "task_id": "land", "map_index": -1, "try_number": 1}
+            tasks.append({**ran, **which, **operator, "queue": "default", "end_date": at})
+        session.execute(insert(AssetEvent), events)
+        session.execute(insert(DagRun.__table__), dag_runs)
+        session.execute(insert(TaskInstance.__table__), tasks)
 
 
 def load() -> tuple[object, ...]:

@@ -19,7 +19,7 @@ from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.collection_tasks import file_of_names, id_or_name
 from airflow_provider_webcollect.common import GRACE
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.ui.landings import IS_OURS, OPEN_DAYS
+from airflow_provider_webcollect.ui.landings import IS_OURS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.collection_tasks import CollectionTasks
 
-#: How long failures are shown after a later run has succeeded; others are for ``OPEN_DAYS``.
+#: How many days failures are shown.
+OPEN_DAYS = 7
+#: How long failures are shown after a later run has succeeded.
 RECOVERED_HOURS = 24
 #: How many tasks at work, and how many failures, are shown.
 MOST_TASKS = 200

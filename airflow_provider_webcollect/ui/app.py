@@ -15,6 +15,7 @@ from importlib import resources
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+import msgspec
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails, DagAccessEntity
 from airflow.api_fastapi.common.db.common import SessionDep
@@ -68,12 +69,13 @@ def _file(name: str, request: Request) -> Response:
 
 
 @app.get("/landings", dependencies=[_may_read_asset])
-def _landings(user: GetUserDep, session: SessionDep, search: str = "") -> dict[str, Any]:
+def _landings(user: GetUserDep, session: SessionDep, search: str = "") -> Response:
     landings = read_landings(session, _dags(user), _now(), search)
     editable = _dags(user, "PUT") if any(series["quarantines"] for series in landings["series"]) else ()
     for series in landings["series"]:
         series["may_decide"] = series["dag_id"] in editable
-    return landings
+    # FastAPI.s own encoder takes about 40 times as long
+    return Response(msgspec.json.encode(landings), media_type="application/json")
 
 
 def _series(asset_id: int, dag_id: str, task_id: str, user: GetUserDep, map_index: int = -1) -> SeriesKey:

@@ -17,7 +17,7 @@ from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
 from airflow.models.taskinstance import TaskInstance
-from airflow.utils.state import TaskInstanceState
+from airflow.utils.state import DagRunState, TaskInstanceState
 from airflow.utils.types import DagRunType
 from msgspec import UNSET, ValidationError, convert
 from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select, true
@@ -41,8 +41,6 @@ MOST_COLUMNS = 50
 #: A number is odd if it differs from the usual by this factor; a landing is late after this many of its usual
 #: intervals.
 ODD_FACTOR = 2
-#: How many days a problem is shown if no decision on it is known.
-OPEN_DAYS = 7
 #: How many checks that a source has not passed are shown, and how many characters of each.
 MOST_OUTCOMES, MOST_CHARACTERS = 5, 300
 #: The events in Airflow's audit log of decisions on quarantined rows, as the page makes them.
@@ -54,16 +52,16 @@ MARKS = ("failed", "checks", "late", "odd", "empty")
 #: Runs that somebody starts: they do not show when the next one is due.
 _UNPLANNED = (DagRunType.MANUAL, DagRunType.BACKFILL_JOB)
 
-_SERIES = (
+#: The columns of a :class:`SeriesKey`.
+_SERIES: tuple[Any, ...] = (
     AssetEvent.asset_id,
     AssetEvent.source_dag_id,
     AssetEvent.source_task_id,
-    AssetEvent.source_map_index,
+    func.coalesce(AssetEvent.source_map_index, -1),
 )
-#: The same as one text, which SQLite sorts in half the time; no id of Airflow has a slash.
+#: The same as one text; no id of Airflow has a slash.
 _SERIES_TEXT: ColumnElement[str] = functools.reduce(
-    lambda text, column: text + "/" + column,
-    [func.coalesce(cast(column, String), "") for column in _SERIES],
+    lambda text, column: text + "/" + column, [cast(column, String) for column in _SERIES]
 )
 #: Other operators and people add events to assets as well, which must not take the places of landings.
 _IS_LANDING = (
@@ -83,11 +81,22 @@ class SeriesKey(NamedTuple):
     map_index: int
 
 
-class _Place(NamedTuple):
-    """Where an event is in the database, without its contents."""
+class _Extent(NamedTuple):
+    """All events of a series, without their contents.
 
-    timestamp: datetime.datetime
-    event_id: int
+    :ivar newest_id: the id of the last event.
+    """
+
+    newest: datetime.datetime
+    oldest: datetime.datetime
+    events: int
+    newest_id: int
+
+    def is_overdue(self, now: datetime.datetime) -> bool:
+        """Return whether the last event is old for its series, by the mean of the times between two."""
+        if self.events < LEAST_USUAL:
+            return False
+        return now - self.newest > ODD_FACTOR * (self.newest - self.oldest) / (self.events - 1)
 
 
 @dataclass
@@ -103,6 +112,11 @@ class PastRun:
     event: LandingEvent | None
     logical_date: datetime.datetime | None = None
     is_planned: bool = True
+
+    @functools.cached_property
+    def sources(self) -> list[LandedSource]:
+        """What its event says about each collection task."""
+        return self.event.sources() if self.event else []
 
     @property
     def state(self) -> str:
@@ -158,39 +172,39 @@ def read_landings(
     assets_found = select(AssetModel.id).where(has_text(AssetModel.name, AssetModel.uri))
     is_in_name = has_text(AssetEvent.source_dag_id, AssetEvent.source_task_id)
     is_found = or_(is_in_name, AssetEvent.asset_id.in_(assets_found)) if search else true()
-    places = {key: rows for key, rows in _places(session, is_found).items() if key.dag_id in dag_ids}
-    failures = _failures(session, places)
-    decisions = _decisions(session, now - datetime.timedelta(days=OPEN_DAYS))
-
-    # paused, or no longer there
-    paused = set(session.scalars(select(DagModel.dag_id).where(DagModel.is_paused | DagModel.is_stale)))
+    extents = {key: extent for key, extent in _extents(session, is_found).items() if key.dag_id in dag_ids}
+    paused = set(session.scalars(select(DagModel.dag_id).where(DagModel.is_paused)))
     by_hand = set(session.scalars(select(DagModel.dag_id).where(DagModel.timetable_summary == "None")))
-    unexpected = paused | by_hand
+    failed_at = _last_failures(session)
+
+    def is_expected(key: SeriesKey) -> bool:
+        return key.dag_id not in paused | by_hand
 
     def urgency(key: SeriesKey) -> tuple[bool, datetime.datetime]:
-        newest, failed = places[key][0].timestamp, failures[key]
-        has_failed = any(run.ended_at > newest for run in failed)
-        moments = [place.timestamp for place in reversed(places[key])]
-        is_late = key.dag_id not in unexpected and _Expectation.of(moments, newest).is_late(now)
-        return has_failed or is_late, newest
+        extent = extents[key]
+        has_failed = key[1:] in failed_at and failed_at[key[1:]] > extent.newest
+        return has_failed or (is_expected(key) and extent.is_overdue(now)), extent.newest
 
-    keys = sorted(places, key=urgency, reverse=True)[:MOST_SERIES]
-    events = _events(session, [place for key in keys for place in places[key]])
+    # those that have retired are left out first
+    likely = sorted(extents, key=urgency, reverse=True)[: 2 * MOST_SERIES]
+    retired = _retired(session, extents, likely)
+    keys = sorted(likely, key=lambda key: key in retired)[:MOST_SERIES]
+    landed_of = _landed(session, keys)
+    failed_of = _failures(session, landed_of)
     assets = {row.id: row for row in session.execute(select(AssetModel.id, AssetModel.name, AssetModel.uri))}
+    waiting = _waiting(session, landed_of)
     series = []
-    for key in keys:
-        landed = [events[place.event_id] for place in reversed(places[key]) if place.event_id in events]
+    for key, landed in landed_of.items():
         if landed and key.asset_id in assets:
-            is_expected = key.dag_id not in unexpected
-            facts = _described(landed, failures[key], now, is_expected, decisions)
-            is_paused = key.dag_id in paused
+            facts = _described(landed, failed_of[key], now, is_expected(key), retired.get(key))
             asset = {"name": assets[key.asset_id].name, "uri": assets[key.asset_id].uri}
-            series.append({**key._asdict(), "asset": asset, "is_paused": is_paused, **facts})
+            more = {"asset": asset, "is_paused": key.dag_id in paused, "quarantines": waiting[key]}
+            series.append({**key._asdict(), **facts, **more})
     series.sort(key=lambda one: (one["dag_id"], one["task_id"], one["map_index"], one["asset"]["name"]))
     counts = {mark: sum(mark in one["marks"] for one in series) for mark in MARKS}
     return {
         "read_at": now.isoformat(),
-        "left_out": len(places) - len(keys),
+        "left_out": len(extents) - len(keys),
         "counts": {"landings": len(series), **counts},
         "series": series,
         "names": file_of_names().names(
@@ -201,7 +215,7 @@ def read_landings(
 
 def newest_landings(session: Session) -> Iterator[tuple[str, LandingEvent]]:
     """Yield the newest landing of each Airflow task for each of its assets, and the id of its DAG."""
-    newest = select(func.max(AssetEvent.id)).where(*_IS_LANDING).group_by(_SERIES_TEXT)
+    newest = select(func.max(AssetEvent.id)).where(*_IS_LANDING).group_by(*_SERIES)
     columns = (AssetEvent.source_dag_id, AssetEvent.extra)
     for dag_id, extra in session.execute(select(*columns).where(AssetEvent.id.in_(newest))):
         if landing := LandingEvent.of(extra):
@@ -232,12 +246,8 @@ def read_columns(session: Session, key: SeriesKey, now: datetime.datetime) -> di
 
 def runs_of(session: Session, key: SeriesKey) -> list[PastRun]:
     """Return the latest runs of a landing, the oldest first."""
-    event = AssetEvent
-    map_index = func.coalesce(event.source_map_index, -1)
-    columns = (event.asset_id, event.source_dag_id, event.source_task_id, map_index)
-    is_of_key = and_(*(column == value for column, value in zip(columns, key, strict=True)))
-    places = {key: _places(session, is_of_key).get(key, [])}
-    return _one_per_run([*_events(session, places[key]).values(), *_failures(session, places)[key]])
+    landed_of = _landed(session, [key])
+    return _one_per_run([*landed_of[key], *_failures(session, landed_of)[key]])
 
 
 def _columns(runs: Sequence[PastRun]) -> list[dict[str, Any]]:
@@ -249,7 +259,7 @@ def _columns(runs: Sequence[PastRun]) -> list[dict[str, Any]]:
     by_run: list[dict[str, tuple[LandedSource, dict[str, list[str]]]]] = []
     for run in runs:
         by_task = {}
-        for source in run.event.sources() if run.event else ():
+        for source in run.sources:
             checks = defaultdict[str, list[str]](list)
             for outcome in _not_passed(source):
                 if outcome.column:
@@ -299,59 +309,120 @@ def _not_passed(source: LandedSource) -> list[CheckOutcome]:
     return [outcome for state in ("failed", "warning") for outcome in outcomes if outcome.state == state]
 
 
-def _places(session: Session, condition: ColumnElement[bool]) -> dict[SeriesKey, list[_Place]]:
-    """Return the places of the newest events of each series, the newest first."""
-    event = AssetEvent
+def _extents(session: Session, condition: ColumnElement[bool]) -> dict[SeriesKey, _Extent]:
+    """Return the series of all landings, without the contents of an event."""
+    moment = AssetEvent.timestamp
+    columns = (*_SERIES, func.max(moment), func.min(moment), func.count(), func.max(AssetEvent.id))
+    rows = session.execute(select(*columns).where(*_IS_LANDING, condition).group_by(*_SERIES))
+    return {SeriesKey(*row[:4]): _Extent(*row[4:]) for row in rows}
+
+
+def _landed(session: Session, keys: Collection[SeriesKey]) -> dict[SeriesKey, list[PastRun]]:
+    """Return the runs that the newest events of each series tell of, the oldest first."""
+    event, run = AssetEvent, DagRun
     number = func.row_number().over(
         partition_by=_SERIES_TEXT, order_by=(event.timestamp.desc(), event.id.desc())
     )
-    columns = (*_SERIES, event.timestamp, event.id, number.label("number"))
-    numbered = select(*columns).where(*_IS_LANDING, condition).subquery()
-    places_of: dict[SeriesKey, list[_Place]] = {}
-    rows = session.execute(select(numbered).where(numbered.c.number <= MOST_RUNS).order_by(numbered.c.number))
-    for asset_id, dag_id, task_id, map_index, timestamp, event_id, _ in rows:
-        key = SeriesKey(asset_id, dag_id, task_id, -1 if map_index is None else map_index)
-        places_of.setdefault(key, []).append(_Place(timestamp, event_id))
-    return places_of
-
-
-def _events(session: Session, places: Iterable[_Place]) -> dict[int, PastRun]:
-    """Return the runs of events that landings have left, by the events' ids."""
-    timestamps = {place.event_id: place.timestamp for place in places}
-    event, run = AssetEvent, DagRun
-    is_its_run = and_(run.dag_id == event.source_dag_id, run.run_id == event.source_run_id)
+    # the condition on the assets has an index
+    is_asked = (event.asset_id.in_({key.asset_id for key in keys}), _SERIES_TEXT.in_(map(_text, keys)))
+    numbered = select(event.id, number.label("number")).where(*_IS_LANDING, *is_asked).subquery()
     # not as objects of the ORM, which keep the garbage collector busy for longer than the query takes
     rows = session.execute(
-        select(event.id, event.source_run_id, event.extra, run.logical_date, run.run_type)
-        .outerjoin(run, is_its_run)
-        .where(event.id.in_(timestamps))
+        select(*_SERIES, event.timestamp, event.source_run_id, event.extra, run.logical_date, run.run_type)
+        .join(numbered, numbered.c.id == event.id)
+        .outerjoin(run, and_(run.dag_id == event.source_dag_id, run.run_id == event.source_run_id))
+        .where(numbered.c.number <= MOST_RUNS)
+        .order_by(event.timestamp, event.id)
     )
+    landed_of: dict[SeriesKey, list[PastRun]] = {key: [] for key in keys}
+    for *key, timestamp, run_id, extra, logical_date, run_type in rows:
+        if landing := LandingEvent.of(extra):
+            past = PastRun(run_id, timestamp, landing, logical_date, run_type not in _UNPLANNED)
+            landed_of[SeriesKey(*key)].append(past)
+    return landed_of
+
+
+def _text(key: SeriesKey) -> str:
+    return "/".join(map(str, key))
+
+
+def _last_failures(session: Session) -> dict[tuple[str, str, int], datetime.datetime]:
+    """Return when each Airflow task that lands, or each index of a mapped one, has failed last."""
+    ti = TaskInstance
+    columns = (ti.dag_id, ti.task_id, ti.map_index)
+    failed = (IS_OURS, ti.state == TaskInstanceState.FAILED)
+    rows = session.execute(select(*columns, func.max(ti.end_date)).where(*failed).group_by(*columns))
     return {
-        event_id: PastRun(run_id, timestamps[event_id], landing, logical_date, run_type not in _UNPLANNED)
-        for event_id, run_id, extra, logical_date, run_type in rows
-        if (landing := LandingEvent.of(extra))
+        (dag_id, task_id, map_index): ended_at for dag_id, task_id, map_index, ended_at in rows if ended_at
     }
 
 
 def _failures(
-    session: Session, places: Mapping[SeriesKey, Sequence[_Place]]
+    session: Session, landed_of: Mapping[SeriesKey, Sequence[PastRun]]
 ) -> dict[SeriesKey, list[PastRun]]:
     """Return the failed runs of each series since the oldest event that is shown of any."""
-    since = min((places_of[-1].timestamp for places_of in places.values() if places_of), default=None)
+    since = min((landed[0].ended_at for landed in landed_of.values() if landed), default=None)
     if since is None:
-        return {key: [] for key in places}
+        return {key: [] for key in landed_of}
     ti, run = TaskInstance, DagRun
     rows = session.execute(
         select(ti.dag_id, ti.task_id, ti.map_index, ti.run_id, ti.end_date, run.logical_date, run.run_type)
         .join(run, and_(run.dag_id == ti.dag_id, run.run_id == ti.run_id))
         .where(IS_OURS, ti.state == TaskInstanceState.FAILED, ti.end_date >= since)
+        .where(ti.dag_id.in_({key.dag_id for key in landed_of}))
     )
     of_task: dict[tuple[str, str, int], list[PastRun]] = {}
     for dag_id, task_id, map_index, run_id, ended_at, logical_date, run_type in rows:
         assert ended_at
         failed = PastRun(run_id, ended_at, None, logical_date, run_type not in _UNPLANNED)
         of_task.setdefault((dag_id, task_id, map_index), []).append(failed)
-    return {key: of_task.get(key[1:], []) for key in places}
+    return {key: of_task.get(key[1:], []) for key in landed_of}
+
+
+def _retired(
+    session: Session, extents: Mapping[SeriesKey, _Extent], keys: Collection[SeriesKey]
+) -> dict[SeriesKey, str]:
+    """Return which landings no longer come, and why.
+
+    :param extents: of all series.
+    :param keys: the series to look at. A DAG has the tasks, and the indexes of mapped ones, that its newest
+        ended run has.
+    """
+    stale = set(session.scalars(select(DagModel.dag_id).where(DagModel.is_stale)))
+    ti, run = TaskInstance, DagRun
+    has_ended = run.state.in_((DagRunState.SUCCESS, DagRunState.FAILED))
+    is_asked = run.dag_id.in_({key.dag_id for key in keys})
+    newest_runs = select(func.max(run.id)).where(has_ended, is_asked).group_by(run.dag_id)
+    rows = session.execute(
+        select(ti.dag_id, ti.task_id, ti.map_index)
+        .join(run, and_(run.dag_id == ti.dag_id, run.run_id == ti.run_id))
+        .where(run.id.in_(newest_runs))
+    )
+    indexes_of: dict[str, dict[str, set[int]]] = {}
+    for dag_id, task_id, map_index in rows:
+        indexes_of.setdefault(dag_id, {}).setdefault(task_id, set()).add(map_index)
+    # a task may land elsewhere in each of its runs, or to several assets in one
+    newest_of = {key[1:]: extents[key] for key in sorted(extents, key=lambda key: extents[key].newest)}
+    event_ids = {extent.newest_id for key in keys for extent in (extents[key], newest_of[key[1:]])}
+    is_newest = AssetEvent.id.in_(event_ids)
+    events = session.execute(select(AssetEvent.id, AssetEvent.source_run_id).where(is_newest))
+    run_of = {event.id: event.source_run_id for event in events}
+
+    def reason(key: SeriesKey) -> str | None:
+        if key.dag_id in stale:
+            return "Airflow no longer has the DAG"
+        if tasks := indexes_of.get(key.dag_id):
+            indexes = tasks.get(key.task_id)
+            if indexes is None:
+                return "the DAG no longer has the task"
+            # a mapped task that this run did not expand has the index -1
+            if key.map_index not in indexes and indexes != {-1}:
+                return "the task no longer has the index"
+        if run_of[extents[key].newest_id] != run_of[newest_of[key[1:]].newest_id]:
+            return "the task has landed elsewhere since"
+        return None
+
+    return {key: why for key in keys if (why := reason(key))}
 
 
 def _one_per_run(runs: Iterable[PastRun]) -> list[PastRun]:
@@ -368,15 +439,21 @@ def _described(
     failed: Sequence[PastRun],
     now: datetime.datetime,
     is_expected: bool,
-    decided: Mapping[tuple[str, int], datetime.datetime],
+    retired: str | None,
 ) -> dict[str, Any]:
+    """Return what is told of a series.
+
+    :param retired: why the landing no longer comes; None if it does.
+    """
     newest = landed[-1]
     assert newest.event
     runs = _one_per_run([*landed, *failed])
     # runs that somebody has started do not show how often they come
-    planned = [run.ended_at for run in _one_per_run(landed) if run.is_planned] if is_expected else []
+    planned = [run.ended_at for run in _one_per_run(landed) if run.is_planned]
+    if not is_expected or retired:
+        planned = []
     next_one = _Expectation.of(planned, newest.ended_at)
-    sources = _sources(runs, newest.event)
+    sources = _sources(runs, newest)
     holds = {source["mark"] for source in sources}
     holds |= {"checks" for source in sources if source["checks"]}
     holds |= {"failed" if runs[-1].event is None else None, "late" if next_one.is_late(now) else None}
@@ -387,12 +464,12 @@ def _described(
         "object_storage_conn_id": newest.event.object_storage_conn_id,
         "destination": newest.event.destination,
         "manifests": newest.event.all_manifests(),
-        "marks": [mark for mark in MARKS if mark in holds],
+        "retired": retired,
+        "marks": [] if retired else [mark for mark in MARKS if mark in holds],
         "usual_seconds": next_one.interval and next_one.interval.total_seconds(),
         "expected_at": next_one.at and next_one.at.isoformat(),
         "landed_at": newest.ended_at.isoformat(),
         "runs": [_run(run, newest.event) for run in runs],
-        "quarantines": _quarantines(runs, now, decided),
     }
 
 
@@ -403,17 +480,17 @@ def _is_odd(rows: int, usual_rows: float | None) -> bool:
     return not usual_rows / ODD_FACTOR <= rows <= usual_rows * ODD_FACTOR
 
 
-def _sources(runs: Sequence[PastRun], newest: LandingEvent) -> list[dict[str, Any]]:
+def _sources(runs: Sequence[PastRun], newest: PastRun) -> list[dict[str, Any]]:
     """Return the collection tasks of the newest landing, with what is usual and unusual for each of them."""
     earlier = defaultdict[str, list[int]](list)
     for run in runs[:-1]:
-        for source in run.event.sources() if run.event else ():
+        for source in run.sources:
             if source.rows is not None and not source.is_quarantined:
                 earlier[source.collection_task_id].append(source.rows)
     # a run that has failed says nothing of its sources
     has_ended_well = runs[-1].event is not None
     described = []
-    for source in newest.sources():
+    for source in newest.sources:
         mark = None
         if has_ended_well and source.rows is not None and not source.is_quarantined:
             latest = earlier[source.collection_task_id][-MOST_USUAL:]
@@ -450,8 +527,64 @@ def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _decisions(session: Session, since: datetime.datetime) -> dict[tuple[str, int], datetime.datetime]:
-    """Return when decisions were made on the page, by the landing's manifest and the commit's number."""
+def _waiting(
+    session: Session, landed_of: Mapping[SeriesKey, Sequence[PastRun]]
+) -> dict[SeriesKey, list[dict[str, Any]]]:
+    """Return the runs whose rows wait for a decision in each series, the newest first.
+
+    The newest event of a landing has all rows that waited there then. Decisions on the page since are known;
+    those made elsewhere are not.
+    """
+    found = [
+        (key, event, source, rows)
+        for key, landed in landed_of.items()
+        for event, source in _newest_sources(landed)
+        for rows in source.waiting
+    ]
+    decided = _decisions(session, min((rows.at for *_, rows in found), default=None))
+    has_id = DagRun.run_id.in_({rows.run_id for *_, rows in found})
+    known = {tuple(row) for row in session.execute(select(DagRun.dag_id, DagRun.run_id).where(has_id))}
+    waiting: dict[SeriesKey, dict[tuple[str, str], dict[str, Any]]] = {key: {} for key in landed_of}
+    for key, event, source, rows in sorted(found, key=lambda each: each[-1].at, reverse=True):
+        # in a folder that was emptied, the numbers begin again
+        if decided.get((source.manifest, rows.commit), rows.at) > rows.at:
+            continue
+        run = (rows.dag_id, rows.run_id)
+        new = {
+            "dag_id": rows.dag_id,
+            "run_id": rows.run_id,
+            "is_known": run in known,
+            "ended_at": rows.at.isoformat(),
+            "rows": 0,
+            "object_storage_conn_id": event.object_storage_conn_id,
+            "waiting": [],
+        }
+        of_run = waiting[key].setdefault(run, new)
+        of_run["rows"] += rows.rows
+        of_run["waiting"].append(
+            {
+                "collection_task_id": source.collection_task_id,
+                "landing": source.landing,
+                "commit": rows.commit,
+            }
+        )
+    return {key: list(runs.values()) for key, runs in waiting.items()}
+
+
+def _newest_sources(landed: Sequence[PastRun]) -> Iterable[tuple[LandingEvent, LandedSource]]:
+    """Return the newest of what events say about each landing."""
+    return {
+        source.manifest: (run.event, source) for run in landed if run.event for source in run.sources
+    }.values()
+
+
+def _decisions(session: Session, since: datetime.datetime | None) -> dict[tuple[str, int], datetime.datetime]:
+    """Return when decisions were made on the page, by the landing's manifest and the commit's number.
+
+    :param since: when the first of them may have been made; None if there are none to look for.
+    """
+    if since is None:
+        return {}
     is_decision = (Log.event.in_(DECISIONS.values()), Log.dttm >= since)
     decided = {}
     rows = session.execute(select(Log.extra, Log.dttm).where(*is_decision).order_by(Log.dttm))
@@ -461,42 +594,6 @@ def _decisions(session: Session, since: datetime.datetime) -> dict[tuple[str, in
         facts = json.loads(extra)
         decided[facts["manifest"], facts["commit"]] = moment
     return decided
-
-
-def _quarantines(
-    runs: Sequence[PastRun], now: datetime.datetime, decided: Mapping[tuple[str, int], datetime.datetime]
-) -> list[dict[str, Any]]:
-    """Return the runs of the last days with quarantined rows, and where they wait, the newest first.
-
-    Decisions made elsewhere leave no event, so whether the rows still wait is not known.
-    """
-    since = now - datetime.timedelta(days=OPEN_DAYS)
-    quarantines = []
-    for run in reversed(runs):
-        if run.event is None or not run.event.quarantined_rows or run.ended_at < since:
-            continue
-        waiting = [
-            {
-                "collection_task_id": source.collection_task_id,
-                "landing": source.landing,
-                "commit": commit,
-            }
-            for source in run.event.sources()
-            for commit in source.quarantined
-            # in a folder that was emptied, the numbers begin again
-            if decided.get((source.manifest, commit), run.ended_at) <= run.ended_at
-        ]
-        if waiting:
-            quarantines.append(
-                {
-                    "run_id": run.run_id,
-                    "ended_at": run.ended_at.isoformat(),
-                    "rows": run.event.quarantined_rows,
-                    "object_storage_conn_id": run.event.object_storage_conn_id,
-                    "waiting": waiting,
-                }
-            )
-    return quarantines
 
 
 def _run(run: PastRun, newest: LandingEvent) -> dict[str, Any]:
@@ -514,7 +611,7 @@ def _run(run: PastRun, newest: LandingEvent) -> dict[str, Any]:
         "usual_rows": event and event.usual_rows,
         # of rows that are quarantined, their checks say what is wrong
         "is_odd": event is not None
-        and not any(source.is_quarantined for source in event.sources())
+        and not any(source.is_quarantined for source in run.sources)
         and _is_odd(event.rows, event.usual_rows),
     }
     if event and event.quarantined_rows:

@@ -33,7 +33,7 @@ from airflow_provider_webcollect.ui.landings import DECISIONS, runs_of, shortene
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from airflow_provider_webcollect.assets import LandedSource
+    from airflow_provider_webcollect.assets import LandedSource, WaitingRows
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.ui.landings import SeriesKey
 
@@ -170,11 +170,16 @@ def decide(key: SeriesKey, landing: str, commit: int, decision: review.Choice, u
 
 
 def _quarantining(key: SeriesKey, landing: str | None, commit: int) -> _Found:
-    """Return the source of which a commit has quarantined rows."""
-    found = _newest(key, lambda source: source.landing == landing and commit in source.quarantined)
+    """Return the source of which a commit has quarantined rows, with the run that has read them."""
+
+    def meant(source: LandedSource) -> list[WaitingRows]:
+        return [rows for rows in source.waiting if source.landing == landing and rows.commit == commit]
+
+    found = _newest(key, lambda source: bool(meant(source)))
     if found is None:
         raise NothingToReview(f"no run shown here has quarantined rows in commit {commit} at {landing}")
-    return found
+    _, source, conn_id = found
+    return meant(source)[0].run_id, source, conn_id
 
 
 def _newest(key: SeriesKey, is_meant: Callable[[LandedSource], bool]) -> _Found | None:
@@ -185,7 +190,7 @@ def _newest(key: SeriesKey, is_meant: Callable[[LandedSource], bool]) -> _Found 
         (run.run_id, source, run.event.object_storage_conn_id)
         for run in reversed(runs)
         if run.event
-        for source in run.event.sources()
+        for source in run.sources
         if is_meant(source)
     )
     return next(found, None)

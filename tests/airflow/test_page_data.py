@@ -15,7 +15,7 @@ import pytest
 from airflow.providers.common.compat.sdk import Asset
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 from airflow.utils.session import create_session
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, update
 
 from airflow_provider_webcollect.common import GRACE
 from airflow_provider_webcollect.hooks import webcollect
@@ -106,6 +106,11 @@ def columns_of(series: dict[str, Any]) -> dict[str, Any]:
 def outcome(check: str = "columns.price.filled", state: str = "failed") -> dict[str, str]:
     """Return what an asset event says of a check."""
     return {"check": check, "state": state, "expected": "filled in all", "found": "filled in none"}
+
+
+def rows_waiting(commit: int, at: datetime.datetime) -> dict[str, Any]:
+    """Return what an asset event says of 30 rows that a commit has quarantined."""
+    return {"commit": commit, "rows": 30, "dag_id": "d", "run_id": "r", "at": at.isoformat()}
 
 
 class Events:
@@ -398,6 +403,64 @@ class TestLandings:
         assert sources == [(None, 1000), ("empty", 10), (None, None)]
 
 
+class TestRetiredLandings:
+    """Landings that no longer come have no marks, and say why."""
+
+    def failing(self, events: Events, **where: Any) -> None:
+        """Add a landing whose next run has failed."""
+        events.add_event(
+            landed_a(), NOW - DAY * 2, **{f"source_{name}": value for name, value in where.items()}
+        )
+        events.add_run("broken", end_date=NOW - DAY, **where)
+        assert (events.marks(), events.one()["retired"]) == (["failed"], None)
+
+    def end_run(self, events: Events, task_id: str, *indexes: int, state: str = "success") -> None:
+        """Add an ended run of the DAG, which has one task."""
+        run_id = f"newest_{next(_numbers)}"
+        for index in indexes or (-1,):
+            events.add_run(run_id, task_id=task_id, map_index=index, operator="Other", state="success")
+        with create_session() as session:
+            session.execute(update(DagRun).filter_by(run_id=run_id).values(state=state))
+
+    def test_the_dag_no_longer_has_the_task(self, events: Events) -> None:
+        self.failing(events)
+        # a run that goes on may not have all its tasks yet
+        self.end_run(events, "other", state="running")
+        assert events.marks() == ["failed"]
+        self.end_run(events, "other")
+        assert (events.marks(), events.one()["retired"]) == ([], "the DAG no longer has the task")
+        self.end_run(events, "land")
+        assert (events.marks(), events.one()["retired"]) == (["failed"], None)
+
+    def test_the_task_no_longer_has_the_index(self, events: Events) -> None:
+        self.failing(events, map_index=2)
+        # the task before it has failed: it was not expanded
+        self.end_run(events, "land", -1)
+        assert events.marks() == ["failed"]
+        self.end_run(events, "land", 0, 1)
+        assert (events.marks(), events.one()["retired"]) == ([], "the task no longer has the index")
+
+    def test_airflow_no_longer_has_the_dag(self, events: Events) -> None:
+        events.add_dag()
+        self.failing(events)
+        events.add_dag(is_stale=True)
+        assert (events.marks(), events.one()["retired"]) == ([], "Airflow no longer has the DAG")
+
+    def test_a_task_that_lands_elsewhere_leaves_the_landing_behind(self, events: Events) -> None:
+        others = Events(events.dag_id)
+        events.add_event(landed_a(), NOW - DAY, source_run_id="both")
+        others.add_event(landed_a(), NOW - DAY / 2, source_run_id="both")
+        assert [series["retired"] for series in events.read()] == [None, None]
+        others.add_event(landed_a(), NOW, source_run_id="next")
+        told = {series["asset"]["uri"]: series["retired"] for series in events.read()}
+        assert told == {events.asset.uri: "the task has landed elsewhere since", others.asset.uri: None}
+
+    def test_its_quarantined_rows_are_told(self, events: Events) -> None:
+        events.add_event(landed_a(waiting=[rows_waiting(7, NOW)]))
+        self.end_run(events, "other")
+        assert (events.one()["retired"] is None, len(events.one()["quarantines"])) == (False, 1)
+
+
 class TestChecks:
     FAILED = "columns.price.filled: filled in none; expected: filled in all"
 
@@ -426,16 +489,24 @@ class TestChecks:
         assert source["checks_left_out"] == 2
         assert len(source["checks"][0]["text"]) == 300
 
-    def test_quarantined_rows_are_told_for_a_week_with_the_folder_to_decide_on(self, events: Events) -> None:
-        for days in (8, 6, 0):
-            bad = {"rows": 0, "quarantined_rows": 30, "quarantined": [7], "checks": [outcome()]}
-            events.add_event(landed_a(**bad), NOW - DAY * days)
-        events.add_event(landed_a(), NOW - DAY * 3)
-        told = events.one()["quarantines"]
-        assert [datetime.datetime.fromisoformat(entry["ended_at"]) for entry in told] == [NOW, NOW - DAY * 6]
-        waiting = [{"collection_task_id": "a", "landing": "s3://bucket/prices", "commit": 7}]
-        assert [(entry["rows"], entry["waiting"]) for entry in told] == [(30, waiting)] * 2
-        assert {entry["run_id"] for entry in told} <= {run["run_id"] for run in events.runs()}
+    def test_quarantined_rows_are_told_until_somebody_decides_however_old_they_are(
+        self, events: Events
+    ) -> None:
+        events.add_run("old")
+        old = {**rows_waiting(7, NOW - DAY * 400), "dag_id": events.dag_id, "run_id": "old"}
+        # no run that is shown has quarantined them, and the newest event of the landing says that they wait
+        events.add_event(landed_a(waiting=[rows_waiting(9, NOW), old]), NOW - DAY)
+        events.add_event(landed_a(waiting=[old]), NOW)
+        (told,) = events.one()["quarantines"]
+        place = {"collection_task_id": "a", "landing": "s3://bucket/prices", "commit": 7}
+        assert (told["run_id"], told["rows"], told["waiting"]) == ("old", 30, [place])
+        assert (told["ended_at"], told["is_known"]) == ((NOW - DAY * 400).isoformat(), True)
+        events.add_event(landed_a(waiting=[]), NOW + DAY)
+        assert events.one()["quarantines"] == []
+
+    def test_a_run_that_airflow_no_longer_has_is_told_without_a_link(self, events: Events) -> None:
+        events.add_event(landed_a(waiting=[rows_waiting(7, NOW)]))
+        assert [told["is_known"] for told in events.one()["quarantines"]] == [False]
 
     def test_each_of_several_sources_has_its_own_and_all_its_quarantined_commits(
         self, events: Events
@@ -444,14 +515,16 @@ class TestChecks:
             events.add_event(several(rows=60, source_rows=[30, 30]), NOW - DAY)
         checks = [[outcome(state="warning")], [outcome()]]
         bad = {"source_checks": checks, "quarantined_rows": 30, "source_quarantined": [[], [5, 7]]}
+        bad["source_waiting"] = [[], [rows_waiting(5, NOW), rows_waiting(7, NOW)]]
         usual = {"usual_rows": 60, "source_usual_rows": [30, 30]}
         events.add_event(several(rows=1, source_rows=[1, 0], **bad, **usual))
         told = [[check["state"] for check in source["checks"]] for source in events.one()["sources"]]
         # the other source is judged by its rows
         assert (told, events.marks()) == ([["warning"], ["failed"]], ["checks", "odd"])
         assert [source["mark"] for source in events.one()["sources"]] == ["odd", None]
-        waiting = [{"collection_task_id": "b", "landing": "b", "commit": commit} for commit in (5, 7)]
-        assert [entry["waiting"] for entry in events.one()["quarantines"]] == [waiting]
+        places = [{"collection_task_id": "b", "landing": "b", "commit": commit} for commit in (5, 7)]
+        (told_rows,) = events.one()["quarantines"]
+        assert (told_rows["waiting"], told_rows["rows"]) == (places, 60)
 
     def test_a_run_whose_rows_are_quarantined_is_neither_empty_nor_odd(self, events: Events) -> None:
         events.add(100, 100, 100, 100, ended=NOW - DAY)
@@ -469,7 +542,6 @@ class TestChecks:
         single = {"quarantined_rows": 3, "quarantined": [5], "checks": [outcome(state=state)]}
         events.add_event(landed_a(rows=900, usual_rows=100, **single))
         assert (events.marks(), events.runs()[-1]["state"]) == (["checks", "odd"], "landed")
-        assert [entry["rows"] for entry in events.one()["quarantines"]] == [3]
 
 
 class TestColumns:

@@ -36,7 +36,7 @@ from airflow_provider_webcollect.ui.app import app
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.executions import Task, on_sandbox
 from tests.airflow.landings import GROWING, Landing, make_transfer, reported
-from tests.airflow.test_page_data import Events, landed_a
+from tests.airflow.test_page_data import Events, landed_a, rows_waiting
 
 pytestmark = on_sandbox()
 
@@ -183,15 +183,16 @@ class TestDecisions:
         assert person.decide(decision="accept", **quarantined) == (409, told)
         assert read_landing(landing.destination).manifest.commit == 2
 
-    def test_of_several_commits_of_a_run_only_the_one_that_was_told_is_decided_on(
+    def test_of_several_commits_only_the_one_that_was_told_is_decided_on(
         self, landing: Landing, events: Events, quarantined: dict[str, Any]
     ) -> None:
         person = Visitor(events, "user")
         landing.grow(30)
         extra = reported(landing.destination, landing.task, **QUARANTINES)
-        events.add_event({**extra, "quarantined": [1, 2]}, now(), source_run_id=run_of(landing, 1))
-        (told,) = person.series()["quarantines"]
-        assert [entry["commit"] for entry in told["waiting"]] == [1, 2]
+        events.add_event(extra, now(), source_run_id=run_of(landing, 2))
+        told = person.series()["quarantines"]
+        assert [entry["commit"] for each in told for entry in each["waiting"]] == [2, 1]
+        assert [each["run_id"] for each in told] == [run_of(landing, 2), run_of(landing, 1)]
         assert person.decide(decision="accept", **{**quarantined, "commit": 2}) == (200, {"rows": 30})
         assert [entry.commit for entry in in_review(landing.destination)] == [1]
         (told,) = person.series()["quarantines"]
@@ -245,7 +246,7 @@ class TestDecisions:
 
     def test_a_landing_that_cannot_be_reached_is_told(self, events: Events) -> None:
         place = {"object_storage_conn_id": "missing", "manifest": "s3://bucket/gone/_manifest.json"}
-        events.add_event(landed_a(**place, rows=0, quarantined_rows=5, quarantined=[3]), now())
+        events.add_event(landed_a(**place, rows=0, waiting=[rows_waiting(3, now())]), now())
         for route in ("waiting", "rows"):
             status, said = Visitor(events, "admin").get(route, landing="s3://bucket/gone", commit=3)
             assert (status, "'missing'" in said, "s3://bucket/gone" in said) == (502, True, True)

@@ -171,6 +171,10 @@ describe("states", () => {
     const marks = [[], ["odd"], [], ["failed"], ["late"], ["late", "odd"]];
     const sorted = logic.inOrder(marks.map((each, index) => series({ dag_id: `${index}`, marks: each })));
     assert.equal(sorted.map((each) => each.dag_id).join(""), "345102");
+    const retired = series({ dag_id: "9", marks: [], retired: "the DAG no longer has the task" });
+    assert.equal(logic.inOrder([retired, ...sorted]).at(-1), retired);
+    assert.equal(logic.stateOf(retired), "retired");
+    assert.ok(logic.matches("no longer", logic.seriesTexts(retired, {}, NOW)));
   });
 });
 
@@ -500,7 +504,7 @@ describe("what the rows held", () => {
 describe("rows that have failed their checks", () => {
   const quarantine = (rows, days) => ({ rows, ended_at: ago(days * 86_400), run_id: `run ${days}`, waiting: [] });
   const said = (...quarantines) => logic.quarantineSentence({ quarantines }, "UTC", NOW);
-  const open = ". Whether somebody has decided on them elsewhere is not known here.";
+  const open = ". Whether somebody has decided on them elsewhere since the newest run is not known here.";
 
   test("are told with when they were quarantined, and not that they still are", () => {
     assert.equal(said(quarantine(1_200, 22)), `1,200 rows were quarantined on 3 November${open}`);

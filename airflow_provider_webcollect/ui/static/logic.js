@@ -243,9 +243,9 @@ export function wordOf(mark, series) {
   return outcomes.some(({ state }) => state === "failed") ? "failed checks" : "warning";
 }
 
-/** Return the gravest of the marks of a series, otherwise the state of its newest run. */
+/** Return the gravest of the marks of a series, otherwise the state of its newest run; or that it has retired. */
 export function stateOf(series) {
-  return series.marks[0] ?? series.runs.at(-1)?.state ?? "landed";
+  return series.retired ? "retired" : (series.marks[0] ?? series.runs.at(-1)?.state ?? "landed");
 }
 
 /** Return why a series has a mark. */
@@ -275,9 +275,9 @@ function rowsOf({ rows, usual_rows }) {
   return `${counted(rows, "row")}${usual_rows == null ? "" : `, usually ${number(usual_rows, 0)}`}`;
 }
 
-/** Return the marked series, the gravest first, then the others, each in the server's order. */
+/** Return the marked series, the gravest first, then the others, then the retired, each in the server's order. */
 export function inOrder(series) {
-  const rank = (each) => (each.marks.length ? STATES.indexOf(stateOf(each)) : STATES.length);
+  const rank = (each) => (each.marks.length ? STATES.indexOf(stateOf(each)) : STATES.length + Number(!!each.retired));
   return series.toSorted((one, other) => rank(one) - rank(other));
 }
 
@@ -299,7 +299,7 @@ export function quarantineSentence({ quarantines }, zone, now) {
   const runs = quarantines.length > 1 ? ` of ${counted(quarantines.length, "run")}` : "";
   const when = `${runs && "the latest "}on ${day(quarantines[0].ended_at, zone, now)}`;
   const were = `${counted(rows, "row")}${runs} ${rows === 1 ? "was" : "were"} quarantined${runs && ","} ${when}`;
-  return `${were}. Whether somebody has decided on them elsewhere is not known here.`;
+  return `${were}. Whether somebody has decided on them elsewhere since the newest run is not known here.`;
 }
 
 /** The decisions on quarantined rows, and their buttons. */
@@ -658,6 +658,7 @@ export function seriesTexts(series, names, now) {
     series.asset?.uri,
     series.destination,
     stateOf(series),
+    series.retired,
     series.marks.map((mark) => [wordOf(mark, series), reasonOf(series, mark, now)]),
   ];
 }

@@ -104,7 +104,7 @@ export function landingRow(table, key, series, names, now, isOpen, toggle) {
     stateMark(
       series.marks.length ? state : "landed",
       [state, ...others].map((mark) => wordOf(mark, series)).join(", "),
-      series.marks.map((mark) => reasonOf(series, mark, now)).join("; "),
+      series.retired ?? series.marks.map((mark) => reasonOf(series, mark, now)).join("; "),
     ),
     unfold,
     newest.run_id ? taskLink(task) : taskLink(series),
@@ -113,7 +113,7 @@ export function landingRow(table, key, series, names, now, isOpen, toggle) {
     // a failed run leaves what has landed
     numeric(series.runs.findLast((run) => run.state !== "failed")?.total_rows),
     time(series.landed_at),
-    series.is_paused ? "paused" : time(series.expected_at),
+    series.retired ? `no more: ${series.retired}` : series.is_paused ? "paused" : time(series.expected_at),
   );
 }
 
@@ -347,7 +347,8 @@ function quarantineItem({ kind, key, series }, names, now, act) {
   const lines = listed.map((each) => {
     const facts = [`, ${counted(each.rows, "row")}, `, time(each.ended_at)];
     const decisions = each.waiting.map((waiting) => decisionButtons(series, each, waiting, names, act));
-    return el("li", {}, runLink({ ...series, ...each }, each.run_id), facts, decisions);
+    const run = each.is_known ? runLink({ ...series, ...each }, each.run_id) : each.run_id;
+    return el("li", {}, run, facts, decisions);
   });
   const body = el(
     "div",
