@@ -175,6 +175,23 @@ def test_each_part_of_the_top_line_shows_its_own(view: Locator) -> None:
     assert view.locator("[data-section=service]").is_visible()
 
 
+def test_the_names_of_dags_and_tasks_are_not_broken_within_words(page: Page, url: str) -> None:
+    def rename(data: dict[str, Any]) -> None:
+        for series in data["series"]:
+            series["dag_id"] = f"webcollect_incremental_to_warehouse.{series['dag_id']}"
+
+    change(page, "landings", rename)
+    links = show(page, url).locator("[data-series] td > a")
+    lines_of_words = """links => links.flatMap((link) => [...link.childNodes].flatMap((node) =>
+      [...node.textContent.matchAll(/[^\\s_.]+/g)].map((word) => {
+        const range = document.createRange();
+        range.setStart(node, word.index);
+        range.setEnd(node, word.index + word[0].length);
+        return range.getClientRects().length;
+      })))"""
+    assert set(links.evaluate_all(lines_of_words)) == {1}
+
+
 def test_trouble_comes_first_and_leads_to_the_log_and_airflows_own_dialogs(page: Page, url: str) -> None:
     view = show(page, url)
     sections = [section.get_attribute("data-section") for section in view.locator("section").all()]

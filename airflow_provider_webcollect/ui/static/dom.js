@@ -107,7 +107,12 @@ export function airflowAddress(...parts) {
 }
 
 export function airflowLink(text, ...parts) {
-  return el("a", { href: airflowAddress(...parts).href }, text);
+  return el("a", { href: airflowAddress(...parts).href }, breakable(text));
+}
+
+/** Return a text of names, whose lines may end after the characters that join their words. */
+function breakable(text) {
+  return text.split(/(?<=[_.])/).flatMap((word, index) => (index ? [el("wbr"), word] : word));
 }
 
 /** Return a link to Airflow's sign-in page, which leads back to this page. */
@@ -132,7 +137,7 @@ export function taskLink(each, text = taskName(each), tryNumber = null) {
   const mapped = isMapped(each) ? ["mapped", each.map_index] : [];
   const url = airflowAddress("dags", each.dag_id, "runs", each.run_id, "tasks", each.task_id, ...mapped);
   if (tryNumber != null) url.searchParams.set("try_number", tryNumber);
-  return el("a", { href: url.href }, text);
+  return el("a", { href: url.href }, breakable(text));
 }
 
 /** Return the address of a task instance in Airflow's own API. */
