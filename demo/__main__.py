@@ -36,7 +36,7 @@ GROUP = "webcollect_task_group"
 #: Names and states of further collection tasks, in the order of the histories that land them.
 SITES = ("Book prices", "Job offers", "Hotel rates", "Flight fares", "Fuel prices", "Product recalls")
 SHOPS = tuple(f"Garden shop {number}" for number in range(1, 13))
-REST = ("Old catalogue", "Rents, north", "Rents, south", "Rents, west")
+REST = ("Old catalogue", "Product reviews", "Rents, north", "Rents, south", "Rents, west")
 
 
 def main() -> int:

@@ -1,22 +1,33 @@
 """Thirty days of landings for the page, put into Airflow's database: ``python -m demo.history``.
 
-Nothing has run: it is for the pictures, the tests in a browser and the benchmark of the page, for which weeks
-would be long to wait for. It uses the Airflow of its environment (``AIRFLOW_HOME``).
+No DAG has run: it is for `make ui`, the pictures and the tests in a browser, for which weeks would be long to
+wait for. Only the landing with quarantined rows has files, below the current folder: a person can decide on
+them. It uses the Airflow of its environment (``AIRFLOW_HOME``), and the sandbox of its connection.
 """
 
 from __future__ import annotations
 
 import datetime
+import itertools
 import random
 import sys
 import uuid
+from collections import defaultdict
 from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import DAG, Asset
+
+from airflow_provider_webcollect import WebCollectToObjectStorageOperator
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.checks import usual_of
+from airflow_provider_webcollect.sandbox import Control
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -25,6 +36,8 @@ DAY = datetime.timedelta(days=1)
 TOOK = datetime.timedelta(minutes=4)
 TASK_ID = "land"
 BUNDLE = "history"
+#: The collection task of the sandbox whose rows really land.
+OFFERS_TASK_ID = "5a9d0b0e-0000-4000-8000-0000000000f0"
 _TASK_INSTANCE = {
     "operator": "WebCollectToObjectStorageOperator",
     "try_number": 1,
@@ -45,7 +58,7 @@ class History:
     :ivar tasks: its collection tasks.
     :ivar map_index: of the Airflow task, if it is mapped.
     :ivar empty: in how many of the newest runs the price is missing, which fails a check.
-    :ivar quarantines: whether the rows of such runs are quarantined.
+    :ivar quarantines: whether the rows of such runs are quarantined: then all rows really land.
     """
 
     dag_id: str
@@ -56,6 +69,16 @@ class History:
     map_index: int = -1
     empty: int = 0
     quarantines: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of its asset."""
+        return self.dag_id.rpartition("_")[0]
+
+    @property
+    def folder(self) -> str:
+        """Where its rows land: on this machine, or in a bucket that nobody has."""
+        return Path(self.name).absolute().as_uri() if self.quarantines else f"s3://lake/{self.name}"
 
 
 def histories(task_ids: Sequence[str] = ()) -> list[History]:
@@ -86,7 +109,7 @@ def histories(task_ids: Sequence[str] = ()) -> list[History]:
         history("shops_daily", usual(30, 5_000), tasks=[next(ids) for _ in range(12)]),
         history("old_catalogue", usual(20, 70), age=45 * DAY),
         history("reviews_daily", usual(30, 1_200), empty=4),
-        history("offers_daily", usual(30, 600), empty=2, quarantines=True),
+        history("offers_daily", usual(30, 600), empty=2, quarantines=True, tasks=[OFFERS_TASK_ID]),
         *(history("regions_daily", usual(30, 200), map_index=index) for index in range(3)),
     ]
 
@@ -97,116 +120,158 @@ def fill(session: Session, now: datetime.datetime, task_ids: Sequence[str] = ())
     :param task_ids: as for :func:`histories`.
     """
     from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.models.dag_version import DagVersion
     from airflow.models.dagrun import DagRun
     from airflow.models.renderedtifields import RenderedTaskInstanceFields
     from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import insert
+    from sqlalchemy import insert, select
 
     made = histories(task_ids)
-    dag_ids = sorted({history.dag_id for history in made})
-    _add_dags(session, dag_ids)
-    assets = {name: AssetModel(name=name, uri=f"s3://lake/{name}", group="") for name in map(_asset, made)}
-    session.add_all(assets.values())
-    session.flush()
+    dags = {dag_id: _dag(*of_dag) for dag_id, of_dag in itertools.groupby(made, attrgetter("dag_id"))}
+    # before the session writes: SQLite has one writer, and a landing may store a token
+    landed = {each.dag_id: _land(each, dags[each.dag_id], now) for each in made if each.quarantines}
+    _add_dags(session, dags.values())
+    versions = {version.dag_id: version.id for version in session.scalars(select(DagVersion))}
+    assets = {asset.name: asset.id for asset in session.scalars(select(AssetModel))}
     runs: dict[tuple[str, str], dict[str, Any]] = {}
     tasks, fields, events = [], [], []
     for history in made:
-        name = _asset(history)
-        for index, (ended_at, rows) in enumerate(_runs(history, now)):
-            run_id = f"scheduled__{ended_at.isoformat()}"
+        extras = landed.get(history.dag_id) or _events(history)
+        for (ended_at, run_id, rows), extra in zip(_runs(history, now), extras, strict=True):
             run = {"dag_id": history.dag_id, "run_id": run_id}
+            state = "success" if rows is not None else "failed"
+            ended = {"start_date": ended_at - TOOK, "end_date": ended_at}
             runs[history.dag_id, run_id] = {
                 **run,
+                **ended,
                 "run_type": "scheduled",
-                "state": "success" if rows is not None else "failed",
+                "state": state,
                 "logical_date": ended_at - history.every,
                 "run_after": ended_at - TOOK,
+                "created_dag_version_id": versions[history.dag_id],
             }
             task = {**run, "task_id": TASK_ID, "map_index": history.map_index}
-            ended = {"start_date": ended_at - TOOK, "end_date": ended_at}
-            state = "success" if rows is not None else "failed"
-            tasks.append({**task, **_TASK_INSTANCE, **ended, "id": uuid.uuid4(), "state": state})
+            facts = {"id": uuid.uuid4(), "state": state, "dag_version_id": versions[history.dag_id]}
+            tasks.append({**task, **_TASK_INSTANCE, **ended, **facts})
             rendered = {"collection_task_id": history.tasks[0], "webcollect_conn_id": "webcollect_default"}
             fields.append({**task, "rendered_fields": rendered})
-            if rows is not None:
+            if extra is not None:
                 event = {f"source_{name}": value for name, value in task.items()}
-                extra = _event(history, name, index, rows)
-                events.append({**event, "asset_id": assets[name].id, "extra": extra, "timestamp": ended_at})
+                # the page of an asset fails if two events have the same time
+                landed_at = ended_at + datetime.timedelta(microseconds=history.map_index + 1)
+                events.append(
+                    {**event, "asset_id": assets[history.name], "extra": extra, "timestamp": landed_at}
+                )
     session.execute(insert(DagRun.__table__), list(runs.values()))
     session.execute(insert(TaskInstance.__table__), tasks)
     session.execute(insert(RenderedTaskInstanceFields.__table__), fields)
     session.execute(insert(AssetEvent.__table__), events)
-    return dag_ids
+    return sorted(dags)
 
 
-def _add_dags(session: Session, dag_ids: Sequence[str]) -> None:
+def _dag(*of_dag: History) -> DAG:
+    """Return the DAG that lands one history, or several by a mapped task; no run of it ever begins."""
+    history, *_ = of_dag
+    facts: dict[str, Any] = {
+        "task_id": TASK_ID,
+        "destination": history.folder,
+        "outlets": [Asset(history.name, uri=history.folder)],
+    }
+    if history.empty:
+        checks = {"columns": {"price": {"filled": 0.9}}}
+        on_failed_checks = "quarantine" if history.quarantines else "warn"
+        facts |= {"checks": checks, "on_failed_checks": on_failed_checks, "late_rows_delay": 0}
+    start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    with DAG(history.dag_id, schedule=history.every, start_date=start, catchup=False) as dag:
+        if history.map_index >= 0:
+            task_ids = [each.tasks[0] for each in of_dag]
+            WebCollectToObjectStorageOperator.partial(**facts).expand(collection_task_id=task_ids)
+        elif len(history.tasks) > 1:
+            WebCollectToObjectStorageOperator(sources=history.tasks, **facts)
+        else:
+            WebCollectToObjectStorageOperator(collection_task_id=history.tasks[0], **facts)
+    return dag
+
+
+def _add_dags(session: Session, dags: Iterable[DAG]) -> None:
+    """Do what the DAG processor does with a file's DAGs, of which the scheduler is to start no run."""
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
     from airflow.models.dag import DagModel
     from airflow.models.dagbundle import DagBundleModel
+    from sqlalchemy import update
 
     # one that Airflow's configuration does not know, so that Airflow leaves its DAGs alone
     session.add(DagBundleModel(name=BUNDLE))
     session.flush()
-    session.add_all(
-        DagModel(
-            dag_id=dag_id,
-            bundle_name=BUNDLE,
-            # Airflow's list of DAGs fails without one
-            fileloc="history.py",
-            is_paused=False,
-            is_stale=False,
-            max_active_tasks=16,
-            max_consecutive_failed_dag_runs=0,
-            has_task_concurrency_limits=False,
-        )
-        for dag_id in dag_ids
-    )
-    session.flush()
+    bag = DagBag(dag_folder="/dev/null", bundle_name=BUNDLE)
+    for dag in dags:
+        bag.bag_dag(dag)
+    sync_bag_to_db(bag, BUNDLE, None, session=session)
+    idle = {"is_paused": False, "next_dagrun": None, "next_dagrun_create_after": None}
+    session.execute(update(DagModel).where(DagModel.bundle_name == BUNDLE).values(idle))
 
 
-def _asset(history: History) -> str:
-    return history.dag_id.rpartition("_")[0]
-
-
-def _runs(history: History, now: datetime.datetime) -> Iterator[tuple[datetime.datetime, int | None]]:
-    """Yield when each run has ended, and its rows."""
+def _runs(history: History, now: datetime.datetime) -> Iterator[tuple[datetime.datetime, str, int | None]]:
+    """Yield when each run has ended, its id, and its rows."""
     for index, rows in enumerate(history.rows):
-        yield now - history.age - history.every * (len(history.rows) - 1 - index), rows
+        ended_at = now - history.age - history.every * (len(history.rows) - 1 - index)
+        yield ended_at, f"scheduled__{ended_at.isoformat()}", rows
 
 
-def _event(history: History, name: str, index: int, rows: int) -> dict[str, Any]:
-    """Return what a landing leaves in its asset event.
+def _land(history: History, dag: DAG, now: datetime.datetime) -> list[dict[str, Any]]:
+    """Let the rows of each run come, land them, and return what the landings leave in their asset events."""
+    operator: Any = dag.get_task(TASK_ID)
+    control = Control(WebCollectHook().connection.settings.base_url)
+    control.add_task(OFFERS_TASK_ID, "Special offers", lots=[0])
+    extras = []
+    for index, (_, run_id, rows) in enumerate(_runs(history, now)):
+        if index == len(history.rows) - history.empty:
+            control.change_rows(OFFERS_TASK_ID, "price", to="empty")
+        control.grow(OFFERS_TASK_ID, rows or 0)
+        names = {"dag_id": dag.dag_id, "task_id": TASK_ID, "run_id": run_id, "map_index": -1}
+        ti = SimpleNamespace(**names, try_number=1, xcom_push=lambda **_: None)
+        events = defaultdict[Any, Any](lambda: SimpleNamespace(extra={}))
+        operator.execute({"ti": ti, "task": operator, "outlet_events": events})
+        extras += [event.extra for event in events.values()]
+    return extras
+
+
+def _events(history: History) -> Iterator[dict[str, Any] | None]:
+    """Yield what each landing leaves in its asset event; None for a run that has failed."""
+    total = 0
+    for index, rows in enumerate(history.rows):
+        total += rows or 0
+        yield None if rows is None else {**_event(history, index, rows), "total_rows": total}
+
+
+def _event(history: History, index: int, rows: int) -> dict[str, Any]:
+    """Return what a landing leaves in its asset event, but the number of all its rows.
 
     :param index: of the run.
     """
-    folder = f"s3://lake/{name}"
     is_bad = index >= len(history.rows) - history.empty
-    apart = rows if is_bad and history.quarantines else 0
-    landed = rows - apart
     usual = usual_of([count for count in history.rows[:index] if count])
     facts: dict[str, Any] = {
         "webcollect_conn_id": "webcollect_default",
-        "destination": folder,
-        "rows": landed,
+        "destination": history.folder,
+        "rows": rows,
         "usual_rows": usual,
-        "total_rows": rows * 30,
-        "bytes": landed * 240,
-        "parts": 1 if landed else 0,
+        "bytes": rows * 240,
+        "parts": 1 if rows else 0,
         "duration": round(1 + rows / 2000, 1),
-        "quarantined_rows": apart,
-        "changes": {"new": landed // 40, "changed": landed // 5, "gone": index} if landed else None,
+        "changes": {"new": rows // 40, "changed": rows // 5, "gone": index} if rows else None,
     }
-    filled = _filled(index, is_bad) if landed else {}
+    filled = _filled(index, is_bad) if rows else {}
     checks = [_check(is_bad, rows)] if history.empty else []
     if len(history.tasks) == 1:
         one = {"collection_task_id": history.tasks[0], "lotno": None, "filled": filled, "checks": checks}
-        quarantined = [index + 1] if apart else []
-        where = {"manifest": f"{folder}/_manifest.json", "commit": index + 1, "quarantined": quarantined}
+        where = {"manifest": f"{history.folder}/_manifest.json", "commit": index + 1}
         return {**facts, **one, **where, "uris": None}
     share = rows // len(history.tasks)
     return {
         **facts,
         "collection_task_ids": list(history.tasks),
-        "manifests": [f"{folder}/{task_id}/_manifest.json" for task_id in history.tasks],
+        "manifests": [f"{history.folder}/{task_id}/_manifest.json" for task_id in history.tasks],
         "source_rows": [share] * (len(history.tasks) - 1) + [rows - share * (len(history.tasks) - 1)],
         "source_usual_rows": [usual and usual / len(history.tasks)] * len(history.tasks),
         "source_commits": [index + 1] * len(history.tasks),

@@ -99,7 +99,9 @@ class RealAirflow(AirflowApi):
         :raises AirflowProblem: if that fails, with its output
         """
         command = [sys.executable, "-m", "demo.history", *task_ids]
-        _run(command, {**self._environment, "PYTHONPATH": str(PROJECT)}, self.home)
+        # so that hooks find the connections of the database
+        context = {"_AIRFLOW_PROCESS_CONTEXT": "server"}
+        _run(command, {**self._environment, **context, "PYTHONPATH": str(PROJECT)}, self.home)
 
     def start(self, component: str) -> None:
         """Start one of ``COMPONENTS``; entering the context has started all of them."""
