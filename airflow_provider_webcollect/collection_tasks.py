@@ -17,7 +17,7 @@ import msgspec
 import yaml
 
 from airflow_provider_webcollect.service import arguments
-from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.errors import InvalidArgument, quoted
 
 SECTION, OPTION = "webcollect", "collection_tasks"
 #: Keys that begin with this are a person's own, with any value.
@@ -159,6 +159,25 @@ def task_ids_of(
     """Return the ids of a list of tasks, each as :func:`task_id_of` takes it."""
     keys = arguments.texts(argument, values, most=most, may_be_empty=may_be_empty)
     return [task_id_of(f"{argument}[{index}]", key) for index, key in enumerate(keys)]
+
+
+def hint_at_names(
+    keys: Iterable[str],
+    read: Callable[[], CollectionTasks | None] = configured,
+    setting: str = f"`[{SECTION}] {OPTION}`",
+) -> str:
+    """Return what to say of tasks that the service does not know, if one may be a name and there is no file.
+
+    :param keys: the tasks, as the service was asked for them.
+    :param read: as for :func:`task_of`.
+    :param setting: where a person sets the file.
+    :return: a sentence; empty if all are UUIDs, or there is a file.
+    """
+    with contextlib.suppress(InvalidArgument):
+        if (name := next((key for key in keys if not is_id(key)), None)) is not None and read() is None:
+            need = "operators, sensors and commands need the file of collection tasks that has it"
+            return f"If {quoted(name)} is a name, {need}: set {setting}, or use the id."
+    return ""
 
 
 def described(task_id: str) -> str:

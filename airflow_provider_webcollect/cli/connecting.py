@@ -42,7 +42,7 @@ FIELD_NAMES, HINT = "webcollect.field_names", "webcollect.hint"
 #: The environment variable that names the file of collection tasks; without it, it is that of Airflow.
 TASKS_FILE = f"{PREFIX}COLLECTION_TASKS"
 #: Where :func:`resolve_tasks` keeps, in a context's ``meta``, the hint for a task that the service does not
-#: know, if it may be a name, and there is no file of names.
+#: know; empty unless it may be a name, and there is no file of names.
 NO_NAME = "webcollect.no_name"
 DEFAULT_CONN_ID = "webcollect_default"
 #: Seconds after which a command that a person waits for gives up on a service that cannot be reached.
@@ -117,16 +117,12 @@ def resolve_tasks(context: click.Context, parameter: click.Parameter, keys: str 
 
     :raises InvalidArgument: if a text is empty, or there is a file which does not have it, and it is no UUID.
     """
-    from airflow_provider_webcollect.collection_tasks import is_id, task_of
+    from airflow_provider_webcollect.collection_tasks import OPTION, SECTION, hint_at_names, task_of
 
     argument, listed = str(parameter.name), [keys] if isinstance(keys, str) else keys
     ids = [task_of(argument, key, collection_tasks).id for key in listed]
-    names = [task_id for task_id in ids if not is_id(task_id)]
-    if names and not collection_tasks():
-        context.meta[NO_NAME] = (
-            f"No file of collection tasks is set, which may have the name {names[-1]!r}: set "
-            f"{TASKS_FILE}, or with Airflow [webcollect] collection_tasks."
-        )
+    setting = f"{TASKS_FILE} or, with Airflow, `[{SECTION}] {OPTION}`"
+    context.meta[NO_NAME] = hint_at_names(ids, collection_tasks, setting)
     return ids[0] if isinstance(keys, str) else [*dict.fromkeys(ids)]
 
 
@@ -238,7 +234,9 @@ def connect(conn_id: str | None, url: str | None, *, patient: bool = False) -> S
             "the connection's host", lambda name: f"the connection's extra {name}"
         )
         access = _through_airflow(conn_id or DEFAULT_CONN_ID)
-    return access if patient else replace(access, context=access.context.short_retries(unreachable=PATIENCE))
+    own = access.context if patient else access.context.short_retries(unreachable=PATIENCE)
+    hint = context.meta.get(NO_NAME, "")
+    return replace(access, context=replace(own, hint=lambda task_ids: hint))
 
 
 def _field_names(host: str, extra: Callable[[str], str]) -> dict[str, str]:

@@ -24,7 +24,6 @@ from airflow_provider_webcollect.landing.errors import (
 )
 from airflow_provider_webcollect.service.errors import (
     InvalidArgument,
-    NotFound,
     WebCollectError,
     unknown_outcome,
 )
@@ -127,11 +126,9 @@ def _run(arguments: list[str]) -> int:
         tell(f"Error: {_said(error, context, _called(arguments))}")
         if HINT in context.meta and isinstance(error, WebCollectError) and "the connection" in str(error):
             tell(context.meta[HINT])
-        if NO_NAME in context.meta and isinstance(error, NotFound):
-            tell(context.meta[NO_NAME])
         return exit_code
-    if NO_NAME in context.meta and code == NO:
-        tell(context.meta[NO_NAME])
+    if code == NO and (hint := context.meta.get(NO_NAME)):
+        tell(hint)
     return code if isinstance(code, int) else 0
 
 

@@ -148,6 +148,7 @@ class WebCollectHook(BaseHook):
         return AsyncClient(self._context())
 
     def _context(self, *, reads_only: bool = False) -> ClientContext:
+        from airflow_provider_webcollect.collection_tasks import hint_at_names
         from airflow_provider_webcollect.hooks.token_store import make_token_store
         from airflow_provider_webcollect.service.call import make_context
 
@@ -160,6 +161,7 @@ class WebCollectHook(BaseHook):
             store,
             learned=_mask,
             is_outdated=lambda: self.successor() is not None,
+            hint=hint_at_names,
             reads_only=reads_only,
         )
 

@@ -22,7 +22,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.assets import storable
-from airflow_provider_webcollect.collection_tasks import described_tasks, task_id_of
+from airflow_provider_webcollect.collection_tasks import described_tasks, hint_at_names, task_id_of
 from airflow_provider_webcollect.common import GRACE, airflow_errors, as_lists, check_at_parse
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
@@ -381,7 +381,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
             self.log.warning(
                 "Tasks that are not waited for, since `after` has no start of them: %s", ", ".join(left_out)
             )
-        return msgspec.structs.replace(condition, names=names)
+        return msgspec.structs.replace(condition, names=names, hint=hint_at_names(condition.keys))
 
     def _begun(self, condition: Condition) -> Condition | None:
         if self.after != NOW:

@@ -49,7 +49,7 @@ from airflow_provider_webcollect.service.threads import Notice
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow_provider_webcollect.service.rate_limit import RateLimiter
     from airflow_provider_webcollect.service.settings import Credentials, Settings
@@ -77,6 +77,7 @@ class ClientContext:
 
     :ivar is_outdated: returns whether the connection has changed since settings and credentials were read
         from it; it may block.
+    :ivar hint: returns a sentence for people about tasks that the service does not know; empty for none.
     """
 
     settings: Settings
@@ -84,6 +85,7 @@ class ClientContext:
     rate_limiters: RateLimiters
     tokens: Tokens
     is_outdated: Callable[[], bool] = lambda: False
+    hint: Callable[[Sequence[str]], str] = lambda task_ids: ""
 
     def short_retries(
         self,
@@ -145,6 +147,7 @@ def make_context(
     is_outdated: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
     *,
+    hint: Callable[[Sequence[str]], str] = lambda task_ids: "",
     reads_only: bool = False,
 ) -> ClientContext:
     """Create the context of a client.
@@ -154,6 +157,7 @@ def make_context(
     :param learned: called with every token obtained, for masking it in logs.
     :param is_outdated: returns whether the connection has changed since it was read; it may block.
     :param clock: a monotonic clock, in seconds, for the waits of the token's renewal.
+    :param hint: returns a sentence for people about tasks that the service does not know; empty for none.
     :param reads_only: only use the token that is stored, and neither renew it nor wait for another.
     """
     return ClientContext(
@@ -170,6 +174,7 @@ def make_context(
             clock=clock,
         ),
         is_outdated=is_outdated,
+        hint=hint,
     )
 
 
@@ -400,9 +405,11 @@ def result_of(
     except WebCollectError as error:
         _forget_frames(error, handled)
         error.endpoint = call.endpoint.name
-        if isinstance(error, NotFound) and call.task_id:
-            # the missing object may be a group or a step
-            error.message = f"{error.message.rstrip('.')} (asked for task {call.task_id})"
+        if isinstance(error, NotFound):
+            if call.task_id:
+                # the missing object may be a group or a step
+                error.message = f"{error.message.rstrip('.')} (asked for task {call.task_id})"
+            error.advice = f"{error.advice} {sender.context.hint(call.task_ids)}".rstrip()
         if isinstance(error, TooManyRequests):
             # all calls share the rate limit, so the pause that one response asks for is bounded here too
             pause = Policy(sender.context.settings).requested_pause(error)

@@ -189,6 +189,11 @@ class Call(Sent, Generic[T]):
         return str(fields["taskId"]) if "taskId" in fields else None
 
     @property
+    def task_ids(self) -> Sequence[str]:
+        """The tasks that the call is about."""
+        return [self.task_id] if self.task_id else (self.body or {}).get("taskIds") or ()
+
+    @property
     def target(self) -> str:
         """The path and query below the base URL; percent-encoded, but for slashes of an app."""
         path = self.endpoint.path.format_map(

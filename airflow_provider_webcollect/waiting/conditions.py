@@ -394,6 +394,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
     """A wait for the states of tasks.
 
     :ivar names: what messages call the tasks, by id; those without one are called by their ids.
+    :ivar hint: a further sentence for people about a task that stays missing; empty for none.
     :ivar how_many: ``all`` of the tasks must reach a target state, or ``any``.
     :ivar after: the baseline of each task, by id; empty to accept any final state.
     :ivar was_started: whether the tasks were started when the wait began; otherwise the next run of each
@@ -407,6 +408,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
     query = TASK_STATUSES
     task_ids: tuple[str, ...]
     names: Mapping[str, str] = {}
+    hint: str = ""
     target_states: tuple[str, ...] = (TaskState.FINISHED,)
     failure_states: tuple[str, ...] = (TaskState.STOPPED,)
     how_many: Literal["all", "any"] = "all"
@@ -428,7 +430,8 @@ class TaskStates(Condition, frozen=True, kw_only=True):
     def judge(self, key: str, state: TaskStatus | None, history: History) -> Verdict:
         if state is None:
             missing = "is missing from the service's responses"
-            return history.judge_absent((key,), missing, self.missing_timeout, _ABSENT_TASK)
+            advice = f"{_ABSENT_TASK}. {self.hint}" if self.hint else _ABSENT_TASK
+            return history.judge_absent((key,), missing, self.missing_timeout, advice)
         reported = f"is {state.status}"
         baseline = self.after.get(key)
         is_ours = baseline is None or history.is_new_run(

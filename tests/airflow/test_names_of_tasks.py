@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_provider_webcollect import (
+    WebCollectCopyTasksOperator,
+    WebCollectHook,
     WebCollectMarkExportedOperator,
     WebCollectMetricsCheckOperator,
     WebCollectStartSubTasksOperator,
@@ -22,7 +25,7 @@ from airflow_provider_webcollect import (
     read_landing,
 )
 from airflow_provider_webcollect.sandbox import Sandbox
-from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.errors import InvalidArgument, NotFound
 from tests.airflow.executions import Connect, Said, Task, execute, on_sandbox
 from tests.airflow.landings import make_transfer, transfer
 from tests.airflow.waits import outcome
@@ -154,3 +157,41 @@ class TestLandings:
         assert asset.uri == f"webcollect://webcollect_default/{task['task_id']}"
         with pytest.raises(ValueError, match="the nearest"):
             create_asset(collection_task_id="Shop-search")
+
+
+#: What sends a name to the service, if there is no file.
+SENDS: dict[str, Callable[[str], Any]] = {
+    "an operator": lambda destination: execute(TAKES["mark"](NAME)),
+    "an operator on several": lambda destination: execute(
+        WebCollectCopyTasksOperator(task_id="t", collection_task_ids=[NAME], task_group_ids=[7])
+    ),
+    "a landing": lambda destination: transfer(destination, collection_task_id=NAME),
+    "the hook": lambda destination: WebCollectHook().mark_exported(NAME),
+    "a sensor": lambda destination: execute(
+        WebCollectTaskStatusSensor(task_id="t", collection_task_id=NAME, missing_timeout=0, poke_interval=0.1)
+    ),
+    "a sensor of sub-tasks": lambda destination: execute(
+        WebCollectSubTaskStatusSensor(task_id="t", collection_task_id=NAME, poke_interval=0.1)
+    ),
+}
+
+
+class TestWithoutAFile:
+    @pytest.fixture(autouse=True)
+    def no_file(self, other: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS")
+
+    @pytest.mark.parametrize("send", SENDS.values(), ids=SENDS)
+    def test_what_the_service_does_not_know_may_be_a_name(
+        self, send: Callable[[str], Any], destination: str
+    ) -> None:
+        hint = (
+            "If 'Shop search' is a name, operators, sensors and commands need the file of collection tasks "
+            "that has it: set `[webcollect] collection_tasks`, or use the id."
+        )
+        with pytest.raises((AirflowFailException, NotFound), match=re.escape(hint)):
+            send(destination)
+
+    def test_a_uuid_is_no_name(self) -> None:
+        with pytest.raises(AirflowFailException, match=r"belongs to this account\.$"):
+            execute(TAKES["mark"]("00000000-0000-4000-8000-000000000000"))

@@ -215,7 +215,11 @@ class TestDeferring:
     def sensor(self, request: pytest.FixtureRequest) -> Any:
         """A deferrable sensor of either kind."""
         return SENSORS[request.param](
-            task_id="wait", collection_task_id="a-task", deferrable=True, poke_interval=5, timeout=90
+            task_id="wait",
+            collection_task_id="5a9d0b0e-0000-4000-8000-000000000001",
+            deferrable=True,
+            poke_interval=5,
+            timeout=90,
         )
 
     def test_it_hands_a_small_trigger_to_the_triggerer(self, sensor: Any, sandbox: Sandbox) -> None:

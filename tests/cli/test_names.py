@@ -134,10 +134,9 @@ class TestWhichFile:
     ) -> None:
         ended = run(*command)
         assert ended.code in {1, 3}
-        assert ended.err.splitlines()[-1] == (
-            f"No file of collection tasks is set, which may have the name {NAME!r}: set {VARIABLE}, or with "
-            "Airflow [webcollect] collection_tasks."
-        )
+        hint = f"If {NAME!r} is a name, operators, sensors and commands need the file of collection tasks"
+        setting = f"{VARIABLE} or, with Airflow, `[webcollect] collection_tasks`"
+        assert ended.err.endswith(f"{hint} that has it: set {setting}, or use the id.\n")
 
     def test_what_is_wrong_with_it_fails_what_needs_a_name_and_nothing_else(
         self, run: Run, file: Path, task: str
