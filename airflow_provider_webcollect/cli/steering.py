@@ -425,7 +425,7 @@ def start(task_id: str, subtask_ids: list[str], dry_run: bool, output: str, **wh
     access = connect(**where)
     is_blind = access.connection.credentials.key_only
     if is_blind and not subtask_ids:
-        raise only_a_key("a look for the sub-tasks", "start_subtasks", "name them with --subtask")
+        raise only_a_key("finding the sub-tasks", "start_subtasks", "name them with --subtask")
     with access.client() as client:
         batch = [] if is_blind else all_subtasks(client, task_id)
         wanted = subtask_ids or [subtask.sub_task_id for subtask in batch]

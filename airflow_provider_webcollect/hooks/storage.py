@@ -257,7 +257,7 @@ def read_landing(
 
     if is_opened(landing):
         if object_storage_conn_id is not None:
-            rule = "what has its filesystem or catalog needs none"
+            rule = "it must be None, since `landing` has its own filesystem or catalog"
             raise InvalidArgument("object_storage_conn_id", object_storage_conn_id, rule)
         if hasattr(landing, "serialize") and (conn_id := landing.serialize()["conn_id"]):
             with _as_server():
@@ -268,6 +268,7 @@ def read_landing(
         )
         if location.conn_id is not None:
             if storage_options is not None:
-                raise InvalidArgument("storage_options", "{…}", "the Airflow connection gives them")
+                rule = "it must be None, since the Airflow connection has the options"
+                raise InvalidArgument("storage_options", "{…}", rule)
             landing = location.open_landed(ServerConnections())
     return reader.read_landing(landing, storage_options, quarantined=quarantined)

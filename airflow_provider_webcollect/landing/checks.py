@@ -276,7 +276,7 @@ def make_checks(checks: Any, file_format: FileFormat) -> Checks | None:
     made = _declared("checks", checks, Checks)
     if file_format.columns is not None:
         if made.new_columns != "allow":
-            rule = "with `columns` no other column lands, so that none can be new"
+            rule = "it must be 'allow', since no column can be new where `columns` are set"
             raise InvalidArgument("checks['new_columns']", made.new_columns, rule)
         for name in made.columns:
             if name not in file_format.columns:

@@ -227,7 +227,7 @@ class MachineConnections:
         :raises InvalidArgument: if fsspec does not support the URL, or only Airflow has its connection.
         """
         if location.conn_id is not None:
-            rule = "it names an Airflow connection: give an ObjectStoragePath of it"
+            rule = "it names an Airflow connection: give an ObjectStoragePath with this connection"
             raise InvalidArgument("landing", location.text, rule)
         import fsspec
 
@@ -279,9 +279,9 @@ def landing_at(landing: Any, storage_options: Mapping[str, Any] | None = None) -
     if is_opened(landing):
         is_table = is_iceberg_table(landing)
         if storage_options is not None:
-            rule = "the catalog of a table of Iceberg gives them"
+            rule = "it must be None, since a table of Iceberg has its own catalog"
             if not is_table:
-                rule = "a path that has its filesystem needs none"
+                rule = "it must be None, since the path has its own filesystem"
             raise InvalidArgument("storage_options", "{…}", rule)
         if is_table:
             from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder

@@ -38,7 +38,7 @@ OnGone = Literal["keep", "delete", "mark"]
 MAX_PART_BYTES = 128 * 1024 * 1024
 LATE_ROWS_DELAY = 15.0
 #: The rule of options that a full landing does not use.
-INCREMENTAL_ALONE = "it goes with mode='incremental' alone, which is not the default of a batch (`lotno`)"
+INCREMENTAL_ALONE = "it requires mode='incremental', which is not the default of a batch (`lotno`)"
 #: Names that dlt does not change: it separates the names of nested tables by two underscores.
 _TABLE = re.compile(r"[a-z](?:_?[a-z0-9])*\.[a-z](?:_?[a-z0-9])*")
 
@@ -126,10 +126,10 @@ class LandOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         options = arguments.parse_struct(cls, given)
         mode = options.mode or ("incremental" if lotno is None else "full")
         if table_format and options.file_format not in (None, "parquet"):
-            rule = f"table_format={table_format!r} goes with 'parquet' alone"
+            rule = f"table_format={table_format!r} requires 'parquet'"
             raise InvalidArgument("file_format", options.file_format, rule)
         if mode == "incremental" and options.if_exists != "fail":
-            raise InvalidArgument("if_exists", options.if_exists, "it goes with mode='full' alone")
+            raise InvalidArgument("if_exists", options.if_exists, "it requires mode='full'")
         if mode == "full" and options.on_reset != "fail":
             raise InvalidArgument("on_reset", options.on_reset, INCREMENTAL_ALONE)
         usual: FormatName = "parquet" if table_format else "jsonl"
@@ -181,11 +181,12 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
         """
         options = arguments.parse_struct(cls, values)
         if (options.write_disposition == "merge") != bool(options.primary_key):
-            rule = "it goes with write_disposition='merge', which needs it"
+            needs_key = "write_disposition='merge' requires at least one column"
+            rule = "it requires write_disposition='merge'" if options.primary_key else needs_key
             raise InvalidArgument("primary_key", values.get("primary_key"), rule)
         for name, usual in (("on_missing_key", "fail"), ("on_gone", "keep")):
             if (value := getattr(options, name)) != usual and not options.primary_key:
-                raise InvalidArgument(name, value, "it goes with write_disposition='merge' alone")
+                raise InvalidArgument(name, value, "it requires write_disposition='merge'")
         return options
 
 

@@ -297,7 +297,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
                 )
                 raise InvalidArgument(name, limit, rule)
         if set(limits.values()) == {None}:
-            rule = "there is nothing to check: give it, `max_volume_drop`, `max_volume` or `max_cost`"
+            rule = f"at least one limit must be given: {', '.join(limits)}"
             raise InvalidArgument("min_success_rate", None, rule)
         arguments.one_of("on_violation", self.on_violation, get_args(OnViolation))
 
@@ -339,7 +339,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         try:
             endpoints.check_days(start, end)
         except InvalidArgument as error:
-            rule = f"the days before, from {start}, are needed too: {error.rule}"
+            rule = f"the period before begins on {start}: {error.rule}"
             raise InvalidArgument("start", self.start, rule) from error
         return start, end
 
@@ -439,7 +439,7 @@ class WebCollectDiscoverOperator(WebCollectOperator):
         arguments.boolean("merge", self.merge)
         path = self.collection_tasks or conf.get(SECTION, OPTION, fallback=None)
         if not path or not Path(arguments.text("collection_tasks", path)).expanduser().is_absolute():
-            rule = f"it must be an absolute path, here or in [{SECTION}] {OPTION}"
+            rule = f"it must be an absolute path; without this argument, [{SECTION}] {OPTION} must be one"
             raise InvalidArgument("collection_tasks", path, rule)
         return str(path)
 

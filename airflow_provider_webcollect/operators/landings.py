@@ -151,7 +151,7 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
         # a template renders None as an empty text, or as a text
         is_any = str(self.commit) in ("", "None")
         if self.decision == "discard" and is_any and not self.run_id:
-            raise InvalidArgument("commit", self.commit, "it, or `run_id`, must be given to discard rows")
+            raise InvalidArgument("commit", self.commit, "`commit` or `run_id` must be given to discard rows")
         return None if is_any else arguments.integer("commit", self.commit, 1)
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -121,7 +121,9 @@ class WaitSensor(BaseSensorOperator):
         """
         for name in self._given:
             if getattr(self, name) is None:
-                raise InvalidArgument(name, None, "it was given, but has no value now")
+                raise InvalidArgument(
+                    name, None, "the DAG sets it to a template or a task's result, which is None now"
+                )
         return self._condition()
 
     def _begun(self, condition: Condition) -> Condition | None:
@@ -378,9 +380,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         ids = one_or_many(self.collection_task_id, _decoded(self.collection_task_ids))
         names = described_tasks(ids)
         if left_out := [names.get(task_id, task_id) for task_id in ids if task_id not in condition.keys]:
-            self.log.warning(
-                "Tasks that are not waited for, since `after` has no start of them: %s", ", ".join(left_out)
-            )
+            self.log.warning("Not waiting for tasks without a start in `after`: %s", ", ".join(left_out))
         return msgspec.structs.replace(condition, names=names, hint=hint_at_names(condition.keys))
 
     def _begun(self, condition: Condition) -> Condition | None:
@@ -416,7 +416,9 @@ def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
         raise InvalidArgument("after", after, rule)
     ours = {task_id: starts[task_id.lower()] for task_id in task_ids if task_id.lower() in starts}
     if not ours:
-        raise InvalidArgument("after", after, f"it must be of a task of this sensor: {list(task_ids)}")
+        raise InvalidArgument(
+            "after", after, f"it must have the start of a task of this sensor: {', '.join(task_ids)}"
+        )
     return ours
 
 

@@ -110,7 +110,7 @@ def parse_struct(kind: type[S], values: Mapping[str, Any], where: Callable[[str]
     for name, value in values.items():
         if name not in parsers:
             raise InvalidArgument(
-                where(name), value, f"there is no such option; there are {', '.join(parsers)}"
+                where(name), value, f"there is no such option; the options are {', '.join(parsers)}"
             )
     return kind(**{name: parsers[name](where(name), value) for name, value in values.items()})
 

@@ -356,10 +356,10 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
     def _check_iceberg(self) -> None:
         for name, rule in (
-            ("partition", "a table of Iceberg gets no partitions by landings"),
+            ("partition", "a landing adds no partitions to a table of Iceberg"),
             (
                 "object_storage_conn_id",
-                "a table of Iceberg is where its catalog says, with the credentials of that",
+                "the catalog has the place and the credentials of a table of Iceberg",
             ),
         ):
             if value := getattr(self, name):
@@ -374,12 +374,14 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         location = self._location("destination", self.destination)
         if self.sources is None:
             if self.collection_task_id is None:
-                raise InvalidArgument("collection_task_id", None, "either it or `sources` must be given")
+                raise InvalidArgument(
+                    "collection_task_id", None, "either `collection_task_id` or `sources` must be given"
+                )
             task_id = task_id_of("collection_task_id", self.collection_task_id)
             return [Target.of(task_id, "lotno", self.lotno, location)]
         for name in ("collection_task_id", "lotno"):
             if getattr(self, name) is not None:
-                raise InvalidArgument(name, getattr(self, name), "it cannot be given beside `sources`")
+                raise InvalidArgument(name, getattr(self, name), "it cannot be given with `sources`")
         entries = arguments.items("sources", self.sources)
         names = [f"sources[{index}]" for index in range(len(entries))]
         targets = [self._target(name, entry, location) for name, entry in zip(names, entries, strict=True)]

@@ -140,7 +140,10 @@ class TestInDagRuns:
         assert run.states == {"start": "success", **dict.fromkeys(given, "failed")}
         logged = said()
         for name in given:
-            assert f"`{name}` is None; it was given, but has no value now" in logged
+            assert (
+                f"`{name}` is None; the DAG sets it to a template or a task's result, which is None now"
+                in logged
+            )
         assert not any(map(sandbox.control.requests, STATUS_PATHS.values()))
 
 
@@ -434,9 +437,7 @@ def test_a_task_that_nothing_has_started_is_not_waited_for(
 
     assert run.states == {"start[0]": "success", "wait": "success"}
     assert [record["task_id"] for record in run.xcoms["wait"]] == [finished["task_id"]]
-    assert (
-        f"Tasks that are not waited for, since `after` has no start of them: {stopped['task_id']}" in said()
-    )
+    assert f"Not waiting for tasks without a start in `after`: {stopped['task_id']}" in said()
 
 
 class TestCapacity:

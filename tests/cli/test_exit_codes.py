@@ -76,7 +76,7 @@ def test_the_version_is_that_of_the_package(run: Run) -> None:
         ("analytics --member ''", "--member is ''"),
         ("land t", "DESTINATION"),
         ("land t FOLDER --format csv --compression snappy", "--compression is 'snappy'"),
-        ("land t FOLDER --if-exists skip", "--if-exists is 'skip'; it goes with --mode full alone"),
+        ("land t FOLDER --if-exists skip", "--if-exists is 'skip'; it requires --mode full"),
         ("land t my-bucket/prices", "a scheme"),
         ("land t FOLDER --column a --column a", "--column is 'a'"),
         ("landing clean nowhere://there", "nowhere"),
@@ -113,7 +113,7 @@ def test_a_wrong_argument_is_named_and_nothing_is_sent(
         ("land t FOLDER --checks [NaN]", "--checks is '[NaN]'; it must be JSON: NaN"),
         (
             "land t ./FOLDER --table-format delta --format csv",
-            "--format is 'csv'; --table-format delta goes with 'parquet' alone",
+            "--format is 'csv'; --table-format delta requires 'parquet'",
         ),
         pytest.param(f"land t ./FOLDER --checks {'[' * 60_000}", "--checks is '[[[[", id="nested too deeply"),
         (

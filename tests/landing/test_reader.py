@@ -305,7 +305,7 @@ class TestSomeParts:
 
     def test_a_run_and_a_commit_do_not_go_together(self, grown: LandedData) -> None:
         for read in (grown.uris, grown.to_arrow, grown.profile):
-            with pytest.raises(InvalidArgument, match="`since` is 0; it does not go with `new_only`"):
+            with pytest.raises(InvalidArgument, match="`since` is 0; it cannot be given with `new_only`"):
                 read("run 1", since=0)
 
     def test_what_is_no_number_of_a_commit_is_refused(self, grown: LandedData) -> None:

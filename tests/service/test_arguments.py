@@ -152,7 +152,7 @@ class TestDeclarations:
             parse_struct(Options, {"page_size": 0})
 
     def test_another_value_is_refused_and_the_place_is_the_callers(self) -> None:
-        with pytest.raises(InvalidArgument, match="there is no such option; there are page_size, mode"):
+        with pytest.raises(InvalidArgument, match="there is no such option; the options are page_size, mode"):
             parse_struct(Options, {"pages": 1})
         with pytest.raises(InvalidArgument, match=r"`options\['mode'\]` is 'x'"):
             parse_struct(Options, {"mode": "x"}, "options[{!r}]".format)

@@ -245,9 +245,9 @@ def make_format(
         if fixed is not None and name not in fixed:
             raise InvalidArgument("column_types", name, "it must be one of `columns`")
     if types and file_format != "parquet":
-        raise InvalidArgument("column_types", column_types, "only file_format='parquet' has types")
+        raise InvalidArgument("column_types", column_types, "it requires file_format='parquet'")
     if sanitize_formulas and file_format != "csv":
-        raise InvalidArgument("sanitize_formulas", sanitize_formulas, "it goes with file_format='csv' alone")
+        raise InvalidArgument("sanitize_formulas", sanitize_formulas, "it requires file_format='csv'")
     common: dict[str, Any] = {"compression": None if packed == "none" else packed, "columns": fixed}
     match file_format:
         case "csv":

@@ -487,7 +487,7 @@ class LandedData:
             run_id = new_only if isinstance(new_only, str) else self.manifest.run.run_id
             return self._of_run(run_id) if is_of_run else None
         if is_of_run:
-            raise InvalidArgument("since", since, "it does not go with `new_only`")
+            raise InvalidArgument("since", since, "it cannot be given with `new_only`")
         return range(self._checked(since) + 1, self.manifest.commit + 1)
 
     def _checked(self, since: int) -> int:

@@ -594,7 +594,8 @@ def _load(
         _require_privilege(client)
         columns = table_columns(client, dataset, table)
     if PART in columns and (ROW_VERSION in columns) != (disposition == "scd2"):
-        rule = f"{table} was loaded in a way that does not go with it: choose another table, or drop it"
+        way = "with" if ROW_VERSION in columns else "without"
+        rule = f"{table} was loaded {way} write_disposition='scd2': choose another table, or drop this one"
         raise InvalidArgument("write_disposition", disposition, rule)
     # what earlier loads of this landing have remembered
     state: Any = pipeline.state

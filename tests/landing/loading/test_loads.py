@@ -739,8 +739,8 @@ def test_a_table_that_dlt_would_call_otherwise_is_refused(table: Any) -> None:
         ({"write_disposition": "merge", "primary_key": []}, "primary_key`"),
         ({"primary_key": "url"}, "primary_key`"),
         ({"write_disposition": "merge", "primary_key": [""]}, r"primary_key\[0\]`"),
-        ({"on_missing_key": "skip"}, "on_missing_key` is 'skip'; it goes with"),
-        ({"on_gone": "mark"}, "on_gone` is 'mark'; it goes with"),
+        ({"on_missing_key": "skip"}, "on_missing_key` is 'skip'; it requires"),
+        ({"on_gone": "mark"}, "on_gone` is 'mark'; it requires"),
         ({"on_gone": "drop"}, "on_gone` is 'drop'; it must be one of keep, delete, mark"),
     ],
 )
