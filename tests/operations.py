@@ -209,7 +209,7 @@ OPERATIONS = [
         then=lambda scene: scene.steps()[0]["loop_items"] == ["one", "two", "x"],
         operator={"collection_task_id": "TASK", **_LOOP, "loop_items": ["x"], "is_append": True},
         result={"count": 1},
-        doubt="The 1 values may have been appended already to step LOOP of task TASK.",
+        doubt="The values may have been appended already to step LOOP of task TASK.",
         command="task set-loop TASK LOOP --type TextList --item x --append",
         rows=[{"action_id": "LOOP", "values": "1"}],
     ),
@@ -246,7 +246,7 @@ OPERATIONS = [
             "loop_items": [{**_LOOP, "loop_items": ["x"], "is_append": True}],
         },
         result={"actions": [], "loop_items": [{"action_id": "LOOP", "count": 1, "is_append": True}]},
-        doubt="The values may have been appended already to LOOP of task TASK.",
+        doubt="The values may have been appended already to step LOOP of task TASK.",
     ),
     Operation(
         name="get_actions",
@@ -300,7 +300,7 @@ OPERATIONS = [
         then=lambda scene: scene.copies() == [2, 2, 3, 3],
         operator={"collection_task_ids": ["TASK", "OTHER"], "task_group_ids": [2, 3]},
         result={"request_count": 4, "success_count": 4, "failed_tasks": []},
-        doubt="Copies of 2 tasks may be in the groups 2, 3 by now.",
+        doubt="Copies of the tasks may be in these groups by now: 2, 3.",
     ),
     Operation(
         name="move_task",

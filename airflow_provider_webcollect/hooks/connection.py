@@ -245,7 +245,7 @@ def _prove(connection: WebCollectConnection) -> str:
                 raise
             # the refresh token may still give a valid access token
             return f"The service answers. {UNTRIED}"
-    return f"Connected; {counts.extracting_count} tasks are extracting, {counts.waiting_count} waiting."
+    return f"Connected; extracting tasks: {counts.extracting_count}, waiting tasks: {counts.waiting_count}."
 
 
 def _without_refresh_token(connection: WebCollectConnection) -> Credentials:

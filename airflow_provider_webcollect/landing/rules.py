@@ -430,7 +430,7 @@ def _beside_usual(
 ) -> CheckOutcome:
     """Return the outcome of a comparison with a multiple of the median of earlier landings."""
     if (usual := usual_of(past)) is None:
-        observed += f", and {len(past)} landings before this one"
+        observed += f"; earlier landings: {len(past)}"
         return CheckOutcome(check, "skipped", f"{words} the usual", observed)
     listed = ", ".join(show(float(number)) for number in past)
     expected = f"{words} {show(float(usual))}, the median of the last landings ({listed})"

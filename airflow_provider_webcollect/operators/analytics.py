@@ -204,11 +204,13 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
         return make_format(self.file_format, self.compression, columns=COLUMNS, column_types=types)
 
     def perform(self, hook: WebCollectHook) -> list[dict[str, Any]] | dict[str, Any]:
+        from airflow_provider_webcollect.landing.log.commits import counted
+
         self._check()
         if self.destination is not None:
             self._format().require_extras()
         rows = [flat(row) for row in self._rows(hook, self.start, self.end, self.time_granularity)]
-        self.log.info("The query gave %d rows.", len(rows))
+        self.log.info("The query returned %s.", counted(len(rows), "row"))
         if self.destination is None and len(rows) > self.max_xcom_rows:
             raise AirflowFailException(
                 f"{len(rows)} rows are too many for XCom (`max_xcom_rows` is {self.max_xcom_rows}): set "
@@ -224,7 +226,7 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
             form.writer(file, form.columns_after()) as writer,
         ):
             writer.write([msgspec.Raw(msgspec.json.encode(row)) for row in rows])
-        self.log.info("Wrote %d rows, %d bytes, to %s.", len(rows), file.bytes, location.uri)
+        self.log.info("Wrote %s, %d bytes, to %s.", counted(len(rows), "row"), file.bytes, location.uri)
         return {"destination": str(self.destination), "rows": len(rows), "bytes": file.bytes}
 
 

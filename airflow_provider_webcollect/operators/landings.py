@@ -82,9 +82,8 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
             landed = read_landing(self._folder())
             landed.verify()
         manifest = landed.manifest
-        self.log.info(
-            "%s has all %d rows in %s.", landed.uri, manifest.rows, counted(manifest.part_count, "part")
-        )
+        rows, parts = counted(manifest.rows, "row"), counted(manifest.part_count, "part")
+        self.log.info("%s is complete: %s in %s.", landed.uri, rows, parts)
         return storable(
             {
                 "destination": landed.uri,

@@ -240,6 +240,8 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return msgspec.structs.replace(before, running=is_active), subtasks
 
     def _start(self, hook: WebCollectHook, memory: _Memory) -> _Start:
+        from airflow_provider_webcollect.landing.log.commits import counted
+
         after, subtasks = self._query_state(hook)
         all_ids = [subtask.sub_task_id for subtask in subtasks]
         chosen = all_ids if self.sub_task_ids == ALL else list(dict.fromkeys(self.sub_task_ids))
@@ -271,8 +273,8 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
                 raise
         start = memory.confirm(start, self._clock.now())
         self.log.info(
-            "Started %d sub-tasks of task %s; %d ran already.",
-            len(idle),
+            "Started %s of task %s; %d ran already.",
+            counted(len(idle), "sub-task"),
             described(self.collection_task_id),
             len(active),
         )

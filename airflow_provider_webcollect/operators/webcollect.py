@@ -142,8 +142,8 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         message = hook.client.send(self._call()).message
-        done = "Appended" if self.is_append else "Replaced all values by"
-        self.log.info("%s %d values of step %s.", done, len(self.loop_items), self.action_id)
+        done = "Appended to" if self.is_append else "Replaced all values of"
+        self.log.info("%s step %s; number of values: %d.", done, self.action_id, len(self.loop_items))
         return {
             "collection_task_id": self.collection_task_id,
             "action_id": self.action_id,
@@ -153,8 +153,8 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
 
     def what_to_check(self) -> str:
         return (
-            f"The {len(self.loop_items)} values may have been appended already to step {self.action_id} of "
-            f"task {described(self.collection_task_id)}."
+            f"The values may have been appended already to step {self.action_id} of task "
+            f"{described(self.collection_task_id)}."
         )
 
 
@@ -209,8 +209,8 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
             actions.append({"action_id": step["actionId"], "properties": names})
         for step in sent.get("loopItems", ()):
             count, appended = len(step["loopItems"]), step["isAppend"]
-            how = "Appended" if appended else "Replaced all values by"
-            self.log.info("%s %d values of step %s.", how, count, step["actionId"])
+            done = "Appended to" if appended else "Replaced all values of"
+            self.log.info("%s step %s; number of values: %d.", done, step["actionId"], count)
             loop_items.append({"action_id": step["actionId"], "count": count, "is_append": appended})
         return {
             "collection_task_id": self.collection_task_id,
@@ -222,7 +222,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         sent = self._call().body or {}
         steps = [step["actionId"] for step in sent.get("loopItems", ()) if step["isAppend"]]
         return (
-            f"The values may have been appended already to {', '.join(steps)} of task "
+            f"The values may have been appended already to step {', '.join(steps)} of task "
             f"{described(self.collection_task_id)}."
         )
 
@@ -430,7 +430,7 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
 
     def what_to_check(self) -> str:
         groups = ", ".join(map(str, self.task_group_ids))
-        return f"Copies of {len(self.collection_task_ids)} tasks may be in the groups {groups} by now."
+        return f"Copies of the tasks may be in these groups by now: {groups}."
 
 
 class WebCollectMoveTaskOperator(WebCollectTaskOperator):
@@ -485,7 +485,7 @@ class _DeleteOperator(WebCollectOperator):
         if not ids:
             self.log.info("No %s to delete.", self._what)
             return ids
-        self.log.info("Deleting %d %s: %s", len(ids), self._what, ", ".join(map(self._described, ids)))
+        self.log.info("Deleting %s (%d): %s", self._what, len(ids), ", ".join(map(self._described, ids)))
         hook.client.send(self._call(ids))
         return ids
 

@@ -182,12 +182,12 @@ class LandingReport(Observer):
             send_gauges(self.client, self.tags)
         new = Contents.of(self.result.new)
         self.log.info(
-            "%s: %d new rows in %s at %s, which has %d rows now%s",
+            "%s: %s in %s at %s, which has %s now%s",
             self.called,
-            new.rows,
+            counted(new.rows, "new row"),
             counted(new.parts, "part"),
             self.location.text,
-            self.result.manifest.rows,
+            counted(self.result.manifest.rows, "row"),
             f" ({number} of {self.sources})" if self.sources > 1 else "",
         )
 
@@ -326,9 +326,9 @@ def log_sums(log: Any, reports: Sequence[LandingReport]) -> None:
     complete = [report for report in reports if report.is_complete]
     parts = [part for report in reports if report.landed for part in report.landed.new]
     log.info(
-        "%s: %d new rows in %s, %d bytes; %d had nothing new, %d did not land",
+        "%s: %s in %s, %d bytes; %d had nothing new, %d did not land",
         counted(len(reports), "source"),
-        sum(part.rows for part in parts),
+        counted(sum(part.rows for part in parts), "new row"),
         counted(len(parts), "part"),
         sum(part.bytes for part in parts),
         sum(not (report.result.new or report.quarantined_rows) for report in complete),

@@ -444,7 +444,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
         if state.status == TaskState.UNEXECUTED:
             return history.judge_absent((key,), reported, self.missing_timeout, _ABSENT_TASK)
         rows = state.current_total_extract_count
-        reason = reported if rows is None else f"{reported}, {rows} rows"
+        reason = reported if rows is None else f"{reported}, {rows} {'row' if rows == 1 else 'rows'}"
         return history.judge_rows(state, reason, self.no_new_rows_for)
 
     def combine(self, verdicts: Mapping[str, Verdict]) -> Verdict:
@@ -552,12 +552,12 @@ class Capacity(Condition, frozen=True, kw_only=True):
                 unknown = f"the service does not say how many {what} are active"
                 verdict = history.judge_absent((what,), unknown, MISSING_TIMEOUT, "ask its support")
             else:
-                reason = f"{active} {what} are active, there is capacity below {limit}"
+                reason = f"active {what}: {active}, the wait ends below {limit}"
                 verdict = Verdict(Outcome.DONE if active < limit else None, reason)
             verdicts.append(verdict)
         outcomes = {verdict.outcome for verdict in verdicts}
         worst = next((outcome for outcome in (Outcome.FAILED, None) if outcome in outcomes), Outcome.DONE)
-        return Verdict(worst, ", ".join(verdict.reason for verdict in verdicts))
+        return Verdict(worst, "; ".join(verdict.reason for verdict in verdicts))
 
     def records(self, seen: Mapping[str, RunningCounts | None]) -> Iterable[RunningCounts]:
         return [counts for counts in seen.values() if counts]

@@ -21,7 +21,7 @@ from airflow_provider_webcollect.service.tokens import MemoryTokenStore, StoredT
 from tests.airflow.executions import Connect
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
-CONNECTED = "Connected; 0 tasks are extracting, 0 waiting."
+CONNECTED = "Connected; extracting tasks: 0, waiting tasks: 0."
 UNTRIED = "The refresh token itself was not tried"
 SECRET = "very-secret"
 

@@ -188,7 +188,7 @@ class TestCheck:
         ]
 
     def test_a_period_whose_predecessor_is_too_old_is_explained(self) -> None:
-        with pytest.raises(AirflowFailException, match="the days before, from "):
+        with pytest.raises(AirflowFailException, match="the period before begins on "):
             check(start=TODAY.subtract(days=60).isoformat(), max_volume_drop=0.5)
 
 

@@ -135,8 +135,8 @@ class TestTasksAndGroups:
         execute(WebCollectDeleteTasksOperator(task_id="tasks", collection_task_ids=["a", "b"]))
         execute(WebCollectDeleteTaskGroupsOperator(task_id="groups", task_group_ids=groups))
         log = said()
-        assert "Deleting 2 tasks: a, b" in log
-        assert f"Deleting 2 task groups: {groups[0]}, {groups[1]}" in log
+        assert "Deleting tasks (2): a, b" in log
+        assert f"Deleting task groups (2): {groups[0]}, {groups[1]}" in log
 
     def test_properties_may_be_pairs_and_the_log_tells_append_from_replace(
         self, task: Task, said: Said
@@ -155,8 +155,8 @@ class TestTasksAndGroups:
         )
         assert result["actions"] == [{"action_id": text, "properties": ["TextToSet"]}]
         log = said()
-        assert f"Replaced all values by 1 values of step {loop}." in log
-        assert f"Appended 1 values of step {loop}." in log
+        assert f"Replaced all values of step {loop}; number of values: 1." in log
+        assert f"Appended to step {loop}; number of values: 1." in log
 
     def test_all_can_be_mapped(self, sandbox: Sandbox, groups: list[int]) -> None:
         ids = [sandbox.control.add_task()["task_id"] for _ in range(2)]

@@ -121,7 +121,7 @@ class TestCapacity:
         )
         assert wait.judge({"account": counts}) is None
         assert log.lines == [
-            "2 tasks are active, there is capacity below 9, 6 sub-tasks are active, there is capacity below 6"
+            "active tasks: 2, the wait ends below 9; active sub-tasks: 6, the wait ends below 6"
         ]
 
     def test_a_count_that_stays_away_ends_the_wait_after_ten_minutes(self, clock: Clock) -> None:

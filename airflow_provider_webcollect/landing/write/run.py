@@ -140,7 +140,7 @@ class _Landing:
         parts_before = 0 if state is None or draft.replaces else state.part_count
         if draft.written:
             count = counted(parts_before + len(draft.parts), "part")
-            log.info("Resuming after %d rows in %s.", draft.total, count)
+            log.info("Resuming after %s in %s.", counted(draft.total, "row"), count)
         with Staging(job, draft, parts_before, drafts) as staging:
             staging.write(pages or iter(()))
             _complete(job, staging, scan)
@@ -168,8 +168,8 @@ class _Landing:
         if first is None and state is not None and not draft.written:
             if draft.replaces and state.rows:
                 raise SourceReset(
-                    f"{self._job.source} has no rows now, and the {state.rows} rows at "
-                    f"{self._job.folder.root} are kept: a landing is replaced only by rows"
+                    f"{self._job.source} has no rows now, and what has landed at {self._job.folder.root} is "
+                    f"kept ({counted(state.rows, 'row')}): only rows replace a landing"
                 )
             if draft.total:
                 # before a mark, which covers what has arrived by now, the wait begins now
