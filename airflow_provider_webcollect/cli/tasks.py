@@ -276,7 +276,7 @@ def follow(task_ids: list[str], is_next: bool, every: float, output: str, **wher
         _show_tasks([status_row(task_id, seen.get(task_id)) for task_id in task_ids], output, STATUS)
     failed = {task_id: ended for task_id, ended in ends.items() if ended.outcome is not Outcome.DONE}
     for task_id, ended in failed.items():
-        why = f"no run within {MISSING_TIMEOUT:.0f} s; is its id right?"
+        why = f"no run within {MISSING_TIMEOUT:.0f} s; check its id"
         if any(record["status"] == TaskState.STOPPED for record in ended.records or ()):
             why = "its run was stopped"
         tell(f"Task {names[task_id]}: {why}")
@@ -401,8 +401,8 @@ def token_status(output: str, **where: Any) -> int:
     stored = access.store.load()
     current = access.connection.credentials.lineage_at(access.connection.settings.base_url)
     if stored is None or not stored.descends_from(current):
-        why = "no token is stored" if stored is None else "the stored token is of another credential"
-        tell(f"For this connection {why}.")
+        why = "none is stored" if stored is None else "the stored one was obtained with another credential"
+        tell(f"No token of this connection: {why}.")
         return 1
     _show_token(access.connection.conn_id, stored, output)
     return int(stored.has_ended(time.time()))

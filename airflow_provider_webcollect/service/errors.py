@@ -227,7 +227,7 @@ class ResponseTooDeep(MalformedResponse):
     """The JSON of the response is nested deeper than Python reads: some hundred levels."""
 
     retryable = False
-    advice = "Ask for fewer rows to find the one with that value; only the service can change it."
+    advice = "Ask for fewer rows to find the row; only the service can change its nested value."
 
 
 class ServiceError(WebCollectError):
@@ -279,7 +279,9 @@ class PermissionDenied(ServiceError):
 
     permanent = True
     unsent = True
-    advice = "See `Required plan tiers` in the contract, and whose object it is."
+    advice = (
+        "Check the account's plan (`Required plan tiers` in the contract), and that the object is its own."
+    )
 
 
 class TooManyRequests(ServiceError):

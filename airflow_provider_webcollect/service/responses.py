@@ -497,7 +497,9 @@ def _no_envelope(response: Response, *, of_data_app: bool) -> WebCollectError:
     """Return the error for an error response without the service's envelope."""
     challenge = response.headers.get("www-authenticate", "").lower()
     if response.status == 407:
-        return ProxyUnusable("the proxy requires a login, or another one", **_facts(response))
+        return ProxyUnusable(
+            "the proxy requires a login, or refuses the one in its address", **_facts(response)
+        )
     if response.status == 429:
         return TooManyRequests("there is no error envelope", **_facts(response))
     if response.status == 401 and challenge.startswith("bearer") and not response.body.strip():
@@ -568,7 +570,7 @@ def no_response(error: Exception, address: str) -> TransportError:
             return without
         return TlsError(f"no trusted connection: {reason}")
     if any(_LOGIN_WANTED.search(str(cause)) for cause in causes):
-        return ProxyUnusable(f"the proxy requires a login, or another one: {reason}")
+        return ProxyUnusable(f"the proxy requires a login, or refuses the one in its address: {reason}")
     return ServiceUnreachable(f"no connection to {address}: {reason}")
 
 

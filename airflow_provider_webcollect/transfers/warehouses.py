@@ -139,7 +139,7 @@ def warehouse_of(connection: Connection) -> Warehouse:
     make = _KINDS.get(kind)
     if make is None:
         cure = _WITH_ITS_TYPE if kind == "generic" else _OTHERS
-        rule = f"its type is {connection.conn_type!r}, and loads know {', '.join(_KINDS)}; {cure}"
+        rule = f"its type is {connection.conn_type!r}, and loads support {', '.join(_KINDS)}; {cure}"
         raise InvalidArgument("warehouse_conn_id", connection.conn_id, rule)
     fields = _Fields(connection)
     for name in _UNSUPPORTED.get(kind, ()):

@@ -253,7 +253,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
             return None
         try:
             stored = await read_with_retries(
-                f"What was last seen of {task_id}",
+                f"The stored last run of {task_id}",
                 lambda: store.aget(self._key(task_id)),
                 self.poke_interval,
                 is_certain=_means_several_assets,
@@ -267,9 +267,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         try:
             return msgspec.convert(stored, LastRun | None)
         except msgspec.ValidationError as error:
-            log.warning(
-                "%s: what was last seen of it is not known; the watch begins again. %s", task_id, error
-            )
+            log.warning("%s: its stored last run cannot be read; the watch begins again. %s", task_id, error)
             return None
 
     async def _remember(self, last_runs: Mapping[str, LastRun]) -> None:

@@ -198,7 +198,7 @@ class Poll(Generic[T]):
                 await self._query_next()
             except Exception as error:
                 # no wait may depend on queries that are not sent any more
-                log.exception("The poll broke down.")
+                log.exception("The poll failed unexpectedly, and its waits end.")
                 self._due.clear()
                 self._reset()
                 for watched in self._watched.values():

@@ -90,7 +90,7 @@ def test_a_connection_of_another_type_fails_the_task_for_good(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": conn_type, "password": "hunter2"}))
     landing.transfer()
-    said = f"`warehouse_conn_id` is 'warehouse'; its type is '{conn_type}', and loads know .*{cure}"
+    said = f"`warehouse_conn_id` is 'warehouse'; its type is '{conn_type}', and loads support .*{cure}"
     with pytest.raises(AirflowFailException, match=said) as failed:
         execute(make_load(landing.destination))
     assert "hunter2" not in str(failed.value)

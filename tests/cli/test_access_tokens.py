@@ -123,7 +123,7 @@ def test_the_status_of_the_token_says_since_when_and_until_when_it_is_there(
 
 
 def test_the_status_is_1_while_there_is_no_token_that_can_be_used(run: Run, sandbox: Sandbox) -> None:
-    run("token", "status").refused(1, "no token is stored")
+    run("token", "status").refused(1, "none is stored")
     assert renewals(sandbox) == 0
     assert run("token", "refresh").code == 0
     assert run("token", "status").code == 0

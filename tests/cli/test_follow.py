@@ -129,7 +129,7 @@ def test_a_task_that_is_not_known_or_not_started_is_said_and_ends_it_after_a_min
     assert (ended.code, ended.out == "") == (1, not is_known)
     assert 60 <= sum(pauses) <= 70
     assert waiting.format(task) in said_at_once[0].splitlines()
-    assert ended.err.splitlines()[-1] == f"Task {task}: no run within 60 s; is its id right?"
+    assert ended.err.splitlines()[-1] == f"Task {task}: no run within 60 s; check its id"
     assert waiting.format(task) not in ended.err
 
 

@@ -285,8 +285,8 @@ class Tokens:
             if self._lineage in stored.spent and not is_fresh:
                 # the stored token may be the only one that still works
                 raise TokenUnavailable(
-                    "the connection has a new credential, which is not used here yet; if it still has the "
-                    "old one, that is used up, and a new one must be put into the connection"
+                    "the connection has a new credential, which this process does not use yet. If the "
+                    "connection still has the old one, that one is used up: put in a new one"
                 )
             self._hold_own()
         elif self._held is None or not self._held.is_newer_than(stored):
@@ -403,7 +403,7 @@ class Tokens:
             return self._held
         if self._reads_only:
             raise TokenUnavailable("no valid token is stored; the next task obtains one")
-        return "the DAG that renews the token to store one; does it run?"
+        return "a token from the DAG that renews it, which must be running"
 
     def _next_step(self, rejected: str | None, after_share: float | None) -> TokenStep:
         is_good = self._is_good(rejected, after_share)

@@ -242,7 +242,7 @@ def test_a_connection_that_is_edited_goes_on_with_the_stored_successor(
 def test_a_spent_refresh_token_that_is_entered_again_is_not_sent(account: Account) -> None:
     account.process().send(CALL)
     account.process(credentials=account.login()).send(CALL)
-    with pytest.raises(errors.TokenUnavailable, match="a new one must be put into the connection"):
+    with pytest.raises(errors.TokenUnavailable, match="that one is used up: put in a new one"):
         account.process().send(CALL)
     assert account.refreshes == [200, 200]
 
