@@ -59,7 +59,9 @@ class TestFail:
 
     def test_a_cleared_task_says_again_that_its_rows_wait(self, failed: Landing) -> None:
         assert failed.transfer(**GROWING, run_id="r2")["total_rows"] == 0
-        with pytest.raises(AirflowFailException, match=r"filled in 0 % of 30 rows.*30 rows of commit 1 wait"):
+        with pytest.raises(
+            AirflowFailException, match=r"filled in 0 % of 30 rows.*30 rows of commit 1 are quarantined"
+        ):
             failed.transfer(**GROWING, checks=CHECKS, run_id="r1")
         execute(decide(failed, commit=1, decision="discard"))
         summary = failed.transfer(**GROWING, checks=CHECKS, run_id="r1")

@@ -260,7 +260,7 @@ class TestByKey:
         ended.refused(1, "has no rows of the run third")
         [said] = caplog.messages
         assert said.startswith("No rows of the run third are in")
-        assert said.endswith(" or the id is another; the last runs that have landed are first, second")
+        assert said.endswith(" or its id is wrong. The last runs that have landed: first, second")
 
     @pytest.mark.parametrize("command", [["sql", "select 1"], *COMMANDS], ids=lambda words: words[0])
     def test_that_duckdb_is_not_installed_is_said(

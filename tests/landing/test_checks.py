@@ -257,8 +257,8 @@ class TestFailures:
         where = shlex.quote(runs.folder.destination.url)
         assert str(failure.value).splitlines() == [
             f"1 check failed for task t at {where}: columns.price.filled: filled in 0 % of 4 rows "
-            "('' at offset 5); expected: filled in at least 95 % of the rows. 4 rows of commit 3 wait for a "
-            f"decision. `webcollect landing cat {where} --quarantined 3 --reasons` shows them, "
+            "('' at offset 5); expected: filled in at least 95 % of the rows. 4 rows of commit 3 are "
+            f"quarantined. `webcollect landing cat {where} --quarantined 3 --reasons` shows them, "
             f"`webcollect landing accept {where} --commit 3` lands them, and "
             f"`webcollect landing discard {where} --commit 3` deletes them"
         ]

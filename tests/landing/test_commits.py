@@ -61,37 +61,40 @@ def wrong_decision(on: int, **fields: Any) -> Make:
 #: Commits that do not follow from a log of: 2 rows landed, 1 quarantined, 1 landed, 1 that waits to replace
 #: all of them.
 WRONG: dict[str, tuple[Make, str]] = {
-    "the same number again": (lambda state, log: log[-1], "it is commit 4 in the place of 5"),
+    "the same number again": (lambda state, log: log[-1], "its number is 4, not 5"),
     "another source": (wrong(source=Source(collection_task_id="other")), "it is of task other, and"),
     "another batch": (
         wrong(source=Source(collection_task_id="t", lotno="1")),
-        "it is of task t, batch 1, and the landing of task t",
+        "it is of task t, batch 1, and the landing is of task t",
     ),
-    "too few rows": (wrong(1, total=6), "it makes 5 of the source's rows, and says that there are 6"),
-    "too many rows": (wrong(1, total=4), "it makes 5 of the source's rows, and says that there are 4"),
+    "too few rows": (wrong(1, total=6), "it makes 5 rows of the source, and its `total` is 6"),
+    "too many rows": (wrong(1, total=4), "it makes 5 rows of the source, and its `total` is 4"),
     "a part that has landed": (
         lambda state, log: changed(commit_after(state, 2), parts=log[0].parts[:1] + log[2].parts),
-        "has landed twice|are not the source's any more",
+        "has landed twice|are from before the source was reset",
     ),
     "a part twice in it": (
         lambda state, log: changed(commit_after(state, 2), parts=commit_after(state, 1).parts * 2),
         "has landed twice",
     ),
-    "earlier rows of no reset": (wrong(total=3, earlier_rows=2), "0 rows are not .* and it says 2"),
+    "earlier rows of no reset": (wrong(total=3, earlier_rows=2), "0 rows are from before .* is 2"),
     "a reset that forgets earlier rows": (
         wrong(begin="reset", total=5, earlier_rows=0),
-        "3 rows are not the source's any more, and it says 0",
+        "3 rows are from before the source was reset, and its `earlier_rows` is 0",
     ),
-    "a decision on what has landed": (wrong_decision(1), "it decides on commit 1, of which no rows wait"),
-    "a decision on what is to come": (wrong_decision(2, about=7), "commit 7, of which no rows wait"),
+    "a decision on what has landed": (
+        wrong_decision(1),
+        "it decides on commit 1, which has no quarantined rows",
+    ),
+    "a decision on what is to come": (wrong_decision(2, about=7), "commit 7, which has no quarantined rows"),
     "accepting fewer rows": (
         lambda state, log: changed(
             decision(state, commit_after(state, 0, 2), accepts=True), about=log[1].number
         ),
-        "it has 2 rows of 1 that wait",
+        "it has 2 rows, and 1 are quarantined",
     ),
-    "adding in the place of all": (wrong_decision(2, replaces=True), "it replaces: True"),
-    "adding what would replace all": (wrong_decision(4, replaces=False), "it replaces: False"),
+    "adding in the place of all": (wrong_decision(2, replaces=True), "its `replaces` is True, not False"),
+    "adding what would replace all": (wrong_decision(4, replaces=False), "its `replaces` is False, not True"),
 }
 
 

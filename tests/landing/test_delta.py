@@ -102,7 +102,7 @@ class TestCommits:
         land(disk, 5)
         disk.fs.rm(f"{disk.root}/_commits", recursive=True)
         disk.fs.rm(f"{disk.root}/_manifest.json")
-        with pytest.raises(DestinationUnreadable, match=r"has what has landed up to commit 1.*00000001.json"):
+        with pytest.raises(DestinationUnreadable, match=r"has the rows of commits up to 1.*00000001.json"):
             land(disk, 10, "r2")
         assert numbers(disk) == list(range(5))
 

@@ -116,7 +116,7 @@ class TestReset:
     ) -> None:
         first = task.land()
         task.refill(count)
-        said = r"300 were landed.*on_reset='full'.*on_reset='append' adds all of it to what is there"
+        said = r"300 have landed.*on_reset='full'.*on_reset='append' adds all rows to the landing"
         with pytest.raises(SourceReset, match=said) as refusal:
             task.land(run=OTHER_RUN, size=size)
         assert refusal.value.permanent
@@ -156,7 +156,7 @@ class TestReset:
         for row in rows[:4]:
             runs.land([row])
         runs.rows[:] = [*rows[:changed], {"n": "another"}, *rows[changed + 1 :]]
-        with pytest.raises(SourceReset, match="it does not continue where these end"):
+        with pytest.raises(SourceReset, match="The source does not continue after these"):
             runs.next()
         runs.rows[:] = rows
         runs.again()
@@ -207,7 +207,7 @@ class TestReset:
             for page in pages:
                 yield msgspec.structs.replace(page, total=page.total + 5)
 
-        with pytest.raises(SourceReset, match="305 rows now, 300 were landed"):
+        with pytest.raises(SourceReset, match="305 rows now, and 300 have landed"):
             task.land(run=OTHER_RUN, read=more)
         assert len(task.offsets()) == copy.COUNT_READS
 
@@ -648,7 +648,7 @@ class TestHosts:
         source.refill("old")
         source.land("r1", source=at("openapi.example.com"))
         before = source.folder.contents()
-        said = r"the first is of the service at openapi\.example\.com, the second at other\.example\.com"
+        said = r"of the service at openapi\.example\.com, and the connection leads to other\.example\.com"
         with pytest.raises(DestinationTaken, match=said) as refusal:
             source.land("r2", source=at("other.example.com"), **options)
         assert refusal.value.permanent
@@ -764,7 +764,7 @@ def test_an_empty_source_is_waited_for_once_by_each_run_which_says_how_long(
     for run in (RUN, OTHER_RUN):
         landing(task, mode="incremental", run=run, late_rows_delay=late_rows_delay, sleep=slept.append)
     assert slept == 2 * waits
-    said = [message.split(" for all rows")[0] for message in caplog.messages if "for all rows" in message]
+    said = [message.split(" for the")[0] for message in caplog.messages if "to show all rows" in message]
     assert said == (
         ["Waiting up to 7 s", "Waiting up to 5 s", "Waiting up to 3 s"] * 2 if late_rows_delay == 7 else []
     )

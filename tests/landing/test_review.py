@@ -68,7 +68,7 @@ class TestQuarantine:
         runs.rows += goods(3, price="")
         for attempt in (runs.next, runs.again):
             if on_failed_checks == "fail":
-                with pytest.raises(ChecksFailed, match=r"price\.filled.* 3 rows of commit 2 wait"):
+                with pytest.raises(ChecksFailed, match=r"price\.filled.* 3 rows of commit 2 are quarantined"):
                     attempt(FILLED, **options)
             else:
                 landed = attempt(FILLED, **options)
@@ -268,7 +268,7 @@ class TestDecisions:
     def test_rows_that_are_decided_are_decided_no_other_way(self, quarantined: Runs, choice: str) -> None:
         first, other = (accept, discard) if choice == "accept" else (discard, accept)
         folder, verb = quarantined.folder, f"{choice}ed"
-        with pytest.raises(NothingToReview, match=r"no rows of run run 9 wait .*: 3 rows of run 2"):
+        with pytest.raises(NothingToReview, match=r"no quarantined rows of run run 9 at .*: 3 rows of run 2"):
             first(folder.location, "run 9")
         first(folder.location, by="a")
         before = folder.contents()
@@ -277,7 +277,7 @@ class TestDecisions:
         for decide in (first, other):
             with pytest.raises(NothingToReview, match=f"commit 2 at .* were {verb} already by a"):
                 decide(folder.location, commit=2, by="b")
-            with pytest.raises(NothingToReview, match=r"no rows of run run 2 wait for a .*landing$"):
+            with pytest.raises(NothingToReview, match=r"no quarantined rows of run run 2 at .*landing$"):
                 decide(folder.location, "run 2", by="b")
         assert folder.contents() == before
 
@@ -385,7 +385,7 @@ def test_up_to_the_share_single_rows_wait_and_the_others_land(shops: Runs) -> No
 def test_above_the_share_all_rows_wait(shops: Runs) -> None:
     rows, runs = shop(10_000, 101), shops
     fetch = serving(rows, PAGE)
-    with pytest.raises(ChecksFailed, match=r"101 of 10,000 rows .* 10,000 rows of commit 1 wait"):
+    with pytest.raises(ChecksFailed, match=r"101 of 10,000 rows .* 10,000 rows of commit 1 are quarantined"):
         runs.land(rows, CHECKS, fetch=fetch, max_part_bytes=100_000)
     (waiting,) = in_review(runs.folder.location)
     assert (waiting.rows, waiting.has_failed) == (10_000, True)

@@ -44,11 +44,11 @@ def fold(state: Manifest | None, commits: Iterable[Commit]) -> Manifest | None:
     try:
         for commit in commits:
             number += 1
-            _require(commit.number == number, f"it is commit {commit.number} in the place of {number}")
+            _require(commit.number == number, f"its number is {commit.number}, not {number}")
             state = _after(state, commit)
         if state is not None:
             twice = [name for name, count in Counter(part.name for part in state.parts).items() if count > 1]
-            _require(not twice, f"{twice[:1]} has landed twice")
+            _require(not twice, f"the part {', '.join(twice[:1])} has landed twice")
     except Contradiction as contradiction:
         contradiction.number = number
         raise
@@ -105,7 +105,7 @@ def as_landing(commit: Commit) -> Manifest:
 def _after(state: Manifest | None, commit: Commit) -> Manifest:
     _require(
         state is None or state.source.is_same_as(commit.source),
-        f"it is of {commit.source}, and the landing of {state and state.source}",
+        f"it is of {commit.source}, and the landing is of {state and state.source}",
     )
     _require(state is not None or commit.kind == "landed", "nothing was landed before it")
     if state is not None and commit.kind == "exported":
@@ -170,9 +170,7 @@ def _moved(state: Manifest, commit: Commit) -> Manifest:
     if commit.quarantined:
         moved = _with_apart(moved, commit)
     rows = moved.source_rows
-    _require(
-        rows == commit.total, f"it makes {rows} of the source's rows, and says that there are {commit.total}"
-    )
+    _require(rows == commit.total, f"it makes {rows} rows of the source, and its `total` is {commit.total}")
     return moved
 
 
@@ -182,7 +180,8 @@ def _is_reset(state: Manifest, commit: Commit) -> bool:
     earlier = state.rows if is_reset else state.earlier_rows
     _require(
         commit.earlier_rows == earlier,
-        f"{earlier} rows are not the source's any more, and it says {commit.earlier_rows}",
+        f"{earlier} rows are from before the source was reset, and its `earlier_rows` is "
+        f"{commit.earlier_rows}",
     )
     return is_reset
 
@@ -190,7 +189,7 @@ def _is_reset(state: Manifest, commit: Commit) -> bool:
 def _decided(state: Manifest, commit: Commit) -> Manifest:
     """Return the state once a person has decided on rows that were quarantined."""
     waiting = [skipped for skipped in state.quarantined if skipped.commit == commit.about]
-    _require(bool(waiting), f"it decides on commit {commit.about}, of which no rows wait")
+    _require(bool(waiting), f"it decides on commit {commit.about}, which has no quarantined rows")
     (apart,) = waiting
     is_accepted = bool(commit.parts)
     others = tuple(skipped for skipped in state.set_apart if skipped is not apart)
@@ -199,8 +198,10 @@ def _decided(state: Manifest, commit: Commit) -> Manifest:
         decided = replace(state, commit=commit.number, set_apart=others)
     else:
         rows = commit.rows + commit.quarantined_rows
-        _require(rows == apart.rows, f"it has {rows} rows of {apart.rows} that wait")
-        _require(commit.replaces == apart.replaces, f"it replaces: {commit.replaces}")
+        _require(rows == apart.rows, f"it has {rows} rows, and {apart.rows} are quarantined")
+        _require(
+            commit.replaces == apart.replaces, f"its `replaces` is {commit.replaces}, not {apart.replaces}"
+        )
         state = replace(state, set_apart=others)
         decided = _moved(_begun(state, commit), commit) if apart.replaces else _added(state, apart, commit)
     decision = Decision(

@@ -497,8 +497,7 @@ class LandedData:
             raise InvalidArgument(
                 "since",
                 number,
-                f"the last commit of {self.uri} is {last}: that number is of a landing which was there "
-                "before, so load all of this one",
+                f"the last commit of {self.uri} is {last}; if the landing has begun again, read all rows",
             )
         return number
 
@@ -512,8 +511,8 @@ class LandedData:
             }
         if not numbers:
             log.warning(
-                "No rows of the run %s are in %s: it has found nothing new, or the id is another; the last "
-                "runs that have landed are %s",
+                "No rows of the run %s are in %s. The run has found nothing new, or its id is wrong. The "
+                "last runs that have landed: %s",
                 run_id,
                 self.uri,
                 ", ".join(record.run.run_id for record in self.manifest.history[-_SHOWN_RUNS:]),

@@ -245,8 +245,8 @@ class NewParts:
         is_elsewhere = place != state["place"] and manifest.first_commit <= number
         if is_elsewhere and last_part and last_part not in {part.name for part in self._landed.parts()}:
             raise LoadRefused(
-                f"{place} is a copy of {state['place']}, whose rows are loaded, and lacks {last_part} of "
-                "these: load it into another table"
+                f"{place} is a copy of {state['place']}, and lacks {last_part}, which was loaded from the "
+                "latter: load the copy into another table"
             )
         # the landing may have begun again, or an older version of a table put back
         is_known = state["options"] == self._written and manifest.first_commit <= number <= manifest.commit
@@ -324,7 +324,7 @@ class NewParts:
         if not without:
             return
         problem = (
-            f"{without:,} of {part.rows:,} rows of {self._landed.uri}/{part.name} have nothing in a column "
+            f"{without:,} of {part.rows:,} rows of {self._landed.uri}/{part.name} have no value in a column "
             f"of the key ({', '.join(key)})"
         )
         if self._options.on_missing_key == "fail":

@@ -295,8 +295,8 @@ class DeltaFolder(TableFolder):
             self._new_columns(snapshot.table, schema)
         elif snapshot is not None and snapshot.is_append_only:
             raise FormatChanged(
-                f"the table {self.url} has delta.appendOnly: no rows may take the place of others. Remove "
-                "that from the table, or give the landing another destination"
+                f"the table {self.url} has delta.appendOnly, and this landing replaces rows. Remove the "
+                "property from the table, or give the landing another destination"
             )
 
     def _write(self, snapshot: DeltaSnapshot | None, lacking: Lacking) -> None:

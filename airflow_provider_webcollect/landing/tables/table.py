@@ -43,7 +43,7 @@ _DENIED = "ACCESS_DENIED"
 _TRIES = 5
 #: What to do about parts that have landed, and are gone before the table has them.
 _LAND_AGAIN = (
-    "It has landed: put it back, if the storage keeps what was deleted; or land all rows again, with "
+    "It has landed: put it back, if the storage keeps deleted files; or land all rows again, with "
     "mode='full' and if_exists='overwrite'"
 )
 
@@ -205,9 +205,9 @@ class TableFolder(Folder):
             super().refuse_foreign_files()
         elif snapshot.version is not None:
             raise DestinationUnreadable(
-                f"the table {self.url} has what has landed up to commit {snapshot.version}, and "
-                f"{self.path_of(commit_name(1))} is missing, and those after it: put them back, if the "
-                "storage keeps what was deleted; or give the landing another destination"
+                f"the table {self.url} has the rows of commits up to {snapshot.version}, but "
+                f"{self.path_of(commit_name(1))} and the commits after it are missing: put them back, if "
+                "the storage keeps deleted files; or give the landing another destination"
             )
         elif snapshot.files:
             raise DestinationTaken(
@@ -253,9 +253,9 @@ class TableFolder(Folder):
         """Raise :class:`FormatChanged` if a table asks of its rows what nothing would apply to them."""
         if snapshot is not None and snapshot.demands:
             raise FormatChanged(
-                f"the table {self.url} has {'; '.join(map(escaped, snapshot.demands))}: a landing adds whole "
-                "files, to which nothing applies that. Remove it from the table (`checks` of the landing can "
-                "take the place of a rule), or give the landing another destination"
+                f"the table {self.url} has {'; '.join(map(escaped, snapshot.demands))}. A landing adds whole "
+                "files, and nothing applies such rules to their rows. Remove them from the table (`checks` "
+                "of the landing can replace a rule), or give the landing another destination"
             )
 
     def _last(self) -> Snapshot | None:

@@ -121,8 +121,8 @@ class SourceScan:
                 wait = next(count_waits, None)
             if wait is None:
                 raise SourceReset(
-                    f"{landed.source} has {page.total} rows now, {landed.total} were landed; it does not "
-                    "continue where these end: it was emptied, or rows were taken away or changed"
+                    f"{landed.source} has {page.total} rows now, and {landed.total} have landed. The source "
+                    "does not continue after these: it was emptied, or its rows were removed or changed"
                 )
             self._wait(wait)
 
@@ -133,7 +133,9 @@ class SourceScan:
 
         :raises RowsMissing: if the service's counts contradict each other.
         """
-        return self._to_the_end(self._waits("all rows to be shown: there are none, or fewer than were read"))
+        return self._to_the_end(
+            self._waits("the service to show all rows: it shows none, or fewer than were read")
+        )
 
     def late_pages(self, since: float | None = None) -> Iterator[Page]:
         """Wait ``late_rows_delay`` seconds, and yield the pages of rows that have appeared meanwhile.
@@ -168,7 +170,7 @@ class SourceScan:
         may_have_changed = may_have_changed or (self._job.options.mark_exported and self._pages > 1)
         if not may_have_changed:
             return
-        waits = self._waits("all rows to be shown: there are fewer than were read")
+        waits = self._waits("the service to show all rows: it shows fewer than were read")
         while True:
             page, rows, _ = self._read_again(first, first.rows)
             if digest_rows(rows[: first.rows or 1]) == first.sha256:

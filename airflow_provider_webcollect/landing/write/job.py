@@ -195,14 +195,14 @@ def is_mark_due(job: Job, state: Manifest | None) -> bool:
 def _refuse_another_source(job: Job, state: Manifest) -> None:
     if state.table_format != job.folder.table_format:
         raise DestinationTaken(
-            f"{job.folder.root} holds a landing that is {_kind(state.table_format)}; give the one that is "
-            f"{_kind(job.folder.table_format)} a destination of its own"
+            f"{job.folder.root} holds a landing that is {_kind(state.table_format)}, and this one is "
+            f"{_kind(job.folder.table_format)}; give it a destination of its own"
         )
     if (landed := state.source).is_same_as(job.source):
         return
     elsewhere = (
-        f"; the first is of the service at {landed.host}, the second at {job.source.host}. If both are "
-        "one service, land at another destination"
+        f"; the landing is of the service at {landed.host}, and the connection leads to {job.source.host}. "
+        "Even if both are one service, land at another destination"
         if landed.is_same_as(msgspec.structs.replace(job.source, host=None))
         else "; give each collection task, or batch of one, a destination of its own"
     )

@@ -159,7 +159,7 @@ def _chosen(folder: Folder, state: Manifest | None, run_id: str | None, number: 
         return chosen[0]
     listed = ", ".join(map(str, quarantined))
     if chosen:
-        raise NothingToReview(f"name the commit whose rows are meant at {folder.url}: {listed}")
+        raise NothingToReview(f"several commits have quarantined rows at {folder.url}; name one: {listed}")
     for decision in reversed(state.decisions if state else ()):
         if decision.about == number:
             verb = "accepted" if decision.is_accepted else "discarded"
@@ -167,8 +167,8 @@ def _chosen(folder: Folder, state: Manifest | None, run_id: str | None, number: 
             raise NothingToReview(f"the rows of commit {number} at {folder.url} were {verb} already{who}")
     named = [f"commit {number}"] * (number is not None) + [f"run {run_id}"] * (run_id is not None)
     which = f" of {' and '.join(named)}" if named else ""
-    others = f"; these do: {listed}" if listed else ""
-    raise NothingToReview(f"no rows{which} wait for a decision at {folder.url}{others}")
+    others = f"; quarantined: {listed}" if listed else ""
+    raise NothingToReview(f"no quarantined rows{which} at {folder.url}{others}")
 
 
 def _decided_before(commits: CommitLog, earlier: Commit, choice: Choice) -> SetApart:

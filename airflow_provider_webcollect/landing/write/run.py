@@ -312,8 +312,8 @@ def _quarantined(job: Job, apart: SetApart) -> ChecksFailed:
     # those that have failed first, and then the rules that single rows have broken
     outcomes = sorted(apart.checks, key=lambda outcome: outcome.state != "failed")
     rows = f"{counted(apart.rows, 'row')} of commit {apart.commit}"
-    verb = "waits" if apart.rows == 1 else "wait"
-    return _refusal(job, outcomes, f"{rows} {verb} for a decision. {_ways(job, apart)}")
+    verb = "is" if apart.rows == 1 else "are"
+    return _refusal(job, outcomes, f"{rows} {verb} quarantined. {_ways(job, apart)}")
 
 
 def _ways(job: Job, apart: SetApart) -> str:
@@ -340,11 +340,11 @@ def _confirmed_start(job: Job, scan: SourceScan, starts: Sequence[Commit]) -> Co
         else:
             return start
     remedy = (
-        "on_reset='full' lands all of it again, and on_reset='append' adds all of it to what is there"
+        "on_reset='full' lands all rows again, and on_reset='append' adds all rows to the landing"
         if job.options.mode == "incremental"
-        else "another run with if_exists='overwrite' lands all of it again"
+        else "another run with if_exists='overwrite' lands all rows again"
     )
-    raise SourceReset(f"{reset}. Nothing was changed; {remedy}; another destination keeps what is there")
+    raise SourceReset(f"{reset}. Nothing was changed; {remedy}; another destination keeps this landing")
 
 
 def _complete(job: Job, staging: Staging, scan: SourceScan) -> None:

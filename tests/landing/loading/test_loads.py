@@ -551,7 +551,7 @@ class TestKeys:
         without = [{"n": "5"}, {"url": None, "n": "6"}, {"url": " ", "n": "7"}]
         landing.land(*products(0, 5), *without, product(8))
         part = landing.read().manifest.parts[1].name
-        said = rf"^3 of 4 rows of .*/{part} have nothing in a column of the key \(url\); nothing was loaded"
+        said = rf"^3 of 4 rows of .*/{part} have no value in a column of the key \(url\); nothing was loaded"
         missing = landing.refused(said, in_duckdb, "merge", "url")
         assert in_duckdb.columns() == []
         # the cure that the message names
