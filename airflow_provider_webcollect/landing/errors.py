@@ -161,16 +161,17 @@ class StorageError(LandingError):
 
 
 class SomeFailed(LandingError):
-    """Some of several landings have failed; the others are committed, and a retry does not change them.
+    """Some of several landings or loads have failed; the others are complete, and a retry keeps them.
 
     It is permanent if all its errors are permanent.
 
     :param errors: the errors by the name of the landing.
-    :param of: the number of all landings.
+    :param of: the number of all.
+    :param what: what has happened to the failed ones.
     """
 
-    def __init__(self, errors: Mapping[str, Exception], of: int) -> None:
+    def __init__(self, errors: Mapping[str, Exception], of: int, what: str = "sources did not land") -> None:
         reasons = "; ".join(f"{name}: {error}" for name, error in errors.items())
-        super().__init__(f"{len(errors)} of {of} sources did not land. {reasons}")
+        super().__init__(f"{len(errors)} of {of} {what}. {reasons}")
         self.errors = dict(errors)
         self.permanent = all(getattr(error, "permanent", False) for error in errors.values())

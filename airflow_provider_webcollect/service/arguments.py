@@ -18,7 +18,7 @@ import datetime
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, partial
 from types import NoneType, UnionType
@@ -113,6 +113,21 @@ def parse_struct(kind: type[S], values: Mapping[str, Any], where: Callable[[str]
                 where(name), value, f"there is no such option; the options are {', '.join(parsers)}"
             )
     return kind(**{name: parsers[name](where(name), value) for name, value in values.items()})
+
+
+@contextlib.contextmanager
+def inside(place: str) -> Iterator[None]:
+    """Return a context manager whose errors name the place of the argument, such as ``sources[2]``, too.
+
+    :param place: empty for none.
+    """
+    try:
+        yield
+    except InvalidArgument as error:
+        if not place:
+            raise
+        argument = f"{place}: {error.argument}"
+        raise InvalidArgument(argument, None, error.rule, as_text=error.value) from error
 
 
 class Argument(msgspec.Struct, frozen=True):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.providers.common.compat.sdk import BaseHook, BaseOperator
 
@@ -19,6 +20,7 @@ from airflow_provider_webcollect.landing.options import (
     check_table,
 )
 from airflow_provider_webcollect.service import arguments
+from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +29,22 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     from airflow_provider_webcollect.landing.reader import LandedData
+    from airflow_provider_webcollect.transfers.warehouses import Warehouse
 
 __all__ = ["WebCollectLoadOperator"]
+
+
+#: What each of several sources must have.
+_PLACES = ("landing", "table")
+_SUMS = ("rows", "parts", "skipped_rows")
+
+
+class _Load(NamedTuple):
+    """A landing, its table, and how it is loaded."""
+
+    location: Location
+    table: str
+    options: LoadOptions
 
 
 class WebCollectLoadOperator(BaseOperator):
@@ -47,7 +63,8 @@ class WebCollectLoadOperator(BaseOperator):
 
     Returns ``{"landing", "table", "rows", "parts", "commit", "total_rows", "total_parts", "skipped_rows",
     "skipped"}``: what this load has loaded, the number of the commit up to which the table has the rows, all
-    that the landing has, and how many rows have no key and were left out, in all and by part.
+    that the landing has, and how many rows have no key and were left out, in all and by part. With
+    ``sources``, it returns ``{"sources", "rows", "parts", "skipped_rows"}``: the results, and the sums.
 
     :param landing: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``; or a
         table of Iceberg, ``catalog.namespace.table``. (templated)
@@ -58,6 +75,9 @@ class WebCollectLoadOperator(BaseOperator):
         ``snowflake``. (templated)
     :param table: ``dataset.table``, in lower case; the dataset is a schema in most warehouses. Both are
         created if they do not exist. (templated)
+    :param sources: several landings, instead of ``landing`` and ``table``: dicts of these two and, as needed,
+        of the options below, in place of the operator's. They are loaded one after another; if one fails, the
+        others continue. (templated)
     :param write_disposition: ``append`` (default): the table has each row of the landing; ``merge``: only the
         latest row of each key; ``replace``: the rows of this landing alone, all of them in each load;
         ``scd2``: each row with the times from which and to which snapshots had it, where the landing is a
@@ -81,21 +101,23 @@ class WebCollectLoadOperator(BaseOperator):
         "object_storage_conn_id",
         "warehouse_conn_id",
         "table",
+        "sources",
         "write_disposition",
         "primary_key",
         "on_missing_key",
         "on_gone",
     )
-    template_fields_renderers = {"primary_key": "json"}  # noqa: RUF012  # as Airflow declares it
+    template_fields_renderers = {"primary_key": "json", "sources": "json"}  # noqa: RUF012  # as Airflow declares it
     ui_color = "#d7ecdf"
 
     def __init__(
         self,
         *,
-        landing: str | ObjectStoragePath,
+        landing: str | ObjectStoragePath | None = None,
         object_storage_conn_id: str | None = None,
         warehouse_conn_id: str,
-        table: str,
+        table: str | None = None,
+        sources: Sequence[Mapping[str, Any]] | None = None,
         write_disposition: WriteDisposition = "append",
         primary_key: str | Sequence[str] | None = None,
         on_missing_key: OnMissingKey = "fail",
@@ -107,37 +129,72 @@ class WebCollectLoadOperator(BaseOperator):
         self.object_storage_conn_id = object_storage_conn_id
         self.warehouse_conn_id = warehouse_conn_id
         self.table = table
+        self.sources = sources
         self.write_disposition = write_disposition
         self.primary_key = primary_key
         self.on_missing_key = on_missing_key
         self.on_gone = on_gone
-        self._landed: LandedData | None = None
+        self._landed: list[LandedData] = []
         check_at_parse(self, self._check)
 
-    def _check(self) -> LoadOptions:
-        self._location()
+    def _check(self) -> list[_Load]:
         arguments.text("warehouse_conn_id", self.warehouse_conn_id)
-        check_table(self.table)
-        return LoadOptions.parse({name: getattr(self, name) for name in LoadOptions.__struct_fields__})
+        if self.sources is None:
+            return [self._load_of({"landing": self.landing, "table": self.table})]
+        for name in _PLACES:
+            if getattr(self, name) is not None:
+                raise InvalidArgument(name, getattr(self, name), "it cannot be given with `sources`")
+        loads = []
+        for index, source in enumerate(arguments.items("sources", self.sources)):
+            place = f"sources[{index}]"
+            if not isinstance(source, Mapping):
+                raise InvalidArgument(place, source, "it must be a dict")
+            with arguments.inside(place):
+                loads.append(self._load_of(source))
+        return loads
 
-    def _location(self) -> Location:
-        location = Location.parse_landed("landing", self.landing, conn_id=self.object_storage_conn_id)
-        return supported("landing", location)
+    def _load_of(self, source: Mapping[str, Any]) -> _Load:
+        landing, table = (source.get(name) for name in _PLACES)
+        check_table(table)
+        own = {name: value for name, value in source.items() if name not in _PLACES}
+        given = {name: getattr(self, name) for name in LoadOptions.__struct_fields__}
+        location = Location.parse_landed("landing", landing, conn_id=self.object_storage_conn_id)
+        return _Load(supported("landing", location), str(table), LoadOptions.parse({**given, **own}))
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Load what is new and return a summary of it."""
-        from airflow_provider_webcollect.landing.log.commits import counted
-        from airflow_provider_webcollect.landing.read.loading import load
-        from airflow_provider_webcollect.landing.reader import read_landing
-        from airflow_provider_webcollect.transfers.reporting import MAX_LISTED
+        from airflow_provider_webcollect.landing.errors import SomeFailed
         from airflow_provider_webcollect.transfers.warehouses import warehouse_of
 
         with airflow_errors():
-            options = self._check()
+            loads = self._check()
             warehouse = warehouse_of(BaseHook.get_connection(self.warehouse_conn_id))
-            landed = read_landing(self._location().open_landed(AirflowConnections()))
-            new = load(landed, options, self.table, warehouse.destination)
-            self._landed = landed
+            if self.sources is None:
+                return self._run(loads[0], warehouse)
+            results, errors = [], dict[str, Exception]()
+            for load in loads:
+                try:
+                    results.append(self._run(load, warehouse))
+                except Exception as error:
+                    name = f"{load.location.text} into {load.table}"
+                    self.log.exception("%s is not loaded.", name)
+                    errors[name] = error
+            if errors:
+                raise SomeFailed(errors, len(loads), "loads have failed")
+            sums = {
+                name: sum(result[name] for result in results) for name in ("rows", "parts", "skipped_rows")
+            }
+            return {"sources": results, **sums}
+
+    def _run(self, load: _Load, warehouse: Warehouse) -> dict[str, Any]:
+        from airflow_provider_webcollect.landing.log.commits import counted
+        from airflow_provider_webcollect.landing.read import loading
+        from airflow_provider_webcollect.landing.reader import read_landing
+        from airflow_provider_webcollect.transfers.reporting import MAX_LISTED
+
+        landed = read_landing(load.location.open_landed(AirflowConnections()))
+        new = loading.load(landed, load.options, load.table, warehouse.destination)
+        self._landed.append(landed)
         skipped = sum(new.skipped.values())
         rows = sum(part.rows for part in new.parts) - skipped
         self.log.info(
@@ -145,12 +202,12 @@ class WebCollectLoadOperator(BaseOperator):
             counted(len(new.parts), "part"),
             landed.uri,
             counted(rows, "row"),
-            self.table,
+            load.table,
         )
         return storable(
             {
                 "landing": landed.uri,
-                "table": self.table,
+                "table": load.table,
                 "rows": rows,
                 "parts": len(new.parts),
                 "commit": landed.manifest.commit,
@@ -162,7 +219,7 @@ class WebCollectLoadOperator(BaseOperator):
         )
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return the landing for OpenLineage, in the version that was loaded; nothing if the load has failed.
+        """Return the landings for OpenLineage, in the versions that were loaded.
 
         The table is no output here, since each warehouse has its own names: set ``outlets`` for that.
         """
@@ -171,7 +228,9 @@ class WebCollectLoadOperator(BaseOperator):
 
         from airflow_provider_webcollect.transfers.reporting import version_of
 
-        if self._landed is None:
-            return OperatorLineage()
-        dataset = Location("folder", self._landed.uri).dataset
-        return OperatorLineage(inputs=[InputDataset(*dataset, facets=version_of(self._landed.manifest))])
+        return OperatorLineage(
+            inputs=[
+                InputDataset(*Location("folder", landed.uri).dataset, facets=version_of(landed.manifest))
+                for landed in self._landed
+            ]
+        )

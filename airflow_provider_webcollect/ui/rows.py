@@ -104,9 +104,12 @@ def read_loads(key: SeriesKey, dag_ids: Collection[str]) -> list[dict[str, Any]]
         events = [run.event for run in runs_of(session, key) if run.event]
         places = {_address(manifest) for event in events for manifest in event.all_manifests()}
         for row in session.execute(loads):
-            instance, given, result = row.TaskInstance, row.rendered_fields, XComModel.deserialize_value(row)
+            instance, given, value = row.TaskInstance, row.rendered_fields, XComModel.deserialize_value(row)
             # a backend of XComs may keep the value elsewhere
-            if isinstance(result, dict) and places & {_address(of.get("landing")) for of in (given, result)}:
+            results = value.get("sources", [value]) if isinstance(value, dict) else []
+            for result in results:
+                if not places & {_address(of.get("landing")) for of in (given, result)}:
+                    continue
                 task = {name: getattr(instance, name) for name in IDENTITY}
                 facts = {name: result.get(name) for name in _LOADED}
                 where = {

@@ -11,7 +11,9 @@ import duckdb
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from airflow_provider_webcollect.landing.errors import LandingError
 from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers.landing_to_warehouse import WebCollectLoadOperator
 from tests.airflow.dag_runs import run_dag, run_tasks
 from tests.airflow.examples import load as example
@@ -30,7 +32,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return path
 
 
-def make_load(landing: Any, **arguments: Any) -> WebCollectLoadOperator:
+def make_load(landing: Any = None, **arguments: Any) -> WebCollectLoadOperator:
     usual = {"landing": landing, "warehouse_conn_id": "warehouse", "table": "shop.prices"}
     return WebCollectLoadOperator(task_id="load", **{**usual, **arguments})
 
@@ -82,6 +84,56 @@ def test_a_load_into_postgresql_reaches_the_host_of_its_connection(
     assert execute(make_load(landing.destination))["rows"] == len(landing.truth())
     monkeypatch.delenv("PGHOSTADDR")
     assert postgresql.query("select count(*) from shop.prices") == [(len(landing.truth()),)]
+
+
+class TestSources:
+    def test_each_landing_is_loaded_its_own_way_though_another_fails(
+        self, sandbox: Sandbox, landing: Landing, destination: str, database: str
+    ) -> None:
+        landing.transfer()
+        rows = [{"url": url} for url in ("a", "b", "a")]
+        other = sandbox.control.add_task(rows=rows, lots=[3])
+        execute(make_transfer(f"{destination}-other", other))
+        sources: list[dict[str, Any]] = [
+            {"landing": f"{destination}-missing", "table": "shop.missing"},
+            {"landing": landing.destination, "table": "shop.all"},
+            {"landing": f"{destination}-other", "primary_key": "url", "write_disposition": "merge"},
+        ]
+        sources[2]["table"] = "shop.prices"
+        with pytest.raises(LandingError) as failed:
+            execute(make_load(table=None, sources=sources))
+        assert f"1 of 3 loads have failed. {destination}-missing into shop.missing: " in str(failed.value)
+        assert table(database, "url") == [("b",), ("a",)]
+        # a retry loads nothing twice
+        result = execute(make_load(table=None, sources=sources[1:]))
+        assert [(each["table"], each["rows"], each["total_rows"]) for each in result["sources"]] == [
+            ("shop.all", 0, len(landing.truth())),
+            ("shop.prices", 0, 3),
+        ]
+        assert (result["rows"], result["parts"], result["skipped_rows"]) == (0, 0, 0)
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            ({"landing": "s3://b/a"}, "`landing` is 's3://b/a'; it cannot be given with `sources`"),
+            ({"sources": []}, r"`sources` is \[\]; it must hold at least one"),
+            ({"sources": ["s3://b/a"]}, r"`sources\[0\]` is 's3://b/a'; it must be a dict"),
+            ({"sources": [{"landing": "s3://b/a"}]}, r"`sources\[0\]: table` is None"),
+            (
+                {"sources": [{"landing": "s3://b/a", "table": "a.b", "primary_key": "url"}]},
+                r"`sources\[0\]: primary_key` is 'url'; it requires write_disposition='merge'",
+            ),
+            (
+                {"sources": [{"landing": "s3://b/a", "table": "a.b", "lotno": "1"}]},
+                r"`sources\[0\]: lotno` is '1'; there is no such option",
+            ),
+        ],
+    )
+    def test_what_is_wrong_is_refused_while_the_dag_is_parsed(
+        self, arguments: dict[str, Any], said: str
+    ) -> None:
+        with pytest.raises(InvalidArgument, match=said):
+            make_load(**{"table": None, "sources": [{}], **arguments})
 
 
 @pytest.mark.parametrize(("conn_type", "cure"), [("mysql", "to_dlt"), ("generic", "installing the provider")])
