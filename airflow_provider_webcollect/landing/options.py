@@ -154,6 +154,27 @@ def _key(argument: str, value: Any) -> tuple[str, ...]:
     return () if value in (None, "", [], ()) else tuple(key_columns(argument, value))
 
 
+class SourceOptions(LandOptions, frozen=True, kw_only=True, dict=True):
+    """What each source of the transfer, and each entry of the file of collection tasks, may be told."""
+
+    whole_runs_key: Annotated[
+        tuple[str, ...], _key, "incremental: count what is new, changed and gone by these columns."
+    ] = ()
+
+    @classmethod
+    def parse(
+        cls, values: Mapping[str, Any], *, lotno: str | None = None, table_format: str | None = None
+    ) -> SourceOptions:
+        """Return the options of a source, as :meth:`LandOptions.parse` does."""
+        options = super().parse(values, lotno=lotno, table_format=table_format)
+        assert isinstance(options, SourceOptions)
+        if options.whole_runs_key:
+            if options.mode == "full":
+                raise InvalidArgument("whole_runs_key", values["whole_runs_key"], INCREMENTAL_ALONE)
+            key_columns("whole_runs_key", options.whole_runs_key, options.columns or None)
+        return options
+
+
 class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a load may be told; :meth:`parse` checks it.
 

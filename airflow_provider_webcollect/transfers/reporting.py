@@ -71,6 +71,7 @@ class LandingReport(Observer):
     :param location: where it lands, as the DAG names it.
     :param files: where the files are: for a table of Iceberg, its catalog says that.
     :param run: the Airflow run.
+    :param whole_runs_key: the columns of the key by which changes are counted; empty to count none.
     :param log: gets a line every few seconds.
     :param client: of the service, whose rate and token are among the metrics.
     :param tags: of all metrics.
@@ -91,6 +92,7 @@ class LandingReport(Observer):
     files: Location
     run: Run
     mode: Mode | None
+    whole_runs_key: tuple[str, ...]
     log: Any
     client: ClientContext
     tags: dict[str, str]
@@ -141,21 +143,21 @@ class LandingReport(Observer):
         """Store a commit, which counts even if the mark after it fails."""
         self.landed = landed
 
-    def count_changes(self, folder: Folder, key: str | Sequence[str]) -> None:
+    def count_changes(self, folder: Folder) -> None:
         """Count what has changed since the whole run before; the rows have landed, whatever fails here.
 
         :param folder: of the landing.
-        :param key: the columns that identify rows.
         """
         from airflow_provider_webcollect.landing.reader import read_landing
 
         self.changes, source = None, self.called
         try:
-            self.changes = read_landing(folder).count_changes(key, self.run.run_id)
+            self.changes = read_landing(folder).count_changes(self.whole_runs_key, self.run.run_id)
         except Exception as error:
             self.log.warning("%s: what is new, changed or gone is not counted: %s", source, error)
         if self.changes:
             counts = ", ".join(f"{number} {change}" for change, number in self.changes.items())
+            key = ", ".join(self.whole_runs_key)
             self.log.info("%s: since the whole run before, by %s: %s", source, key, counts)
 
     @contextlib.contextmanager
@@ -304,7 +306,7 @@ def totals_of(destination: object, reports: Sequence[LandingReport], began: floa
     usual_rows = [facts["usual_rows"] for facts in summaries]
     sums["usual_rows"] = None if None in usual_rows else sum(usual_rows)
     if any("changes" in facts for facts in summaries):
-        changes = [facts["changes"] for facts in summaries if facts["changes"]]
+        changes = [facts["changes"] for facts in summaries if facts.get("changes")]
         sums["changes"] = (
             {name: sum(counts[name] for counts in changes) for name in changes[0]} if changes else None
         )

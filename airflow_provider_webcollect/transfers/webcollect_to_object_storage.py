@@ -37,9 +37,9 @@ from airflow_provider_webcollect.landing.options import (
     LATE_ROWS_DELAY,
     MAX_PART_BYTES,
     IfExists,
-    LandOptions,
     Mode,
     OnReset,
+    SourceOptions,
 )
 from airflow_provider_webcollect.links import (
     WebCollectExportLink,
@@ -68,29 +68,32 @@ MOST_AT_ONCE = 32
 #: Maximum number of characters of a partition key, as Airflow stores it.
 LONGEST_KEY = 250
 #: The keys that an entry of ``sources`` can have.
-_KEYS = ("collection_task_id", "lotno", "destination", "checks")
+_KEYS = ("collection_task_id", "lotno", "destination", *SourceOptions.__struct_fields__)
 
 
 class Target(msgspec.Struct, frozen=True):
     """A source, and where its rows land.
 
-    :ivar checks: of these rows alone, not parsed yet; None for the ``checks`` of all.
+    :ivar own: the options of these rows alone, not parsed yet, in place of the operator's.
+    :ivar name: of the entry of ``sources``, for errors.
     """
 
     source: Source
     location: Location
-    checks: Any = None
+    own: Mapping[str, Any] = {}
+    name: str = ""
 
     @classmethod
-    def of(cls, task_id: str, argument: str, lotno: Any, location: Location, checks: Any = None) -> Target:
+    def of(cls, task_id: str, argument: str, lotno: Any, location: Location, **own: Any) -> Target:
         """Return the target of a checked task id and a batch; an empty batch number means no batch.
 
         :param argument: the name of the batch's argument, for errors.
+        :param own: as :attr:`own` and :attr:`name`.
         """
         from airflow_provider_webcollect.landing.log.commits import Source
 
         batch = None if lotno is None or lotno == "" else arguments.text(argument, lotno)
-        return cls(Source(collection_task_id=task_id, lotno=batch), location, checks)
+        return cls(Source(collection_task_id=task_id, lotno=batch), location, **own)
 
 
 def _run_began(context: Context) -> datetime.datetime | None:
@@ -136,8 +139,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         (templated)
     :param lotno: one batch of it; None for the whole history. (templated)
     :param sources: several sources at once, instead of the two arguments above: ids or names of tasks, or
-        dicts of ``collection_task_id`` and, as needed, ``lotno``, ``destination`` and ``checks``, in place of
-        those below. Each has its own folder, by default ``<destination>/<task>`` or
+        dicts of ``collection_task_id`` and, as needed, ``lotno``, ``destination``, ``whole_runs_key`` and the
+        options of :class:`~airflow_provider_webcollect.landing.options.LandOptions`, in place of the
+        arguments below. Each has its own folder, by default ``<destination>/<task>`` or
         ``<destination>/<task>/<batch>``, where ``<task>`` is the name, if the source has one, otherwise the
         id. If one fails, the others continue; a retry lands those that are missing. (templated)
     :param destination: a folder used only by this landing, such as ``s3://bucket/prices``, or an
@@ -322,12 +326,6 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         arguments.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
         if arguments.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and "full" in modes:
             raise InvalidArgument("skip_if_nothing_new", True, INCREMENTAL_ALONE)
-        if self.whole_runs_key:
-            from airflow_provider_webcollect.landing.formats import key_columns
-
-            if "full" in modes:
-                raise InvalidArgument("whole_runs_key", self.whole_runs_key, INCREMENTAL_ALONE)
-            key_columns("whole_runs_key", self.whole_runs_key, self.columns or None)
 
     def _check_asset_partition(self) -> None:
         """Refuse a partition key, whatever its value, where the task's events can have none."""
@@ -405,9 +403,14 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         if unknown := [key for key in entry if key not in _KEYS]:
             raise InvalidArgument(name, unknown, f"its keys can be {', '.join(_KEYS)}")
         task = task_of(f"{name}.collection_task_id", entry.get("collection_task_id"))
-        target = Target.of(task.id, f"{name}.lotno", entry.get("lotno"), of_all, entry.get("checks"))
-        if (own := entry.get("destination")) is not None or self.table_format == "iceberg":
-            location = self._location(f"{name}.destination", own)
+        own = {
+            key: value
+            for key, value in entry.items()
+            if key in SourceOptions.__struct_fields__ and value is not None
+        }
+        target = Target.of(task.id, f"{name}.lotno", entry.get("lotno"), of_all, own=own, name=name)
+        if (folder := entry.get("destination")) is not None or self.table_format == "iceberg":
+            location = self._location(f"{name}.destination", folder)
         else:
             location = of_all.child(name, task.name, target.source.lotno)
         return msgspec.structs.replace(target, location=location)
@@ -424,11 +427,11 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             argument, Location.parse(argument, value, conn_id=conn_id, table_format=table_format)
         )
 
-    def _options(self, target: Target) -> LandOptions:
-        given = {name: getattr(self, name) for name in LandOptions.__struct_fields__}
-        if target.checks is not None:
-            given["checks"] = target.checks
-        return LandOptions.parse(given, lotno=target.source.lotno, table_format=self.table_format or None)
+    def _options(self, target: Target) -> SourceOptions:
+        given = {name: getattr(self, name) for name in SourceOptions.__struct_fields__}
+        lotno, table_format = target.source.lotno, self.table_format or None
+        with arguments.inside(target.name if target.own else ""):
+            return SourceOptions.parse({**given, **target.own}, lotno=lotno, table_format=table_format)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Land the rows and return the summary."""
@@ -440,8 +443,6 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         # whatever ends this task also stops its threads
         with airflow_errors(), Stop() as stop:
             self._check()
-            if self.whole_runs_key:
-                require("duckdb", "duckdb", "whole_runs_key")
             partition_key = self._partition_key()
             hook = WebCollectHook(self.webcollect_conn_id)
             store_task_link(context, hook, self.collection_task_id)
@@ -451,6 +452,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             # in this thread, since only here Airflow provides the connections
             landings = self._landings(client, context, began)
             reports = [report for report, _ in landings]
+            if any(report.whole_runs_key for report in reports):
+                require("duckdb", "duckdb", "whole_runs_key")
             try:
                 if self.sources is None:
                     self._land_one(*landings[0])
@@ -462,10 +465,10 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                         for report, job in landings
                     }
                     land_all(jobs, int(self.max_concurrency))
-                if key := self.whole_runs_key:
-                    # one after another, since each takes DuckDB's memory
-                    for report, job in landings:
-                        report.count_changes(job.folder, key)
+                # one after another, since each takes DuckDB's memory
+                for report, job in landings:
+                    if report.whole_runs_key:
+                        report.count_changes(job.folder)
             finally:
                 # what has failed its checks says so, too
                 self._reported = [report for report in reports if report.landed or report.checks]
@@ -525,7 +528,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 # its catalog says where they are
                 files = Location("folder", str(folder.fs.unstrip_protocol(folder.root)))
             options = self._options(target)
-            report = LandingReport(target.source, target.location, files, run, options.mode, **shared)
+            report = LandingReport(
+                target.source, target.location, files, run, options.mode, options.whole_runs_key, **shared
+            )
             job = job_of(
                 client,
                 target.source,

@@ -99,4 +99,4 @@ def test_the_rows_have_landed_also_if_they_cannot_be_counted(
 def test_a_column_that_no_row_has_is_a_warning_since_only_the_rows_show_it(shop: Landing, said: Said) -> None:
     result = shop.transfer(mode="incremental", whole_runs_key="sku")
     assert (result["rows"], result["changes"]) == (3, None)
-    assert "`key` is 'sku'; it must be one of url, price, the columns of the landing" in said()
+    assert "`key[0]` is 'sku'; it must be one of url, price, the columns of the landing" in said()

@@ -13,6 +13,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AssetAlias, ObjectStoragePath
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 
+from airflow_provider_webcollect import read_landing
 from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.landing.options import check_partition
 from airflow_provider_webcollect.sandbox import Sandbox
@@ -21,7 +22,7 @@ from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
 from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
-from tests.airflow.executions import Task, on_sandbox
+from tests.airflow.executions import Task, execute, on_sandbox
 from tests.airflow.landings import GROWING, Landing, make_transfer, manifest, transfer
 
 pytestmark = on_sandbox()
@@ -128,6 +129,35 @@ def test_a_source_may_name_a_connection_of_its_own() -> None:
 
 
 @pytest.mark.at_night
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"page_size": 0}, r"`sources\[1\]: page_size` is 0; it must be an integer"),
+        ({"column_types": {"a": "int64"}}, r"`sources\[1\]: column_types` .*requires file_format='parquet'"),
+        ({"mode": "full", "whole_runs_key": "url"}, r"`sources\[1\]: whole_runs_key` is 'url'; it requires"),
+        ({"retries": 3}, r"`sources\[1\]` is \['retries'\]; its keys can be collection_task_id"),
+    ],
+)
+def test_an_option_of_a_source_is_refused_by_its_place(own: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        make_transfer("s3://b/others", sources=["a", {"collection_task_id": "b", **own}])
+
+
+def test_each_source_lands_with_its_own_options(sandbox: Sandbox, destination: str) -> None:
+    rows = [{"url": url, "price": "3.5"} for url in ("a", "b")]
+    tasks = [sandbox.control.add_task(rows=rows, lots=[2])["task_id"] for _ in range(2)]
+    typed = {"file_format": "parquet", "column_types": {"price": "float64"}, "whole_runs_key": "url"}
+    sources = [tasks[0], {"collection_task_id": tasks[1], **typed}]
+    result = execute(make_transfer(destination, sources=sources, mode="incremental"))
+    formats = [read_landing(f"{destination}/{task}").manifest.format for task in tasks]
+    assert formats == ["jsonl", "parquet"]
+    assert [facts.get("changes") for facts in result["sources"]] == [
+        None,
+        {"new": 2, "changed": 0, "gone": 0},
+    ]
+    assert read_landing(f"{destination}/{tasks[1]}").to_arrow()["price"].to_pylist() == [3.5, 3.5]
+
+
 def test_fifty_thousand_sources_can_be_checked() -> None:
     # comparing each with each would outlast the time that a test has
     sourced([str(number) for number in range(50_000)])
