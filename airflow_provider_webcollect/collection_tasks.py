@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import difflib
+import functools
 import math
 import re
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import yaml
@@ -34,7 +35,8 @@ LONGEST_NAME = 200
 _TEMPLATE = re.compile(r"\{[{%#]")
 _FIELD = re.compile(r"(?<!\{)\{(name|id)\}(?!\})")
 _TWO_ESCAPES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
-#: Keys whose values may be booleans and numbers; all other values are texts, as they are written.
+#: Keys whose values may be booleans and numbers, beside those of options that are; all other values are
+#: texts, as they are written.
 _TYPED = {"checks", "is_append", "rows", "cost"}
 #: A number of JSON and of YAML 1.2; YAML 1.1 would take 010 for 8, and 1e3 for a text.
 _NUMBER = re.compile(r"[-+]?[0-9]{1,30}(\.[0-9]+)?([eE][-+]?[0-9]+)?")
@@ -49,7 +51,10 @@ class CollectionTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     :ivar name: unique in the file, whatever the letter case.
     :ivar lotno: one batch of it; None for the whole history.
     :ivar destination: of its rows; None for a folder with its name, in the DAG's destination.
-    :ivar checks: what its rows must be, as the transfer operator takes it.
+    :ivar options: of its landing, as :class:`~.landing.options.SourceOptions` takes them; in the file, each
+        is a key of the entry.
+    :ivar load: ``table`` and options of its load, as :class:`~.landing.options.LoadOptions` takes them; False
+        for no load; None for the load of all.
     :ivar tags: a person's words for it.
     :ivar loop_items: to set before a run; each ``{"action_id", "loop_type", "loop_items"}`` and, optionally,
         ``"is_append"``.
@@ -64,7 +69,8 @@ class CollectionTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     name: str
     lotno: str | None = None
     destination: str | None = None
-    checks: dict[str, Any] | None = None
+    options: dict[str, Any] = {}
+    load: dict[str, Any] | Literal[False] | None = None
     tags: tuple[str, ...] = ()
     loop_items: tuple[dict[str, Any], ...] = ()
     service_name: str | None = None
@@ -254,22 +260,42 @@ def parse(path: Path, text: str) -> CollectionTasks:
     :param path: of the file, for errors; with the suffix ``.json`` it is JSON, otherwise YAML.
     """
     entries, seen = [], set[int]()
-    for node in entry_nodes(path, text):
+    defaults_node, nodes = entry_nodes(path, text)
+    defaults: dict[str, Any] = {}
+    lines_of_defaults: dict[str, int] = {}
+    if defaults_node:
+        defaults, lines_of_defaults = _plain(path, defaults_node, seen), _lines(defaults_node)
+        where = functools.partial(_place, path, lines_of_defaults, defaults_node.start_mark.line + 1)
+        if unique := [key for key in defaults if key in _UNIQUE]:
+            rule = "only an entry can have this key, not the `defaults` of all"
+            raise InvalidArgument(where(unique[0]), defaults[unique[0]], rule)
+        _values(defaults, where)
+    for node in nodes.value:
         entry = _plain(path, node, seen)
-        lines = {key.value: key.start_mark.line + 1 for key, _ in node.value}
-        first = node.start_mark.line + 1
-
-        def where(key: str, lines: Mapping[str, int] = lines, first: int = first) -> str:
-            return f"{path}, line {lines.get(key, first)}, {key}"
-
-        entries.append((make_collection_task(entry, where), where))
+        lines = {**lines_of_defaults, **_lines(node)}
+        where = functools.partial(_place, path, lines, node.start_mark.line + 1)
+        of_all, own = defaults.get("load"), entry.get("load")
+        if isinstance(of_all, dict) and isinstance(own, dict):
+            entry["load"] = {**of_all, **own}
+        entries.append((make_collection_task({**defaults, **entry}, where), where))
     return CollectionTasks(path, tuple(task for task, _ in entries), by_key(entries))
 
 
-def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
-    """Return the nodes of the entries, with their places in the text.
+def _lines(node: yaml.MappingNode) -> dict[str, int]:
+    """Return the lines of the keys of a mapping."""
+    return {key.value: key.start_mark.line + 1 for key, _ in node.value}
 
-    :raises InvalidArgument: if it is not YAML or JSON, or no list of mappings.
+
+def _place(path: Path, lines: Mapping[str, int], first: int, key: str) -> str:
+    """Return the name of a key in errors; one that is missing is where the mapping begins."""
+    return f"{path}, line {lines.get(key, first)}, {key}"
+
+
+def entry_nodes(path: Path, text: str) -> tuple[yaml.MappingNode | None, yaml.SequenceNode]:
+    """Return the node of the defaults, if there are any, and of the entries, with their places in the text.
+
+    :raises InvalidArgument: if it is not YAML or JSON; if it is neither a list of mappings nor a mapping with
+        ``tasks`` and, optionally, ``defaults``.
     """
     if character := yaml.reader.Reader.NON_PRINTABLE.search(text):
         number = text.count("\n", 0, character.start()) + 1
@@ -293,15 +319,30 @@ def entry_nodes(path: Path, text: str) -> list[yaml.MappingNode]:
         problem = getattr(error, "problem", None) or error
         mark = getattr(error, "problem_mark", None)
         raise _wrong_line(path, text, mark, f"it cannot be read: {problem}") from error
-    if not isinstance(root, yaml.SequenceNode) or not root.value:
+    defaults, tasks = _parts(path, root)
+    if not isinstance(tasks, yaml.SequenceNode) or not tasks.value:
         raise InvalidArgument(OPTION, str(path), "it must be a list of collection tasks, at least one")
-    for node in root.value:
+    for node in tasks.value:
         if not isinstance(node, yaml.MappingNode):
             rule = "it must be a mapping with `id` and `name`"
             value = node.value if isinstance(node, yaml.ScalarNode) else "[…]"
             raise InvalidArgument(f"{path}, line {node.start_mark.line + 1}", value, rule)
-    entries: list[yaml.MappingNode] = root.value
-    return entries
+    return defaults, tasks
+
+
+def _parts(path: Path, root: yaml.Node | None) -> tuple[yaml.MappingNode | None, yaml.Node | None]:
+    """Return the nodes of the defaults and of the list of entries."""
+    if not isinstance(root, yaml.MappingNode):
+        return None, root
+    parts = {key.value: value for key, value in root.value if isinstance(key, yaml.ScalarNode)}
+    if parts.keys() - {"defaults", "tasks"} or len(parts) < len(root.value):
+        rule = "a mapping must have `tasks`, a list of collection tasks, and can have `defaults`, each once"
+        raise InvalidArgument(OPTION, str(path), rule)
+    defaults = parts.get("defaults")
+    if defaults is not None and not isinstance(defaults, yaml.MappingNode):
+        line = f"{path}, line {defaults.start_mark.line + 1}, defaults"
+        raise InvalidArgument(line, defaults.value, "it must be a mapping of keys of the entries")
+    return defaults, parts.get("tasks")
 
 
 def _wrong_line(path: Path, text: str, mark: Any, rule: str) -> InvalidArgument:
@@ -336,7 +377,8 @@ def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) 
             key = str(key_node.value)
             if key in values:
                 raise wrong(key_node, key, "the mapping has this key already")
-            values[key] = _plain(path, value_node, seen, is_typed or key in _TYPED)
+            is_flag = key == "load" and isinstance(value_node, yaml.ScalarNode)
+            values[key] = _plain(path, value_node, seen, is_typed or is_flag or key in _typed_keys())
         return values
     assert isinstance(node, yaml.ScalarNode)
     if node.tag.endswith(":null"):
@@ -362,18 +404,38 @@ def make_collection_task(entry: Mapping[str, Any], where: Callable[[str], str]) 
     :param where: gives the name of a key in errors.
     :raises InvalidArgument: if a key is unknown or missing, or a value breaks a rule.
     """
-    for key in entry:
-        if key not in _CHECKS and not str(key).startswith(OWN):
-            rule = f"a collection task has no such key; it can have {', '.join(_CHECKS)}, and your own {OWN}…"
-            raise InvalidArgument(where(key), entry[key], rule)
-    values = {
-        key: check(where(key), entry.get(key))
-        for key, check in _CHECKS.items()
-        if key in {"id", "name"} or entry.get(key) is not None
-    }
+    values = _values({"id": None, "name": None, **entry}, where)
     if is_id(values["name"]) and values["name"].lower() != values["id"].lower():
         raise InvalidArgument(where("name"), values["name"], "a UUID is always an id, so it cannot be a name")
     return CollectionTask(**values)
+
+
+def _values(entry: Mapping[str, Any], where: Callable[[str], str]) -> dict[str, Any]:
+    """Return the checked values of an entry, or of the defaults of all, as fields of a collection task."""
+    from airflow_provider_webcollect.landing.options import SourceOptions
+
+    known = {**_CHECKS, **dict.fromkeys(SourceOptions.__struct_fields__)}
+    for key in entry:
+        if key not in known and not str(key).startswith(OWN):
+            rule = f"a collection task has no such key; it can have {', '.join(known)}, and your own {OWN}…"
+            raise InvalidArgument(where(key), entry[key], rule)
+    values = {
+        key: check(where(key), entry[key])
+        for key, check in _CHECKS.items()
+        if key in entry and (key in {"id", "name"} or entry[key] is not None)
+    }
+    options = {name: entry[name] for name in SourceOptions.__struct_fields__ if entry.get(name) is not None}
+    # a template has its value in the run
+    literal = {name: value for name, value in options.items() if not _is_template(name, value)}
+    arguments.parse_struct(SourceOptions, literal, where)
+    if "checks" in options:
+        _refuse_wrong_checks(where("checks"), options["checks"])
+    return {**values, "options": options}
+
+
+def _is_template(name: str, value: Any) -> bool:
+    """Return whether an option is rendered by Airflow: of all texts in the file, folders alone may be."""
+    return name == "partition" and isinstance(value, str) and _TEMPLATE.search(value) is not None
 
 
 def id_or_name(argument: str, value: object) -> str:
@@ -402,12 +464,25 @@ def _destination(argument: str, value: object) -> str:
     return text
 
 
-def _checks(argument: str, value: Any) -> dict[str, Any]:
+def _refuse_wrong_checks(argument: str, value: Any) -> None:
     from airflow_provider_webcollect.landing.checks import make_checks
     from airflow_provider_webcollect.landing.formats import make_format
 
-    with _inside(argument):
+    with arguments.inside(argument):
         make_checks(value, make_format())
+
+
+def _load(argument: str, value: Any) -> dict[str, Any] | Literal[False]:
+    from airflow_provider_webcollect.landing.options import LoadOptions, check_table
+
+    if value is False:
+        return False
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(argument, value, "it must be a mapping of options, or false")
+    with arguments.inside(argument):
+        if (table := value.get("table")) is not None and not _FIELD.search(arguments.text("table", table)):
+            check_table(table)
+        arguments.parse_struct(LoadOptions, {name: value[name] for name in value if name != "table"})
     return dict(value)
 
 
@@ -415,19 +490,9 @@ def _loop_items(argument: str, value: Any) -> tuple[dict[str, Any], ...]:
     from airflow_provider_webcollect.service.endpoints import update_task_parameters
 
     values = arguments.items(argument, value)
-    with _inside(argument):
+    with arguments.inside(argument):
         update_task_parameters("-", loop_items=values)
     return tuple(values)
-
-
-@contextlib.contextmanager
-def _inside(argument: str) -> Iterator[None]:
-    """Return a context manager whose errors name the key of the entry, and the place in its value."""
-    try:
-        yield
-    except InvalidArgument as error:
-        place = f"{argument}: {error.argument}"
-        raise InvalidArgument(place, None, error.rule, as_text=error.value) from error
 
 
 def _number(argument: str, value: object) -> float:
@@ -441,7 +506,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "name": id_or_name,
     "lotno": arguments.text,
     "destination": _destination,
-    "checks": _checks,
+    "load": _load,
     "tags": lambda argument, value: tuple(arguments.texts(argument, value, may_be_empty=True)),
     "loop_items": _loop_items,
     "service_name": arguments.encodable,
@@ -449,6 +514,19 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "rows": lambda argument, value: arguments.integer(argument, value, 0),
     "cost": _number,
 }
+
+
+#: The keys that no two entries can share, and what discovery knows of one.
+_UNIQUE = {"id", "name", "destination", "service_name", "last_run", "rows", "cost"}
+
+
+@functools.cache
+def _typed_keys() -> frozenset[str]:
+    """Return the keys whose values may be booleans and numbers."""
+    from airflow_provider_webcollect.landing.options import SourceOptions
+
+    options = arguments.declared(SourceOptions)
+    return frozenset(_TYPED | {name for name in options if options[name].kind in {bool, int, float}})
 
 
 def by_key(entries: Sequence[tuple[CollectionTask, Callable[[str], str]]]) -> dict[str, CollectionTask]:

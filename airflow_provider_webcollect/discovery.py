@@ -47,10 +47,9 @@ log = logging.getLogger(__name__)
 Differences = dict[str, list[dict[str, str]]]
 #: The keys that are kept up to date; id and name are written once.
 _UPDATED = ("service_name", "last_run", "rows", "cost")
-_FIRST_DASH = re.compile(r"^ *(?=-\s)", re.MULTILINE)
+#: What is written of a new entry.
+_WRITTEN = ("id", "name", *_UPDATED)
 _END_OF_LINE = re.compile(r"\r?$", re.MULTILINE)
-#: Where YAML's end is written out.
-_END_OF_YAML = re.compile(r"^\.\.\.(?!\S)", re.MULTILINE)
 
 
 def in_words(differences: Differences) -> list[str]:
@@ -172,22 +171,30 @@ def update(path: str | Path, sender: Sender, *, write: bool) -> Differences:
     before = _content(path)
     text = before.decode("utf-8-sig")
     # if it changed between the two, the merged text is not what is expected
-    entries = list(zip(listed, entry_nodes(path, text), strict=False)) if listed else []
+    nodes = entry_nodes(path, text)[1] if listed else None
+    entries = list(zip(listed, nodes.value, strict=False)) if nodes else []
     if write and (
         path.suffix.lower() not in {".yaml", ".yml"} or any(node.flow_style for _, node in entries)
     ):
         rule = "to be merged, it must be a .yaml file with a line for each key, and no entry in { }"
         raise InvalidArgument(OPTION, str(path), rule)
     tasks, differences = discover(sender, listed)
-    if write and (merged := _merged(path, text, entries, tasks)) != text:
+    if write and (merged := _merged(path, text, entries, tasks, nodes)) != text:
         # a byte order mark stays
         _replace(path, before, before.removesuffix(text.encode()) + merged.encode())
     return differences
 
 
-def _merged(path: Path, text: str, entries: Sequence[Entry], tasks: Sequence[CollectionTask]) -> str:
+def _merged(
+    path: Path,
+    text: str,
+    entries: Sequence[Entry],
+    tasks: Sequence[CollectionTask],
+    nodes: yaml.SequenceNode | None,
+) -> str:
     """Return the text of a file with what was discovered.
 
+    :param nodes: of the list of entries; None for a file without any.
     :raises InvalidArgument: if the new text would not be read as intended.
     """
     line_end = "\r\n" if "\r\n" in text else "\n"
@@ -201,18 +208,22 @@ def _merged(path: Path, text: str, entries: Sequence[Entry], tasks: Sequence[Col
         for start, end, piece in _edits(text, node, values, line_end):
             pieces += [text[at:start], piece]
             at = end
-    merged, after = "".join([*pieces, text[at:]]), ""
-    if closing := _END_OF_YAML.search(merged):
-        merged, after = merged[: closing.start()], merged[closing.start() :]
+    # before what follows the list: the defaults of all, or a written end of YAML
+    end = nodes.end_mark.index if nodes else len(text)
+    merged = "".join([*pieces, text[at:end]])
     if new:
-        dash = _FIRST_DASH.search(text)
-        lines = textwrap.indent(as_yaml([*new.values()]), dash[0] if dash else "")
+        lines = textwrap.indent(as_yaml([*new.values()]), " " * (nodes.start_mark.column if nodes else 0))
         merged += line_end if merged and not merged.endswith("\n") else ""
         merged += lines.replace("\n", line_end)
-    merged += after
+    merged += text[end:]
     # an error about the new text would name lines that the file does not have
-    with contextlib.suppress(InvalidArgument):
-        if not merged or parse(path, merged).tasks == (*expected, *new.values()):
+    with contextlib.suppress(InvalidArgument, ValueError):
+        read = parse(path, merged).tasks if merged else ()
+        # the defaults of all count for new entries, too
+        added = zip(read[len(expected) :], new.values(), strict=True)
+        if read[: len(expected)] == tuple(expected) and all(
+            getattr(one, key) == getattr(other, key) for one, other in added for key in _WRITTEN
+        ):
             return merged
     rule = "discovered tasks cannot be added to a file of this form: write plain lines of `key: value`"
     raise InvalidArgument(OPTION, str(path), rule)

@@ -51,6 +51,8 @@ _FIELD = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._ -]{1,100}")
 
 
+#: What Airflow renders of an entry: the folders of its rows.
+_RENDERED = {"destination", "partition"}
 #: The operators of the group besides the landing, by the argument with their arguments.
 _OPERATORS: dict[str, type] = {
     "set_loop_items": WebCollectUpdateTaskParametersOperator,
@@ -65,13 +67,23 @@ class _Part(msgspec.Struct, frozen=True):
 
     :ivar group_id: of its tasks' own group.
     :ivar folder: of its rows, or its table of Iceberg.
-    :ivar table: in the warehouse; None without one.
+    :ivar load: arguments of its load, with the table; None for no load.
     """
 
     task: CollectionTask
     group_id: str
     folder: str
-    table: str | None
+    load: dict[str, Any] | None
+
+    @property
+    def called(self) -> str:
+        """What errors call it."""
+        return f"collection task {self.task.name!r}"
+
+    @property
+    def own_load(self) -> dict[str, Any]:
+        """The options of its load that the file has for it."""
+        return self.task.load or {}
 
     def named(self, **arguments: Any) -> dict[str, Any]:
         """Return arguments of a mapped task, which Airflow shows by the name in them."""
@@ -114,9 +126,10 @@ class WebCollectTaskGroup(TaskGroup):
     :param start: arguments of :class:`.WebCollectStartSubTasksOperator`.
     :param wait: arguments of :class:`.WebCollectTaskStatusSensor`, which is deferrable here.
     :param land: arguments of :class:`.WebCollectToObjectStorageOperator`, whose ``mode`` is ``incremental``
-        here; ``checks`` are those of collection tasks that have none of their own.
+        here. A collection task's own options have precedence.
     :param load: arguments of :class:`.WebCollectLoadOperator`, with ``table``, such as ``shops.{name}``, in
-        which names are in lower case, with ``_`` for other characters. None (default) loads nothing.
+        which names are in lower case, with ``_`` for other characters. A collection task's own ``load`` has
+        precedence, key by key. None (default) loads nothing.
     :param webcollect_conn_id: the Airflow connection of the service, for all tasks. (templated)
     :raises InvalidArgument: if a collection task is unknown, named twice, or wrong; if there is none; if two
         have one folder or one of them is inside the other's; and as the operators raise it.
@@ -145,9 +158,7 @@ class WebCollectTaskGroup(TaskGroup):
         self._start = {**service, **_arguments("start", start)}
         self._wait = {"deferrable": True, **service, **_arguments("wait", wait)}
         self._land = {"mode": "incremental", **service, **kwargs, **_arguments("land", land)}
-        self._load = {**_arguments("load", load)}
-        if load is not None:
-            arguments.text("load.table", load.get("table"))
+        self._load = None if load is None else {**_arguments("load", load)}
         parts = self._parts(_selected(collection_tasks, _folders_of(self.dag)), destination)
         arguments.one_of("arrangement", arrangement, get_args(Arrangement))
         self.tooltip = self.tooltip or f"{len(parts)} collection tasks, {_TOOLTIPS[arrangement]}"
@@ -161,13 +172,12 @@ class WebCollectTaskGroup(TaskGroup):
         """Return the arguments of the load, by default with the connection that the landing has."""
         is_iceberg = land.table_format == "iceberg"
         storage = land.iceberg_conn_id if is_iceberg else land.object_storage_conn_id
-        return {"object_storage_conn_id": storage, **self._load}
+        return {"object_storage_conn_id": storage, **(self._load or {})}
 
     def _parts(self, tasks: Sequence[CollectionTask], destination: str | None) -> list[_Part]:
         """Return the collection tasks with ids, folders and tables that no two of them share."""
         table_format = self._land.get("table_format")
         spell = _table_name if table_format == "iceberg" else functools.partial(folder_name, OPTION)
-        table = self._load.get("table")
         parts, spelled = [], dict[str, str]()
         for task in tasks:
             if (folder := task.destination) is None:
@@ -182,13 +192,24 @@ class WebCollectTaskGroup(TaskGroup):
             if (other := spelled.setdefault(_table_name(task.name), task.name)) != task.name:
                 rule = f"its Airflow id or its table would be the same as that of {other!r}: rename one"
                 raise InvalidArgument("collection_tasks", task.name, rule)
-            parts.append(
-                _Part(task, group_id, folder, table and _filled("load.table", table, task, _table_name))
-            )
-        names = [f"collection task {part.task.name!r}" for part in parts]
+            parts.append(_Part(task, group_id, folder, self._load_of(task)))
+        _refuse_shared_tables(parts, self._load or {})
+        names = [part.called for part in parts]
         kind: Any = "iceberg" if table_format == "iceberg" else "folder"
         refuse_overlaps(names, [Location(kind, part.folder) for part in parts])
         return parts
+
+    def _load_of(self, task: CollectionTask) -> dict[str, Any] | None:
+        """Return the arguments of the load that are the collection task's alone; None for no load."""
+        if self._load is None or task.load is False:
+            return None
+        own = task.load or {}
+        table = own.get("table", self._load.get("table"))
+        if table is None:
+            rule = f"it must be a text, such as shops.{{name}}, since {task.name!r} has no table of its own"
+            raise InvalidArgument("load.table", table, rule)
+        table = _filled("load.table", arguments.text("load.table", table), task, _table_name)
+        return {**own, "table": table}
 
     def _add(self, part: _Part) -> None:
         """Add the tasks of one collection task, in a group of their own."""
@@ -204,20 +225,27 @@ class WebCollectTaskGroup(TaskGroup):
             )
             _keep_as_written(items, "collection_task_id", "loop_items")
             start << items
-        checks = {} if task.checks is None else {"checks": task.checks}
-        land = WebCollectToObjectStorageOperator(
-            task_id="land", destination=part.folder, lotno=task.lotno, **usual, **{**self._land, **checks}
-        )
-        _keep_as_written(land, "collection_task_id", "lotno")
-        if checks:
-            _keep_as_written(land, "checks")
+        with arguments.inside(part.called if task.options else ""):
+            land = WebCollectToObjectStorageOperator(
+                task_id="land",
+                destination=part.folder,
+                lotno=task.lotno,
+                **usual,
+                **{**self._land, **task.options},
+            )
+        _keep_as_written(land, "collection_task_id", "lotno", *task.options.keys() - _RENDERED)
         wait = WebCollectTaskStatusSensor(task_id="wait", after=start.output, **usual, **self._wait)
         _keep_as_written(wait, "collection_task_id")
         land << wait
-        if part.table:
+        if part.load:
             del usual["collection_task_id"]
-            load = {**self._load_arguments(land), "table": part.table}
-            land >> WebCollectLoadOperator(task_id="load", landing=part.folder, **usual, **load)
+            arguments_of_load = {**self._load_arguments(land), **part.load}
+            with arguments.inside(part.called if part.own_load else ""):
+                load = WebCollectLoadOperator(
+                    task_id="load", landing=part.folder, **usual, **arguments_of_load
+                )
+            _keep_as_written(load, *part.own_load)
+            land >> load
 
     def _add_together(self, parts: Sequence[_Part], destination: str | None) -> None:
         """Add the tasks of all collection tasks: one wait and one landing, the others mapped."""
@@ -246,7 +274,7 @@ class WebCollectTaskGroup(TaskGroup):
                 "collection_task_id": part.task.id,
                 "lotno": part.task.lotno,
                 "destination": part.folder,
-                "checks": part.task.checks,
+                **part.task.options,
             }
             for part in parts
         ]
@@ -261,7 +289,7 @@ class WebCollectTaskGroup(TaskGroup):
             **{**usual, **self._land, "outlets": self._land.get("outlets") or outlets},
         )
         land.sources = [
-            {name: value if name == "destination" else literal(value) for name, value in source.items()}
+            {name: value if name in _RENDERED else literal(value) for name, value in source.items()}
             for source in sources
         ]
         wait = WebCollectTaskStatusSensor(
@@ -273,12 +301,29 @@ class WebCollectTaskGroup(TaskGroup):
         )
         _keep_as_written(wait, "collection_task_ids")
         land << wait
-        if self._load:
-            load = self._load_arguments(land)
-            del load["table"]
-            land >> WebCollectLoadOperator.partial(task_id="load", **{**arguments, **load}).expand_kwargs(
-                [part.named(landing=part.folder, table=part.table) for part in parts]
-            )
+        if loading := [part for part in parts if part.load is not None]:
+            of_all = self._load_arguments(land)
+            of_all.pop("table", None)
+            loads: list[dict[str, Any]] = [{"landing": part.folder, **(part.load or {})} for part in loading]
+            load = WebCollectLoadOperator(task_id="load", sources=loads, **usual, **of_all)
+            load.sources = [
+                {name: literal(value) if name in part.own_load else value for name, value in source.items()}
+                for part, source in zip(loading, loads, strict=True)
+            ]
+            land >> load
+
+
+def _refuse_shared_tables(parts: Sequence[_Part], of_all: Mapping[str, Any]) -> None:
+    """Refuse two loads into one table, unless a key tells their rows apart."""
+    first_of: dict[str, _Part] = {}
+    for part in parts:
+        if part.load is None:
+            continue
+        first = first_of.setdefault(part.load["table"], part)
+        has_keys = all({**of_all, **(each.load or {})}.get("primary_key") for each in (first, part))
+        if first is not part and not has_keys:
+            rule = f"{first.called} has it, too: loads into one table need a primary_key"
+            raise InvalidArgument(f"{part.called}: load.table", part.load["table"], rule)
 
 
 def _keep_as_written(operator: BaseOperator, *names: str) -> None:
@@ -286,10 +331,11 @@ def _keep_as_written(operator: BaseOperator, *names: str) -> None:
 
     The operator gets them as plain values first, since it checks only those while the DAG is parsed.
 
-    :param names: the arguments with such texts; those without a value stay as they are.
+    :param names: the arguments with such texts; those without a value, and those that Airflow does not
+        render, stay as they are.
     """
     for name in names:
-        if (value := getattr(operator, name)) is not None:
+        if name in operator.template_fields and (value := getattr(operator, name)) is not None:
             setattr(operator, name, literal(value))
 
 

@@ -1,14 +1,29 @@
-"""Writes the tables of options in ``docs/reference/api/transfer.md``, as declared; ``make docs`` runs it."""
+"""Writes the options, as declared; ``make docs`` runs it.
+
+They go into the tables of ``docs/reference/api/transfer.md``, and into the JSON schema of the file of
+collection tasks.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, get_origin
 
-from airflow_provider_webcollect.landing.options import LandOptions, LoadOptions
+import airflow_provider_webcollect
+from airflow_provider_webcollect.landing.options import (
+    LandOptions,
+    LoadOptions,
+    SourceOptions,
+)
 from airflow_provider_webcollect.service.arguments import Argument, declared
 
 PAGE = Path(__file__).parent / "reference" / "api" / "transfer.md"
+SCHEMA = (
+    Path(airflow_provider_webcollect.__file__).parent / "collection_tasks.schema.json"
+)
+#: The keys whose schema is written by hand.
+BY_HAND = ("checks", "lotno", "tags", "loop_items")
 BEGIN = "<!-- `make docs` writes this table from {} of landing/options.py -->\n"
 END = "<!-- end of the table -->\n"
 HEAD = """
@@ -49,5 +64,46 @@ def _values(argument: Argument) -> str:
     return argument.limits or kinds.get(argument.kind, "a dict")
 
 
+def schema() -> str:
+    """Return the whole schema: what is written by hand, with the options of an entry."""
+    written = json.loads(SCHEMA.read_text())
+    text = {"$ref": "#/$defs/text"}
+    load = {"type": "object", "additionalProperties": False}
+    load["properties"] = {"table": text, **_schemas(LoadOptions)}
+    load["description"] = "Table and options of its load; false for no load."
+    options = written["$defs"]["options"]
+    by_hand = {name: options["properties"][name] for name in BY_HAND}
+    loads = {"anyOf": [load, {"const": False}, {"type": "null"}]}
+    options["properties"] = {**_schemas(SourceOptions), "load": loads, **by_hand}
+    return json.dumps(written, indent=2) + "\n"
+
+
+def _schemas(options: Any) -> dict[str, Any]:
+    return {
+        name: {
+            "anyOf": [*_schema(argument), {"type": "null"}],
+            "description": argument.help,
+        }
+        for name, argument in declared(options).items()
+    }
+
+
+def _schema(argument: Argument) -> list[dict[str, Any]]:
+    """Return the forms that a value can have."""
+    text = {"$ref": "#/$defs/text"}
+    texts = {"type": "array", "items": text}
+    if argument.choices:
+        return [{"enum": list(argument.choices)}]
+    if argument.is_list:
+        return [texts]
+    if get_origin(argument.kind) is tuple:
+        return [text, texts]
+    kinds = {bool: "boolean", int: "integer", float: "number"}
+    if argument.kind is str:
+        return [text]
+    return [{"type": kinds.get(argument.kind, "object")}]
+
+
 if __name__ == "__main__":
     PAGE.write_text(page())
+    SCHEMA.write_text(schema())

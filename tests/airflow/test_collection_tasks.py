@@ -27,6 +27,7 @@ from airflow_provider_webcollect.collection_tasks import (
     read_collection_tasks,
     task_id_of,
 )
+from airflow_provider_webcollect.landing.options import LoadOptions, SourceOptions
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 SCHEMA = json.loads(
@@ -48,8 +49,32 @@ RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
     "a table as destination": ("  destination: lake.shops.prices\n", {"destination": "lake.shops.prices"}),
     "checks": (
         "  checks: {rows: {min: 3, min_of_usual: 0.5}, missing_columns: fail}\n",
-        {"checks": {"rows": {"min": 3, "min_of_usual": 0.5}, "missing_columns": "fail"}},
+        {"options": {"checks": {"rows": {"min": 3, "min_of_usual": 0.5}, "missing_columns": "fail"}}},
     ),
+    "options of the landing": (
+        "  columns: [url, 2024]\n  page_size: 500\n  mark_exported: yes\n  whole_runs_key: url\n"
+        "  file_format: parquet\n  column_types: {2024: float64}\n  compression: none\n",
+        {
+            "options": {
+                "columns": ["url", "2024"],
+                "page_size": 500,
+                "mark_exported": True,
+                "whole_runs_key": "url",
+                "file_format": "parquet",
+                "column_types": {"2024": "float64"},
+                "compression": "none",
+            }
+        },
+    ),
+    "a partition of the day": (
+        "  partition: dt={{ ds }}\n",
+        {"options": {"partition": "dt={{ ds }}"}},
+    ),
+    "options of the load": (
+        "  load: {table: 'shops.{name}', primary_key: [url, 2024], write_disposition: merge}\n",
+        {"load": {"table": "shops.{name}", "primary_key": ["url", "2024"], "write_disposition": "merge"}},
+    ),
+    "no load": ("  load: false\n", {"load": False}),
     "loop items": (
         "  loop_items:\n  - {action_id: x, loop_type: TextList, loop_items: [1, 2026-01], is_append: on}\n",
         {
@@ -148,6 +173,37 @@ WRONG: dict[str, tuple[str, str]] = {
         SHOP + "  checks:\n    rows:\n      min: -3\n",
         "line 3, checks: checks['rows']['min']` is -3; it must be an integer of 1 or more",
     ),
+    "an option of the wrong kind": (
+        SHOP + "  page_size: many\n",
+        "line 3, page_size` is 'many'; it must be an integer from 1 to 1000",
+    ),
+    "a type that there is not": (
+        SHOP + "  column_types: {price: money}\n",
+        "line 3, column_types['price']` is 'money'; it must be one of",
+    ),
+    "a load without options": (SHOP + "  load: yes\n", "line 3, load` is True; it must be a mapping"),
+    "an unknown option of the load": (
+        SHOP + "  load: {key: url}\n",
+        "line 3, load: key` is 'url'; there is no such option; the options are write_disposition",
+    ),
+    "a table that dlt would rename": (
+        SHOP + "  load: {table: Shops.prices}\n",
+        "line 3, load: table` is 'Shops.prices'; it must be dataset.table",
+    ),
+    "a mapping without entries": ("defaults: {tags: [a]}\n", "it must be a list of collection tasks"),
+    "a mapping of something else": ("shops: []\n", "a mapping must have `tasks`, a list of collection tasks"),
+    "defaults that are a list": (
+        f"defaults: [a]\ntasks:\n{SHOP}",
+        "line 1, defaults` is [",
+    ),
+    "a default that only an entry can have": (
+        f"defaults:\n  name: Shop\ntasks:\n{SHOP}",
+        "line 2, name` is 'Shop'; only an entry can have this key, not the `defaults` of all",
+    ),
+    "an unknown default": (
+        f"defaults:\n  tag: b\ntasks:\n{SHOP}",
+        "line 2, tag` is 'b'; a collection task has no",
+    ),
     "tags that are a text": (SHOP + "  tags: b\n", "line 3, tags` is 'b'; it must be a list"),
     "a tag that is nothing": (SHOP + "  tags: [b, ~]\n", "line 3, tags[1]` is None; it must be a non-empty"),
     "loop items that are texts": (SHOP + "  loop_items: [b]\n", "line 3, loop_items: loop_items[0]"),
@@ -165,6 +221,7 @@ WRONG: dict[str, tuple[str, str]] = {
 BEYOND_A_SCHEMA = {name for name in WRONG if name.startswith(("two with one", "aliases"))} | {
     *("a name that is the id of another", "a name that is a UUID", "a key twice", "a key twice in a value"),
     *("a destination with a field", "a relative destination", "a check of nothing"),
+    *("a type that there is not", "a table that dlt would rename"),
     *("a tag of Python", "a name of two lines", "an id of two lines"),
     *("a merge key", "a cost that is no number"),
 }
@@ -271,6 +328,24 @@ class TestReading:
         assert [getattr(tasks.find(id_.upper()), "name", None) for id_ in ids] == names
         with pytest.raises(InvalidArgument, match="the nearest: 'Shop 4711'"):
             tasks.get("collection_task_id", "Shop-4711")
+
+    def test_an_entry_overrides_the_defaults_key_by_key(self, read: Callable[..., CollectionTasks]) -> None:
+        tasks = read(
+            "defaults:\n  checks: {rows: {min: 3}, missing_columns: fail}\n  columns: [url]\n"
+            "  tags: [daily]\n"
+            "  load: {table: 'shops.{name}', write_disposition: merge}\n"
+            "tasks:\n- id: a\n  name: A\n- id: b\n  name: B\n  checks: {rows: {min: 9}}\n  columns:\n"
+            "  load: {primary_key: url}\n- id: c\n  name: C\n  load: false\n"
+        ).tasks
+        checks = {"rows": {"min": 3}, "missing_columns": "fail"}
+        assert [task.options for task in tasks] == [
+            {"checks": checks, "columns": ["url"]},
+            {"checks": {"rows": {"min": 9}}},
+            {"checks": checks, "columns": ["url"]},
+        ]
+        load = {"table": "shops.{name}", "write_disposition": "merge"}
+        assert [task.load for task in tasks] == [load, {**load, "primary_key": "url"}, False]
+        assert {task.tags for task in tasks} == {("daily",)}
 
 
 class TestChanges:
@@ -401,9 +476,12 @@ class TestTheSchema:
         jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
     def test_it_has_the_keys_that_are_read(self) -> None:
-        assert [*SCHEMA["items"]["properties"]] == [
-            field.name for field in msgspec.structs.fields(CollectionTask)
-        ]
+        definitions = SCHEMA["$defs"]
+        known = {*definitions["options"]["properties"], *definitions["entry"]["properties"]}
+        fields = {field.name for field in msgspec.structs.fields(CollectionTask)} - {"options"}
+        assert known == fields | {*SourceOptions.__struct_fields__}
+        load = definitions["options"]["properties"]["load"]["anyOf"][0]["properties"]
+        assert {*load} == {"table", *LoadOptions.__struct_fields__}
 
     @pytest.mark.parametrize("case", RIGHT)
     def test_what_is_read_fits_it(self, fits: Callable[[str], bool], case: str) -> None:

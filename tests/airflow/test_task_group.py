@@ -7,7 +7,7 @@ import json
 import runpy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import duckdb
 import pendulum
@@ -120,14 +120,15 @@ class TestTogether:
         (of_first,) = mapped(items)
         assert (of_first["collection_task_id"], of_first["loop_items"]) == ("a-1", ITEMS)
         assert passed(wait.collection_task_ids) == IDS
-        own = [(None, None), ("7", {"rows": {"min": 3}}), (None, None)]
+        own = [{"lotno": None}, {"lotno": "7", "checks": {"rows": {"min": 3}}}, {"lotno": None}]
         assert passed(land.sources) == [
-            {"collection_task_id": task_id, "destination": folder, "lotno": lotno, "checks": checks}
-            for task_id, folder, (lotno, checks) in zip(IDS, FOLDERS, own, strict=True)
+            {"collection_task_id": task_id, "destination": folder, **options}
+            for task_id, folder, options in zip(IDS, FOLDERS, own, strict=True)
         ]
         assert land.checks == {"rows": {"min": 1}}
-        assert [kwargs["table"] for kwargs in mapped(load)] == TABLES
-        assert [kwargs["landing"] for kwargs in mapped(load)] == FOLDERS
+        assert passed(load.sources) == [
+            {"landing": folder, "table": table} for folder, table in zip(FOLDERS, TABLES, strict=True)
+        ]
 
     @pytest.mark.parametrize(
         ("options", "destination"),
@@ -142,6 +143,96 @@ class TestTogether:
     ) -> None:
         group = make_group(make_dag(), collection_tasks=SHOPS[:2], **TOGETHER, **options)
         assert group.get_child_by_label("land").destination == destination
+
+
+class TestOptionsOfAnEntry:
+    STREAMS: ClassVar[list[dict[str, Any]]] = [
+        {
+            "id": "a",
+            "columns": ["url", "price"],
+            "column_types": {"price": "float64"},
+            "whole_runs_key": "url",
+            "partition": "dt={{ ds }}",
+            "load": {"table": "own.{name}", "primary_key": ["url"], "write_disposition": "merge"},
+        },
+        {"id": "b", "file_format": "jsonl", "page_size": 7, "load": False},
+        {"id": "c"},
+    ]
+    OF_ALL: ClassVar[dict[str, Any]] = {"collection_tasks": STREAMS, "file_format": "parquet", "load": LOAD}
+
+    def test_they_override_the_groups(self) -> None:
+        group = make_group(make_dag(), **self.OF_ALL)
+        lands, loads = (
+            [shop.children.get(f"{shop.group_id}.{step}") for shop in group.children.values()]
+            for step in ("land", "load")
+        )
+        assert [passed(land.columns) for land in lands] == [["url", "price"], None, None]
+        assert [passed(land.file_format) for land in lands] == ["parquet", "jsonl", "parquet"]
+        assert [land.page_size for land in lands] == [1000, 7, 1000]
+        # a folder may be a template, and nothing else
+        assert lands[0].partition == "dt={{ ds }}"
+        assert isinstance(lands[0].column_types, type(literal(None)))
+        assert [load and passed(load.table) for load in loads] == ["own.a", None, "shops.c"]
+        assert [load and passed(load.primary_key) for load in loads] == [["url"], None, None]
+
+    def test_together_each_source_has_its_own(self) -> None:
+        group = make_group(make_dag(), **self.OF_ALL, **TOGETHER)
+        land, load = group.get_child_by_label("land"), group.get_child_by_label("load")
+        assert land.file_format == "parquet"
+        options = [{**entry} for entry in self.STREAMS]
+        for entry in options:
+            entry.pop("load", None)
+            entry["collection_task_id"] = entry.pop("id")
+        assert passed(land.sources) == [
+            {**entry, "lotno": None, "destination": f"s3://lake/{entry['collection_task_id']}"}
+            for entry in options
+        ]
+        assert isinstance(load.sources[0]["primary_key"], type(literal(None)))
+        assert passed(load.sources) == [
+            {"landing": "s3://lake/a", **self.STREAMS[0]["load"], "table": "own.a"},
+            {"landing": "s3://lake/c", "table": "shops.c"},
+        ]
+
+    @both
+    @pytest.mark.parametrize(
+        ("entries", "options", "said"),
+        [
+            # types are Parquet's, and the group lands JSON lines
+            (
+                [{"id": "a", "column_types": {"price": "float64"}}],
+                {},
+                ("column_types", "it requires file_format='parquet'"),
+            ),
+            (
+                [{"id": "a", "columns": ["url"], "column_types": {"price": "float64"}}],
+                {"file_format": "parquet"},
+                ("column_types", "price"),
+            ),
+            ([{"id": "a", "load": {"primary_key": "url"}}], {"load": LOAD}, ("primary_key", "merge")),
+            (
+                [{"id": "a"}],
+                {"load": {"warehouse_conn_id": "warehouse"}},
+                ("load.table", "'a' has no table of its own"),
+            ),
+            (
+                [{"id": name, "load": {"table": "shops.all"}} for name in "ab"],
+                {"load": LOAD},
+                ("load.table", "collection task 'a' has it, too: loads into one table need a primary_key"),
+            ),
+        ],
+        ids=["types-of-texts", "a-column-left-out", "a-key-of-no-merge", "no-table", "one-table"],
+    )
+    def test_what_does_not_fit_the_group_is_refused_while_parsing(
+        self,
+        how: dict[str, Any],
+        entries: list[dict[str, Any]],
+        options: dict[str, Any],
+        said: tuple[str, str],
+    ) -> None:
+        with pytest.raises(InvalidArgument) as raised:
+            make_group(make_dag(), collection_tasks=entries, **options, **how)
+        assert said[0] in raised.value.argument
+        assert said[1] in str(raised.value)
 
 
 @pytest.mark.parametrize("number", [1, 300])
