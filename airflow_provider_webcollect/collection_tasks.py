@@ -186,6 +186,22 @@ def hint_at_names(
     return ""
 
 
+def one_or_many(collection_task_id: Any, collection_task_ids: Any) -> tuple[str, ...]:
+    """Return the ids of the tasks, each once.
+
+    :raises InvalidArgument: unless exactly one argument is given, and is not empty.
+    """
+    if (collection_task_id is None) == (collection_task_ids is None):
+        raise InvalidArgument(
+            "collection_task_id",
+            collection_task_id,
+            "either `collection_task_id` or `collection_task_ids` must be given",
+        )
+    if collection_task_ids is None:
+        return (task_id_of("collection_task_id", collection_task_id),)
+    return tuple(dict.fromkeys(task_ids_of("collection_task_ids", arguments.decoded(collection_task_ids))))
+
+
 def described(task_id: str) -> str:
     """Return what a log calls a task: its name and id, or its id alone if the file has no name for it."""
     return described_tasks([task_id]).get(task_id, task_id)

@@ -22,7 +22,12 @@ from airflow.providers.common.compat.sdk import (
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.assets import storable
-from airflow_provider_webcollect.collection_tasks import described_tasks, hint_at_names, task_id_of
+from airflow_provider_webcollect.collection_tasks import (
+    described_tasks,
+    hint_at_names,
+    one_or_many,
+    task_id_of,
+)
 from airflow_provider_webcollect.common import GRACE, airflow_errors, as_lists, check_at_parse
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
@@ -34,7 +39,6 @@ from airflow_provider_webcollect.triggers.webcollect import (
     WebCollectCapacityTrigger,
     WebCollectSubTaskStatusTrigger,
     WebCollectTaskStatusTrigger,
-    one_or_many,
 )
 from airflow_provider_webcollect.waiting.conditions import (
     MISSING_TIMEOUT,
@@ -359,7 +363,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
             if needs_memory and self.reschedule and not self.deferrable:
                 rule = "in reschedule mode, a poke knows nothing about earlier ones: use deferrable=True"
                 raise InvalidArgument(name, getattr(self, name), rule)
-        ids = one_or_many(self.collection_task_id, _decoded(self.collection_task_ids))
+        ids = one_or_many(self.collection_task_id, self.collection_task_ids)
         arguments.one_of("wait_for", self.wait_for, ("all", "any"))
         after = {} if self.after in (None, NOW) else _baselines(self.after, ids)
         limit = self.no_new_rows_for
@@ -377,7 +381,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
 
     def _checked(self) -> Condition:
         condition = super()._checked()
-        ids = one_or_many(self.collection_task_id, _decoded(self.collection_task_ids))
+        ids = one_or_many(self.collection_task_id, self.collection_task_ids)
         names = described_tasks(ids)
         if left_out := [names.get(task_id, task_id) for task_id in ids if task_id not in condition.keys]:
             self.log.warning("Not waiting for tasks without a start in `after`: %s", ", ".join(left_out))
@@ -402,9 +406,9 @@ class WebCollectTaskStatusSensor(_StatusSensor):
 def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
     """Return the baselines by task from ``after``: one result of the start operator, or a list of them."""
     starts: dict[str, Baseline] = {}
-    decoded = _decoded(after)
+    decoded = arguments.decoded(after)
     try:
-        for start in map(_decoded, [decoded] if isinstance(decoded, Mapping) else decoded):
+        for start in map(arguments.decoded, [decoded] if isinstance(decoded, Mapping) else decoded):
             task_id = arguments.text("collection_task_id", start["collection_task_id"])
             # every field of a baseline has a default, so an empty mapping would be accepted
             starts[task_id.lower()] = msgspec.convert(start["after"] or None, Baseline)
@@ -420,17 +424,6 @@ def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
             "after", after, f"it must have the start of a task of this sensor: {', '.join(task_ids)}"
         )
     return ours
-
-
-def _decoded(value: Any) -> Any:
-    """Decode a JSON text: a template renders to a text, unless the DAG renders native objects."""
-    if isinstance(value, str):
-        try:
-            # not a subclass of `str`, which the decoder refuses
-            return msgspec.json.decode(str.__str__(value))
-        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-            return value
-    return value
 
 
 class WebCollectSubTaskStatusSensor(_StatusSensor):
@@ -475,7 +468,7 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
     def _condition(self) -> SubTaskStates:
         ids = None
         if self.sub_task_ids is not None:
-            ids = tuple(dict.fromkeys(arguments.texts("sub_task_ids", _decoded(self.sub_task_ids))))
+            ids = tuple(dict.fromkeys(arguments.texts("sub_task_ids", arguments.decoded(self.sub_task_ids))))
         return SubTaskStates(
             task_id=task_id_of("collection_task_id", self.collection_task_id),
             subtask_ids=ids,

@@ -321,6 +321,17 @@ def items(
     return [each(f"{argument}[{index}]", item) for index, item in enumerate(listed)] if each else listed
 
 
+def decoded(value: Any) -> Any:
+    """Decode a JSON text: a template renders to a text, unless the DAG renders native objects."""
+    if isinstance(value, str):
+        try:
+            # not a subclass of `str`, which the decoder refuses
+            return msgspec.json.decode(str.__str__(value))
+        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+            return value
+    return value
+
+
 def texts(argument: str, values: object, *, most: int | None = None, may_be_empty: bool = False) -> list[str]:
     """Return ``values`` as a list of non-empty texts."""
     return items(argument, values, text, most=most, may_be_empty=may_be_empty)

@@ -15,9 +15,9 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, A
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_webcollect.assets import storable
-from airflow_provider_webcollect.collection_tasks import task_id_of, task_ids_of
+from airflow_provider_webcollect.collection_tasks import one_or_many
 from airflow_provider_webcollect.service import arguments
-from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
+from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.models import FINAL_STATES, TaskState, TaskStatus
 from airflow_provider_webcollect.waiting.conditions import (
     TASK_STATUSES,
@@ -362,22 +362,6 @@ class _Watch(SharedStreamProducer):
             unchanged_for = now - last_seen.since
             last_seen.is_complete = unchanged_for >= LONGEST_CONTRADICTION
             self._changes.put_nowait((task_id, status, unchanged_for))
-
-
-def one_or_many(collection_task_id: Any, collection_task_ids: Any) -> tuple[str, ...]:
-    """Return the ids of the tasks, each once.
-
-    :raises InvalidArgument: unless exactly one argument is given, and is not empty.
-    """
-    if (collection_task_id is None) == (collection_task_ids is None):
-        raise InvalidArgument(
-            "collection_task_id",
-            collection_task_id,
-            "either `collection_task_id` or `collection_task_ids` must be given",
-        )
-    if collection_task_ids is None:
-        return (task_id_of("collection_task_id", collection_task_id),)
-    return tuple(dict.fromkeys(task_ids_of("collection_task_ids", collection_task_ids)))
 
 
 def _means_several_assets(error: Exception) -> bool:
