@@ -4,20 +4,26 @@ cannot fix, and metrics."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator, Stats
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.assets import storable
-from airflow_provider_webcollect.collection_tasks import task_id_of
+from airflow_provider_webcollect.collection_tasks import described, task_id_of
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.errors import LandingError
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.service.errors import (
     InvalidArgument,
+    NotFound,
+    OutcomeUnknown,
+    PermissionDenied,
+    RequestRejected,
+    TaskBusy,
     WebCollectError,
     unknown_outcome,
 )
@@ -26,6 +32,13 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_webcollect.service.call import ClientContext
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+#: Number of failures in a row after which the remaining collection tasks are left to a retry: while the
+#: service is down, each takes minutes. Failures that are about one collection task do not count.
+MOST_FAILURES = 3
+_ABOUT_ONE_TASK = (InvalidArgument, NotFound, PermissionDenied, RequestRejected, TaskBusy)
 
 
 def metric_tags(conn_id: str, dag_run: Any = None) -> dict[str, str]:
@@ -140,6 +153,42 @@ def fail_if_permanent(error: BaseException) -> None:
         raise AirflowFailException(str(error)) from error
 
 
+def for_each(task_ids: Collection[str], act: Callable[[str], T]) -> list[T]:
+    """Act for each of several collection tasks, one after another, and return the results.
+
+    If it fails for one, the others continue, except after :data:`MOST_FAILURES` in a row. At the end, one
+    error names all that failed, with the reasons.
+
+    :param act: takes the id of a collection task.
+    :raises OutcomeUnknown: if one of the outcomes is unknown.
+    :raises AirflowFailException: if all errors are permanent.
+    :raises WebCollectError: if a retry may help.
+    """
+    results, errors, in_a_row = list[T](), dict[str, WebCollectError](), 0
+    for task_id in task_ids:
+        try:
+            results.append(act(task_id))
+        except WebCollectError as error:
+            log.error("Task %s failed: %s", described(task_id), error)
+            errors[described(task_id)] = error
+            in_a_row = 0 if isinstance(error, _ABOUT_ONE_TASK) else in_a_row + 1
+            if in_a_row == MOST_FAILURES:
+                break
+        else:
+            in_a_row = 0
+    if not errors:
+        return results
+    left_out = len(task_ids) - len(results) - len(errors)
+    message = f"{len(errors)} of {len(task_ids)} collection tasks failed"
+    message += f", and {left_out} were not tried. " if left_out else ". "
+    message += "; ".join(f"{name}: {error}" for name, error in errors.items())
+    if any(map(unknown_outcome, errors.values())):
+        raise OutcomeUnknown(message)
+    if all(error.permanent for error in errors.values()):
+        raise AirflowFailException(message)
+    raise WebCollectError(message)
+
+
 class WebCollectOperator(BaseOperator):
     """Base of the operators: the connection, and how errors fail the task.
 
@@ -223,18 +272,23 @@ class WebCollectTaskOperator(WebCollectOperator):
     While ``perform`` runs, ``collection_task_id`` is the id; before and after, it is the DAG's value, which
     may be a name in the file of collection tasks.
 
-    :param collection_task_id: the service's task: its id, or its name in the file. (templated)
+    :param collection_task_id: the service's task: its id, or its name in the file; None if another argument
+        names several. (templated)
     """
 
     template_fields = ("collection_task_id", *WebCollectOperator.template_fields)
     operator_extra_links = (WebCollectTaskLink(),)
+    #: Whether another argument can name several collection tasks instead.
+    _takes_several = False
 
-    def __init__(self, *, collection_task_id: str, **kwargs: Any) -> None:
+    def __init__(self, *, collection_task_id: str | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.collection_task_id = collection_task_id
+        self.collection_task_id: Any = collection_task_id
         check_at_parse(self, self._checked_id, ("collection_task_id",))
 
-    def _checked_id(self) -> str:
+    def _checked_id(self) -> Any:
+        if self._takes_several and self.collection_task_id is None:
+            return None
         return task_id_of("collection_task_id", self.collection_task_id)
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The operator that starts sub-tasks, and optionally waits for their run."""
+"""The operator that starts sub-tasks of one collection task or of several, and optionally waits for a run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from airflow_provider_webcollect.assets import storable
-from airflow_provider_webcollect.collection_tasks import described, described_tasks
-from airflow_provider_webcollect.common import WebCollectTaskOperator, as_lists, check_at_parse
+from airflow_provider_webcollect.collection_tasks import described, described_tasks, one_or_many
+from airflow_provider_webcollect.common import WebCollectTaskOperator, as_lists, check_at_parse, for_each
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import (
     InvalidArgument,
     OutcomeUnknown,
+    WebCollectError,
     only_a_key,
     unknown_outcome,
 )
@@ -29,18 +30,22 @@ from airflow_provider_webcollect.waits import (
     default_deferrable,
     end_of_event,
     poke_service,
+    query,
     result_of,
 )
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow.providers.common.compat.sdk import Context
 
 ALL = "all"
 #: Seconds between two checks of whether an earlier attempt has started the run.
 CHECK_INTERVAL = 10.0
+#: Number of tasks whose statuses are queried at once, right before their starts. If there were more, a run
+#: that somebody else starts could begin and end between the query and the start.
+MOST_AT_ONCE = 20
 
 
 class Clock(NamedTuple):
@@ -55,6 +60,11 @@ SYSTEM_CLOCK = Clock()
 
 class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     """Starts sub-tasks of a task's latest batch (contract.md, endpoint 15), and optionally waits for the run.
+
+    With ``collection_task_ids``, it starts all sub-tasks of several tasks, one task after another, within the
+    connection's rate limit. What follows holds for each of them. If one fails, the others are still started,
+    and at the end an error names each that failed, with the reason. After three failures in a row that are
+    not about one task, such as of the network, the rest is left to a retry. A retry joins what was started.
 
     Sub-tasks that are already active (contract.md, endpoint 14) are not started again, so a retry starts
     nothing twice. On Airflow 3.3 and later the start is also stored: a retry after a crash waits for that run
@@ -72,12 +82,15 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
     Returns ``{"collection_task_id", "started", "already_active", "after"}``: the two lists of ids, and the
     task's status before the start, for a sensor's ``after``. After a wait also ``"status"``, the last status
-    record.
+    record. With ``collection_task_ids``, returns a list of such dicts, in their order.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
-    :param sub_task_ids: the sub-tasks, or ``"all"`` (default) of the latest batch. (templated)
-    :param wait_for_completion: wait until the run is Finished; False by default.
+    :param collection_task_ids: several tasks instead of one, by id or name; each is started once. (templated)
+    :param sub_task_ids: the sub-tasks, or ``"all"`` (default) of the latest batch; for several tasks, only
+        ``"all"``. (templated)
+    :param wait_for_completion: wait until the run is Finished; False by default. For several tasks, use
+        :class:`.WebCollectTaskStatusSensor` instead.
     :param poll_interval: seconds between two status queries, 60 by default.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
     :param failure_states: states of the task that fail the wait, without retries; by default Stopped.
@@ -87,19 +100,21 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     :param clock: returns the time, and waits; the system's by default.
     :param retry_unknown_outcome: also retry if it is not known whether the start took effect.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :raises AirflowFailException: if a retry cannot help; if the run ends in a failure state, or has no new
-        rows for too long; and if it is not known whether the start took effect, unless
-        ``retry_unknown_outcome`` is set.
+    :raises AirflowFailException: if a retry cannot help, for several tasks against any of the errors; if the
+        run ends in a failure state, or has no new rows for too long; and if it is not known whether a start
+        took effect, unless ``retry_unknown_outcome`` is set.
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields = (*WebCollectTaskOperator.template_fields, "sub_task_ids")
-    template_fields_renderers = {"sub_task_ids": "json"}  # noqa: RUF012  # as Airflow declares it
+    template_fields = (*WebCollectTaskOperator.template_fields, "collection_task_ids", "sub_task_ids")
+    template_fields_renderers = dict.fromkeys(("collection_task_ids", "sub_task_ids"), "json")
+    _takes_several = True
 
     def __init__(
         self,
         *,
-        collection_task_id: str,
+        collection_task_id: str | None = None,
+        collection_task_ids: Sequence[str] | None = None,
         sub_task_ids: Sequence[str] | str = ALL,
         wait_for_completion: bool = False,
         poll_interval: float = 60.0,
@@ -110,6 +125,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(collection_task_id=collection_task_id, **kwargs)
+        self.collection_task_ids = collection_task_ids
         self.sub_task_ids = sub_task_ids
         self.wait_for_completion = wait_for_completion
         self.poll_interval = poll_interval
@@ -119,7 +135,18 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         self._clock = clock
         check_at_parse(self, self._check)
 
+    def _ids(self) -> tuple[str, ...]:
+        return one_or_many(self.collection_task_id, self.collection_task_ids)
+
     def _check(self) -> None:
+        self._ids()
+        if self.collection_task_ids is not None:
+            if self.sub_task_ids != ALL:
+                rule = "with `collection_task_ids`, it can only be 'all'"
+                raise InvalidArgument("sub_task_ids", self.sub_task_ids, rule)
+            if self.wait_for_completion:
+                rule = "for several tasks, use WebCollectTaskStatusSensor(collection_task_ids=…)"
+                raise InvalidArgument("wait_for_completion", True, rule)
         if self.sub_task_ids != ALL:
             self.sub_task_ids = arguments.texts("sub_task_ids", self.sub_task_ids)
         self.failure_states = arguments.items(
@@ -142,11 +169,26 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             raise only_a_key("`wait_for_completion=True`", "start_subtasks", "leave it out")
         return hook
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Start the idle sub-tasks, or find the start of an earlier attempt; then wait if requested."""
+    def execute(self, context: Context) -> dict[str, Any] | list[dict[str, Any]]:
+        """Start the idle sub-tasks, or find the starts of an earlier attempt; then wait if requested."""
         with self.errors():
-            hook, memory = self.open_hook(context), _Memory(context, self)
-            start = self._reconnect(hook, memory) or self._start(hook, memory)
+            hook = self.open_hook(context)
+            memories = {task_id: _Memory(context, self, task_id) for task_id in self._ids()}
+            starts, steps = self._recalled(hook, memories)
+            known = dict.fromkeys(task_id for task_id in memories if steps.get(task_id) is not Step.JOIN)
+
+            def start_one(task_id: str) -> _Start:
+                memory, step = memories[task_id], steps.get(task_id, Step.START)
+                if joined := self._joined(memory, starts.get(task_id), step):
+                    return joined
+                return self._start(hook, memory, known)
+
+            if self.collection_task_ids is not None:
+                results = [start.result for start in for_each(memories, start_one)]
+                next(iter(memories.values())).forget_all()
+                return results
+            (memory,) = memories.values()
+            start = start_one(memory.task_id)
             if not self.wait_for_completion:
                 memory.forget()
                 return start.result
@@ -159,11 +201,11 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
         :param result: the stored start; `dag.test()` of some versions of Airflow does not pass it on.
         """
-        memory = _Memory(context, self)
+        memory = _Memory(context, self, self._checked_id())
         if result is None:
             self._check()
             start = memory.recall()
-            result = start.result if start else {"collection_task_id": self._checked_id()}
+            result = start.result if start else {"collection_task_id": memory.task_id}
         ended = end_of_event(event)
         self.log.info("%s", ended.reason)
         return self._finished(ended, result, memory)
@@ -175,18 +217,66 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return {**result, "status": storable(next(iter(result_of(ended)), None))}
 
     def what_to_check(self) -> str:
+        if self.collection_task_id is None:
+            return "The status of each task shows whether its sub-tasks run."
         return f"The status of task {described(self.collection_task_id)} shows whether its sub-tasks run."
 
-    def _reconnect(self, hook: WebCollectHook, memory: _Memory) -> _Start | None:
+    def _recalled(
+        self, hook: WebCollectHook, memories: Mapping[str, _Memory]
+    ) -> tuple[dict[str, _Start], dict[str, Step | WebCollectError]]:
+        """Return the starts of an earlier attempt by task, and what to do about each."""
+        starts = {task_id: start for task_id, memory in memories.items() if (start := memory.recall())}
+        steps: dict[str, Step | WebCollectError] = {
+            task_id: next_step(start, needs_status=self.wait_for_completion)
+            for task_id, start in starts.items()
+        }
+        unclear = {task_id: start for task_id, start in starts.items() if steps[task_id] is Step.LOOK}
+        return starts, steps | self._look(hook, unclear)
+
+    def _look(self, hook: WebCollectHook, starts: Mapping[str, _Start]) -> dict[str, Step | WebCollectError]:
+        """Look whether starts that may have been sent took effect, for all of them at the same time.
+
+        The earlier attempt may have ended only a moment ago, when the service does not show the run yet. So
+        the service is queried for as long as it may still show the previous run.
+
+        :return: what to do about each, or the error because of which that is not known.
+        """
+        notice, until = Notice(self.log), self._clock.now() + STATUS_DELAY
+        steps: dict[str, Step | WebCollectError] = {}
+        while starts:
+            rest = until - self._clock.now()
+            statuses = query(self.webcollect_conn_id, TaskStates(task_ids=tuple(starts)))
+            for task_id, start in starts.items():
+                try:
+                    has_begun = self._shows_begin(hook, task_id, start, statuses[task_id])
+                except WebCollectError as error:
+                    steps[task_id] = error
+                else:
+                    if has_begun or rest <= 0:
+                        steps[task_id] = next_step(start, has_begun=has_begun)
+            if starts := {task_id: start for task_id, start in starts.items() if task_id not in steps}:
+                message = "An earlier attempt may have started %d runs; checking for %.0f s more."
+                notice.give(rest, message, len(starts), rest)
+                self._clock.sleep(min(CHECK_INTERVAL, rest))
+        return steps
+
+    def _shows_begin(self, hook: WebCollectHook, task_id: str, start: _Start, status: Any) -> bool:
+        if isinstance(status, WebCollectError):
+            raise status
+        before = start.after
+        # if a run was active before this start, the end of that run proves nothing
+        if status and before and not before.running and before.is_before(status):
+            return True
+        active = active_subtask_ids(hook.get_all_subtasks(task_id))
+        return any(subtask_id.lower() in active for subtask_id in start.result["started"])
+
+    def _joined(self, memory: _Memory, start: _Start | None, step: Step | WebCollectError) -> _Start | None:
         """Return the start of an earlier attempt; None if a new start must be sent.
 
         :raises OutcomeUnknown: if it cannot be known, unless ``retry_unknown_outcome`` is set.
         """
-        if (start := memory.recall()) is None:
-            return None
-        step = next_step(start, needs_status=self.wait_for_completion)
-        if step is Step.LOOK:
-            step = next_step(start, has_begun=self._has_begun(hook, start))
+        if isinstance(step, WebCollectError):
+            raise step
         if step is Step.REFUSE and not self.retry_unknown_outcome:
             memory.forget()
             raise OutcomeUnknown(
@@ -194,68 +284,68 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
                 "another run was active, or if the status before is unknown (with an API key alone).",
                 endpoint="start_subtasks",
             )
-        if step is not Step.JOIN:
+        if start is None or step is not Step.JOIN:
             return None
-        self.log.info(
-            "An earlier attempt has already started the run of task %s.", described(self.collection_task_id)
-        )
+        self.log.info("An earlier attempt has already started the run of task %s.", described(memory.task_id))
         return start if start.sent else memory.confirm(start, self._clock.now())
 
-    def _has_begun(self, hook: WebCollectHook, start: _Start) -> bool:
-        """Return whether a start that may have been sent took effect.
+    def _before(self, task_id: str, known: dict[str, Baseline | None]) -> Baseline:
+        """Return a task's status before its start, and query those of the next tasks at the same time.
 
-        The earlier attempt may have ended only a moment ago, when the service does not show the run yet. So
-        the service is queried for as long as it may still show the previous run.
+        :param known: the statuses of the tasks to start, in order; None for those not queried yet.
         """
-        notice, until = Notice(self.log), self._clock.now() + STATUS_DELAY
-        while not self._shows_begin(hook, start):
-            rest = until - self._clock.now()
-            if rest <= 0:
-                return False
-            notice.give(rest, "An earlier attempt may have started the run; checking for %.0f s more.", rest)
-            self._clock.sleep(min(CHECK_INTERVAL, rest))
-        return True
+        if before := known[task_id]:
+            return before
+        waiting = [*known]
+        first = waiting.index(task_id)
+        batch = waiting[first : first + MOST_AT_ONCE]
+        try:
+            found = baselines(self.webcollect_conn_id, batch)
+        except WebCollectError:
+            if len(batch) == 1:
+                raise
+            # the status of another task may be the one that cannot be read
+            found = baselines(self.webcollect_conn_id, [task_id])
+        known |= found
+        return found[task_id]
 
-    def _shows_begin(self, hook: WebCollectHook, start: _Start) -> bool:
-        active = active_subtask_ids(hook.get_all_subtasks(self.collection_task_id))
-        if any(subtask_id.lower() in active for subtask_id in start.result["started"]):
-            return True
-        statuses, before = hook.get_task_statuses_v2([self.collection_task_id]), start.after
-        # if a run was active before this start, the end of that run proves nothing
-        return bool(statuses and before and not before.running and before.is_before(statuses[0]))
-
-    def _query_state(self, hook: WebCollectHook) -> tuple[Baseline | None, list[SubTask]]:
+    def _query_state(
+        self, hook: WebCollectHook, task_id: str, known: dict[str, Baseline | None]
+    ) -> tuple[Baseline | None, list[SubTask]]:
         """Return the task's status and its sub-tasks; None and no sub-tasks with an API key alone."""
         if hook.connection.credentials.key_only:
             self.log.warning(
                 "The connection has only an API key, so the status of task %s was not queried: "
                 "active sub-tasks are started too, and nothing distinguishes their run from others.",
-                described(self.collection_task_id),
+                described(task_id),
             )
             return None, []
-        before = baselines(self.webcollect_conn_id, [self.collection_task_id])[self.collection_task_id]
-        subtasks = hook.get_all_subtasks(self.collection_task_id)
+        before = self._before(task_id, known)
+        subtasks = hook.get_all_subtasks(task_id)
         # a run that has ended since the status was read cannot be joined
         is_active = before.running and bool(active_subtask_ids(subtasks))
         return msgspec.structs.replace(before, running=is_active), subtasks
 
-    def _start(self, hook: WebCollectHook, memory: _Memory) -> _Start:
+    def _start(self, hook: WebCollectHook, memory: _Memory, known: dict[str, Baseline | None]) -> _Start:
+        """Start the idle sub-tasks of one task.
+
+        :param known: as for :meth:`_before`.
+        """
         from airflow_provider_webcollect.landing.log.commits import counted
 
-        after, subtasks = self._query_state(hook)
+        task_id = memory.task_id
+        after, subtasks = self._query_state(hook, task_id, known)
         all_ids = [subtask.sub_task_id for subtask in subtasks]
         chosen = all_ids if self.sub_task_ids == ALL else list(dict.fromkeys(self.sub_task_ids))
         if not chosen:
-            raise InvalidArgument(
-                "sub_task_ids", ALL, f"task {described(self.collection_task_id)} has no sub-tasks to start"
-            )
+            raise InvalidArgument("sub_task_ids", ALL, f"task {described(task_id)} has no sub-tasks to start")
         active = [subtask_id for subtask_id in chosen if subtask_id.lower() in active_subtask_ids(subtasks)]
         idle = [subtask_id for subtask_id in chosen if subtask_id not in active]
         start = _Start(
             began=self._clock.now(),
             result=storable(
                 {
-                    "collection_task_id": self.collection_task_id,
+                    "collection_task_id": task_id,
                     "started": idle,
                     "already_active": active,
                     "after": msgspec.to_builtins(after),
@@ -265,7 +355,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         if idle:
             memory.keep(start)
             try:
-                hook.start_subtasks(self.collection_task_id, idle)
+                hook.start_subtasks(task_id, idle)
             except BaseException as error:
                 if not (self.retry_unknown_outcome and unknown_outcome(error)):
                     # a later run must not be mistaken for this one
@@ -275,7 +365,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         self.log.info(
             "Started %s of task %s; %d ran already.",
             counted(len(idle), "sub-task"),
-            described(self.collection_task_id),
+            described(task_id),
             len(active),
         )
         return start
@@ -378,11 +468,15 @@ class _Memory:
 
     :param context: of the attempt.
     :param operator: the operator; its arguments are checked before anything is stored or recalled.
+    :param task_id: the collection task. Each of several has a key of its own, so that a value stays small.
     """
 
     key = "webcollect_start"
 
-    def __init__(self, context: Context, operator: WebCollectStartSubTasksOperator) -> None:
+    def __init__(self, context: Context, operator: WebCollectStartSubTasksOperator, task_id: str) -> None:
+        self.task_id = task_id
+        if operator.collection_task_ids is not None:
+            self.key = f"{self.key}_{hashlib.sha256(task_id.encode()).hexdigest()[:16]}"
         self._store: Any = context.get("task_state_store")
         self._max_tries: int = context["ti"].max_tries
         self._operator = operator
@@ -390,7 +484,7 @@ class _Memory:
     @property
     def _stored_for(self) -> str:
         operator = self._operator
-        arguments = (operator.webcollect_conn_id, operator._checked_id(), operator.sub_task_ids)
+        arguments = (operator.webcollect_conn_id, self.task_id, operator.sub_task_ids)
         return hashlib.sha256(msgspec.json.encode((self._max_tries, *arguments))).hexdigest()[:16]
 
     def recall(self) -> _Start | None:
@@ -419,3 +513,11 @@ class _Memory:
         """Delete the stored start, so that the next run of the task starts again."""
         if self._store is not None:
             self._store.delete(self.key)
+
+    def forget_all(self) -> None:
+        """Delete the stored starts of all collection tasks.
+
+        One after another, a retry after a kill between two of them would start the first ones again.
+        """
+        if self._store is not None:
+            self._store.clear()

@@ -23,18 +23,20 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.start import Clock, _Memory, _Start
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.threads import Stop
 from airflow_provider_webcollect.waiting.runs import STATUS_DELAY, Baseline
-from tests.airflow.dag_runs import FinishedRun, run_tasks
+from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag, run_tasks
 from tests.airflow.executions import Connect, Said, Store, Task, execute, on_sandbox
 from tests.airflow.proxy import proxy
-from tests.interruption import PATIENCE, signalled_when
+from tests.interruption import PATIENCE, Signalled, signalled_when
 
 pytestmark = on_sandbox(speed=200, wait_seconds=10, run_seconds=60, stale_seconds=20)
 
 START = "/cloudextraction/subtasks:start"
 STATUS = "/cloudextraction/statuses/v2"
+SUBTASKS = "/cloudextraction/task/subtasks"
 #: Does something once the service has got some requests.
 AfterRequests = Callable[..., None]
 RETRIES: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(0)}
@@ -78,7 +80,8 @@ class Starter:
         :param arguments: of the operator.
         """
         context: Any = {"task_state_store": (store := Store()), "ti": SimpleNamespace(max_tries=2)}
-        _Memory(context, self.operator(**arguments)).keep(_Start(began=began, result=result, sent=sent))
+        memory = _Memory(context, self.operator(**arguments), self.task_id)
+        memory.keep(_Start(began=began, result=result, sent=sent))
         return store
 
     def start_in_dag(self, **arguments: Any) -> FinishedRun:
@@ -459,3 +462,196 @@ class TestAnApiKeyAlone:
         store = starter.killed_during(result, sent=True, **given)
         assert starter.start(store=store, **given) == result
         assert sandbox.control.requests() == []
+
+
+class KilledAt(Store):
+    """A store of a process that is killed before, or after, one of the values that it stores.
+
+    :param number: of the value, the first is 0.
+    """
+
+    def __init__(self, number: int, *, is_stored: bool) -> None:
+        self._left, self._is_stored = number, is_stored
+
+    def set(self, key: str, value: Any) -> None:  # type: ignore[override]
+        self._left -= 1
+        if self._left != -1 or self._is_stored:
+            self[key] = value
+        if self._left == -1:
+            raise Signalled
+
+
+@dataclass(frozen=True)
+class Starters:
+    """Starts several collection tasks of the sandbox in one Airflow task.
+
+    :ivar ids: those of the collection tasks, of which each has run once.
+    """
+
+    sandbox: Sandbox
+    ids: list[str]
+
+    def start(self, ids: list[str] | None = None, *, tries: int = 1, store: Any = None, **how: Any) -> Any:
+        """Execute the operator and return its result.
+
+        :param ids: instead of all.
+        """
+        operator = WebCollectStartSubTasksOperator(
+            task_id="start", collection_task_ids=ids or self.ids, **how
+        )
+        return execute(operator, tries=tries, task_state_store=Store() if store is None else store)
+
+    def runs(self) -> list[int]:
+        """Return how often each collection task has run."""
+        return [len(self.sandbox.control.task(task_id)["runs"]) for task_id in self.ids]
+
+    def sent(self, path: str = START) -> int:
+        """Return how many starts, or other requests, the service has got."""
+        return len(self.sandbox.control.requests(path))
+
+
+class TestSeveral:
+    """Many collection tasks that are started in one Airflow task."""
+
+    @pytest.fixture
+    def starters(self, sandbox: Sandbox) -> Starters:
+        return Starters(
+            sandbox, [sandbox.control.add_task(lots=[10], subtasks=2)["task_id"] for _ in range(3)]
+        )
+
+    def test_each_is_started_once_and_a_sensor_waits_for_all(
+        self, starters: Starters, configure_tasks: Callable[..., Any]
+    ) -> None:
+        first, second, third = starters.ids
+        configure_tasks("".join(f"- {{id: {id_}, name: shop {id_}}}\n" for id_ in starters.ids))
+        named = [f"Shop {first}", second, third, first]
+        with make_dag() as dag:
+            start: Any = WebCollectStartSubTasksOperator(task_id="start", collection_task_ids=named)
+            WebCollectTaskStatusSensor(
+                task_id="wait", collection_task_ids=starters.ids, after=start.output, poke_interval=0.1
+            )
+        run = run_dag(dag)
+
+        assert run.states == {"start": "success", "wait": "success"}
+        results = run.xcoms["start"]
+        assert [result["collection_task_id"] for result in results] == starters.ids
+        assert [(len(result["started"]), result["after"]["executed_times"]) for result in results] == [
+            (2, 1)
+        ] * 3
+        assert {status["executed_times"] for status in run.xcoms["wait"]} == {2}
+        assert (starters.runs(), starters.sent(), remembered(run)) == ([2, 2, 2], 3, 0)
+
+    def test_a_list_out_of_a_template_is_taken(self, starters: Starters) -> None:
+        operator = WebCollectStartSubTasksOperator(
+            task_id="start", collection_task_ids="{{ params.ids | tojson }}"
+        )
+        execute(operator, params={"ids": starters.ids})
+        assert starters.runs() == [2, 2, 2]
+
+    def test_the_status_of_many_is_queried_by_few_requests(
+        self, sandbox: Sandbox, starters: Starters
+    ) -> None:
+        more = [sandbox.control.add_task(lots=[1], subtasks=1)["task_id"] for _ in range(22)]
+        starters.start([*starters.ids, *more])
+        assert (starters.sent(STATUS), starters.sent()) == (2, 25)
+
+    def test_if_one_fails_the_others_are_started_and_the_error_names_it(self, starters: Starters) -> None:
+        first, _, last = starters.ids
+        with pytest.raises(
+            AirflowFailException, match=r"^1 of 3 collection tasks failed\. gone: get_subtasks: "
+        ):
+            starters.start([first, "gone", last])
+        assert starters.runs() == [2, 1, 2]
+
+    @pytest.mark.parametrize("with_gone", [False, True])
+    def test_a_retry_starts_what_has_failed_and_joins_the_others(
+        self, sandbox: Sandbox, starters: Starters, with_gone: bool
+    ) -> None:
+        sandbox.control.fail(START, status=400, code="TaskExecuting", after=1)
+        store = Store()
+        if with_gone:
+            # an error that a retry cannot help against does not keep it from the other one
+            with pytest.raises(AirflowFailException, match=r"^1 of 4 collection tasks failed\. gone: "):
+                starters.start(["gone", *starters.ids], tries=2, store=store)
+        else:
+            assert len(starters.start(tries=2, store=store)) == 3
+            assert store == {}
+        assert (starters.runs(), starters.sent()) == ([2, 2, 2], 4)
+
+    def test_a_status_that_cannot_be_read_fails_its_own_task(
+        self, sandbox: Sandbox, starters: Starters, set_connection: Connect
+    ) -> None:
+        unreadable = starters.ids[1]
+
+        def edit(path: str, status: int, body: Any) -> tuple[int, Any]:
+            for record in body["data"] if path.startswith(STATUS) else ():
+                if record["taskId"] == unreadable:
+                    record["status"] = None
+            return status, body
+
+        with proxy(sandbox.url, edit) as url:
+            set_connection(host=url)
+            with pytest.raises(WebCollectError, match=rf"^1 of 3 collection tasks failed\. {unreadable}: "):
+                starters.start()
+        assert starters.runs() == [2, 1, 2]
+
+    @pytest.mark.parametrize("again", [False, True])
+    def test_after_a_lost_response_the_others_are_started_and_nothing_is_started_twice(
+        self, sandbox: Sandbox, starters: Starters, again: bool
+    ) -> None:
+        sandbox.control.fail(START, kind="drop", done=True, after=1)
+        if again:
+            results = starters.start(tries=2, retry_unknown_outcome=True, clock=quick_clock())
+            assert [len(result["started"]) for result in results] == [2, 2, 2]
+        else:
+            said = rf"1 of 3 collection tasks failed\. {starters.ids[1]}: "
+            with pytest.raises(AirflowFailException, match=f"{said}.* The status of each task shows whether"):
+                starters.start()
+        assert (starters.runs(), starters.sent()) == ([2, 2, 2], 3)
+
+    @pytest.mark.usefixtures("no_pauses")
+    def test_while_the_service_is_down_it_does_not_try_hundreds(
+        self, sandbox: Sandbox, starters: Starters
+    ) -> None:
+        more = [sandbox.control.add_task()["task_id"] for _ in range(2)]
+        store = Store()
+        sandbox.control.fail(SUBTASKS, status=503, times=None)
+        said = "^3 of 5 collection tasks failed, and 2 were not tried"
+        with pytest.raises(WebCollectError, match=said):
+            starters.start([*starters.ids, *more], store=store)
+        sandbox.control.clear_faults()
+        assert len(starters.start([*starters.ids, *more], store=store)) == 5
+
+    @pytest.mark.parametrize("is_stored", [False, True])
+    @pytest.mark.parametrize("number", range(6))
+    def test_killed_at_any_moment_and_retried_it_starts_each_once(
+        self, starters: Starters, number: int, is_stored: bool
+    ) -> None:
+        store = KilledAt(number, is_stored=is_stored)
+        with pytest.raises(Signalled):
+            starters.start(store=store)
+        results = starters.start(store=store, clock=quick_clock())
+
+        assert [len(result["started"]) for result in results] == [2, 2, 2]
+        assert (starters.runs(), starters.sent(), store) == ([2, 2, 2], 3, {})
+
+    def test_all_that_may_have_been_sent_are_looked_for_together(
+        self, sandbox: Sandbox, starters: Starters
+    ) -> None:
+        store, sleeps = Store(), list[None]()
+        operator = WebCollectStartSubTasksOperator(
+            task_id="start", collection_task_ids=[*starters.ids, "gone"]
+        )
+        context: Any = {"task_state_store": store, "ti": SimpleNamespace(max_tries=2)}
+        for task_id in (*starters.ids, "gone"):
+            result = {"collection_task_id": task_id, "started": ["x"], "after": {"executed_times": 1}}
+            _Memory(context, operator, task_id).keep(_Start(began=time.time(), result=result))
+
+        def show() -> None:
+            sleeps.append(None)
+            if len(sleeps) == 1:
+                sandbox.control.start_task(starters.ids[1])
+
+        with pytest.raises(AirflowFailException, match=r"^1 of 4 collection tasks failed\. gone: "):
+            starters.start([*starters.ids, "gone"], store=store, clock=quick_clock(on_sleep=show))
+        assert (len(sleeps), starters.runs(), starters.sent()) == (3, [2, 2, 2], 2)
