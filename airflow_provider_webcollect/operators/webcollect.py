@@ -6,13 +6,19 @@ Those of starts, analytics and landings have modules of their own; DAGs import a
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
+import msgspec
 import pendulum
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
-from airflow_provider_webcollect.collection_tasks import described, task_ids_of
-from airflow_provider_webcollect.common import WebCollectOperator, WebCollectTaskOperator, check_at_parse
+from airflow_provider_webcollect.collection_tasks import described, inside, task_id_of, task_ids_of
+from airflow_provider_webcollect.common import (
+    WebCollectOperator,
+    WebCollectTaskOperator,
+    check_at_parse,
+    for_each,
+)
 from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
 from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.operators.analytics import (
@@ -27,7 +33,8 @@ from airflow_provider_webcollect.operators.landings import (
 )
 from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.service import arguments, endpoints
-from airflow_provider_webcollect.service.errors import InvalidArgument, escaped
+from airflow_provider_webcollect.service.endpoints import Retry
+from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError, escaped
 from airflow_provider_webcollect.service.models import ActionType
 
 if TYPE_CHECKING:
@@ -158,11 +165,33 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
         )
 
 
+class _Update(msgspec.Struct):
+    """An update of one task: an entry of ``updates``."""
+
+    collection_task_id: Annotated[str, task_id_of]
+    actions: Annotated[Any, arguments.as_given] = None
+    loop_items: Annotated[Any, arguments.as_given] = None
+
+    def call(self) -> Call[Any]:
+        """Return the call.
+
+        :raises InvalidArgument: if ``actions`` or ``loop_items`` are wrong, or there are none.
+        """
+        return endpoints.update_task_parameters(
+            self.collection_task_id, actions=self.actions, loop_items=self.loop_items
+        )
+
+
 class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
     """Updates parameters of steps and loop lists in one call (contract.md, endpoint 4).
 
+    With ``updates``, it does so for several tasks, one after another, within the connection's rate limit. If
+    one fails, the others are still updated, and at the end an error names each that failed, with the reason.
+    A retry repeats all updates, so if any of them appends values, there are no retries.
+
     Returns ``{"collection_task_id", "actions", "loop_items"}``: the steps with the names of their properties,
-    and the lists with the number of values sent. The values are left out, since they may be many.
+    and the lists with the number of values sent. The values are left out, since they may be many. With
+    ``updates``, returns a list of such dicts, in their order.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
@@ -170,36 +199,65 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         and values, or as a list of ``{"name", "value"}``. (templated)
     :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, optionally, ``"is_append"``.
         (templated)
-    :param retry_unknown_outcome: also retry if it is not known whether values were appended.
+    :param updates: several tasks instead of one: dicts with the three arguments above, each task in one of
+        them. (templated)
+    :param retry_unknown_outcome: also retry if it is not known whether values were appended; with
+        ``updates``, also if a retry appends values again.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if it is
         not known whether values were appended, unless ``retry_unknown_outcome`` is set.
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields = (*WebCollectTaskOperator.template_fields, "actions", "loop_items")
-    template_fields_renderers = dict.fromkeys(("actions", "loop_items"), "json")
+    template_fields = (*WebCollectTaskOperator.template_fields, "actions", "loop_items", "updates")
+    template_fields_renderers = dict.fromkeys(("actions", "loop_items", "updates"), "json")
+    _takes_several = True
 
     def __init__(
         self,
         *,
-        collection_task_id: str,
+        collection_task_id: str | None = None,
         actions: Sequence[Mapping[str, Any]] | None = None,
         loop_items: Sequence[Mapping[str, Any]] | None = None,
+        updates: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(collection_task_id=collection_task_id, **kwargs)
         self.actions = actions
         self.loop_items = loop_items
-        check_at_parse(self, self._call)
+        self.updates = updates
+        check_at_parse(self, self._calls)
 
-    def _call(self) -> Call[Any]:
-        return endpoints.update_task_parameters(
-            self.collection_task_id, actions=self.actions, loop_items=self.loop_items
-        )
+    def _calls(self) -> dict[str, Call[Any]]:
+        """Return the calls by task."""
+        if self.updates is None:
+            task_id = task_id_of("collection_task_id", self.collection_task_id)
+            return {task_id: _Update(task_id, self.actions, self.loop_items).call()}
+        for name in _Update.__struct_fields__:
+            if (value := getattr(self, name)) is not None:
+                raise InvalidArgument(name, value, "it cannot be given beside `updates`")
+        calls: dict[str, Call[Any]] = {}
+        for index, update in enumerate(arguments.parse("updates", list[_Update], self.updates)):
+            place = f"updates[{index}]"
+            if update.collection_task_id in calls:
+                raise InvalidArgument(place, update.collection_task_id, "an earlier entry has the same task")
+            with inside(place):
+                calls[update.collection_task_id] = update.call()
+        return calls
 
-    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        call = self._call()
+    def perform(self, hook: WebCollectHook) -> dict[str, Any] | list[dict[str, Any]]:
+        calls = self._calls()
+        if self.updates is None:
+            return self._send(hook, *calls.popitem())
+        try:
+            return for_each(calls, lambda task_id: self._send(hook, task_id, calls[task_id]))
+        except WebCollectError as error:
+            appends = any(call.retry is Retry.ONLY_IF_UNSENT for call in calls.values())
+            if appends and not self.retry_unknown_outcome:
+                raise AirflowFailException(f"{error} A retry would append values again.") from error
+            raise
+
+    def _send(self, hook: WebCollectHook, task_id: str, call: Call[Any]) -> dict[str, Any]:
         hook.client.send(call)
         sent = call.body or {}
         actions, loop_items = [], []
@@ -212,14 +270,13 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
             done = "Appended to" if appended else "Replaced all values of"
             self.log.info("%s step %s; number of values: %d.", done, step["actionId"], count)
             loop_items.append({"action_id": step["actionId"], "count": count, "is_append": appended})
-        return {
-            "collection_task_id": self.collection_task_id,
-            "actions": actions,
-            "loop_items": loop_items,
-        }
+        return {"collection_task_id": task_id, "actions": actions, "loop_items": loop_items}
 
     def what_to_check(self) -> str:
-        sent = self._call().body or {}
+        if self.updates is not None:
+            return ""
+        (call,) = self._calls().values()
+        sent = call.body or {}
         steps = [step["actionId"] for step in sent.get("loopItems", ()) if step["isAppend"]]
         return (
             f"The values may have been appended already to step {', '.join(steps)} of task "

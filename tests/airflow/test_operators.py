@@ -184,6 +184,68 @@ class TestTasksAndGroups:
         assert len(json.dumps(run.xcoms["move[0]"])) < 200
 
 
+class TestUpdatesOfSeveralTasks:
+    PATH = "/task/updateTaskParameters"
+
+    @pytest.fixture
+    def updates(self, sandbox: Sandbox) -> list[dict[str, Any]]:
+        """New loop items of two tasks."""
+        tasks = [sandbox.control.add_task(loop_items=["old"]) for _ in range(2)]
+        new = {"loop_type": "TextList", "loop_items": ["a", "b"]}
+        return [
+            {
+                "collection_task_id": task["task_id"],
+                "loop_items": [{"action_id": task["actions"][0]["action_id"], **new}],
+            }
+            for task in tasks
+        ]
+
+    def update(self, updates: list[dict[str, Any]], *, tries: int = 1, **how: Any) -> Any:
+        operator = WebCollectUpdateTaskParametersOperator(task_id="update", updates=updates, **how)
+        return execute(operator, tries=tries)
+
+    def values(self, sandbox: Sandbox, updates: list[dict[str, Any]]) -> list[list[str]]:
+        ids = [update["collection_task_id"] for update in updates]
+        return [sandbox.control.task(id_)["actions"][0]["loop_items"] for id_ in ids]
+
+    def test_each_is_set(self, sandbox: Sandbox, updates: list[dict[str, Any]]) -> None:
+        results = self.update(updates)
+        assert [result["loop_items"][0]["count"] for result in results] == [2, 2]
+        assert [result["collection_task_id"] for result in results] == [
+            update["collection_task_id"] for update in updates
+        ]
+        assert self.values(sandbox, updates) == [["a", "b"]] * 2
+
+    def test_if_one_fails_the_others_are_set_and_the_error_names_it(
+        self, sandbox: Sandbox, updates: list[dict[str, Any]]
+    ) -> None:
+        gone = {**updates[0], "collection_task_id": "gone"}
+        with pytest.raises(AirflowFailException, match=r"^1 of 3 collection tasks failed\. gone: "):
+            self.update([updates[0], gone, updates[1]])
+        assert self.values(sandbox, updates) == [["a", "b"]] * 2
+
+    def test_a_retry_repeats_what_may_be_repeated(
+        self, sandbox: Sandbox, updates: list[dict[str, Any]]
+    ) -> None:
+        sandbox.control.fail(self.PATH, status=400, code="TaskExecuting", after=1)
+        assert len(self.update(updates, tries=2)) == 2
+        assert self.values(sandbox, updates) == [["a", "b"]] * 2
+
+    @pytest.mark.parametrize("again", [False, True])
+    def test_values_are_not_appended_again_unless_asked_for(
+        self, sandbox: Sandbox, updates: list[dict[str, Any]], again: bool
+    ) -> None:
+        updates[0]["loop_items"][0]["is_append"] = True
+        sandbox.control.fail(self.PATH, status=400, code="TaskExecuting", after=1)
+        if again:
+            self.update(updates, tries=2, retry_unknown_outcome=True)
+            assert self.values(sandbox, updates) == [["old", "a", "b", "a", "b"], ["a", "b"]]
+        else:
+            with pytest.raises(AirflowFailException, match="A retry would append values again"):
+                self.update(updates)
+            assert self.values(sandbox, updates) == [["old", "a", "b"], ["old"]]
+
+
 class TestMeaningOfResults:
     def test_partial_failures_fail_skip_or_are_ignored_and_always_told(self, task: Task, said: Said) -> None:
         def copy(choice: str) -> Any:

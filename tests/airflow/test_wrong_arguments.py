@@ -29,6 +29,7 @@ TODAY = pendulum.now("UTC").date().isoformat()
 FOLDER = {"destination": "s3://bucket/prices"}
 ONE_TASK = {"task_id": "t", "collection_task_id": "a"}
 DAY = {"task_id": "t", "start": TODAY, "end": TODAY}
+LISTS = [{"action_id": "step", "loop_type": "TextList", "loop_items": ["tea"]}]
 #: What is made in a DAG, with right arguments.
 RIGHT: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     **{
@@ -36,6 +37,14 @@ RIGHT: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         for operation in WITH_OPERATOR
     },
     "refresh_token": (webcollect.WebCollectRefreshTokenOperator, {"task_id": "t"}),
+    "start of several": (
+        webcollect.WebCollectStartSubTasksOperator,
+        {"task_id": "t", "collection_task_ids": ["a", "b"]},
+    ),
+    "several updates": (
+        webcollect.WebCollectUpdateTaskParametersOperator,
+        {"task_id": "t", "updates": [{"collection_task_id": "a", "loop_items": LISTS}]},
+    ),
     "query_analytics": (webcollect.WebCollectQueryAnalyticsOperator, DAY),
     "metrics_check": (webcollect.WebCollectMetricsCheckOperator, DAY),
     "discover": (webcollect.WebCollectDiscoverOperator, {"task_id": "t", "collection_tasks": "/tasks.yaml"}),
@@ -104,7 +113,36 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("start_subtasks", {"failure_states": "Stopped"}, ""),
     ("start_subtasks", {"no_new_rows_for": 60}, ""),
     ("start_subtasks", {"no_new_rows_for": 0, "wait_for_completion": True}, ""),
+    ("start_subtasks", {"collection_task_id": None}, "either `collection_task_id` or `collection_task_ids`"),
+    ("start of several", {"sub_task_ids": ["x"]}, "it can only be 'all'"),
+    (
+        "start of several",
+        {"wait_for_completion": True},
+        r"use WebCollectTaskStatusSensor\(collection_task_ids",
+    ),
+    ("start of several", {"collection_task_id": "a"}, "either `collection_task_id` or `collection_task_ids`"),
+    ("start of several", {"collection_task_ids": []}, "at least one entry"),
+    ("start of several", {"collection_task_ids": ["a", ""]}, r"\[1\]"),
+    ("start of several", {"collection_task_ids": "a"}, "it must be a list"),
+    ("several updates", {"updates": []}, "at least one entry"),
+    ("several updates", {"updates": ["a"]}, r"\[0\]` is 'a'; it must be a dict with collection_task_id"),
+    ("several updates", {"updates": [{"collection_task_id": "a"}]}, r"\[0\]: actions"),
+    ("several updates", {"updates": [{"collection_task_id": "", "loop_items": LISTS}]}, r"\[0\].collection_"),
+    (
+        "several updates",
+        {"updates": [{"collection_task_id": "a", "loop_items": [{}]}]},
+        r"\[0\]: loop_items\[0",
+    ),
+    (
+        "several updates",
+        {"updates": [{"collection_task_id": "a", "loop_items": LISTS}] * 2},
+        r"\[1\]` is 'a'",
+    ),
+    ("several updates", {"loop_items": LISTS}, "cannot be given beside `updates`"),
+    ("several updates", {"collection_task_id": "a"}, "cannot be given beside `updates`"),
+    ("update_task_parameters", {"collection_task_id": None}, ""),
     ("mark_exported", {"collection_task_id": ""}, ""),
+    ("mark_exported", {"collection_task_id": None}, ""),
     ("deprecate_data_app", {"app_id": ".."}, ""),
     ("query_analytics", {"start": "yesterday"}, ""),
     ("query_analytics", {"max_xcom_rows": -1}, ""),
