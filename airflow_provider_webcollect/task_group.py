@@ -100,10 +100,9 @@ class WebCollectTaskGroup(TaskGroup):
 
     The tasks are called ``set_loop_items``, ``start``, ``wait``, ``land`` and ``load``. With
     ``arrangement="each"`` they are in a group for each collection task, inside this one and with its name;
-    none waits for another. With ``"together"`` there is one of each: start, the loop items and the load are
-    mapped, one wait waits for all runs, and one landing lands all rows. That is much cheaper for hundreds,
-    but a run that fails holds up the landing of all. Both land in the same folders, with the same outlets: an
-    asset for each folder.
+    none waits for another. With ``"together"`` there is one of each, for all collection tasks, and only the
+    load is mapped. That is much cheaper for hundreds, but a run that fails holds up the landing of all. Both
+    land in the same folders, with the same outlets: an asset for each folder.
 
     It is a ``TaskGroup`` of Airflow, with its arguments (``prefix_group_id``, ``default_args``, ``tooltip``,
     ``ui_color``…), also for dependencies and inside other groups. All other arguments, such as
@@ -248,24 +247,26 @@ class WebCollectTaskGroup(TaskGroup):
             land >> load
 
     def _add_together(self, parts: Sequence[_Part], destination: str | None) -> None:
-        """Add the tasks of all collection tasks: one wait and one landing, the others mapped."""
+        """Add the tasks of all collection tasks: one of each, but a mapped load."""
         usual: dict[str, Any] = {"task_group": self, "dag": self.dag}
         # rendered to native objects, a name such as 2024 would be a number, at which the task fails
         quoted = " | pprint" if self.dag.render_template_as_native_obj else ""
         arguments = {**usual, "map_index_template": f"{{{{ params.collection_task{quoted} }}}}"}
-        start: Any = WebCollectStartSubTasksOperator.partial(
-            task_id="start", **{**arguments, **self._start}
-        ).expand_kwargs([part.named(collection_task_id=literal(part.task.id)) for part in parts])
-        if items := [
-            part.named(
-                collection_task_id=literal(part.task.id), loop_items=literal(list(part.task.loop_items))
-            )
+        ids = [part.task.id for part in parts]
+        start: Any = WebCollectStartSubTasksOperator(
+            task_id="start", collection_task_ids=ids, **usual, **self._start
+        )
+        _keep_as_written(start, "collection_task_ids")
+        if updates := [
+            {"collection_task_id": part.task.id, "loop_items": part.task.loop_items}
             for part in parts
             if part.task.loop_items
         ]:
-            start << WebCollectUpdateTaskParametersOperator.partial(
-                task_id="set_loop_items", **{**arguments, **self._set_loop_items}
-            ).expand_kwargs(items)
+            items = WebCollectUpdateTaskParametersOperator(
+                task_id="set_loop_items", updates=updates, **usual, **self._set_loop_items
+            )
+            _keep_as_written(items, "updates")
+            start << items
         outlets = [
             asset for part in parts if is_literal(part.folder) and (asset := landing_asset(part.folder))
         ]
@@ -293,11 +294,7 @@ class WebCollectTaskGroup(TaskGroup):
             for source in sources
         ]
         wait = WebCollectTaskStatusSensor(
-            task_id="wait",
-            collection_task_ids=[part.task.id for part in parts],
-            after=start.output,
-            **usual,
-            **self._wait,
+            task_id="wait", collection_task_ids=ids, after=start.output, **usual, **self._wait
         )
         _keep_as_written(wait, "collection_task_ids")
         land << wait

@@ -47,7 +47,7 @@ _WAYS: dict[str, str] = {
 AT_WORK = tuple(_WAYS)
 FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
 #: The arguments that name collection tasks.
-_IDS = ("collection_task_id", "collection_task_ids", "sources")
+_IDS = ("collection_task_id", "collection_task_ids", "sources", "updates")
 #: Airflow's text for a cut argument begins with the first; one that it has masked contains the second.
 _CUT, _MASKED = "Truncated. You can change this behaviour in", "***"
 #: An id or a name in what Airflow has kept of a cut argument: of a list, and of sources.
@@ -266,7 +266,11 @@ def _started(session: Session, ti: TaskInstance) -> list[str] | None:
     started = [row for row in rows if row.task_id.rpartition(".")[0] == group]
     if len({row.task_id for row in started}) != 1:
         return None
-    results = [XComModel.deserialize_value(row) for row in started]
+    results: list[Any] = []
+    for row in started:
+        # of several collection tasks, or of one
+        result = XComModel.deserialize_value(row)
+        results += result if isinstance(result, list) else [result]
     # a backend of XComs may keep a value elsewhere
     return _named({"sources": [result if isinstance(result, dict) else None for result in results]})
 

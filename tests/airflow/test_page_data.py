@@ -715,23 +715,26 @@ class TestActivity:
         assert [task["collection_task_ids"] for task in self.read(events.dag_id)["running"]] == [None]
 
     def test_what_is_cut_is_known_by_the_start_in_the_same_group(self, events: Events) -> None:
-        for group in ("shops.", "others."):
-            for index, task_id in enumerate(IDS if group == "shops." else ["another"]):
-                task = {
-                    "task_id": f"{group}start",
-                    "map_index": index,
-                    "result": {"collection_task_id": task_id},
-                }
+        """By a start of all, or by the starts of a mapped task."""
+        starts = [{"collection_task_id": task_id} for task_id in IDS]
+        for group, results in {
+            "all": [starts],
+            "shops": starts,
+            "others": [{"collection_task_id": "x"}],
+        }.items():
+            for index, result in enumerate(results):
+                task = {"task_id": f"{group}.start", "map_index": index, "result": result}
                 operator = "WebCollectStartSubTasksOperator"
                 events.add_run("run", **task, operator=operator, state="success", end_date=NOW)
         cut = stored({"collection_task_ids": IDS})
-        for task_id in ("shops.wait", "others.wait", "wait"):
+        for task_id in ("all.wait", "shops.wait", "others.wait", "wait"):
             events.add_run("run", arguments=cut, task_id=task_id, state="deferred", start_date=NOW)
         masked = {"task_id": "shops.masked", "arguments": {"collection_task_id": "Sale ***"}}
         events.add_run("run", **masked, state="deferred", start_date=NOW)
         work = self.read(events.dag_id)["running"]
         ids = {task["task_id"]: task["collection_task_ids"] for task in work}
-        assert ids == {"shops.wait": IDS, "others.wait": None, "wait": None, "shops.masked": None}
+        none = dict.fromkeys(("others.wait", "wait", "shops.masked"))
+        assert ids == {"all.wait": IDS, "shops.wait": IDS, **none}
 
     def test_what_is_cut_is_known_by_the_landing_before(self, events: Events) -> None:
         manifests = [f"s3://bucket/{task_id}/_manifest.json" for task_id in IDS]

@@ -109,17 +109,16 @@ class TestEach:
 
 
 class TestTogether:
-    def test_there_is_one_of_each_task_and_the_map_index_is_the_name(self) -> None:
+    def test_there_is_one_of_each_task_and_the_load_is_mapped(self) -> None:
         dag = make_dag()
         group = make_group(dag, **TOGETHER, load=LOAD, checks={"rows": {"min": 1}})
         items, start, wait, land, load = map(group.get_child_by_label, STEPS)
 
         assert group.tooltip == "3 collection tasks, together"
         assert edges(dag) == chain(*STEPS, prefix="prices.")
-        assert [kwargs["collection_task_id"] for kwargs in mapped(start)] == IDS
-        (of_first,) = mapped(items)
-        assert (of_first["collection_task_id"], of_first["loop_items"]) == ("a-1", ITEMS)
-        assert passed(wait.collection_task_ids) == IDS
+        assert passed(start.collection_task_ids) == passed(wait.collection_task_ids) == IDS
+        assert passed(items.updates) == [{"collection_task_id": "a-1", "loop_items": ITEMS}]
+        assert wait.after == start.output
         own = [{"lotno": None}, {"lotno": "7", "checks": {"rows": {"min": 3}}}, {"lotno": None}]
         assert passed(land.sources) == [
             {"collection_task_id": task_id, "destination": folder, **options}
@@ -592,8 +591,11 @@ class TestRuns:
         assert sandbox.control.task(shops[0]["id"])["actions"][0]["loop_items"] == ["tea"]
         assert all(sandbox.control.task(shop["id"])["exported"] for shop in shops)
         if how == TOGETHER:
-            assert [runs[0].names[f"prices.start[{index}]"] for index in (0, 1)] == ["A b", "Ć"]
-            assert runs[0].names["prices.set_loop_items[0]"] == "A b"
+            assert [runs[0].names[f"prices.load[{index}]"] for index in (0, 1)] == ["A b", "Ć"]
+            assert runs[0].states.keys() == {
+                *(f"prices.{step}" for step in STEPS[:4]),
+                *(f"prices.load[{index}]" for index in (0, 1)),
+            }
 
     @both
     @pytest.mark.parametrize(
@@ -628,12 +630,19 @@ class TestRuns:
 
     @pytest.mark.parametrize("name", ["2024", "None", "[1, 'é 🚲']", " ".join(["It's long"] * 9)])
     def test_the_map_index_is_the_name_also_where_templates_give_native_objects(
-        self, shops: list[dict[str, Any]], arguments: dict[str, Any], name: str
+        self,
+        shops: list[dict[str, Any]],
+        arguments: dict[str, Any],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        name: str,
     ) -> None:
+        warehouse = {"conn_type": "duckdb", "host": f"{tmp_path}/warehouse.duckdb"}
+        monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse))
         dag = make_dag(render_template_as_native_obj=True)
         shops[0]["name"] = name
-        make_group(dag, **arguments, **TOGETHER)
+        make_group(dag, **arguments, **TOGETHER, load={**LOAD, "max_active_tis_per_dag": 1})
         run = run_dag(dag)
 
         assert run.state == "success"
-        assert run.names["prices.start[0]"] == name
+        assert run.names["prices.load[0]"] == name
