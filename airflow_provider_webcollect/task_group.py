@@ -85,10 +85,6 @@ class _Part(msgspec.Struct, frozen=True):
         """The options of its load that the file has for it."""
         return self.task.load or {}
 
-    def named(self, **arguments: Any) -> dict[str, Any]:
-        """Return arguments of a mapped task, which Airflow shows by the name in them."""
-        return {**arguments, "params": {"collection_task": self.task.name}}
-
 
 class WebCollectTaskGroup(TaskGroup):
     """The tasks that collect the rows of collection tasks, and land them: a DAG in a few lines.
@@ -100,9 +96,9 @@ class WebCollectTaskGroup(TaskGroup):
 
     The tasks are called ``set_loop_items``, ``start``, ``wait``, ``land`` and ``load``. With
     ``arrangement="each"`` they are in a group for each collection task, inside this one and with its name;
-    none waits for another. With ``"together"`` there is one of each, for all collection tasks, and only the
-    load is mapped. That is much cheaper for hundreds, but a run that fails holds up the landing of all. Both
-    land in the same folders, with the same outlets: an asset for each folder.
+    none waits for another. With ``"together"`` there is one of each, for all collection tasks. That is much
+    cheaper for hundreds, but a run that fails holds up the landing of all. Both land in the same folders,
+    with the same outlets: an asset for each folder.
 
     It is a ``TaskGroup`` of Airflow, with its arguments (``prefix_group_id``, ``default_args``, ``tooltip``,
     ``ui_color``…), also for dependencies and inside other groups. All other arguments, such as
@@ -247,11 +243,8 @@ class WebCollectTaskGroup(TaskGroup):
             land >> load
 
     def _add_together(self, parts: Sequence[_Part], destination: str | None) -> None:
-        """Add the tasks of all collection tasks: one of each, but a mapped load."""
+        """Add the tasks of all collection tasks: one of each."""
         usual: dict[str, Any] = {"task_group": self, "dag": self.dag}
-        # rendered to native objects, a name such as 2024 would be a number, at which the task fails
-        quoted = " | pprint" if self.dag.render_template_as_native_obj else ""
-        arguments = {**usual, "map_index_template": f"{{{{ params.collection_task{quoted} }}}}"}
         ids = [part.task.id for part in parts]
         start: Any = WebCollectStartSubTasksOperator(
             task_id="start", collection_task_ids=ids, **usual, **self._start

@@ -12,7 +12,7 @@ import msgspec
 import pendulum
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
-from airflow_provider_webcollect.collection_tasks import described, inside, task_id_of, task_ids_of
+from airflow_provider_webcollect.collection_tasks import described, task_id_of, task_ids_of
 from airflow_provider_webcollect.common import (
     WebCollectOperator,
     WebCollectTaskOperator,
@@ -241,7 +241,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
             place = f"updates[{index}]"
             if update.collection_task_id in calls:
                 raise InvalidArgument(place, update.collection_task_id, "an earlier entry has the same task")
-            with inside(place):
+            with arguments.inside(place):
                 calls[update.collection_task_id] = update.call()
         return calls
 

@@ -70,11 +70,6 @@ def passed(value: Any) -> Any:
     return value.value if isinstance(value, type(literal(None))) else value
 
 
-def mapped(task: Any) -> list[dict[str, Any]]:
-    """Return what a task is mapped over."""
-    return [passed(arguments) for arguments in task.expand_input.value]
-
-
 class TestEach:
     def test_each_collection_task_has_its_own_group_called_like_it(self) -> None:
         dag = make_dag()
@@ -109,7 +104,7 @@ class TestEach:
 
 
 class TestTogether:
-    def test_there_is_one_of_each_task_and_the_load_is_mapped(self) -> None:
+    def test_there_is_one_of_each_task(self) -> None:
         dag = make_dag()
         group = make_group(dag, **TOGETHER, load=LOAD, checks={"rows": {"min": 1}})
         items, start, wait, land, load = map(group.get_child_by_label, STEPS)
@@ -591,11 +586,7 @@ class TestRuns:
         assert sandbox.control.task(shops[0]["id"])["actions"][0]["loop_items"] == ["tea"]
         assert all(sandbox.control.task(shop["id"])["exported"] for shop in shops)
         if how == TOGETHER:
-            assert [runs[0].names[f"prices.load[{index}]"] for index in (0, 1)] == ["A b", "Ć"]
-            assert runs[0].states.keys() == {
-                *(f"prices.{step}" for step in STEPS[:4]),
-                *(f"prices.load[{index}]" for index in (0, 1)),
-            }
+            assert runs[0].states.keys() == {f"prices.{step}" for step in STEPS}
 
     @both
     @pytest.mark.parametrize(
@@ -627,22 +618,3 @@ class TestRuns:
         # the service does not have this batch
         group = "prices" if how == TOGETHER else f"prices.{other['id'].replace('-', '_')}"
         assert [name for name, state in run.states.items() if state != "success"] == [f"{group}.land"]
-
-    @pytest.mark.parametrize("name", ["2024", "None", "[1, 'é 🚲']", " ".join(["It's long"] * 9)])
-    def test_the_map_index_is_the_name_also_where_templates_give_native_objects(
-        self,
-        shops: list[dict[str, Any]],
-        arguments: dict[str, Any],
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        name: str,
-    ) -> None:
-        warehouse = {"conn_type": "duckdb", "host": f"{tmp_path}/warehouse.duckdb"}
-        monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse))
-        dag = make_dag(render_template_as_native_obj=True)
-        shops[0]["name"] = name
-        make_group(dag, **arguments, **TOGETHER, load={**LOAD, "max_active_tis_per_dag": 1})
-        run = run_dag(dag)
-
-        assert run.state == "success"
-        assert run.names["prices.load[0]"] == name
