@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -26,7 +27,7 @@ from airflow_provider_webcollect.service.threads import Stop
 from airflow_provider_webcollect.service.tokens import FileTokenStore, TokenStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from airflow_provider_webcollect.collection_tasks import CollectionTasks
     from airflow_provider_webcollect.landing.location import TableFormat
@@ -255,7 +256,7 @@ def use_airflow() -> None:
     except ImportError as error:
         raise ExtraMissing(
             f"Airflow's connections need apache-airflow, which cannot be imported here ({error}); --url "
-            "works without it, as do credentials of the storage in the environment"
+            "works without it, as do `load --destination`, and credentials of the storage in the environment"
         ) from error
     except Exception as error:  # its text may hold the password of Airflow's database
         raise ConnectionIncomplete(
@@ -276,21 +277,33 @@ def _said_by_airflow(error: Exception) -> str:
     return message
 
 
-def _through_airflow(conn_id: str) -> ServiceAccess:
+@contextlib.contextmanager
+def from_airflow(conn_id: str, otherwise: str) -> Iterator[None]:
+    """Read a connection of Airflow in the block.
+
+    :param otherwise: the option that goes without Airflow.
+    :raises ConnectionIncomplete: if Airflow has no such connection, or cannot start.
+    :raises ExtraMissing: if Airflow is not installed.
+    """
     use_airflow()
     try:
-        from airflow_provider_webcollect.hooks.token_store import VariableTokenStore, make_token_store
-        from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-
-        hook = WebCollectHook(conn_id)
-        connection = hook.connection
+        yield
     except WebCollectError:
         raise
     except Exception as error:  # Airflow has several classes for it
         raise ConnectionIncomplete(
             f"Airflow cannot provide the connection {conn_id}: {_said_by_airflow(error)}. Name another one, "
-            "or go without Airflow with --url"
+            f"or go without Airflow with {otherwise}"
         ) from error
+
+
+def _through_airflow(conn_id: str) -> ServiceAccess:
+    with from_airflow(conn_id, "--url"):
+        from airflow_provider_webcollect.hooks.token_store import VariableTokenStore, make_token_store
+        from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+
+        hook = WebCollectHook(conn_id)
+        connection = hook.connection
     store = make_token_store(conn_id)
     if isinstance(store, VariableTokenStore) and connection.credentials.can_renew_tokens:
         _require_database(conn_id)

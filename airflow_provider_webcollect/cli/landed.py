@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import functools
 import getpass
 import itertools
 import json
@@ -28,10 +27,10 @@ from airflow_provider_webcollect.cli.connecting import (
 from airflow_provider_webcollect.cli.output import (
     as_json,
     ask,
-    console,
-    declared_option,
+    declared_options,
     deferred_interrupt,
     output_option,
+    progress,
     show,
     tell,
     write,
@@ -51,7 +50,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument, Stopped
 from airflow_provider_webcollect.service.threads import Stop, first_done, in_background
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from duckdb import DuckDBPyRelation
 
@@ -117,21 +116,6 @@ _DIFFERENCES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 }
 
 
-def _land_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a landing; the command gets ``options`` with those that are given."""
-
-    @functools.wraps(command)
-    def with_options(**given: Any) -> Any:
-        values = {name: given.pop(name) for name in LandOptions.__struct_fields__}
-        values = {name: value for name, value in values.items() if value not in (None, ())}
-        return command(options=values, **given)
-
-    for name in reversed(LandOptions.__struct_fields__):
-        names, more = _DIFFERENCES.get(name, ((), {}))
-        with_options = declared_option(LandOptions, name, *names, **more)(with_options)
-    return with_options
-
-
 @click.command()
 @click.argument("task_id", metavar="TASK", callback=resolve_tasks)
 @click.argument("landing", metavar="DESTINATION")
@@ -146,7 +130,7 @@ def _land_options(command: Callable[..., Any]) -> Callable[..., Any]:
     metavar="NAME",
     help="A name for this landing: with the same one, a landing that is complete is left as it is.",
 )
-@_land_options
+@declared_options(LandOptions, _DIFFERENCES)
 @storage_option
 @connection_options
 @output_option
@@ -174,7 +158,7 @@ def land(
     location = parse_landing(landing, object_storage_conn_id, table_format, is_landed=False)
     chosen = LandOptions.parse(options, lotno=lotno or None, table_format=table_format)
     source = Source(collection_task_id=task_id, lotno=lotno or None)
-    with connect(conn_id, url, patient=True).client(stop) as client, _progress() as on_progress:
+    with connect(conn_id, url, patient=True).client(stop) as client, progress("Landing") as on_progress:
 
         class Shown(Observer):
             def on_progress(self, rows: int, total: int) -> None:
@@ -244,27 +228,6 @@ def _until_interrupted(job: Job, stop: Stop) -> Landed:
         return landing.result()  # also after an interrupt, if all was committed already
     except Stopped as stopped:
         raise KeyboardInterrupt from stopped
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[int, int], object]]:
-    """Show a bar on a terminal; yield what takes the rows so far and all rows."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    terminal = console(stderr=True)
-    if not terminal.is_terminal:
-        yield lambda rows, total: None
-        return
-    columns = (
-        TextColumn("Landing"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rows"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=terminal, transient=True) as progress:
-        bar = progress.add_task("landing", total=None)
-        yield lambda rows, total: progress.update(bar, completed=rows, total=total)
 
 
 @click.group()

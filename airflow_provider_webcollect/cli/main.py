@@ -16,6 +16,7 @@ from airflow_provider_webcollect.cli.landed import land, landing
 from airflow_provider_webcollect.cli.output import INTERRUPTED, make_printable, tell
 from airflow_provider_webcollect.cli.steering import app, group, subtasks, task
 from airflow_provider_webcollect.cli.tasks import analytics, capacity, discover, follow, read, status, token
+from airflow_provider_webcollect.cli.warehouse import load
 from airflow_provider_webcollect.landing.errors import (
     ExtraMissing,
     LandingDamaged,
@@ -70,7 +71,7 @@ def webcollect(verbose: bool) -> None:
 
 for command in (
     *(status, follow, subtasks, capacity, analytics, discover, task, group, app),
-    *(read, land, landing, token, sandbox),
+    *(read, land, load, landing, token, sandbox),
 ):
     webcollect.add_command(command)
 

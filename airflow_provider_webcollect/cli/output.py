@@ -77,6 +77,35 @@ def declared_option(declaration: Any, argument: str, *names: str, **more: Any) -
     return click.option(*(names or [f"--{argument.replace('_', '-')}"]), argument, **options)
 
 
+def declared_options(
+    declaration: Any, differences: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]]
+) -> Callable[[F], Any]:
+    """Return a decorator that adds an option for each field of a struct of options.
+
+    The command gets ``options``, a dict with those that are given.
+
+    :param differences: how options differ from their declarations: their names, and other settings.
+    """
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_options(*positional: Any, **given: Any) -> Any:
+            values = {name: given.pop(name) for name in declaration.__struct_fields__}
+            values = {
+                name: [*value] if isinstance(value, tuple) else value
+                for name, value in values.items()
+                if value not in (None, ())
+            }
+            return command(*positional, options=values, **given)
+
+        for name in reversed(declaration.__struct_fields__):
+            names, more = differences.get(name, ((), {}))
+            with_options = declared_option(declaration, name, *names, **more)(with_options)
+        return with_options
+
+    return add
+
+
 def show(
     rows: Sequence[Mapping[str, Any]],
     output: str,
@@ -190,6 +219,30 @@ def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], exac
     if left_out := [texts[name][0] for name in columns if name not in widths]:
         names = ", ".join(left_out)
         tell(f"Left out in {shown_in} columns: {names}; --output json has all")
+
+
+@contextlib.contextmanager
+def progress(verb: str) -> Iterator[Callable[[int, int], object]]:
+    """Show a bar on a terminal; yield what takes the rows so far and all rows.
+
+    :param verb: what is done with the rows.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    terminal = console(stderr=True)
+    if not terminal.is_terminal:
+        yield lambda rows, total: None
+        return
+    columns = (
+        TextColumn(verb),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rows"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=terminal, transient=True) as shown:
+        bar = shown.add_task(verb, total=None)
+        yield lambda rows, total: shown.update(bar, completed=rows, total=total)
 
 
 def _raise_broken_pipe() -> NoReturn:

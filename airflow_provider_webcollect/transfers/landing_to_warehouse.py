@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["WebCollectLoadOperator"]
 
 
-#: What each of several sources must have.
+#: What each of several sources must have, and what is summed up of their results.
 _PLACES = ("landing", "table")
 _SUMS = ("rows", "parts", "skipped_rows")
 
@@ -181,9 +181,7 @@ class WebCollectLoadOperator(BaseOperator):
                     errors[name] = error
             if errors:
                 raise SomeFailed(errors, len(loads), "loads have failed")
-            sums = {
-                name: sum(result[name] for result in results) for name in ("rows", "parts", "skipped_rows")
-            }
+            sums = {name: sum(result[name] for result in results) for name in _SUMS}
             return {"sources": results, **sums}
 
     def _run(self, load: _Load, warehouse: Warehouse) -> dict[str, Any]:
@@ -195,25 +193,23 @@ class WebCollectLoadOperator(BaseOperator):
         landed = read_landing(load.location.open_landed(AirflowConnections()))
         new = loading.load(landed, load.options, load.table, warehouse.destination)
         self._landed.append(landed)
-        skipped = sum(new.skipped.values())
-        rows = sum(part.rows for part in new.parts) - skipped
         self.log.info(
             "%s of %s with %s loaded into %s.",
             counted(len(new.parts), "part"),
             landed.uri,
-            counted(rows, "row"),
+            counted(new.rows, "row"),
             load.table,
         )
         return storable(
             {
                 "landing": landed.uri,
                 "table": load.table,
-                "rows": rows,
+                "rows": new.rows,
                 "parts": len(new.parts),
                 "commit": landed.manifest.commit,
                 "total_rows": landed.manifest.rows,
                 "total_parts": landed.manifest.part_count,
-                "skipped_rows": skipped,
+                "skipped_rows": new.skipped_rows,
                 "skipped": dict(itertools.islice(new.skipped.items(), MAX_LISTED)),
             }
         )

@@ -1,4 +1,4 @@
-"""Making dlt's destination, with its credentials, of an Airflow connection."""
+"""Making dlt's destination, with its credentials, of an Airflow connection or of dlt's configuration."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -70,6 +71,10 @@ _WITH_ITS_TYPE = (
 _PEM = "-----BEGIN"
 #: Warehouses with transactions of which dlt does not know: it would commit each statement by itself.
 _WITH_TRANSACTIONS = ("duckdb", "postgres", "redshift", "snowflake")
+
+
+#: The names of warehouses among dlt's destinations.
+DESTINATIONS = ("bigquery", "clickhouse", "databricks", "duckdb", "postgres", "redshift", "snowflake")
 
 
 class Warehouse(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +151,53 @@ def warehouse_of(connection: Connection) -> Warehouse:
         if fields.option(name):
             raise fields.wrong(f"its extra has `{name}`, which loads do not take")
     return make(fields)
+
+
+def configured_warehouse(kind: str) -> Warehouse:
+    """Return the warehouse to which dlt's own configuration leads: the environment, and files in ``.dlt``.
+
+    Only its credentials are taken, and BigQuery's project and location. Airflow is not imported.
+
+    :param kind: one of :data:`DESTINATIONS`.
+    :raises InvalidArgument: if the configuration lacks one of the credentials, or cannot be read.
+    :raises ExtraMissing: if dlt is not installed.
+    """
+    require("dlt", "dlt", "a load by dlt")
+    from dlt import destinations
+    from dlt.common.configuration.container import Container
+    from dlt.common.configuration.exceptions import ConfigurationException
+    from dlt.common.configuration.providers import CustomLoaderDocProvider
+    from dlt.common.configuration.specs import PluggableRunContext
+    from dlt.common.runtime.run_context import RunContext
+
+    class OwnContext(RunContext):
+        def initial_providers(self) -> list[Any]:
+            without_airflow = {"providers": {"enable_airflow_secrets": False}}
+            return [CustomLoaderDocProvider("own", lambda: without_airflow), *super().initial_providers()]
+
+    destination: Any = getattr(destinations, kind)()
+    try:
+        with Container().injectable_context(PluggableRunContext(OwnContext("."))):
+            found = destination.configuration(destination.spec(), accept_partial=True)
+    except ConfigurationException as error:
+        # without its text, which may have a secret
+        rule = f"dlt cannot read its configuration ({type(error).__name__})"
+        raise InvalidArgument("destination", kind, rule) from None
+    credentials: Any = found.credentials
+    # for DuckDB, dlt would name a file after the pipeline
+    fields = {"database": str} if kind == "duckdb" else credentials.get_resolvable_fields()
+    is_complete = credentials.is_resolved() and kind != "duckdb"
+    if not is_complete and (
+        lacking := [
+            f"`{name}`"
+            for name, hint in fields.items()
+            if not credentials.is_field_resolved(getattr(credentials, name), hint)
+        ]
+    ):
+        rule = f"set DESTINATION__{kind.upper()}__CREDENTIALS, or write it to .dlt/secrets.toml"
+        raise InvalidArgument("destination", kind, f"dlt's configuration lacks {', '.join(lacking)}; {rule}")
+    options = _without_none(**{name: found.get(name) for name in ("project_id", "location")})
+    return Warehouse(kind=kind, credentials=credentials, options=options)
 
 
 class _Fields:

@@ -143,16 +143,24 @@ class NewParts:
     :param landed: the landing.
     :param options: how they are written.
     :param since: the number of a commit: only parts of later ones are loaded; 0 for all.
+    :param on_progress: gets how many rows were read so far, and how many there are.
     :ivar parts: those of the last load.
     :ivar skipped: how many of their rows have no key and were left out, by part.
     :ivar gone: which keys are gone by now, unless they are kept.
     :raises InvalidArgument: if the landing has no such column as one of the key.
     """
 
-    def __init__(self, landed: LandingSource, options: LoadOptions, since: int = 0) -> None:
+    def __init__(
+        self,
+        landed: LandingSource,
+        options: LoadOptions,
+        since: int = 0,
+        on_progress: Callable[[int, int], object] = lambda rows, total: None,
+    ) -> None:
         self._landed = landed
         self._options = options
         self._since = since
+        self._on_progress = on_progress
         self.parts: Sequence[Part] = ()
         self.skipped: dict[str, int] = {}
         self.gone: Gone | None = None
@@ -195,9 +203,13 @@ class NewParts:
             columns.add(self._names())
             # the parts of the last commits are the last ones
             first_row = manifest.rows - sum(part.rows for part in missing)
+            done, total = 0, sum(part.rows for part in self.parts)
+            self._on_progress(done, total)
             for part in missing:
                 if self._is_loaded(part):
                     yield from self._rows(part, first_row, columns)
+                    done += part.rows
+                    self._on_progress(done, total)
                 first_row += part.rows
             states[manifest.log_id] = {
                 "options": self._written,
@@ -278,6 +290,16 @@ class NewParts:
         return is_kept and part.commit not in self.gone.outdated
 
     @property
+    def skipped_rows(self) -> int:
+        """How many rows of the last load have no key and were left out."""
+        return sum(self.skipped.values())
+
+    @property
+    def rows(self) -> int:
+        """How many rows were loaded."""
+        return sum(part.rows for part in self.parts) - self.skipped_rows
+
+    @property
     def needed(self) -> set[str]:
         """The columns without which a table has no rows of the landing, as this load writes them."""
         return {LANDING, PART, *([GONE] if self._options.on_gone == "mark" else [])}
@@ -329,8 +351,8 @@ class NewParts:
         )
         if self._options.on_missing_key == "fail":
             raise LoadRefused(
-                f'{problem}; nothing was loaded. on_missing_key="skip" loads the others; or choose another '
-                f'key, or write_disposition="append"'
+                f"{problem}; nothing was loaded. on_missing_key='skip' loads the others; or choose another "
+                f"key, or write_disposition='append'"
             )
         log.warning("%s, and are not loaded", problem)
         self.skipped[part.name] = without
@@ -439,7 +461,11 @@ def _normalized(name: str) -> str:
 
 
 def load(
-    landed: LandingSource, options: LoadOptions, table: str, make_destination: Callable[..., Any]
+    landed: LandingSource,
+    options: LoadOptions,
+    table: str,
+    make_destination: Callable[..., Any],
+    on_progress: Callable[[int, int], object] = lambda rows, total: None,
 ) -> NewParts:
     """Load what is new in a landing, and return that.
 
@@ -449,6 +475,7 @@ def load(
     :param options: how rows are written.
     :param table: see :func:`check_table`.
     :param make_destination: gets further options of the destination, and returns it.
+    :param on_progress: gets how many rows were read so far, and how many are new.
     :raises InvalidArgument: if the key is no column of the landing, the table was loaded in a way that does
         not go with this one, a name is longer than those of the warehouse, or ``SCHEMA__NAMING`` in the
         environment is unknown or would rename the table.
@@ -463,7 +490,7 @@ def load(
     require("dlt", "dlt", "a load by dlt")
     try:
         with _pipeline(landed, dataset, name, make_destination) as pipeline:
-            return _load(pipeline, landed, options, dataset, name)
+            return _load(pipeline, landed, options, dataset, name, on_progress)
     except Exception as error:
         failure = _failure(error, table)
     # with neither cause nor context, whose frames have the credentials
@@ -586,7 +613,12 @@ def _exclusive_load(client: Any, digest: str) -> Iterator[None]:
 
 
 def _load(
-    pipeline: Pipeline, landed: LandingSource, options: LoadOptions, dataset: str, table: str
+    pipeline: Pipeline,
+    landed: LandingSource,
+    options: LoadOptions,
+    dataset: str,
+    table: str,
+    on_progress: Callable[[int, int], object],
 ) -> NewParts:
     disposition = options.write_disposition
     client: Any = pipeline.destination_client()
@@ -602,7 +634,7 @@ def _load(
     log_id = landed.manifest.log_id
     for key in ("sources", pipeline.default_schema_name, "resources", table, "landings", log_id):
         state = state.get(key) or {}
-    new = NewParts(landed, options)
+    new = NewParts(landed, options, on_progress=on_progress)
     resource = new.resource(table, is_whole=not new.loaded(state))
     if columns:
         resource.add_map(lambda rows: _held_by(columns, rows, client, f"{dataset}.{table}"))

@@ -555,7 +555,7 @@ class TestKeys:
         missing = landing.refused(said, in_duckdb, "merge", "url")
         assert in_duckdb.columns() == []
         # the cure that the message names
-        assert 'on_missing_key="skip"' in missing
+        assert "on_missing_key='skip'" in missing
         options = {"write_disposition": "merge", "primary_key": "url", "on_missing_key": "skip"}
         for skipped in ({part: 3}, {}):
             assert load(landing.read(), in_duckdb, **options).skipped == skipped
