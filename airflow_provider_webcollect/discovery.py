@@ -255,6 +255,24 @@ def _content(path: Path) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
+def write_new(files: Mapping[Path, str]) -> None:
+    """Write new files, each at once; if one cannot be written, or exists meanwhile, none of them stays.
+
+    :param files: their texts, by path.
+    :raises InvalidArgument: if one cannot be written.
+    :raises WebCollectError: if somebody else has written one meanwhile.
+    """
+    written: list[Path] = []
+    try:
+        for path, text in files.items():
+            _replace(path, b"", text.encode())
+            written.append(path)
+    except BaseException:
+        for path in written:
+            path.unlink()
+        raise
+
+
 def _replace(path: Path, before: bytes, data: bytes) -> None:
     """Replace a file's content at once, unless somebody else has changed it meanwhile."""
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -267,7 +285,7 @@ def _replace(path: Path, before: bytes, data: bytes) -> None:
                 os.chown(unfinished, owner.st_uid, owner.st_gid)
             shutil.copymode(path, unfinished)
         if _content(path) != before:
-            raise WebCollectError(f"{path} has changed meanwhile, so nothing was written: merge again")
+            raise WebCollectError(f"{path} has changed meanwhile, so nothing was written: try again")
         unfinished.replace(path)
     except OSError as error:
         raise InvalidArgument(OPTION, str(path), f"it cannot be written: {error.strerror}") from error

@@ -12,6 +12,7 @@ import click
 
 from airflow_provider_webcollect import __version__
 from airflow_provider_webcollect.cli.connecting import FIELD_NAMES, HINT, NO_NAME
+from airflow_provider_webcollect.cli.init import init
 from airflow_provider_webcollect.cli.landed import land, landing
 from airflow_provider_webcollect.cli.output import INTERRUPTED, make_printable, tell
 from airflow_provider_webcollect.cli.steering import app, group, subtasks, task
@@ -70,7 +71,7 @@ def webcollect(verbose: bool) -> None:
 
 
 for command in (
-    *(status, follow, subtasks, capacity, analytics, discover, task, group, app),
+    *(init, status, follow, subtasks, capacity, analytics, discover, task, group, app),
     *(read, land, load, landing, token, sandbox),
 ):
     webcollect.add_command(command)

@@ -1,0 +1,173 @@
+"""``init``: a file of collection tasks and a DAG beside it, both or neither; and the DAG runs."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_webcollect.collection_tasks import read_collection_tasks
+from airflow_provider_webcollect.sandbox import Sandbox, demo
+from tests.airflow.conftest import airflow_database, airflow_home  # noqa: F401  # fixtures
+from tests.cli.conftest import Run, contents
+from tests.cli.processes import Started
+from tests.interruption import until
+from tests.sandbox.plain_client import Client, data
+
+pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.usefixtures("connected")]
+
+PATH = "/taskanalytics/queries"
+IDS = ("5a9d0b0e-0000-4000-8000-000000000001", "5a9d0b0e-0000-4000-8000-000000000002")
+
+
+@pytest.fixture
+def dags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for DAGs that is not there yet, in the folder that commands run in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "dags"
+
+
+def dag_in(folder: Path) -> Any:
+    """Return the DAG of the file that was written."""
+    names: dict[str, Any] = {"__file__": str(folder / "collect.py")}
+    exec(compile((folder / "collect.py").read_text(), folder / "collect.py", "exec"), names)
+    [dag] = [value for value in names.values() if type(value).__name__ == "DAG"]
+    return dag
+
+
+def test_the_tasks_that_ran_get_a_file_and_a_dag_which_the_next_command_runs(run: Run, dags: Path) -> None:
+    found = run("discover").out
+    ended = run("init", dags)
+    assert ended.code == 0
+    assert (dags / "collection_tasks.yaml").read_text() == found
+    names = [task.name for task in read_collection_tasks(dags / "collection_tasks.yaml").tasks]
+    assert f"Wrote {dags / 'collection_tasks.yaml'} with {len(names)} task" in ended.err
+    *connect, test = ended.out.splitlines()
+    assert [line.split()[:4] for line in connect] == [["airflow", "connections", "add", "webcollect_default"]]
+    assert test == f"AIRFLOW__CORE__DAGS_FOLDER={dags} airflow dags test collect"
+    dag = dag_in(dags)
+    assert dag.dag_id == "collect"
+    lands = [task.destination for task in dag.tasks if task.task_id.endswith(".land")]
+    assert len(lands) == len(names)
+    assert f"file://{dags.parent}/landed/Price~_list" in lands
+
+
+def test_the_dag_is_about_six_lines(run: Run, dags: Path) -> None:
+    run("init", dags)
+    assert len([line for line in (dags / "collect.py").read_text().splitlines() if line]) <= 8
+
+
+def test_without_discovery_ids_are_enough_and_nothing_is_sent(
+    run: Run, sandbox: Sandbox, dags: Path, tmp_path: Path
+) -> None:
+    ended = run("init", dags, "--id", IDS[0], "--id", IDS[1], "--id", IDS[0], "--destination", "s3://b/{id}")
+    assert ended.code == 0
+    tasks = read_collection_tasks(dags / "collection_tasks.yaml").tasks
+    assert [(task.id, task.name) for task in tasks] == [(task_id, task_id) for task_id in IDS]
+    lands = [task.destination for task in dag_in(dags).tasks if task.task_id.endswith(".land")]
+    assert lands == [f"s3://b/{task_id}" for task_id in IDS]
+    assert sandbox.control.requests() == []
+
+
+def test_a_plan_without_discovery_is_told_to_give_ids(run: Run, sandbox: Sandbox, dags: Path) -> None:
+    sandbox.control.fail(PATH, kind="status", status=403, code="PermissionDenied", times=None)
+    run("init", dags).refused(3, "PermissionDenied", "give the ids of tasks: webcollect init --id ID")
+    assert not dags.exists()
+
+
+def test_an_account_whose_tasks_never_ran_is_told_to_give_ids(run: Run, sandbox: Sandbox, dags: Path) -> None:
+    ids = [task["task_id"] for task in sandbox.control.tasks() if task["owner"] == demo.USERNAME]
+    data(Client(sandbox).post("/task/deleteTasks", {"taskIds": ids}))
+    run("init", dags).refused(1, "No task ran in the last three months", "webcollect init --id ID")
+    assert not dags.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("collection_tasks.yaml", ""),
+        ("collect.py", "# mine\n"),
+        ("other.py", 'with DAG(\n    dag_id="collect",\n    schedule=None):\n    pass\n'),
+        ("other.py", "@dag('collect')\ndef collect(): ...\n"),
+    ],
+)
+def test_a_folder_that_has_one_of_the_two_is_refused_and_nothing_is_sent(
+    run: Run, sandbox: Sandbox, dags: Path, name: str, text: str
+) -> None:
+    dags.mkdir()
+    (dags / name).write_text(text)
+    before = contents(dags)
+    run("init", dags).refused(2, f"FOLDER is '{dags}'", f"{name} is there already")
+    assert contents(dags) == before
+    assert sandbox.control.requests() == []
+
+
+def test_a_folder_that_cannot_be_made_is_refused(run: Run, dags: Path) -> None:
+    dags.write_text("")
+    run("init", dags).refused(2, "is a file")
+    run("init", dags / "more", "--id", IDS[0]).refused(2, "it cannot be made: Not a directory")
+
+
+def test_if_the_dag_cannot_be_written_the_file_is_not_either(run: Run, sandbox: Sandbox, dags: Path) -> None:
+    dags.mkdir()
+    # another try comes after a pause
+    sandbox.control.fail(PATH, status=503)
+
+    def write() -> None:
+        while not sandbox.control.requests(PATH):
+            time.sleep(0.02)
+        (dags / "collect.py").write_text("# mine\n")
+
+    person = threading.Thread(target=write)
+    person.start()
+    run("init", dags).refused(4, "collect.py has changed meanwhile, so nothing was written")
+    person.join()
+    assert contents(dags) == {dags / "collect.py": b"# mine\n"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--id", "{{ x }}"], "--id is '{{ x }}'"),
+        (["--destination", "bucket/{name}"], "--destination is 'bucket/"),
+        (["--destination", "s3://bucket/prices"], "{name} or {id}"),
+    ],
+)
+def test_a_wrong_option_is_named_and_nothing_is_written(
+    run: Run, dags: Path, options: list[str], said: str
+) -> None:
+    run("init", dags, *options).refused(2, said)
+    assert not dags.exists()
+
+
+@pytest.mark.usefixtures("airflow_database")
+def test_the_dag_names_a_connection_other_than_the_usual_one(
+    run: Run, sandbox: Sandbox, dags: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"access_token": sandbox.access_token, "requests_per_second": 0}
+    connection = {"conn_type": "webcollect", "host": sandbox.url, "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SHOPS", json.dumps(connection))
+    ended = run("init", dags, "--conn-id", "shops")
+    assert (ended.code, ended.out.count("\n")) == (0, 1)
+    assert {task.webcollect_conn_id for task in dag_in(dags).tasks} == {"shops"}
+
+
+def test_on_a_terminal_the_connection_is_asked_for_if_none_is_given(
+    start: Callable[..., Started], sandbox: Sandbox, dags: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = start("init", dags / "given", terminal=True)
+    assert given.end() == 0
+    assert "connection" not in given.err
+    monkeypatch.delenv("WEBCOLLECT_URL")
+    asked = start("init", dags / "asked", terminal=True)
+    until(lambda: "or the service's URL [webcollect_default]: " in asked.err)
+    asked.type(f"{sandbox.url}\n")
+    assert asked.end() == 0
+    assert contents(dags / "asked").keys() == {
+        dags / "asked" / name for name in ("collection_tasks.yaml", "collect.py")
+    }
