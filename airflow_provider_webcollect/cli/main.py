@@ -17,7 +17,7 @@ from airflow_provider_webcollect.cli.landed import land, landing
 from airflow_provider_webcollect.cli.output import INTERRUPTED, make_printable, tell
 from airflow_provider_webcollect.cli.steering import app, group, subtasks, task
 from airflow_provider_webcollect.cli.tasks import analytics, capacity, discover, follow, read, status, token
-from airflow_provider_webcollect.cli.warehouse import load
+from airflow_provider_webcollect.cli.warehouse import dbt_source, load
 from airflow_provider_webcollect.landing.errors import (
     ExtraMissing,
     LandingDamaged,
@@ -75,6 +75,7 @@ for command in (
     *(read, land, load, landing, token, sandbox),
 ):
     webcollect.add_command(command)
+landing.add_command(dbt_source)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,20 +1,35 @@
-"""The commands that lead from landings into a warehouse."""
+"""The commands that lead from landings into a warehouse: loads, and what dbt has to know of the tables."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
+import yaml
 
-from airflow_provider_webcollect.cli.connecting import at_landing, from_airflow, open_location, shown_place
+from airflow_provider_webcollect.cli.connecting import (
+    TASKS_FILE,
+    at_landing,
+    from_airflow,
+    open_location,
+    parse_landing,
+    shown_place,
+    storage_option,
+)
 from airflow_provider_webcollect.cli.output import declared_options, output_option, progress, show
+from airflow_provider_webcollect.landing.formats import STRING, require
 from airflow_provider_webcollect.landing.options import LoadOptions, check_table
 from airflow_provider_webcollect.landing.read import loading
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.transfers.warehouses import DESTINATIONS, configured_warehouse, warehouse_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_webcollect.collection_tasks import CollectionTasks
     from airflow_provider_webcollect.landing.location import Location
+    from airflow_provider_webcollect.landing.reader import LandedData
     from airflow_provider_webcollect.transfers.warehouses import Warehouse
 
 #: How options of a load differ on the command line from their declarations.
@@ -80,3 +95,98 @@ def _warehouse(conn_id: str | None, destination: str | None) -> Warehouse:
         from airflow.providers.common.compat.sdk import BaseHook
 
         return warehouse_of(BaseHook.get_connection(conn_id))
+
+
+#: The types of columns in a warehouse, by those of a landing; a decimal has the same name in both.
+_TYPES = {
+    STRING: "text",
+    "bool": "boolean",
+    "int32": "integer",
+    "int64": "bigint",
+    "float32": "double precision",
+    "float64": "double precision",
+    "date32": "date",
+    "timestamp": "timestamp",
+    "timestamptz": "timestamp with time zone",
+}
+_FRESHNESS = {"warn_after": {"count": 36, "period": "hour"}}
+
+
+@click.command("dbt-source")
+@click.argument("landings", metavar="LANDING...", nargs=-1, required=True)
+@storage_option
+@click.option("--dataset", metavar="NAME", required=True, help="The dataset of the tables, and the source.")
+@click.option(
+    "--table",
+    "tables",
+    metavar="NAME",
+    multiple=True,
+    help="The table of a landing, once for each, in their order; by default named as its folder.",
+)
+@click.option(
+    "--collection-tasks",
+    metavar="FILE",
+    envvar=TASKS_FILE,
+    show_envvar=True,
+    help="The file of collection tasks, whose names and tags describe the tables.",
+)
+def dbt_source(
+    landings: tuple[str, ...],
+    object_storage_conn_id: str | None,
+    dataset: str,
+    tables: tuple[str, ...],
+    collection_tasks: str | None,
+) -> None:
+    """Write the YAML of a dbt source for landings.
+
+    Its tables are those that loads of the landings make, with columns, types, descriptions and freshness,
+    which is the time of the last load with new rows. dbt 1.10 or later reads it. The command needs the extra
+    `dlt`.
+    """
+    from airflow_provider_webcollect.collection_tasks import read_collection_tasks
+
+    require("dlt", "dlt", "names of columns as loads make them")
+    if tables and len(tables) != len(landings):
+        raise click.UsageError("One --table for each LANDING is needed, or none")
+    file = read_collection_tasks(collection_tasks) if collection_tasks else None
+    described: dict[str, dict[str, Any]] = {}
+    for index, path in enumerate(landings):
+        location = parse_landing(path, object_storage_conn_id)
+        folder = re.sub("[^a-z0-9]+", "_", location.key.rpartition("/")[2].lower()).strip("_")
+        _, name = check_table(f"{dataset}.{tables[index] if tables else folder}")
+        if name in described:
+            raise click.UsageError(f"two landings have the table {name}: name them with --table")
+        described[name] = _dbt_table(read_landing(open_location(location)), dataset, name, file)
+    source = {"name": dataset, "tables": [*described.values()]}
+    text = yaml.safe_dump({"version": 2, "sources": [source]}, sort_keys=False, allow_unicode=True, width=110)
+    click.echo(text, nl=False)
+
+
+def _dbt_table(landed: LandedData, dataset: str, name: str, file: CollectionTasks | None) -> dict[str, Any]:
+    task_id = landed.manifest.source.collection_task_id
+    task = file.find(task_id) if file else None
+    words = ["Collection task " + (task.name if task else task_id), ", ".join(task.tags if task else ())]
+    schema = f"webcollect_{loading.pipeline_digest(landed, f'{dataset}.{name}')}"
+    # rows have no time of their load; dlt writes the time of each load that has rows
+    query = f"select max(inserted_at) from {dataset}._dlt_loads where schema_name = '{schema}'"  # noqa: S608  # names are checked
+    return {
+        "name": name,
+        # dbt would take them for Jinja
+        "description": re.sub(r"\{(?=[{%#])", "{ ", "; ".join(filter(None, words))),
+        # in `config`, dbt 1.10 would warn that it is missing
+        "loaded_at_query": query,
+        "config": {"freshness": _FRESHNESS},
+        "columns": [{"name": column, "data_type": kind} for column, kind in _dbt_columns(landed)],
+    }
+
+
+def _dbt_columns(landed: LandedData) -> Iterator[tuple[str, str]]:
+    """Yield the columns that a load makes, as dlt names them, and their types."""
+    from dlt.common.normalizers.naming.snake_case import NamingConvention
+
+    manifest, naming = landed.manifest, NamingConvention()
+    types = manifest.encoding.get("column_types") or {}
+    for column in manifest.columns or manifest.profile.columns:
+        kind = types.get(column, STRING)
+        yield naming.normalize_path(column), _TYPES.get(kind, kind)
+    yield from ((loading.LANDING, "text"), (loading.PART, "text"), (loading.ROW, "bigint"))

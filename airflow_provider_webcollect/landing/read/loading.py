@@ -460,6 +460,14 @@ def _normalized(name: str) -> str:
     return dlt.current.source_schema().naming.normalize_path(name)
 
 
+def pipeline_digest(landed: LandingSource, table: str) -> str:
+    """Return what names dlt's pipeline and schema, ``webcollect_…``, of the loads of a landing into a table.
+
+    :param table: ``dataset.table``.
+    """
+    return hashlib.sha256(f"{landed.manifest.log_id}\n{table}".encode()).hexdigest()[:16]
+
+
 def load(
     landed: LandingSource,
     options: LoadOptions,
@@ -552,8 +560,7 @@ def _pipeline(
     landed: LandingSource, dataset: str, table: str, make_destination: Callable[..., Any]
 ) -> Iterator[Pipeline]:
     """Provide a pipeline with the state that the destination has, and no other."""
-    log_id = landed.manifest.log_id
-    digest = hashlib.sha256(f"{log_id}\n{dataset}.{table}".encode()).hexdigest()[:16]
+    digest = pipeline_digest(landed, f"{dataset}.{table}")
     folder = TemporaryFolder("load")
     with contextlib.closing(folder), _own_settings():
         import dlt
