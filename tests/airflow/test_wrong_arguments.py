@@ -185,7 +185,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("transfer of many", {"collection_task_id": "b", "sources": ["a"]}, ""),
     ("transfer of many", {"sources": "a"}, ""),
     ("transfer of many", {"sources": [{"task": "a"}]}, r"\[0\]"),
-    ("transfer of many", {"checks": None, "sources": [WITH_WRONG_CHECKS]}, ""),
+    ("transfer of many", {"sources": [WITH_WRONG_CHECKS]}, r"\[0\]: checks"),
     ("transfer of many", {"sources": [{"collection_task_id": ""}]}, r"\[0\].collection_task_id"),
     ("transfer of many", {"sources": ["a", "a"]}, r"\[0\]"),
     ("transfer of many", {"sources": ["a", {"collection_task_id": "a", "lotno": "1"}]}, r"\[1\]"),
