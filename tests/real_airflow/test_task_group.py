@@ -1,21 +1,34 @@
-"""A file of 300 collection tasks, collected and landed by a task group in both arrangements."""
+"""300 collection tasks, collected and landed by a group in both arrangements; and 25 with a table each."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from airflow_provider_webcollect import read_landing
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
 from demo.real_airflow import RealAirflow
+from tests.postgresql import PostgreSQL
 
 pytestmark = [pytest.mark.real_airflow, pytest.mark.at_night, pytest.mark.timeout(7200)]
 
 #: Airflow starts a process for each of 900 tasks, and each reads the DAG's file.
 PATIENCE = 3600
+#: Streams, each with a key, types, a check and a table of its own.
+STREAMS = range(25)
+ENTRY = """
+- id: stream_{0}
+  name: Stream {0}
+  columns: [sku_{0}, price_{0}]
+  column_types: {{price_{0}: "decimal(10, 2)"}}
+  checks: {{columns: {{sku_{0}: {{required: true}}}}}}
+  load: {{table: "shops_{0}.prices", write_disposition: merge, primary_key: sku_{0}}}
+"""
 SHOPS = [f"shop_{number:03}" for number in range(300)]
 
 
@@ -23,6 +36,7 @@ SHOPS = [f"shop_{number:03}" for number in range(300)]
 def own_dags(request: pytest.FixtureRequest, dags: Path) -> None:
     """Add the DAGs, after the file that they read."""
     (dags / "many_shops.yaml").write_text("".join(f"- id: {shop}\n  name: The {shop}\n" for shop in SHOPS))
+    (dags / "streams.yaml").write_text("".join(map(ENTRY.format, STREAMS)))
     shutil.copy(request.path.parent / "dags/many_shops.py", dags)
 
 
@@ -31,6 +45,13 @@ def sandbox(connect_to: Callable[..., None]) -> Iterator[Sandbox]:
     with Sandbox(Settings(enforce_limits=False, speed=60)) as sandbox:
         for shop in SHOPS:
             sandbox.control.add_task(shop, rows=3, lots=[2])
+        for number in STREAMS:
+            # the second row of a key is the later one
+            rows = [
+                {f"sku_{number}": sku, f"price_{number}": f"{number}.{cents}"}
+                for sku, cents in (("a", 10), ("b", 20), ("a", 30))
+            ]
+            sandbox.control.add_task(f"stream_{number}", rows=rows, lots=[2])
         connect_to(sandbox, requests_per_second=0)
         yield sandbox
 
@@ -45,3 +66,30 @@ def test_every_row_of_hundreds_lands_once(
     for shop in SHOPS:
         landed = read_landing(f"{landing.as_uri()}/{arrangement}/The~_{shop}")
         assert list(landed.iter_rows()) == sandbox.control.true_rows(shop) != []
+
+
+def test_each_of_25_streams_has_its_key_its_types_and_its_table(
+    airflow: RealAirflow, sandbox: Sandbox, postgresql: PostgreSQL
+) -> None:
+    server = urlsplit(f"postgresql://{postgresql.address}")
+    airflow.add_connection(
+        "warehouse",
+        "postgres",
+        host=server.hostname,
+        port=server.port,
+        login=server.username,
+        password=server.password,
+        schema=server.path[1:],
+    )
+    run_id = airflow.trigger("streams")
+    assert airflow.wait("streams", run_id, PATIENCE) == "success"
+
+    for number in STREAMS:
+        latest = {
+            row[f"sku_{number}"]: Decimal(row[f"price_{number}"])
+            for row in sandbox.control.true_rows(f"stream_{number}")
+        }
+        columns = f"sku_{number}, price_{number}"
+        found = postgresql.query(f"select {columns} from shops_{number}.prices")
+        assert dict(found) == latest == {"a": Decimal(f"{number}.30"), "b": Decimal(f"{number}.20")}
+        assert len(found) == 2

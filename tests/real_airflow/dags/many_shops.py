@@ -1,4 +1,4 @@
-"""What `test_task_group.py` runs: a file of collection tasks, in both arrangements."""
+"""What `test_task_group.py` runs: files of collection tasks, in both arrangements, and into a warehouse."""
 
 import os
 
@@ -8,8 +8,11 @@ from airflow_provider_webcollect import WebCollectTaskGroup
 
 FOLDER = os.environ["AIRFLOW_VAR_WEBCOLLECT_LANDING"]
 
+# On a busy machine, Airflow fails a task whose trigger fires before the scheduler has seen its deferral.
+RETRIED = {"retries": 2, "retry_delay": 1}
+
 for arrangement in ("each", "together"):
-    with DAG(f"shops_{arrangement}", schedule=None, max_active_tasks=64):
+    with DAG(f"shops_{arrangement}", schedule=None, max_active_tasks=64, default_args=RETRIED):
         WebCollectTaskGroup(
             "shops",
             collection_tasks="many_shops.yaml",
@@ -18,3 +21,15 @@ for arrangement in ("each", "together"):
             wait={"poke_interval": 5},
             late_rows_delay=0,
         )
+
+with DAG("streams", schedule=None, default_args=RETRIED):
+    WebCollectTaskGroup(
+        "streams",
+        collection_tasks="streams.yaml",
+        destination=f"{FOLDER}/streams/{{name}}",
+        arrangement="together",
+        file_format="parquet",
+        wait={"poke_interval": 5},
+        late_rows_delay=0,
+        load={"warehouse_conn_id": "warehouse"},
+    )
