@@ -184,16 +184,14 @@ def configured_warehouse(kind: str) -> Warehouse:
         rule = f"dlt cannot read its configuration ({type(error).__name__})"
         raise InvalidArgument("destination", kind, rule) from None
     credentials: Any = found.credentials
-    # for DuckDB, dlt would name a file after the pipeline
+    # without one, dlt would name DuckDB's file after the pipeline
     fields = {"database": str} if kind == "duckdb" else credentials.get_resolvable_fields()
-    is_complete = credentials.is_resolved() and kind != "duckdb"
-    if not is_complete and (
-        lacking := [
-            f"`{name}`"
-            for name, hint in fields.items()
-            if not credentials.is_field_resolved(getattr(credentials, name), hint)
-        ]
-    ):
+    lacking = [
+        f"`{name}`"
+        for name, hint in fields.items()
+        if not credentials.is_field_resolved(getattr(credentials, name), hint)
+    ]
+    if lacking and (kind == "duckdb" or not credentials.is_resolved()):
         rule = f"set DESTINATION__{kind.upper()}__CREDENTIALS, or write it to .dlt/secrets.toml"
         raise InvalidArgument("destination", kind, f"dlt's configuration lacks {', '.join(lacking)}; {rule}")
     options = _without_none(**{name: found.get(name) for name in ("project_id", "location")})

@@ -36,7 +36,7 @@ def imported_by(tmp_path: Path, *commands: list[str]) -> set[str]:
 def test_help_imports_nothing_that_takes_long(tmp_path: Path) -> None:
     commands = [
         *([], ["land"], ["read"], ["status"], ["landing"], ["landing", "sql"]),
-        *(["token", "refresh"], ["task", "copy"]),
+        *(["token", "refresh"], ["task", "copy"], ["init"], ["load"], ["landing", "dbt-source"]),
     ]
     packages = imported_by(tmp_path, *([*command, "--help"] for command in commands), ["--version"])
     assert "click" in packages
@@ -50,6 +50,7 @@ def test_what_goes_without_airflow_does_not_import_it(
     task, folder = sandbox.control.add_task(lots=[30])["task_id"], str(tmp_path / "landed")
     (names := tmp_path / "names.yaml").write_text(f"- id: {task}\n  name: Prices\n")
     monkeypatch.setenv("WEBCOLLECT_COLLECTION_TASKS", str(names))
+    monkeypatch.setenv("DESTINATION__DUCKDB__CREDENTIALS", str(tmp_path / "warehouse.duckdb"))
     packages = imported_by(
         tmp_path,
         ["capacity"],
@@ -62,6 +63,9 @@ def test_what_goes_without_airflow_does_not_import_it(
         ["landing", "cat", folder],
         ["landing", "sql", folder, "select count(*) from landing"],
         ["landing", "clean", folder],
+        ["landing", "dbt-source", folder, "--dataset", "shop"],
+        ["load", folder, "shop.landed", "--destination", "duckdb"],
+        ["init", str(tmp_path / "dags")],
     )
     assert "pyarrow" in packages
     assert not packages & {"airflow", "opentelemetry"}

@@ -128,6 +128,20 @@ def test_what_dlt_settings_lack_is_named(run: Run, landed: Path, destination: st
     )
 
 
+@pytest.mark.parametrize("name", ["DESTINATION__POSTGRES__CREDENTIALS", "secrets.toml"])
+def test_dlt_settings_that_cannot_be_read_are_refused_without_their_text(
+    run: Run, landed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".dlt").mkdir()
+    (tmp_path / ".dlt" / name).write_text("hunter2 hunter2")
+    if name.isupper():
+        monkeypatch.setenv(name, "hunter2")
+    ended = run("load", landed, TABLE, "--destination", "postgres")
+    ended.refused(2, "--destination is 'postgres'; dlt cannot read its configuration (")
+    assert "hunter2" not in ended.err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
