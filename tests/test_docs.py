@@ -265,12 +265,25 @@ def test_every_link_of_the_documentation_leads_somewhere() -> None:
             assert not anchor or anchor in anchors(linked), f"{page.name}: {target}#{anchor}"
 
 
-def test_the_dag_of_the_readme_can_be_pasted(tmp_path: Path) -> None:
-    dag = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def test_the_dag_of_the_readme_can_be_pasted_and_later_takes_the_file(tmp_path: Path) -> None:
+    readme, file = (ROOT / "README.md").read_text(), tmp_path / "pasted.py"
+    dag = re.search(r"```python\n(.*?)```", readme, re.DOTALL)
+    tasks = re.search(r"```yaml\n(.*?)```", readme, re.DOTALL)
+    later = dict(re.findall(r"`((collection_tasks|destination)=\".*\")`", readme))
     assert dag
-    (tmp_path / "pasted.py").write_text(dag.group(1))
-    tasks = re.search(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert tasks
+    file.write_text(dag.group(1))
+    first = {task.task_id.rpartition(".")[2]: task for task in runpy.run_path(str(file))["dag"].tasks}
+    assert first.keys() == {"start", "wait", "land"}
+
     (tmp_path / "collection_tasks.yaml").write_text(tasks.group(1))
-    pasted = runpy.run_path(str(tmp_path / "pasted.py"))["dag"]
-    assert pasted.get_task("collect.prices.land").upstream_task_ids == {"collect.prices.wait"}
+    pasted = dag.group(1)
+    for written, name in later.items():
+        pasted = re.sub(rf"\b{name}=.*(?=,\n)", written, pasted)
+    file.write_text(pasted)
+    second = runpy.run_path(str(file))["dag"]
+    assert [task.destination for task in second.tasks if task.task_id.endswith(".land")] == [
+        f"s3://aws_default@my-bucket/{name}" for name in ("prices", "books")
+    ]
+    # what the first DAG has landed is continued
+    assert first["land"].destination == "s3://aws_default@my-bucket/prices"
