@@ -362,6 +362,7 @@ def test_no_rate_is_logged_before_there_is_one(monkeypatch: pytest.MonkeyPatch) 
         location,
         Run(dag_id="d", task_id="t", run_id="r"),
         "full",
+        (),
         SimpleNamespace(info=lambda line, *arguments: lines.append(line % arguments)),
         WebCollectHook().client.context,
         {},

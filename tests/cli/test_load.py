@@ -87,7 +87,7 @@ def test_a_table_has_the_rows_of_each_landing_that_is_loaded_into_it(
         assert run("load", landing, TABLE, *DUCKDB).code == 0
     both = [*truth(sandbox, task, "id"), *truth(sandbox, other, "id")]
     assert sorted(rows(database, "id")) == sorted(both)
-    said = "--write-disposition is 'scd2'; prices was loaded in a way that does not go with it"
+    said = "--write-disposition is 'scd2'; prices was loaded without --write-disposition scd2"
     run("load", landed, TABLE, *DUCKDB, "--write-disposition", "scd2").refused(2, said)
 
 
@@ -148,8 +148,8 @@ def test_dlt_settings_that_cannot_be_read_are_refused_without_their_text(
         ([], "Exactly one of --conn-id and --destination is needed"),
         ([*DUCKDB, "--conn-id", "warehouse"], "Exactly one of --conn-id and --destination is needed"),
         (["--destination", "mysql"], "'mysql' is not one of"),
-        ([*DUCKDB, "--primary-key", "url"], "--primary-key is ['url']; it goes with --write-disposition"),
-        ([*DUCKDB, "--on-gone", "mark"], "--on-gone is 'mark'; it goes with --write-disposition merge alone"),
+        ([*DUCKDB, "--primary-key", "url"], "--primary-key is ['url']; it requires --write-disposition"),
+        ([*DUCKDB, "--on-gone", "mark"], "--on-gone is 'mark'; it requires --write-disposition merge"),
     ],
     ids=str,
 )
@@ -194,7 +194,7 @@ def test_a_connection_that_does_not_lead_to_a_warehouse_is_named(
     )
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "mysql", "password": "hunter2"}))
     ended = run(*load)
-    ended.refused(2, "--conn-id is 'warehouse'; its type is 'mysql', and loads know clickhouse")
+    ended.refused(2, "--conn-id is 'warehouse'; its type is 'mysql', and loads support clickhouse")
     assert "hunter2" not in ended.err
 
 

@@ -301,7 +301,7 @@ class TestSomeParts:
         assert caplog.messages == []
         assert list(landed.iter_rows("run-1")) == []
         assert "No rows of the run run-1 are in" in caplog.text
-        assert "the last runs that have landed are run 1" in caplog.text
+        assert "last runs that have landed: run 1" in caplog.text
 
     def test_a_run_and_a_commit_do_not_go_together(self, grown: LandedData) -> None:
         for read in (grown.uris, grown.to_arrow, grown.profile):
@@ -310,7 +310,7 @@ class TestSomeParts:
 
     def test_what_is_no_number_of_a_commit_is_refused(self, grown: LandedData) -> None:
         with pytest.raises(
-            InvalidArgument, match=r"`since` is 4; the last commit of .* is 3: .* load all of"
+            InvalidArgument, match=r"`since` is 4; the last commit of .* is 3; if the landing"
         ):
             grown.uris(since=4)
         with pytest.raises(InvalidArgument, match="`since` is -1; it must be an integer of 0 or more"):

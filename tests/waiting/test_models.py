@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_webcollect.landing.log.commits import counted
 from airflow_provider_webcollect.service.models import FINAL_STATES, TaskStatus
 from airflow_provider_webcollect.waiting.conditions import Outcome, TaskStates, Wait
 from airflow_provider_webcollect.waiting.runs import Baseline, LastRun, follow
@@ -152,7 +153,8 @@ def test_a_run_without_new_rows_ends_the_wait_not_before_its_time_and_soon(
         assert clock.now < service.stalls_at + OLDEST + limit + 2 * (interval + 300)
 
     assert ended.outcome is Outcome.FAILED
-    assert f"Extracting, {service.rows(run, math.inf)} rows, no new ones since" in ended.reason
+    rows = counted(service.rows(run, math.inf), "row")
+    assert f"Extracting, {rows}, no new ones since" in ended.reason
     assert clock.now >= service.stalls_at - PER_ROW + limit
 
 

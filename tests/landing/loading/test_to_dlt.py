@@ -101,6 +101,6 @@ def test_it_checks_key_and_disposition(landing: Landing, in_delta: Pipeline) -> 
         landing.read().to_dlt(primary_key=["n", "shop"])
     resource = landing.read().to_dlt(primary_key="url")
     assert resource.name == landing.folder.root.rpartition("/")[2]
-    with pytest.raises(Exception, match="nothing in a column of the key") as failed:
+    with pytest.raises(Exception, match="no value in a column of the key") as failed:
         in_delta.run(resource)
     assert LoadRefused in map(type, causes_of(failed.value))
