@@ -394,13 +394,15 @@ def _retired(
     is_asked = run.dag_id.in_({key.dag_id for key in keys})
     newest_runs = select(func.max(run.id)).where(has_ended, is_asked).group_by(run.dag_id)
     rows = session.execute(
-        select(ti.dag_id, ti.task_id, ti.map_index)
+        select(ti.dag_id, ti.task_id, ti.map_index, run.end_date)
         .join(run, and_(run.dag_id == ti.dag_id, run.run_id == ti.run_id))
         .where(run.id.in_(newest_runs))
     )
     indexes_of: dict[str, dict[str, set[int]]] = {}
-    for dag_id, task_id, map_index in rows:
+    ended_at: dict[str, datetime.datetime | None] = {}
+    for dag_id, task_id, map_index, moment in rows:
         indexes_of.setdefault(dag_id, {}).setdefault(task_id, set()).add(map_index)
+        ended_at[dag_id] = moment
     # a task may land elsewhere in each of its runs, or to several assets in one
     newest_of = {key[1:]: extents[key] for key in sorted(extents, key=lambda key: extents[key].newest)}
     event_ids = {extent.newest_id for key in keys for extent in (extents[key], newest_of[key[1:]])}
@@ -411,7 +413,9 @@ def _retired(
     def reason(key: SeriesKey) -> str | None:
         if key.dag_id in stale:
             return "Airflow no longer has the DAG"
-        if tasks := indexes_of.get(key.dag_id):
+        tasks, moment = indexes_of.get(key.dag_id), ended_at.get(key.dag_id)
+        # what has landed since is of a run that goes on, or that was cleared
+        if tasks and (moment is None or extents[key].newest <= moment):
             indexes = tasks.get(key.task_id)
             if indexes is None:
                 return "the DAG no longer has the task"

@@ -414,13 +414,20 @@ class TestRetiredLandings:
         events.add_run("broken", end_date=NOW - DAY, **where)
         assert (events.marks(), events.one()["retired"]) == (["failed"], None)
 
-    def end_run(self, events: Events, task_id: str, *indexes: int, state: str = "success") -> None:
+    def end_run(
+        self,
+        events: Events,
+        task_id: str,
+        *indexes: int,
+        state: str = "success",
+        at: datetime.datetime | None = None,
+    ) -> None:
         """Add an ended run of the DAG, which has one task."""
         run_id = f"newest_{next(_numbers)}"
         for index in indexes or (-1,):
             events.add_run(run_id, task_id=task_id, map_index=index, operator="Other", state="success")
         with create_session() as session:
-            session.execute(update(DagRun).filter_by(run_id=run_id).values(state=state))
+            session.execute(update(DagRun).filter_by(run_id=run_id).values(state=state, end_date=at))
 
     def test_the_dag_no_longer_has_the_task(self, events: Events) -> None:
         self.failing(events)
@@ -439,6 +446,16 @@ class TestRetiredLandings:
         assert events.marks() == ["failed"]
         self.end_run(events, "land", 0, 1)
         assert (events.marks(), events.one()["retired"]) == ([], "the task no longer has the index")
+
+    @pytest.mark.parametrize("place", [{"source_task_id": "new"}, {"source_map_index": 2}])
+    def test_what_has_landed_since_the_newest_run_ended_has_not_retired(
+        self, events: Events, place: dict[str, Any]
+    ) -> None:
+        self.end_run(events, "land", 0, 1, at=NOW - DAY)
+        events.add_event(landed_a(), NOW, **place)
+        assert events.one()["retired"] is None
+        self.end_run(events, "land", 0, 1, at=NOW + DAY)
+        assert events.one()["retired"] is not None
 
     def test_airflow_no_longer_has_the_dag(self, events: Events) -> None:
         events.add_dag()
