@@ -185,10 +185,13 @@ def read_landings(
         has_failed = key[1:] in failed_at and failed_at[key[1:]] > extent.newest
         return has_failed or (is_expected(key) and extent.is_overdue(now)), extent.newest
 
-    # those that have retired are left out first
-    likely = sorted(extents, key=urgency, reverse=True)[: 2 * MOST_SERIES]
-    retired = _retired(session, extents, likely)
-    keys = sorted(likely, key=lambda key: key in retired)[:MOST_SERIES]
+    # those that have retired are left out first, however many of them are overdue
+    ordered = sorted(extents, key=urgency, reverse=True)
+    looked_at, retired = 0, dict[SeriesKey, str]()
+    while looked_at < len(ordered) and looked_at - len(retired) < MOST_SERIES:
+        retired |= _retired(session, extents, ordered[looked_at : looked_at + 2 * MOST_SERIES])
+        looked_at += 2 * MOST_SERIES
+    keys = sorted(ordered[:looked_at], key=lambda key: key in retired)[:MOST_SERIES]
     landed_of = _landed(session, keys)
     failed_of = _failures(session, landed_of)
     assets = {row.id: row for row in session.execute(select(AssetModel.id, AssetModel.name, AssetModel.uri))}

@@ -472,6 +472,22 @@ class TestRetiredLandings:
         told = {series["asset"]["uri"]: series["retired"] for series in events.read()}
         assert told == {events.asset.uri: "the task has landed elsewhere since", others.asset.uri: None}
 
+    def test_many_that_were_overdue_take_no_place_of_what_still_lands(
+        self, events: Events, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(landings, "MOST_SERIES", 2)
+        events.add_dag(is_stale=True)
+        for index in range(9):
+            events.add(1, 1, 1, 1, 1, source_map_index=index, ended=NOW - DAY * 30)
+        lands = Events()
+        lands.add(1)
+        data = read({events.dag_id, lands.dag_id})
+        assert {series["dag_id"]: series["retired"] for series in data["series"]} == {
+            events.dag_id: "Airflow no longer has the DAG",
+            lands.dag_id: None,
+        }
+        assert data["left_out"] == 8
+
     def test_its_quarantined_rows_are_told(self, events: Events) -> None:
         events.add_event(landed_a(waiting=[rows_waiting(7, NOW)]))
         self.end_run(events, "other")
