@@ -45,6 +45,8 @@ ODD_FACTOR = 2
 MOST_OUTCOMES, MOST_CHARACTERS = 5, 300
 #: The events in Airflow's audit log of decisions on quarantined rows, as the page makes them.
 DECISIONS = {"accept": "webcollect_accept", "discard": "webcollect_discard"}
+#: No decision was made before.
+_FIRST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 #: It has no subclasses of these operators that a DAG's author has written.
 IS_OURS = TaskInstance.operator.startswith("WebCollect")
 #: The problems of a landing's newest run, or of one of its sources, the gravest first.
@@ -173,6 +175,7 @@ def read_landings(
     is_in_name = has_text(AssetEvent.source_dag_id, AssetEvent.source_task_id)
     is_found = or_(is_in_name, AssetEvent.asset_id.in_(assets_found)) if search else true()
     extents = {key: extent for key, extent in _extents(session, is_found).items() if key.dag_id in dag_ids}
+    of_all = _extents(session, true()) if search else extents
     paused = set(session.scalars(select(DagModel.dag_id).where(DagModel.is_paused)))
     by_hand = set(session.scalars(select(DagModel.dag_id).where(DagModel.timetable_summary == "None")))
     failed_at = _last_failures(session)
@@ -189,7 +192,7 @@ def read_landings(
     ordered = sorted(extents, key=urgency, reverse=True)
     looked_at, retired = 0, dict[SeriesKey, str]()
     while looked_at < len(ordered) and looked_at - len(retired) < MOST_SERIES:
-        retired |= _retired(session, extents, ordered[looked_at : looked_at + 2 * MOST_SERIES])
+        retired |= _retired(session, of_all, ordered[looked_at : looked_at + 2 * MOST_SERIES])
         looked_at += 2 * MOST_SERIES
     keys = sorted(ordered[:looked_at], key=lambda key: key in retired)[:MOST_SERIES]
     landed_of = _landed(session, keys)
@@ -387,7 +390,7 @@ def _retired(
 ) -> dict[SeriesKey, str]:
     """Return which landings no longer come, and why.
 
-    :param extents: of all series.
+    :param extents: of all series, also those that a search leaves out.
     :param keys: the series to look at. A DAG has the tasks, and the indexes of mapped ones, that its newest
         ended run has.
     """
@@ -592,6 +595,8 @@ def _decisions(session: Session, since: datetime.datetime | None) -> dict[tuple[
     """
     if since is None:
         return {}
+    # anyone may add events, with any times: some cannot be told in UTC
+    since = min(max(since, _FIRST), datetime.datetime.now(datetime.UTC))
     is_decision = (Log.event.in_(DECISIONS.values()), Log.dttm >= since)
     decided = {}
     rows = session.execute(select(Log.extra, Log.dttm).where(*is_decision).order_by(Log.dttm))

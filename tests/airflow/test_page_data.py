@@ -471,6 +471,9 @@ class TestRetiredLandings:
         others.add_event(landed_a(), NOW, source_run_id="next")
         told = {series["asset"]["uri"]: series["retired"] for series in events.read()}
         assert told == {events.asset.uri: "the task has landed elsewhere since", others.asset.uri: None}
+        # also if a search leaves out where
+        (found,) = events.read(search=events.asset.name)
+        assert found["retired"] == told[events.asset.uri]
 
     def test_many_that_were_overdue_take_no_place_of_what_still_lands(
         self, events: Events, monkeypatch: pytest.MonkeyPatch
@@ -521,6 +524,11 @@ class TestChecks:
         assert [check["state"] for check in source["checks"]] == ["failed"] * 5
         assert source["checks_left_out"] == 2
         assert len(source["checks"][0]["text"]) == 300
+
+    @pytest.mark.parametrize("at", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+    def test_quarantined_rows_of_a_time_that_no_database_has_are_told(self, events: Events, at: str) -> None:
+        events.add_event(landed_a(waiting=[{**rows_waiting(7, NOW), "at": at}]))
+        assert [told["ended_at"] for told in events.one()["quarantines"]] == [at]
 
     def test_quarantined_rows_are_told_until_somebody_decides_however_old_they_are(
         self, events: Events
