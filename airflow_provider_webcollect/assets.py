@@ -158,7 +158,8 @@ class LandedSource(NamedTuple):
         return self.manifest.removesuffix(f"/{MANIFEST}")
 
 
-class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
+# thousands of them would keep the garbage collector busy
+class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a landing says in the ``extra`` of an asset event: the transfer writes it, consumers read it.
 
     :ivar webcollect_conn_id: the Airflow connection of the service.
@@ -232,11 +233,14 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, extra: object) -> LandingEvent | None:
         """Read the ``extra`` of an asset event; None if it is not a landing's.
 
-        :param extra: of an asset event; anyone may add events, with any extra.
+        :param extra: of an asset event, or its JSON; anyone may add events, with any extra.
         """
         try:
-            event = msgspec.convert(extra, cls)
-        except msgspec.ValidationError:
+            if isinstance(extra, str):
+                event = msgspec.json.decode(extra, type=cls)
+            else:
+                event = msgspec.convert(extra, cls)
+        except msgspec.DecodeError:
             return None
         return event if event.all_manifests() else None
 

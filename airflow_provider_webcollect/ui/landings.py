@@ -197,7 +197,9 @@ def read_landings(
     keys = sorted(ordered[:looked_at], key=lambda key: key in retired)[:MOST_SERIES]
     landed_of = _landed(session, keys)
     failed_of = _failures(session, landed_of)
-    assets = {row.id: row for row in session.execute(select(AssetModel.id, AssetModel.name, AssetModel.uri))}
+    is_shown = AssetModel.id.in_({key.asset_id for key in keys})
+    found = session.execute(select(AssetModel.id, AssetModel.name, AssetModel.uri).where(is_shown))
+    assets = {row.id: row for row in found}
     waiting = _waiting(session, landed_of)
     series = []
     for key, landed in landed_of.items():
@@ -332,9 +334,11 @@ def _landed(session: Session, keys: Collection[SeriesKey]) -> dict[SeriesKey, li
     # the condition on the assets has an index
     is_asked = (event.asset_id.in_({key.asset_id for key in keys}), _SERIES_TEXT.in_(map(_text, keys)))
     numbered = select(event.id, number.label("number")).where(*_IS_LANDING, *is_asked).subquery()
-    # not as objects of the ORM, which keep the garbage collector busy for longer than the query takes
+    # neither objects of the ORM nor dicts of the JSON: they keep the garbage collector busy for longer than
+    # the query takes
+    extra_json = cast(event.extra, String)
     rows = session.execute(
-        select(*_SERIES, event.timestamp, event.source_run_id, event.extra, run.logical_date, run.run_type)
+        select(*_SERIES, event.timestamp, event.source_run_id, extra_json, run.logical_date, run.run_type)
         .join(numbered, numbered.c.id == event.id)
         .outerjoin(run, and_(run.dag_id == event.source_dag_id, run.run_id == event.source_run_id))
         .where(numbered.c.number <= MOST_RUNS)
