@@ -9,7 +9,7 @@ from airflow_provider_webcollect import WebCollectTaskGroup
 FOLDER = os.environ["AIRFLOW_VAR_WEBCOLLECT_LANDING"]
 
 # On a busy machine, Airflow fails a task whose trigger fires before the scheduler has seen its deferral.
-RETRIED = {"retries": 2, "retry_delay": 1}
+RETRIED = {"retries": 2, "retry_delay": 30}
 
 for arrangement in ("each", "together"):
     with DAG(f"shops_{arrangement}", schedule=None, max_active_tasks=64, default_args=RETRIED):
