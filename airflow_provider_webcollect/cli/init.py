@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -18,9 +19,11 @@ from airflow_provider_webcollect.cli.output import tell
 from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.landing.log.commits import counted
 from airflow_provider_webcollect.service.errors import InvalidArgument, PermissionDenied
+from airflow_provider_webcollect.service.settings import Settings
 
 TASKS, DAG = "collection_tasks.yaml", "collect.py"
 _DAG_OF_THE_NAME = re.compile(r"""\b(?i:dag)\(\s*(dag_id\s*=\s*)?["']collect["']""")
+_OTHER_FIELD = re.compile(r"(?<!\{)\{\w+\}(?!\})")
 _TEXT = """\
 import pendulum
 from airflow.providers.common.compat.sdk import DAG
@@ -62,13 +65,15 @@ def init(
     Exit code 1: no task ran in the last three months.
     """
     from airflow_provider_webcollect import discovery
-    from airflow_provider_webcollect.collection_tasks import CollectionTask, id_or_name
+    from airflow_provider_webcollect.collection_tasks import CollectionTask, folded, id_or_name
 
     place = Path(folder).expanduser().resolve()
     _refuse_existing(place)
     arguments = {"collection_tasks": TASKS, "destination": _checked(destination)}
-    ids = [id_or_name("task_ids", task_id) for task_id in task_ids]
-    tasks = [CollectionTask(id=task_id, name=task_id) for task_id in dict.fromkeys(ids)]
+    ids = {folded(task_id): id_or_name("task_ids", task_id) for task_id in task_ids}
+    tasks = [CollectionTask(id=task_id, name=task_id) for task_id in ids.values()]
+    if tasks and url is not None:
+        _refuse_wrong(url)
     if not tasks:
         if conn_id is None and url is None and sys.stdin.isatty():
             conn_id, url = _asked()
@@ -101,10 +106,20 @@ def _refuse_existing(place: Path) -> None:
     """Raise :class:`.InvalidArgument` if a folder has one of the files, or a DAG of that name."""
     taken = [name for name in (TASKS, DAG) if (place / name).exists()]
     for path in sorted(place.glob("*.py")):
-        if _DAG_OF_THE_NAME.search(path.read_text("utf-8", errors="replace")):
-            taken.append(f"a DAG `collect` in {path.name}")
+        # not all are files: an editor's lock is a link to nothing
+        with contextlib.suppress(OSError):
+            if _DAG_OF_THE_NAME.search(path.read_text("utf-8", errors="replace")):
+                taken.append(f"a DAG `collect` in {path.name}")
     if taken:
         raise InvalidArgument("folder", str(place), f"{taken[0]} is there already, so nothing was written")
+
+
+def _refuse_wrong(url: str) -> None:
+    """Raise :class:`.InvalidArgument` if the service cannot have a URL, which may have secrets."""
+    try:
+        Settings(base_url=url)
+    except InvalidArgument as error:
+        raise InvalidArgument("url", None, error.rule, as_text=error.value) from None
 
 
 def _checked(destination: str | None) -> str:
@@ -113,6 +128,9 @@ def _checked(destination: str | None) -> str:
     filled = text.replace("{name}", "-").replace("{id}", "-")
     if filled == text:
         raise InvalidArgument("destination", text, "it must have {name} or {id} in it")
+    if unknown := _OTHER_FIELD.search(filled):
+        rule = f"{{name}} and {{id}} are filled in, and nothing else in braces, such as {unknown[0]}"
+        raise InvalidArgument("destination", text, rule)
     Location.parse("destination", filled)
     return text
 

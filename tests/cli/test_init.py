@@ -107,6 +107,18 @@ def test_a_folder_that_has_one_of_the_two_is_refused_and_nothing_is_sent(
     assert sandbox.control.requests() == []
 
 
+def test_what_is_no_file_in_the_folder_is_no_dag(run: Run, dags: Path) -> None:
+    (dags / "package.py").mkdir(parents=True)
+    # an editor's lock
+    (dags / ".#mine.py").symlink_to("me@host.1234")
+    assert run("init", dags, "--id", IDS[0]).code == 0
+
+
+def test_an_id_in_other_letters_is_the_same(run: Run, dags: Path) -> None:
+    assert run("init", dags, "--id", IDS[0], "--id", IDS[0].upper()).code == 0
+    assert len(read_collection_tasks(dags / "collection_tasks.yaml").tasks) == 1
+
+
 def test_a_folder_that_cannot_be_made_is_refused(run: Run, dags: Path) -> None:
     dags.write_text("")
     run("init", dags).refused(2, "is a file")
@@ -136,6 +148,9 @@ def test_if_the_dag_cannot_be_written_the_file_is_not_either(run: Run, sandbox: 
         (["--id", "{{ x }}"], "--id is '{{ x }}'"),
         (["--destination", "bucket/{name}"], "--destination is 'bucket/"),
         (["--destination", "s3://bucket/prices"], "{name} or {id}"),
+        (["--destination", "s3://bucket/{shop}/{name}"], "such as {shop}"),
+        (["--id", IDS[0], "--url", "https://me:secret@host"], "***@host'; it must be an http(s) URL"),
+        (["--id", IDS[0], "--url", "host"], "it must be an http(s) URL"),
     ],
 )
 def test_a_wrong_option_is_named_and_nothing_is_written(
