@@ -6,6 +6,7 @@ import contextlib
 import copy
 import difflib
 import functools
+import hashlib
 import math
 import re
 import time
@@ -34,6 +35,8 @@ LONGEST_NAME = 200
 #: What begins an expression, a block or a comment of Jinja.
 _TEMPLATE = re.compile(r"\{[{%#]")
 _FIELD = re.compile(r"(?<!\{)\{(name|id)\}(?!\})")
+#: Names whose letters and digits are all spelled in the ids of Airflow, and in the names of tables.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9._ -]{1,100}")
 _TWO_ESCAPES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
 #: Keys whose values may be booleans and numbers, beside those of options that are; all other values are
 #: texts, as they are written.
@@ -111,6 +114,21 @@ class CollectionTasks(msgspec.Struct, frozen=True):
 def folded(key: str) -> str:
     """Return an id or a name in a form that ignores letter case and how accents are encoded."""
     return unicodedata.normalize("NFC", key.strip().casefold())
+
+
+def plain_name(name: str) -> str:
+    """Return a name in the characters of Airflow's ids; with a digest if other characters were replaced."""
+    ascii_only = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    plain = re.sub(r"[^A-Za-z0-9]+", "_", ascii_only).strip("_")[:100]
+    if _PLAIN_NAME.fullmatch(name) and plain:
+        return plain
+    return f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:8]}".strip("_")
+
+
+def table_name(name: str) -> str:
+    """Return a name as that of a table: a letter, then lower-case letters, digits and single underscores."""
+    plain = plain_name(name).lower()
+    return plain if plain[0].isalpha() else f"t_{plain}"
 
 
 def is_id(key: str) -> bool:

@@ -30,6 +30,7 @@ from airflow_provider_webcollect.collection_tasks import (
     is_id,
     parse,
     read_collection_tasks,
+    table_name,
 )
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError, quoted
 from airflow_provider_webcollect.service.models import AnalyticsRow
@@ -91,11 +92,22 @@ def discover(
     # the ids of tasks, by their ids and names
     owners = {folded(key): folded(task.id) for task in listed for key in (task.id, task.name)}
     owners |= {folded(task_id): folded(task_id) for task_id in by_id}
+    tables = {table_name(task.name): folded(task.id) for task in listed}
+
+    def is_free(name: str, own: str) -> bool:
+        """Return whether a task can have a name, and take it: also in ids of Airflow, no other has it."""
+        keys = ((owners, folded(name)), (tables, table_name(name)))
+        if not all(taken.get(key, own) == own for taken, key in keys):
+            return False
+        for taken, key in keys:
+            taken[key] = own
+        return True
+
     tasks, differences = [], Differences(new=[], gone=[], renamed=[])
     for task_id in sorted(names, key=lambda task_id: (names[task_id].casefold(), task_id)):
         own, possible = folded(task_id), _names(task_id, names[task_id])
         entry = entries.pop(own, None)
-        free = (name for name in possible if owners.setdefault(folded(name), own) == own)
+        free = (name for name in possible if is_free(name, own))
         name = entry.name if entry else next(free, possible[-1])
         difference, service_name = {"id": task_id, "name": name}, service_names[task_id] or None
         # a file that a person has written does not say what the service called the task then
@@ -124,8 +136,8 @@ def discover(
 def _names(task_id: str, service_name: str) -> list[str]:
     """Return the names that the file can have for a task, the best one first.
 
-    Spaces replace unprintable characters and break up templates. If another task has the name, the beginning
-    of the id follows, or all of it.
+    Spaces replace unprintable characters and break up templates. If another task has the name, or one that
+    is the same in the ids of Airflow, the beginning of the id follows, or all of it.
     """
     name = "".join(character if character.isprintable() else " " for character in service_name)
     name = re.sub(r"\{(?=[{%#])", "{ ", name).strip() or task_id

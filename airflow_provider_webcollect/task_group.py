@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import re
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -23,7 +21,9 @@ from airflow_provider_webcollect.collection_tasks import (
     configured,
     id_or_name,
     make_collection_task,
+    plain_name,
     read_collection_tasks,
+    table_name,
     task_of,
 )
 from airflow_provider_webcollect.common import is_literal
@@ -47,8 +47,6 @@ _TOOLTIPS = {"each": "each (for hundreds, together is cheaper)", "together": "to
 _SUFFIXES = (".yaml", ".yml", ".json")
 #: What is filled in: ``{name}`` and ``{id}``, but not in the braces of a template.
 _FIELD = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
-#: Names whose letters and digits are all spelled in the ids of Airflow, and in the names of tables.
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9._ -]{1,100}")
 
 
 #: What Airflow renders of an entry: the folders of its rows.
@@ -172,7 +170,7 @@ class WebCollectTaskGroup(TaskGroup):
     def _parts(self, tasks: Sequence[CollectionTask], destination: str | None) -> list[_Part]:
         """Return the collection tasks with ids, folders and tables that no two of them share."""
         table_format = self._land.get("table_format")
-        spell = _table_name if table_format == "iceberg" else functools.partial(folder_name, OPTION)
+        spell = table_name if table_format == "iceberg" else functools.partial(folder_name, OPTION)
         parts, spelled = [], dict[str, str]()
         for task in tasks:
             if (folder := task.destination) is None:
@@ -183,8 +181,8 @@ class WebCollectTaskGroup(TaskGroup):
                     rule = "it must have {name} or {id} in it: each collection task needs a folder of its own"
                     raise InvalidArgument("destination", destination, rule)
                 folder = _filled("destination", destination, task, spell)
-            group_id = _spelled(task.name)
-            if (other := spelled.setdefault(_table_name(task.name), task.name)) != task.name:
+            group_id = plain_name(task.name)
+            if (other := spelled.setdefault(table_name(task.name), task.name)) != task.name:
                 rule = f"its Airflow id or its table would be the same as that of {other!r}: rename one"
                 raise InvalidArgument("collection_tasks", task.name, rule)
             parts.append(_Part(task, group_id, folder, self._load_of(task)))
@@ -203,7 +201,7 @@ class WebCollectTaskGroup(TaskGroup):
         if table is None:
             rule = f"it must be a text, such as shops.{{name}}, since {task.name!r} has no table of its own"
             raise InvalidArgument("load.table", table, rule)
-        table = _filled("load.table", arguments.text("load.table", table), task, _table_name)
+        table = _filled("load.table", arguments.text("load.table", table), task, table_name)
         return {**own, "table": table}
 
     def _add(self, part: _Part) -> None:
@@ -412,18 +410,3 @@ def _filled(argument: str, text: str, task: CollectionTask, spell: Callable[[str
         rule = f"the only fields it can have are {{name}} and {{id}}, not {{{unknown[0]}}}"
         raise InvalidArgument(argument, text, rule)
     return _FIELD.sub(lambda field: spell(getattr(task, field[1])), text)
-
-
-def _spelled(name: str) -> str:
-    """Return a name in the characters of Airflow's ids; with a digest if other characters were replaced."""
-    ascii_only = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-    plain = re.sub(r"[^A-Za-z0-9]+", "_", ascii_only).strip("_")[:100]
-    if _PLAIN_NAME.fullmatch(name) and plain:
-        return plain
-    return f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:8]}".strip("_")
-
-
-def _table_name(name: str) -> str:
-    """Return a name as that of a table: a letter, then lower-case letters, digits and single underscores."""
-    plain = _spelled(name).lower()
-    return plain if plain[0].isalpha() else f"t_{plain}"

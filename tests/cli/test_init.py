@@ -114,6 +114,16 @@ def test_what_is_no_file_in_the_folder_is_no_dag(run: Run, dags: Path) -> None:
     assert run("init", dags, "--id", IDS[0]).code == 0
 
 
+def test_tasks_of_names_that_are_the_same_in_airflow_get_a_dag_that_can_be_imported(
+    run: Run, sandbox: Sandbox, dags: Path
+) -> None:
+    ids = [sandbox.control.add_task(lots=[30], name=name)["task_id"] for name in ("Shop A", "Shop-A")]
+    assert run("init", dags).code == 0
+    names = [task.name for task in read_collection_tasks(dags / "collection_tasks.yaml").tasks]
+    assert {"Shop A", f"Shop-A ({ids[1][:8]})"} <= {*names}
+    assert len([task for task in dag_in(dags).tasks if task.task_id.endswith(".land")]) == len(names)
+
+
 def test_an_id_in_other_letters_is_the_same(run: Run, dags: Path) -> None:
     assert run("init", dags, "--id", IDS[0], "--id", IDS[0].upper()).code == 0
     assert len(read_collection_tasks(dags / "collection_tasks.yaml").tasks) == 1
