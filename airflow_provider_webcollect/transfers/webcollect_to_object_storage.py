@@ -67,6 +67,7 @@ __all__ = ["WebCollectToObjectStorageOperator"]
 MOST_AT_ONCE = 32
 #: Maximum number of characters of a partition key, as Airflow stores it.
 LONGEST_KEY = 250
+_NO_PARTITIONS = "a landing adds no partitions to a table of Iceberg"
 #: The keys that an entry of ``sources`` can have.
 _KEYS = ("collection_task_id", "lotno", "destination", *SourceOptions.__struct_fields__)
 
@@ -354,7 +355,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
     def _check_iceberg(self) -> None:
         for name, rule in (
-            ("partition", "a landing adds no partitions to a table of Iceberg"),
+            ("partition", _NO_PARTITIONS),
             (
                 "object_storage_conn_id",
                 "the catalog has the place and the credentials of a table of Iceberg",
@@ -431,6 +432,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         given = {name: getattr(self, name) for name in SourceOptions.__struct_fields__}
         lotno, table_format = target.source.lotno, self.table_format or None
         with arguments.inside(target.name if target.own else ""):
+            if (partition := target.own.get("partition")) and table_format == "iceberg":
+                raise InvalidArgument("partition", partition, _NO_PARTITIONS)
             return SourceOptions.parse({**given, **target.own}, lotno=lotno, table_format=table_format)
 
     def execute(self, context: Context) -> dict[str, Any]:

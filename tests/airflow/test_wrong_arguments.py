@@ -90,6 +90,7 @@ BASELINES: list[Any] = [
     {"collection_task_id": "a", "after": {"start_execute_time": "yesterday"}},
     {"collection_task_id": "a", "after": {"end_execute_time": "yesterday"}},
 ]
+ICEBERG_IN_PARTITIONS = {"collection_task_id": "a", "destination": "c.n.a", "partition": "dt=1"}
 WITH_WRONG_CHECKS = {"collection_task_id": "a", "checks": {"row": {}}}
 BATCH_AMONG_TASKS = ["a", {"collection_task_id": "b", "lotno": "1"}]
 
@@ -194,6 +195,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("transfer into iceberg", {"destination": "shop.prices"}, "is named catalog.namespace.table"),
     ("transfer into iceberg", {"destination": "s3://bucket/prices"}, "is named catalog.namespace.table"),
     ("transfer into iceberg", {"partition": "dt=2026-01-01"}, "no partitions to a table of Iceberg"),
+    (
+        "transfer into iceberg",
+        {"sources": [ICEBERG_IN_PARTITIONS], "collection_task_id": None},
+        r"\[0\]: partition.* no partitions to a table of Iceberg",
+    ),
     ("transfer into iceberg", {"object_storage_conn_id": "aws"}, "the credentials of a table"),
     ("transfer into iceberg", {"file_format": "csv"}, "is 'csv'; table_format='iceberg' requires 'parquet'"),
     ("load", {"table": "prices"}, ""),
