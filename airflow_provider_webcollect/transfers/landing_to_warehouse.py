@@ -37,6 +37,8 @@ __all__ = ["WebCollectLoadOperator"]
 #: What each of several sources must have, and what is summed up of their results.
 _PLACES = ("landing", "table")
 _SUMS = ("rows", "parts", "skipped_rows")
+#: How loads are written that make a table have the rows of one landing alone.
+_ALONE = ("replace", "scd2")
 
 
 class _Load(NamedTuple):
@@ -45,6 +47,15 @@ class _Load(NamedTuple):
     location: Location
     table: str
     options: LoadOptions
+
+
+def _refuse_replaced(loads: Sequence[_Load]) -> None:
+    """Refuse a load that would end or replace the rows of another one in its table, in each run."""
+    for index, load in enumerate(loads):
+        how = load.options.write_disposition
+        if how in _ALONE and any(load.table == each.table for each in loads if each is not load):
+            rule = f"another source has it, too, and write_disposition={how!r} keeps no rows of others"
+            raise InvalidArgument(f"sources[{index}]: table", load.table, rule)
 
 
 class WebCollectLoadOperator(BaseOperator):
@@ -77,7 +88,7 @@ class WebCollectLoadOperator(BaseOperator):
         created if they do not exist. (templated)
     :param sources: several landings, instead of ``landing`` and ``table``: dicts of these two and, as needed,
         of the options below, in place of the operator's. They are loaded one after another; if one fails, the
-        others continue. (templated)
+        others continue. A table with ``replace`` or ``scd2`` can be that of one of them. (templated)
     :param write_disposition: ``append`` (default): the table has each row of the landing; ``merge``: only the
         latest row of each key; ``replace``: the rows of this landing alone, all of them in each load;
         ``scd2``: each row with the times from which and to which snapshots had it, where the landing is a
@@ -151,6 +162,7 @@ class WebCollectLoadOperator(BaseOperator):
                 raise InvalidArgument(place, source, "it must be a dict")
             with arguments.inside(place):
                 loads.append(self._load_of(source))
+        _refuse_replaced(loads)
         return loads
 
     def _load_of(self, source: Mapping[str, Any]) -> _Load:

@@ -127,6 +127,15 @@ class TestSources:
                 {"sources": [{"landing": "s3://b/a", "table": "a.b", "lotno": "1"}]},
                 r"`sources\[0\]: lotno` is '1'; there is no such option",
             ),
+            (
+                {
+                    "sources": [
+                        {"landing": "s3://b/a", "table": "a.b"},
+                        {"landing": "s3://b/c", "table": "a.b", "write_disposition": "replace"},
+                    ]
+                },
+                r"`sources\[1\]: table` is 'a.b'; another source has it, too",
+            ),
         ],
     )
     def test_what_is_wrong_is_refused_while_the_dag_is_parsed(
