@@ -165,7 +165,6 @@ def configured_warehouse(kind: str) -> Warehouse:
     require("dlt", "dlt", "a load by dlt")
     from dlt import destinations
     from dlt.common.configuration.container import Container
-    from dlt.common.configuration.exceptions import ConfigurationException
     from dlt.common.configuration.providers import CustomLoaderDocProvider
     from dlt.common.configuration.specs import PluggableRunContext
     from dlt.common.runtime.run_context import RunContext
@@ -179,8 +178,8 @@ def configured_warehouse(kind: str) -> Warehouse:
     try:
         with Container().injectable_context(PluggableRunContext(OwnContext("."))):
             found = destination.configuration(destination.spec(), accept_partial=True)
-    except ConfigurationException as error:
-        # without its text, which may have a secret
+    except Exception as error:
+        # dlt has many errors for what it cannot read; without the text, which may have a secret
         rule = f"dlt cannot read its configuration ({type(error).__name__})"
         raise InvalidArgument("destination", kind, rule) from None
     credentials: Any = found.credentials

@@ -143,6 +143,22 @@ def test_dlt_settings_that_cannot_be_read_are_refused_without_their_text(
 
 
 @pytest.mark.parametrize(
+    ("destination", "credentials", "said"),
+    [
+        ("redshift", "redshift://me:hunter2@127.0.0.1:1/shop", "://***@127.0.0.1:1/shop"),
+        ("databricks", '{"server_hostname": "h", "access_token": "hunter2"}', "dlt cannot read its config"),
+    ],
+)
+def test_credentials_that_lead_nowhere_are_no_part_of_the_error(
+    run: Run, landed: Path, monkeypatch: pytest.MonkeyPatch, destination: str, credentials: str, said: str
+) -> None:
+    monkeypatch.setenv(f"DESTINATION__{destination.upper()}__CREDENTIALS", credentials)
+    ended = run("load", landed, TABLE, "--destination", destination)
+    assert said in ended.err
+    assert "hunter2" not in ended.err
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         ([], "Exactly one of --conn-id and --destination is needed"),

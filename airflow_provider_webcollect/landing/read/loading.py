@@ -80,6 +80,8 @@ _LIKE_POSTGRESQL = ("postgres", "redshift")
 _SYSTEM_COLUMNS = {"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"}
 #: Characters of an error of dlt or a warehouse that are shown; some quote whole statements.
 _LONGEST_REASON = 500
+#: User and password in a URL, such as one that a warehouse's package cannot read.
+_USERS = re.compile(r"://[^/\s]*@")
 #: The text of an error if a row breaks a rule of the table by itself.
 _RULE = re.compile("(check|not.null) constraint|contains null values", re.IGNORECASE)
 #: The texts of errors about user and password, which each warehouse has of its own.
@@ -749,7 +751,7 @@ def _failure(error: Exception, table: str) -> BaseException:
             rule = "it must be one of dlt's naming conventions, such as direct"
             return InvalidArgument("SCHEMA__NAMING", cause.naming_module, rule)
     last = causes[-1]
-    text = " ".join(str(last).split())[:_LONGEST_REASON]
+    text = _USERS.sub("://***@", " ".join(str(last).split()))[:_LONGEST_REASON]
     reason = f"{type(last).__name__}: {text}" if text else repr(last)
     # PEP 249's names in each warehouse's package: the values are wrong, and stay so
     kinds = {base.__name__ for base in type(last).__mro__}
