@@ -127,6 +127,7 @@ class WaitingRows(msgspec.Struct, frozen=True, kw_only=True):
 class LandedSource(NamedTuple):
     """What an event says about one collection task.
 
+    :ivar collection_task_name: None if it is not known.
     :ivar rows: None if they are not known.
     :ivar usual_rows: None if they are not known.
     :ivar filled: by column, in which share of the rows it is filled, 0 to 1; empty if it is not known.
@@ -138,6 +139,7 @@ class LandedSource(NamedTuple):
     """
 
     collection_task_id: str
+    collection_task_name: str | None
     rows: int | None
     usual_rows: float | None
     filled: dict[str, float]
@@ -182,14 +184,16 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     :ivar total_rows: all rows of an incremental landing; unset for others.
     :ivar changes: how many keys are ``new``, ``changed`` and ``gone`` since the whole run before, if they are
         counted (``whole_runs_key``); None for a run that is not whole; with several sources, the sums.
-    :ivar collection_task_id: the source, with ``lotno``; this and the next six are unset if there are
+    :ivar collection_task_id: the source, with ``lotno``; this and the next seven are unset if there are
         several sources, as are ``filled`` and ``checks``.
+    :ivar collection_task_name: its name; None if it is not known.
     :ivar lotno: the batch; None for the whole history.
     :ivar manifest: the landing's manifest.
     :ivar commit: the number of the landing's last commit, up to which all of this run's rows are committed.
     :ivar uris: the parts that this run has landed; None if there are more than 1,000.
     :ivar objects: the same without scheme and bucket.
-    :ivar collection_task_ids: several sources; unset for one, as is ``manifests``.
+    :ivar collection_task_ids: several sources; unset for one, as are ``manifests`` and the names.
+    :ivar collection_task_names: those of the sources, None for each that is not known.
     :ivar manifests: those of their landings.
     :ivar source_rows: the rows of each of them; ``source_usual_rows`` and ``source_commits`` likewise, and,
         if there are no more than 1,000 columns, or checks, in all, ``source_filled`` and ``source_checks``.
@@ -212,12 +216,14 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     total_rows: int | UnsetType = UNSET
     changes: dict[str, int] | UnsetType | None = UNSET
     collection_task_id: str | UnsetType = UNSET
+    collection_task_name: str | UnsetType | None = UNSET
     lotno: str | UnsetType | None = UNSET
     manifest: str | UnsetType = UNSET
     commit: int | UnsetType = UNSET
     uris: list[str] | UnsetType | None = UNSET
     objects: list[str] | UnsetType | None = UNSET
     collection_task_ids: list[str] | UnsetType = UNSET
+    collection_task_names: list[str | None] | UnsetType = UNSET
     manifests: list[str] | UnsetType = UNSET
     source_rows: list[int] | UnsetType = UNSET
     source_usual_rows: list[float | None] | UnsetType = UNSET
@@ -264,6 +270,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             LandedSource(*facts)
             for facts in zip(
                 tasks,
+                of_each(self.collection_task_names, self.collection_task_name, None),
                 of_each(self.source_rows, self.rows, None),
                 of_each(self.source_usual_rows, self.usual_rows, None),
                 of_each(self.source_filled, self.filled, {}),
@@ -297,6 +304,18 @@ def dataset_name(hook: WebCollectHook, collection_task_id: str, lotno: str | Non
     return f"{SCHEME}://{place}", collection_task_id if lotno is None else f"{collection_task_id}/{lotno}"
 
 
+def documentation(name: object) -> dict[str, Any]:
+    """Return OpenLineage's facet that describes a dataset by the name of its collection task.
+
+    :param name: anything but a text, such as None for a name that is not known, gives no facet.
+    """
+    if not isinstance(name, str):
+        return {}
+    from openlineage.client.facet_v2 import documentation_dataset
+
+    return {"documentation": documentation_dataset.DocumentationDatasetFacet(description=name)}
+
+
 def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset:
     """Return the OpenLineage dataset of a ``webcollect`` asset.
 
@@ -311,4 +330,5 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset:
     is_hook = isinstance(lineage_context, WebCollectHook)
     hook = lineage_context if is_hook else WebCollectHook(unquote(uri.netloc))
     namespace, name = dataset_name(hook, *(unquote(part) for part in uri.path.strip("/").split("/")))
-    return Dataset(namespace=namespace, name=name)
+    facets = documentation((asset.extra or {}).get("collection_task_name"))
+    return Dataset(namespace=namespace, name=name, facets=facets)

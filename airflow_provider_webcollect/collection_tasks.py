@@ -220,14 +220,42 @@ def one_or_many(collection_task_id: Any, collection_task_ids: Any) -> tuple[str,
     return tuple(dict.fromkeys(task_ids_of("collection_task_ids", arguments.decoded(collection_task_ids))))
 
 
-def described(task_id: str) -> str:
-    """Return what a log calls a task: its name and id, or its id alone if the file has no name for it."""
-    return described_tasks([task_id]).get(task_id, task_id)
+def check_names(names: object) -> None:
+    """Check the names of tasks that a DAG gives an operator.
+
+    :raises InvalidArgument: unless it is None, or a dict of names by id.
+    """
+    argument = "collection_task_names"
+    if not isinstance(names, Mapping | None):
+        raise InvalidArgument(argument, names, "it must be a dict of names by id")
+    for task_id, name in (names or {}).items():
+        id_or_name(argument, task_id)
+        id_or_name(f"{argument}[{task_id!r}]", name)
 
 
-def described_tasks(task_ids: Iterable[str]) -> dict[str, str]:
-    """Return what a log calls those of the tasks that have a name in the configured file, by id."""
-    return {task_id: f"{name} ({task_id})" for task_id, name in file_of_names().names(task_ids).items()}
+def named_tasks(task_ids: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the names of those of the tasks that have one, by id.
+
+    :param given: names by id, which are used before those of the configured file.
+    """
+    ids = [*task_ids]
+    return file_of_names().names(ids) | {id_: given[id_] for id_ in ids if given and id_ in given}
+
+
+def described(task_id: str, given: Mapping[str, str] | None = None) -> str:
+    """Return what a log calls a task: its name and id, or its id alone if no name is known.
+
+    :param given: as for :func:`named_tasks`.
+    """
+    return described_tasks([task_id], given).get(task_id, task_id)
+
+
+def described_tasks(task_ids: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return what a log calls those of the tasks that have a name, by id.
+
+    :param given: as for :func:`named_tasks`.
+    """
+    return {task_id: f"{name} ({task_id})" for task_id, name in named_tasks(task_ids, given).items()}
 
 
 def file_of_names() -> CollectionTasks:

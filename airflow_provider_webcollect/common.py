@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperat
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.assets import storable
-from airflow_provider_webcollect.collection_tasks import described, task_id_of
+from airflow_provider_webcollect.collection_tasks import described, named_tasks, task_id_of
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.errors import LandingError
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
@@ -147,19 +147,39 @@ def airflow_errors() -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def errors_about(names: Mapping[str, str]) -> Iterator[None]:
+    """Begin the messages of errors with the name of the collection task that they are about, if they lack it.
+
+    :param names: the name by id, or by the place of the rows; empty if there is none.
+    """
+    try:
+        yield
+    except (WebCollectError, LandingError) as error:
+        for key, name in names.items():
+            if name not in str(error):
+                error.args = (f"{name} ({key}): {error.args[0]}", *error.args[1:])
+                if isinstance(error, WebCollectError):
+                    error.message = error.args[0]
+        raise
+
+
 def fail_if_permanent(error: BaseException) -> None:
     """Raise ``AirflowFailException`` if a retry cannot help against the error."""
     if isinstance(error, WebCollectError | LandingError) and error.permanent:
         raise AirflowFailException(str(error)) from error
 
 
-def for_each(task_ids: Collection[str], act: Callable[[str], T]) -> list[T]:
+def for_each(
+    task_ids: Collection[str], act: Callable[[str], T], names: Mapping[str, str] | None = None
+) -> list[T]:
     """Act for each of several collection tasks, one after another, and return the results.
 
     If it fails for one, the others continue, except after :data:`MOST_FAILURES` in a row. At the end, one
     error names all that failed, with the reasons.
 
     :param act: takes the id of a collection task.
+    :param names: of the collection tasks, by id, before those of the configured file.
     :raises OutcomeUnknown: if one of the outcomes is unknown.
     :raises AirflowFailException: if all errors are permanent.
     :raises WebCollectError: if a retry may help.
@@ -169,8 +189,9 @@ def for_each(task_ids: Collection[str], act: Callable[[str], T]) -> list[T]:
         try:
             results.append(act(task_id))
         except WebCollectError as error:
-            log.error("Task %s failed: %s", described(task_id), error)
-            errors[described(task_id)] = error
+            called = described(task_id, names)
+            log.error("Task %s failed: %s", called, error)
+            errors[called] = error
             in_a_row = 0 if isinstance(error, _ABOUT_ONE_TASK) else in_a_row + 1
             if in_a_row == MOST_FAILURES:
                 break
@@ -280,11 +301,17 @@ class WebCollectTaskOperator(WebCollectOperator):
     operator_extra_links = (WebCollectTaskLink(),)
     #: Whether another argument can name several collection tasks instead.
     _takes_several = False
+    #: Names by id, before those of the configured file; None for an operator without the argument.
+    collection_task_names: Mapping[str, str] | None = None
 
     def __init__(self, *, collection_task_id: str | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.collection_task_id: Any = collection_task_id
         check_at_parse(self, self._checked_id, ("collection_task_id",))
+
+    def _called(self, task_id: str) -> str:
+        """Return what messages call a collection task."""
+        return described(task_id, self.collection_task_names)
 
     def _checked_id(self) -> Any:
         if self._takes_several and self.collection_task_id is None:
@@ -300,7 +327,10 @@ class WebCollectTaskOperator(WebCollectOperator):
         of_dag = self.collection_task_id
         try:
             with super().errors():
-                yield
+                self.collection_task_id = self._checked_id()
+                ids = filter(None, [self.collection_task_id])
+                with errors_about(named_tasks(ids, self.collection_task_names)):
+                    yield
         finally:
             self.collection_task_id = of_dag
 
@@ -309,7 +339,6 @@ class WebCollectTaskOperator(WebCollectOperator):
 
         :param context: of the attempt.
         """
-        self.collection_task_id = self._checked_id()
         hook = super().open_hook(context)
         store_task_link(context, hook, self.collection_task_id)
         return hook

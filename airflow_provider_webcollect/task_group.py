@@ -79,6 +79,11 @@ class _Part(msgspec.Struct, frozen=True):
         return f"collection task {self.task.name!r}"
 
     @property
+    def name(self) -> str | None:
+        """Its name; None if it has only an id."""
+        return None if self.task.name == self.task.id else self.task.name
+
+    @property
     def own_load(self) -> dict[str, Any]:
         """The options of its load that the file has for it."""
         return self.task.load or {}
@@ -209,14 +214,19 @@ class WebCollectTaskGroup(TaskGroup):
         task = part.task
         tooltip = ", ".join((f"{task.name} ({task.id})", *task.tags))
         group = TaskGroup(part.group_id, parent_group=self, dag=self.dag, tooltip=tooltip)
-        usual: dict[str, Any] = {"task_group": group, "dag": self.dag, "collection_task_id": task.id}
+        usual: dict[str, Any] = {
+            "task_group": group,
+            "dag": self.dag,
+            "collection_task_id": task.id,
+            "collection_task_names": _names([part]),
+        }
         start: Any = WebCollectStartSubTasksOperator(task_id="start", **usual, **self._start)
-        _keep_as_written(start, "collection_task_id")
+        _keep_as_written(start, "collection_task_id", "collection_task_names")
         if task.loop_items:
             items = WebCollectUpdateTaskParametersOperator(
                 task_id="set_loop_items", loop_items=task.loop_items, **usual, **self._set_loop_items
             )
-            _keep_as_written(items, "collection_task_id", "loop_items")
+            _keep_as_written(items, "collection_task_id", "collection_task_names", "loop_items")
             start << items
         with arguments.inside(part.called if task.options else ""):
             land = WebCollectToObjectStorageOperator(
@@ -226,37 +236,43 @@ class WebCollectTaskGroup(TaskGroup):
                 **usual,
                 **{**self._land, **task.options},
             )
-        _keep_as_written(land, "collection_task_id", "lotno", *task.options.keys() - _RENDERED)
+        as_written = ("collection_task_id", "collection_task_names", "lotno")
+        _keep_as_written(land, *as_written, *task.options.keys() - _RENDERED)
         wait = WebCollectTaskStatusSensor(task_id="wait", after=start.output, **usual, **self._wait)
-        _keep_as_written(wait, "collection_task_id")
+        _keep_as_written(wait, "collection_task_id", "collection_task_names")
         land << wait
         if part.load:
-            del usual["collection_task_id"]
+            del usual["collection_task_id"], usual["collection_task_names"]
             arguments_of_load = {**self._load_arguments(land), **part.load}
             with arguments.inside(part.called if part.own_load else ""):
                 load = WebCollectLoadOperator(
-                    task_id="load", landing=part.folder, **usual, **arguments_of_load
+                    task_id="load",
+                    landing=part.folder,
+                    collection_task_name=part.name,
+                    **usual,
+                    **arguments_of_load,
                 )
-            _keep_as_written(load, *part.own_load)
+            _keep_as_written(load, "collection_task_name", *part.own_load)
             land >> load
 
     def _add_together(self, parts: Sequence[_Part], destination: str | None) -> None:
         """Add the tasks of all collection tasks: one of each."""
         usual: dict[str, Any] = {"task_group": self, "dag": self.dag}
         ids = [part.task.id for part in parts]
+        names: dict[str, Any] = {"collection_task_names": _names(parts)}
         start: Any = WebCollectStartSubTasksOperator(
-            task_id="start", collection_task_ids=ids, **usual, **self._start
+            task_id="start", collection_task_ids=ids, **names, **usual, **self._start
         )
-        _keep_as_written(start, "collection_task_ids")
+        _keep_as_written(start, "collection_task_ids", *names)
         if updates := [
             {"collection_task_id": part.task.id, "loop_items": part.task.loop_items}
             for part in parts
             if part.task.loop_items
         ]:
             items = WebCollectUpdateTaskParametersOperator(
-                task_id="set_loop_items", updates=updates, **usual, **self._set_loop_items
+                task_id="set_loop_items", updates=updates, **names, **usual, **self._set_loop_items
             )
-            _keep_as_written(items, "updates")
+            _keep_as_written(items, "updates", *names)
             start << items
         outlets = [
             asset for part in parts if is_literal(part.folder) and (asset := landing_asset(part.folder))
@@ -278,27 +294,39 @@ class WebCollectTaskGroup(TaskGroup):
             task_id="land",
             sources=sources,
             destination=around if is_named else parts[0].folder,
-            **{**usual, **self._land, "outlets": self._land.get("outlets") or outlets},
+            **{**names, **usual, **self._land, "outlets": self._land.get("outlets") or outlets},
         )
+        _keep_as_written(land, *names)
         land.sources = [
             {name: value if name in _RENDERED else literal(value) for name, value in source.items()}
             for source in sources
         ]
         wait = WebCollectTaskStatusSensor(
-            task_id="wait", collection_task_ids=ids, after=start.output, **usual, **self._wait
+            task_id="wait", collection_task_ids=ids, after=start.output, **names, **usual, **self._wait
         )
-        _keep_as_written(wait, "collection_task_ids")
+        _keep_as_written(wait, "collection_task_ids", *names)
         land << wait
         if loading := [part for part in parts if part.load is not None]:
             of_all = self._load_arguments(land)
             of_all.pop("table", None)
-            loads: list[dict[str, Any]] = [{"landing": part.folder, **(part.load or {})} for part in loading]
+            loads: list[dict[str, Any]] = [
+                {"landing": part.folder, "collection_task_name": part.name, **(part.load or {})}
+                for part in loading
+            ]
             load = WebCollectLoadOperator(task_id="load", sources=loads, **usual, **of_all)
             load.sources = [
-                {name: literal(value) if name in part.own_load else value for name, value in source.items()}
+                {
+                    name: literal(value) if name in {"collection_task_name", *part.own_load} else value
+                    for name, value in source.items()
+                }
                 for part, source in zip(loading, loads, strict=True)
             ]
             land >> load
+
+
+def _names(parts: Sequence[_Part]) -> dict[str, str]:
+    """Return the names of the collection tasks that have one, by id."""
+    return {part.task.id: part.name for part in parts if part.name}
 
 
 def _refuse_shared_tables(parts: Sequence[_Part], of_all: Mapping[str, Any]) -> None:

@@ -288,11 +288,12 @@ class WebCollectHook(BaseHook):
         self.report_read(task_id, lotno)
         return self.client.send(endpoints.read_batch_data(task_id, lotno, offset, size))
 
-    def report_read(self, task_id: str, lotno: str | None = None) -> None:
+    def report_read(self, task_id: str, lotno: str | None = None, name: str | None = None) -> None:
         """Report to Airflow's hook lineage that a task's rows are read, as the asset of the task.
 
         :param task_id: the service's task.
         :param lotno: the batch number; None for the whole history.
+        :param name: of the task, for people; None if it is not known.
         """
         from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
@@ -301,6 +302,7 @@ class WebCollectHook(BaseHook):
             context=self,
             scheme=WebCollectHook.conn_type,  # of the URIs that `assets.create_asset` makes
             asset_kwargs={**source, "webcollect_conn_id": self.webcollect_conn_id},
+            asset_extra={"collection_task_name": name} if name else None,
         )
 
     def iter_rows(self, task_id: str, lotno: str | None = None) -> Iterator[dict[str, Any]]:

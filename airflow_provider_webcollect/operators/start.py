@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from airflow_provider_webcollect.assets import storable
-from airflow_provider_webcollect.collection_tasks import described, described_tasks, one_or_many
+from airflow_provider_webcollect.collection_tasks import (
+    check_names,
+    described_tasks,
+    named_tasks,
+    one_or_many,
+)
 from airflow_provider_webcollect.common import WebCollectTaskOperator, as_lists, check_at_parse, for_each
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service import arguments
@@ -80,13 +85,16 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     again. The same holds for a start during an active run, if the sub-tasks that it started are no longer
     active.
 
-    Returns ``{"collection_task_id", "started", "already_active", "after"}``: the two lists of ids, and the
-    task's status before the start, for a sensor's ``after``. After a wait also ``"status"``, the last status
-    record. With ``collection_task_ids``, returns a list of such dicts, in their order.
+    Returns ``{"collection_task_id", "collection_task_name", "started", "already_active", "after"}``: the
+    task, None for a name that is not known; the two lists of ids; and the task's status before the start, for
+    a sensor's ``after``. After a wait also ``"status"``, the last status record. With
+    ``collection_task_ids``, returns a list of such dicts, in their order.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
     :param collection_task_ids: several tasks instead of one, by id or name; each is started once. (templated)
+    :param collection_task_names: what logs, errors and the result call the tasks: names by id, before those
+        of the file. (templated)
     :param sub_task_ids: the sub-tasks, or ``"all"`` (default) of the latest batch; for several tasks, only
         ``"all"``. (templated)
     :param wait_for_completion: wait until the run is Finished; False by default. For several tasks, use
@@ -106,8 +114,15 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields = (*WebCollectTaskOperator.template_fields, "collection_task_ids", "sub_task_ids")
-    template_fields_renderers = dict.fromkeys(("collection_task_ids", "sub_task_ids"), "json")
+    template_fields = (
+        *WebCollectTaskOperator.template_fields,
+        "collection_task_ids",
+        "collection_task_names",
+        "sub_task_ids",
+    )
+    template_fields_renderers = dict.fromkeys(
+        ("collection_task_ids", "collection_task_names", "sub_task_ids"), "json"
+    )
     _takes_several = True
 
     def __init__(
@@ -115,6 +130,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         *,
         collection_task_id: str | None = None,
         collection_task_ids: Sequence[str] | None = None,
+        collection_task_names: Mapping[str, str] | None = None,
         sub_task_ids: Sequence[str] | str = ALL,
         wait_for_completion: bool = False,
         poll_interval: float = 60.0,
@@ -126,6 +142,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     ) -> None:
         super().__init__(collection_task_id=collection_task_id, **kwargs)
         self.collection_task_ids = collection_task_ids
+        self.collection_task_names = collection_task_names
         self.sub_task_ids = sub_task_ids
         self.wait_for_completion = wait_for_completion
         self.poll_interval = poll_interval
@@ -140,6 +157,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
     def _check(self) -> None:
         self._ids()
+        check_names(self.collection_task_names)
         if self.collection_task_ids is not None:
             if self.sub_task_ids != ALL:
                 rule = "with `collection_task_ids`, it can only be 'all'"
@@ -184,7 +202,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
                 return self._start(hook, memory, known)
 
             if self.collection_task_ids is not None:
-                results = [start.result for start in for_each(memories, start_one)]
+                results = [
+                    start.result for start in for_each(memories, start_one, self.collection_task_names)
+                ]
                 next(iter(memories.values())).forget_all()
                 return results
             (memory,) = memories.values()
@@ -219,7 +239,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     def what_to_check(self) -> str:
         if self.collection_task_id is None:
             return "The status of each task shows whether its sub-tasks run."
-        return f"The status of task {described(self.collection_task_id)} shows whether its sub-tasks run."
+        return f"The status of task {self._called(self.collection_task_id)} shows whether its sub-tasks run."
 
     def _recalled(
         self, hook: WebCollectHook, memories: Mapping[str, _Memory]
@@ -286,7 +306,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             )
         if start is None or step is not Step.JOIN:
             return None
-        self.log.info("An earlier attempt has already started the run of task %s.", described(memory.task_id))
+        self.log.info(
+            "An earlier attempt has already started the run of task %s.", self._called(memory.task_id)
+        )
         return start if start.sent else memory.confirm(start, self._clock.now())
 
     def _before(self, task_id: str, known: dict[str, Baseline | None]) -> Baseline:
@@ -317,7 +339,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             self.log.warning(
                 "The connection has only an API key, so the status of task %s was not queried: "
                 "active sub-tasks are started too, and nothing distinguishes their run from others.",
-                described(task_id),
+                self._called(task_id),
             )
             return None, []
         before = self._before(task_id, known)
@@ -338,7 +360,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         all_ids = [subtask.sub_task_id for subtask in subtasks]
         chosen = all_ids if self.sub_task_ids == ALL else list(dict.fromkeys(self.sub_task_ids))
         if not chosen:
-            raise InvalidArgument("sub_task_ids", ALL, f"task {described(task_id)} has no sub-tasks to start")
+            raise InvalidArgument(
+                "sub_task_ids", ALL, f"task {self._called(task_id)} has no sub-tasks to start"
+            )
         active = [subtask_id for subtask_id in chosen if subtask_id.lower() in active_subtask_ids(subtasks)]
         idle = [subtask_id for subtask_id in chosen if subtask_id not in active]
         start = _Start(
@@ -346,6 +370,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             result=storable(
                 {
                     "collection_task_id": task_id,
+                    "collection_task_name": named_tasks([task_id], self.collection_task_names).get(task_id),
                     "started": idle,
                     "already_active": active,
                     "after": msgspec.to_builtins(after),
@@ -365,7 +390,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         self.log.info(
             "Started %s of task %s; %d ran already.",
             counted(len(idle), "sub-task"),
-            described(task_id),
+            self._called(task_id),
             len(active),
         )
         return start
@@ -374,7 +399,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         """Wait for the run, and return how the wait has ended; or defer."""
         condition = TaskStates(
             task_ids=(self.collection_task_id,),
-            names=described_tasks([self.collection_task_id]),
+            names=described_tasks([self.collection_task_id], self.collection_task_names),
             failure_states=tuple(self.failure_states),
             after={self.collection_task_id: start.after} if start.after else {},
             no_new_rows_for=self.no_new_rows_for,

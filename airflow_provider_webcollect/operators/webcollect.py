@@ -12,7 +12,13 @@ import msgspec
 import pendulum
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
-from airflow_provider_webcollect.collection_tasks import described, task_id_of, task_ids_of
+from airflow_provider_webcollect.collection_tasks import (
+    check_names,
+    described,
+    named_tasks,
+    task_id_of,
+    task_ids_of,
+)
 from airflow_provider_webcollect.common import (
     WebCollectOperator,
     WebCollectTaskOperator,
@@ -189,9 +195,10 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
     one fails, the others are still updated, and at the end an error names each that failed, with the reason.
     A retry repeats all updates, so if any of them appends values, there are no retries.
 
-    Returns ``{"collection_task_id", "actions", "loop_items"}``: the steps with the names of their properties,
-    and the lists with the number of values sent. The values are left out, since they may be many. With
-    ``updates``, returns a list of such dicts, in their order.
+    Returns ``{"collection_task_id", "collection_task_name", "actions", "loop_items"}``: the task, None for a
+    name that is not known; the steps with the names of their properties; and the lists with the number of
+    values sent. The values are left out, since they may be many. With ``updates``, returns a list of such
+    dicts, in their order.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
@@ -201,6 +208,8 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         (templated)
     :param updates: several tasks instead of one: dicts with the three arguments above, each task in one of
         them. (templated)
+    :param collection_task_names: what logs, errors and the result call the tasks: names by id, before those
+        of the file. (templated)
     :param retry_unknown_outcome: also retry if it is not known whether values were appended; with
         ``updates``, also if a retry appends values again.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
@@ -209,8 +218,9 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields = (*WebCollectTaskOperator.template_fields, "actions", "loop_items", "updates")
-    template_fields_renderers = dict.fromkeys(("actions", "loop_items", "updates"), "json")
+    _own_fields = ("actions", "loop_items", "updates", "collection_task_names")
+    template_fields = (*WebCollectTaskOperator.template_fields, *_own_fields)
+    template_fields_renderers = dict.fromkeys(_own_fields, "json")
     _takes_several = True
 
     def __init__(
@@ -220,16 +230,19 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         actions: Sequence[Mapping[str, Any]] | None = None,
         loop_items: Sequence[Mapping[str, Any]] | None = None,
         updates: Sequence[Mapping[str, Any]] | None = None,
+        collection_task_names: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(collection_task_id=collection_task_id, **kwargs)
         self.actions = actions
         self.loop_items = loop_items
         self.updates = updates
+        self.collection_task_names = collection_task_names
         check_at_parse(self, self._calls)
 
     def _calls(self) -> dict[str, Call[Any]]:
         """Return the calls by task."""
+        check_names(self.collection_task_names)
         if self.updates is None:
             task_id = task_id_of("collection_task_id", self.collection_task_id)
             return {task_id: _Update(task_id, self.actions, self.loop_items).call()}
@@ -250,7 +263,9 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         if self.updates is None:
             return self._send(hook, *calls.popitem())
         try:
-            return for_each(calls, lambda task_id: self._send(hook, task_id, calls[task_id]))
+            return for_each(
+                calls, lambda task_id: self._send(hook, task_id, calls[task_id]), self.collection_task_names
+            )
         except WebCollectError as error:
             appends = any(call.retry is Retry.ONLY_IF_UNSENT for call in calls.values())
             if appends and not self.retry_unknown_outcome:
@@ -260,17 +275,21 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
     def _send(self, hook: WebCollectHook, task_id: str, call: Call[Any]) -> dict[str, Any]:
         hook.client.send(call)
         sent = call.body or {}
+        called = self._called(task_id)
         actions, loop_items = [], []
         for step in sent.get("actions", ()):
             names = [pair["name"] for pair in step["properties"]]
-            self.log.info("Set %s of step %s.", ", ".join(names), step["actionId"])
+            self.log.info("Set %s of step %s of task %s.", ", ".join(names), step["actionId"], called)
             actions.append({"action_id": step["actionId"], "properties": names})
         for step in sent.get("loopItems", ()):
             count, appended = len(step["loopItems"]), step["isAppend"]
             done = "Appended to" if appended else "Replaced all values of"
-            self.log.info("%s step %s; number of values: %d.", done, step["actionId"], count)
+            message = "%s step %s of task %s; number of values: %d."
+            self.log.info(message, done, step["actionId"], called, count)
             loop_items.append({"action_id": step["actionId"], "count": count, "is_append": appended})
-        return {"collection_task_id": task_id, "actions": actions, "loop_items": loop_items}
+        name = named_tasks([task_id], self.collection_task_names).get(task_id)
+        task = {"collection_task_id": task_id, "collection_task_name": name}
+        return {**task, "actions": actions, "loop_items": loop_items}
 
     def what_to_check(self) -> str:
         if self.updates is not None:
@@ -280,7 +299,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         steps = [step["actionId"] for step in sent.get("loopItems", ()) if step["isAppend"]]
         return (
             f"The values may have been appended already to step {', '.join(steps)} of task "
-            f"{described(self.collection_task_id)}."
+            f"{self._called(self.collection_task_id)}."
         )
 
 

@@ -23,6 +23,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.collection_tasks import (
+    check_names,
     described_tasks,
     hint_at_names,
     one_or_many,
@@ -302,6 +303,8 @@ class WebCollectTaskStatusSensor(_StatusSensor):
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
     :param collection_task_ids: several tasks instead of one, by id or name. (templated)
+    :param collection_task_names: what logs and errors call the tasks: names by id, before those of the file.
+        (templated)
     :param wait_for: ``all`` tasks (default), or ``any``.
     :param target_states: states that end the wait with success; by default Finished.
     :param failure_states: states that fail the task without retries; by default Stopped.
@@ -329,11 +332,14 @@ class WebCollectTaskStatusSensor(_StatusSensor):
     template_fields: Sequence[str] = (
         "collection_task_id",
         "collection_task_ids",
+        "collection_task_names",
         "after",
         "webcollect_conn_id",
         "timeout",
     )
-    template_fields_renderers = {"collection_task_ids": "json", "after": "json"}  # noqa: RUF012  # as in Airflow
+    template_fields_renderers = dict.fromkeys(
+        ("collection_task_ids", "collection_task_names", "after"), "json"
+    )
     _trigger = WebCollectTaskStatusTrigger
 
     def __init__(
@@ -341,6 +347,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         *,
         collection_task_id: str | None = None,
         collection_task_ids: Sequence[str] | None = None,
+        collection_task_names: Mapping[str, str] | None = None,
         wait_for: Literal["all", "any"] = "all",
         target_states: Sequence[str] = (TaskState.FINISHED,),
         failure_states: Sequence[str] = (TaskState.STOPPED,),
@@ -352,6 +359,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         super().__init__(target_states=target_states, failure_states=failure_states, **kwargs)
         self.collection_task_id = collection_task_id
         self.collection_task_ids = collection_task_ids
+        self.collection_task_names = collection_task_names
         self.wait_for = wait_for
         self.after = after
         self.status_delay = status_delay
@@ -364,6 +372,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
                 rule = "in reschedule mode, a poke knows nothing about earlier ones: use deferrable=True"
                 raise InvalidArgument(name, getattr(self, name), rule)
         ids = one_or_many(self.collection_task_id, self.collection_task_ids)
+        check_names(self.collection_task_names)
         arguments.one_of("wait_for", self.wait_for, ("all", "any"))
         after = {} if self.after in (None, NOW) else _baselines(self.after, ids)
         limit = self.no_new_rows_for
@@ -382,7 +391,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
     def _checked(self) -> Condition:
         condition = super()._checked()
         ids = one_or_many(self.collection_task_id, self.collection_task_ids)
-        names = described_tasks(ids)
+        names = described_tasks(ids, self.collection_task_names)
         if left_out := [names.get(task_id, task_id) for task_id in ids if task_id not in condition.keys]:
             self.log.warning("Not waiting for tasks without a start in `after`: %s", ", ".join(left_out))
         return msgspec.structs.replace(condition, names=names, hint=hint_at_names(condition.keys))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.providers.common.compat.sdk import BaseHook, BaseOperator
 
-from airflow_provider_webcollect.assets import storable
-from airflow_provider_webcollect.common import airflow_errors, check_at_parse
+from airflow_provider_webcollect.assets import documentation, storable
+from airflow_provider_webcollect.collection_tasks import id_or_name
+from airflow_provider_webcollect.common import airflow_errors, check_at_parse, errors_about
 from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
 from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.landing.options import (
@@ -34,19 +35,23 @@ if TYPE_CHECKING:
 __all__ = ["WebCollectLoadOperator"]
 
 
-#: What each of several sources must have, and what is summed up of their results.
-_PLACES = ("landing", "table")
+#: What each of several sources must have, what it can have beside options, and what is summed up of results.
+_PLACES, _NAME = ("landing", "table"), "collection_task_name"
 _SUMS = ("rows", "parts", "skipped_rows")
 #: How loads are written that make a table have the rows of one landing alone.
 _ALONE = ("replace", "scd2")
 
 
 class _Load(NamedTuple):
-    """A landing, its table, and how it is loaded."""
+    """A landing, its table, and how it is loaded.
+
+    :ivar name: of its collection task; None if it is not known.
+    """
 
     location: Location
     table: str
     options: LoadOptions
+    name: str | None
 
 
 def _refuse_replaced(loads: Sequence[_Load]) -> None:
@@ -72,10 +77,11 @@ class WebCollectLoadOperator(BaseOperator):
     fails and is retried in PostgreSQL and DuckDB; other warehouses may get a part twice, or only some of its
     rows.
 
-    Returns ``{"landing", "table", "rows", "parts", "commit", "total_rows", "total_parts", "skipped_rows",
-    "skipped"}``: what this load has loaded, the number of the commit up to which the table has the rows, all
-    that the landing has, and how many rows have no key and were left out, in all and by part. With
-    ``sources``, it returns ``{"sources", "rows", "parts", "skipped_rows"}``: the results, and the sums.
+    Returns ``{"landing", "collection_task_name", "table", "rows", "parts", "commit", "total_rows",
+    "total_parts", "skipped_rows", "skipped"}``: what this load has loaded, the number of the commit up to
+    which the table has the rows, all that the landing has, and how many rows have no key and were left out,
+    in all and by part. With ``sources``, it returns ``{"sources", "rows", "parts", "skipped_rows"}``: the
+    results, and the sums.
 
     :param landing: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``; or a
         table of Iceberg, ``catalog.namespace.table``. (templated)
@@ -86,9 +92,12 @@ class WebCollectLoadOperator(BaseOperator):
         ``snowflake``. (templated)
     :param table: ``dataset.table``, in lower case; the dataset is a schema in most warehouses. Both are
         created if they do not exist. (templated)
-    :param sources: several landings, instead of ``landing`` and ``table``: dicts of these two and, as needed,
-        of the options below, in place of the operator's. They are loaded one after another; if one fails, the
-        others continue. A table with ``replace`` or ``scd2`` can be that of one of them. (templated)
+    :param collection_task_name: what logs, errors, result and lineage call the landing: the name of its
+        collection task; None (default) if it has none. (templated)
+    :param sources: several landings, instead of the arguments above: dicts of ``landing``, ``table`` and, as
+        needed, ``collection_task_name`` and the options below, in place of the operator's. They are loaded
+        one after another; if one fails, the others continue. A table with ``replace`` or ``scd2`` can be that
+        of one of them. (templated)
     :param write_disposition: ``append`` (default): the table has each row of the landing; ``merge``: only the
         latest row of each key; ``replace``: the rows of this landing alone, all of them in each load;
         ``scd2``: each row with the times from which and to which snapshots had it, where the landing is a
@@ -112,6 +121,7 @@ class WebCollectLoadOperator(BaseOperator):
         "object_storage_conn_id",
         "warehouse_conn_id",
         "table",
+        "collection_task_name",
         "sources",
         "write_disposition",
         "primary_key",
@@ -128,6 +138,7 @@ class WebCollectLoadOperator(BaseOperator):
         object_storage_conn_id: str | None = None,
         warehouse_conn_id: str,
         table: str | None = None,
+        collection_task_name: str | None = None,
         sources: Sequence[Mapping[str, Any]] | None = None,
         write_disposition: WriteDisposition = "append",
         primary_key: str | Sequence[str] | None = None,
@@ -140,19 +151,20 @@ class WebCollectLoadOperator(BaseOperator):
         self.object_storage_conn_id = object_storage_conn_id
         self.warehouse_conn_id = warehouse_conn_id
         self.table = table
+        self.collection_task_name = collection_task_name
         self.sources = sources
         self.write_disposition = write_disposition
         self.primary_key = primary_key
         self.on_missing_key = on_missing_key
         self.on_gone = on_gone
-        self._landed: list[LandedData] = []
+        self._landed: list[tuple[_Load, LandedData]] = []
         check_at_parse(self, self._check)
 
     def _check(self) -> list[_Load]:
         arguments.text("warehouse_conn_id", self.warehouse_conn_id)
         if self.sources is None:
-            return [self._load_of({"landing": self.landing, "table": self.table})]
-        for name in _PLACES:
+            return [self._load_of({name: getattr(self, name) for name in (*_PLACES, _NAME)})]
+        for name in (*_PLACES, _NAME):
             if getattr(self, name) is not None:
                 raise InvalidArgument(name, getattr(self, name), "it cannot be given with `sources`")
         loads = []
@@ -168,10 +180,11 @@ class WebCollectLoadOperator(BaseOperator):
     def _load_of(self, source: Mapping[str, Any]) -> _Load:
         landing, table = (source.get(name) for name in _PLACES)
         check_table(table)
-        own = {name: value for name, value in source.items() if name not in _PLACES}
+        own = {name: value for name, value in source.items() if name not in {*_PLACES, _NAME}}
+        name = None if source.get(_NAME) is None else id_or_name(_NAME, source[_NAME])
         given = {name: getattr(self, name) for name in LoadOptions.__struct_fields__}
         location = Location.parse_landed("landing", landing, conn_id=self.object_storage_conn_id)
-        return _Load(supported("landing", location), str(table), LoadOptions.parse({**given, **own}))
+        return _Load(supported("landing", location), str(table), LoadOptions.parse({**given, **own}), name)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Load what is new and return a summary of it."""
@@ -188,7 +201,8 @@ class WebCollectLoadOperator(BaseOperator):
                 try:
                     results.append(self._run(load, warehouse))
                 except Exception as error:
-                    name = f"{load.location.text} into {load.table}"
+                    prefix = f"{load.name}: " if load.name else ""
+                    name = f"{prefix}{load.location.text} into {load.table}"
                     self.log.exception("%s is not loaded.", name)
                     errors[name] = error
             if errors:
@@ -202,11 +216,13 @@ class WebCollectLoadOperator(BaseOperator):
         from airflow_provider_webcollect.landing.reader import read_landing
         from airflow_provider_webcollect.transfers.reporting import MAX_LISTED
 
-        landed = read_landing(load.location.open_landed(AirflowConnections()))
-        new = loading.load(landed, load.options, load.table, warehouse.destination)
-        self._landed.append(landed)
+        with errors_about({load.location.text: load.name} if load.name else {}):
+            landed = read_landing(load.location.open_landed(AirflowConnections()))
+            new = loading.load(landed, load.options, load.table, warehouse.destination)
+        self._landed.append((load, landed))
         self.log.info(
-            "%s of %s with %s loaded into %s.",
+            "%s%s of %s with %s loaded into %s.",
+            f"{load.name}: " if load.name else "",
             counted(len(new.parts), "part"),
             landed.uri,
             counted(new.rows, "row"),
@@ -215,6 +231,7 @@ class WebCollectLoadOperator(BaseOperator):
         return storable(
             {
                 "landing": landed.uri,
+                "collection_task_name": load.name,
                 "table": load.table,
                 "rows": new.rows,
                 "parts": len(new.parts),
@@ -238,7 +255,10 @@ class WebCollectLoadOperator(BaseOperator):
 
         return OperatorLineage(
             inputs=[
-                InputDataset(*Location("folder", landed.uri).dataset, facets=version_of(landed.manifest))
-                for landed in self._landed
+                InputDataset(
+                    *Location("folder", landed.uri).dataset,
+                    facets={**documentation(load.name), **version_of(landed.manifest)},
+                )
+                for load, landed in self._landed
             ]
         )

@@ -13,8 +13,7 @@ import msgspec
 from airflow.providers.common.compat.sdk import Asset, AssetAlias, Stats
 from msgspec import UNSET, UnsetType
 
-from airflow_provider_webcollect.assets import LandingEvent, dataset_name, landing_asset
-from airflow_provider_webcollect.collection_tasks import described
+from airflow_provider_webcollect.assets import LandingEvent, dataset_name, documentation, landing_asset
 from airflow_provider_webcollect.common import send_gauges
 from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.checks import usual_of
@@ -75,6 +74,7 @@ class LandingReport(Observer):
     :param log: gets a line every few seconds.
     :param client: of the service, whose rate and token are among the metrics.
     :param tags: of all metrics.
+    :param name: of the collection task; None if it is not known.
     :param sources: how many the task lands.
     :param ended: counts those of them that have ended; all reports of the task share it.
     :ivar landed: the result of the landing, also if the mark after its commit fails; None if it has failed
@@ -96,6 +96,7 @@ class LandingReport(Observer):
     log: Any
     client: ClientContext
     tags: dict[str, str]
+    name: str | None = None
     sources: int = 1
     ended: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     requests: int = 0
@@ -111,9 +112,10 @@ class LandingReport(Observer):
 
     @property
     def called(self) -> str:
-        """What logs call the source: with the name of its task, if the file has one."""
-        task = described(self.source.collection_task_id)
-        return str(msgspec.structs.replace(self.source, collection_task_id=task))
+        """What logs call the source: with the name of its task, if that is known."""
+        task = self.source.collection_task_id
+        called = f"{self.name} ({task})" if self.name else task
+        return str(msgspec.structs.replace(self.source, collection_task_id=called))
 
     def on_request(self) -> None:
         self.requests += 1
@@ -203,7 +205,7 @@ class LandingReport(Observer):
         from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
         source = self.source
-        hook.report_read(source.collection_task_id, source.lotno)
+        hook.report_read(source.collection_task_id, source.lotno, self.name)
         self.task = dataset_name(hook, source.collection_task_id, source.lotno)
         if self.has_output and (asset := landing_asset(self.files)):
             get_hook_lineage_collector().add_output_asset(context=self.files, uri=asset.uri)
@@ -244,6 +246,7 @@ class LandingReport(Observer):
             else Contents.of(landed.new)
         )
         facts = {
+            "collection_task_name": self.name,
             "destination": folder,
             # a table has no such file, and is read by its own name
             "manifest": folder if manifest.table_format else f"{folder.rstrip('/')}/{MANIFEST}",
@@ -385,6 +388,7 @@ def _events_of(
     sums = {name: facts[name] for name in facts if name not in ("sources", "uris", "objects")}
     event = LandingEvent(
         collection_task_ids=[summary["collection_task_id"] for summary in summaries],
+        collection_task_names=[summary["collection_task_name"] for summary in summaries],
         manifests=[summary["manifest"] for summary in summaries],
         source_rows=[summary["rows"] for summary in summaries],
         source_usual_rows=[summary["usual_rows"] for summary in summaries],
@@ -419,7 +423,8 @@ def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any
 
     inputs, outputs = [], []
     for landing in reports:
-        inputs.append(facet.InputDataset(*landing.task, inputFacets=_quality(landing)))
+        named: dict[str, Any] = documentation(landing.name)
+        inputs.append(facet.InputDataset(*landing.task, facets=named, inputFacets=_quality(landing)))
         if not landing.has_output:
             continue
         manifest = landing.result.manifest
@@ -432,7 +437,7 @@ def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any
         written = facet.OutputStatisticsOutputDatasetFacet(
             rowCount=landing.committed.rows, size=landing.committed.bytes
         )
-        facets: dict[str, Any] = version_of(manifest)
+        facets = {**named, **version_of(manifest)}
         if fields:
             facets["schema"] = facet.SchemaDatasetFacet(fields=fields)
         outputs.append(

@@ -14,10 +14,11 @@ from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperat
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.assets import landing_asset, storable
-from airflow_provider_webcollect.collection_tasks import task_id_of, task_of
+from airflow_provider_webcollect.collection_tasks import check_names, named_tasks, task_id_of, task_of
 from airflow_provider_webcollect.common import (
     airflow_errors,
     check_at_parse,
+    errors_about,
     is_expanded_instance,
     is_literal,
     metric_tags,
@@ -117,20 +118,21 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     All runs of a DAG share one ``destination``: each run adds the new rows. A batch (``lotno``), or with
     ``mode="full"`` the whole history, is landed in a folder for this run alone.
 
-    Returns ``{"destination", "manifest", "commit", "rows", "usual_rows", "bytes", "parts",
-    "quarantined_rows", "quarantined", "filled", "checks", "uris", "objects", "duration"}``, the duration in
-    seconds. ``commit`` is the number of the landing's last commit, with which a consumer can say what it has
-    seen: ``read_landing(…).uris(since=…)`` names what came after it. ``usual_rows`` is the median of the last
-    ten runs that have landed rows there, None if there are fewer than four. ``quarantined_rows`` of this run
-    wait for a person's decision, and ``quarantined`` has the numbers of the commits that have quarantined
-    them. ``filled`` has, for each column, the share of the rows that have a value, and ``checks`` the outcome
-    of each check. ``uris`` and ``objects`` (paths without scheme and bucket) name the parts that this run has
-    landed. They are empty if there are none, None if there are more than 1,000. Of an incremental landing,
-    rows, bytes and parts count only these, and ``total_rows`` counts all rows; a full one has no
-    ``total_rows``. With ``sources``, they are sums, without ``manifest``, ``commit``, ``quarantined``,
-    ``filled`` and ``checks``, and ``sources`` lists the results of each source. The ``extra`` of the events
-    of outlet assets has the same contents, but without the lists if there are several sources, and
-    ``webcollect_conn_id``, ``collection_task_id`` and ``lotno`` (``collection_task_ids`` for several).
+    Returns ``{"collection_task_name", "destination", "manifest", "commit", "rows", "usual_rows", "bytes",
+    "parts", "quarantined_rows", "quarantined", "filled", "checks", "uris", "objects", "duration"}``, the
+    duration in seconds. The name is None if it is not known. ``commit`` is the number of the landing's last
+    commit, with which a consumer can say what it has seen: ``read_landing(…).uris(since=…)`` names what came
+    after it. ``usual_rows`` is the median of the last ten runs that have landed rows there, None if there are
+    fewer than four. ``quarantined_rows`` of this run wait for a person's decision, and ``quarantined`` has
+    the numbers of the commits that have quarantined them. ``filled`` has, for each column, the share of the
+    rows that have a value, and ``checks`` the outcome of each check. ``uris`` and ``objects`` (paths without
+    scheme and bucket) name the parts that this run has landed. They are empty if there are none, None if
+    there are more than 1,000. Of an incremental landing, rows, bytes and parts count only these, and
+    ``total_rows`` counts all rows; a full one has no ``total_rows``. With ``sources``, they are sums, without
+    ``collection_task_name``, ``manifest``, ``commit``, ``quarantined``, ``filled`` and ``checks``, and
+    ``sources`` lists the results of each source. The ``extra`` of the events of outlet assets has the same
+    contents, but without the lists if there are several sources, and ``webcollect_conn_id``,
+    ``collection_task_id`` and ``lotno`` (for several ``collection_task_ids`` and ``collection_task_names``).
 
     Without ``outlets``, the outlet is an asset of the destination, if that is no template and the task is not
     mapped. With ``sources``, an outlet that is the asset of a source's folder gets the event of a landing of
@@ -145,6 +147,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         arguments below. Each has its own folder, by default ``<destination>/<task>`` or
         ``<destination>/<task>/<batch>``, where ``<task>`` is the name, if the source has one, otherwise the
         id. If one fails, the others continue; a retry lands those that are missing. (templated)
+    :param collection_task_names: what logs, errors, results, events and lineage call the tasks: names by id,
+        before those of the file. They name no folders. (templated)
     :param destination: a folder used only by this landing, such as ``s3://bucket/prices``, or an
         ``ObjectStoragePath``; for a table of Iceberg its name, ``catalog.namespace.table``. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
@@ -221,6 +225,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         "collection_task_id",
         "lotno",
         "sources",
+        "collection_task_names",
         "destination",
         "object_storage_conn_id",
         "table_format",
@@ -242,6 +247,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     )
     template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
         "sources": "json",
+        "collection_task_names": "json",
         "columns": "json",
         "column_types": "json",
         "checks": "json",
@@ -256,6 +262,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         collection_task_id: str | None = None,
         lotno: str | None = None,
         sources: Sequence[str | Mapping[str, Any]] | None = None,
+        collection_task_names: Mapping[str, str] | None = None,
         destination: str | ObjectStoragePath,
         object_storage_conn_id: str | None = None,
         table_format: TableFormat | None = None,
@@ -287,6 +294,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         self.collection_task_id = collection_task_id
         self.lotno = lotno
         self.sources = sources
+        self.collection_task_names = collection_task_names
         self.destination = destination
         self.object_storage_conn_id = object_storage_conn_id
         self.table_format = table_format
@@ -321,6 +329,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         check_at_parse(self, self._partition_key, ("asset_partition",))
 
     def _check(self) -> None:
+        check_names(self.collection_task_names)
         modes = {self._options(target).mode for target in self._targets()}
         if self.table_format == "iceberg":
             self._check_iceberg()
@@ -459,7 +468,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 require("duckdb", "duckdb", "whole_runs_key")
             try:
                 if self.sources is None:
-                    self._land_one(*landings[0])
+                    source = reports[0].source.collection_task_id
+                    with errors_about(named_tasks([source], self.collection_task_names)):
+                        self._land_one(*landings[0])
                 else:
                     jobs = {
                         f"{report.called} to {report.location.text}": (
@@ -491,7 +502,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 context, self.outlets, connections, reports[0].source, facts, partition_key
             )
         if self.skip_if_nothing_new and not facts["rows"] and not facts["quarantined_rows"]:
-            raise AirflowSkipException(f"Nothing new for {self.destination}")
+            of = f" of {reports[0].called}" if self.sources is None else ""
+            raise AirflowSkipException(f"Nothing new{of} for {self.destination}")
         return facts
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
@@ -524,6 +536,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             "sources": len(targets),
             "ended": itertools.count(1),
         }
+        ids = [target.source.collection_task_id for target in targets]
+        names = named_tasks(ids, self.collection_task_names)
         landings = []
         for target in targets:
             folder, files = target.location.open(connected, is_made=True), target.location
@@ -532,7 +546,14 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 files = Location("folder", str(folder.fs.unstrip_protocol(folder.root)))
             options = self._options(target)
             report = LandingReport(
-                target.source, target.location, files, run, options.mode, options.whole_runs_key, **shared
+                target.source,
+                target.location,
+                files,
+                run,
+                options.mode,
+                options.whole_runs_key,
+                name=names.get(target.source.collection_task_id),
+                **shared,
             )
             job = job_of(
                 client,
@@ -540,6 +561,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 folder,
                 run,
                 options,
+                called=report.called,
                 run_began=_run_began(context),
                 began=began,
                 observer=report,

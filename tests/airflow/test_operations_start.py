@@ -405,6 +405,7 @@ class TestAnApiKeyAlone:
 
         assert starter.start(store=store, **given) == {
             "collection_task_id": starter.task_id,
+            "collection_task_name": None,
             "started": starter.ids[:2],
             "already_active": [],
             "after": None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from airflow_provider_webcollect import WebCollectMarkExportedOperator, WebColle
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import make_dag, run_dag, serialized
-from tests.airflow.executions import on_sandbox
+from tests.airflow.executions import Said, on_sandbox
 
 EACH, TOGETHER = {"arrangement": "each"}, {"arrangement": "together"}
 both = pytest.mark.parametrize("how", [EACH, TOGETHER], ids=["each", "together"])
@@ -68,6 +69,13 @@ def passed(value: Any) -> Any:
         case list():
             return [passed(item) for item in value]
     return value.value if isinstance(value, type(literal(None))) else value
+
+
+def nameless(log: str, ids: dict[str, str]) -> list[str]:
+    """Return the records of a log that have an id, but not its name; without those of the sandbox."""
+    records = re.split(r"^(?=\d{4}-\d\d-\d\dT|[A-Z]+ +[\w.]+:)", log, flags=re.MULTILINE)
+    ours = [record for record in records if "uvicorn.access" not in record]
+    return [record for name, id_ in ids.items() for record in ours if id_ in record and name not in record]
 
 
 class TestEach:
@@ -121,7 +129,8 @@ class TestTogether:
         ]
         assert land.checks == {"rows": {"min": 1}}
         assert passed(load.sources) == [
-            {"landing": folder, "table": table} for folder, table in zip(FOLDERS, TABLES, strict=True)
+            {"landing": folder, "collection_task_name": name, "table": table}
+            for folder, name, table in zip(FOLDERS, ("Shop search", "Bücher", None), TABLES, strict=True)
         ]
 
     @pytest.mark.parametrize(
@@ -183,8 +192,13 @@ class TestOptionsOfAnEntry:
         ]
         assert isinstance(load.sources[0]["primary_key"], type(literal(None)))
         assert passed(load.sources) == [
-            {"landing": "s3://lake/a", **self.STREAMS[0]["load"], "table": "own.a"},
-            {"landing": "s3://lake/c", "table": "shops.c"},
+            {
+                "landing": "s3://lake/a",
+                "collection_task_name": None,
+                **self.STREAMS[0]["load"],
+                "table": "own.a",
+            },
+            {"landing": "s3://lake/c", "collection_task_name": None, "table": "shops.c"},
         ]
 
     @both
@@ -618,3 +632,93 @@ class TestRuns:
         # the service does not have this batch
         group = "prices" if how == TOGETHER else f"prices.{other['id'].replace('-', '_')}"
         assert [name for name, state in run.states.items() if state != "success"] == [f"{group}.land"]
+
+
+class TestNames:
+    """Names of the group's own file, which the deployment does not know."""
+
+    pytestmark = on_sandbox(speed=300)
+
+    @pytest.fixture
+    def ids(self, sandbox: Sandbox) -> dict[str, str]:
+        """The ids of two collection tasks of the service, by the names of the file."""
+        return {
+            name: sandbox.control.add_task(subtasks=1, lots=[5])["task_id"] for name in ("Shop search", "Ć")
+        }
+
+    @pytest.fixture
+    def arguments(self, ids: dict[str, str], sandbox: Sandbox, tmp_path: Path) -> dict[str, Any]:
+        (shop, *_) = ids.values()
+        step = sandbox.control.task(shop)["actions"][0]["action_id"]
+        entries: list[dict[str, Any]] = [{"id": id_, "name": name} for name, id_ in ids.items()]
+        entries[0]["loop_items"] = [{**ITEMS[0], "action_id": step}]
+        file = tmp_path / "shops.json"
+        file.write_text(json.dumps(entries))
+        return {
+            "collection_tasks": file,
+            "destination": f"file://{tmp_path}/{{id}}",
+            "wait": {"poke_interval": 0.2},
+            "late_rows_delay": 0,
+        }
+
+    @both
+    def test_logs_and_results_have_the_name_wherever_they_have_the_id(
+        self,
+        ids: dict[str, str],
+        arguments: dict[str, Any],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        said: Said,
+        how: dict[str, Any],
+    ) -> None:
+        warehouse = {"conn_type": "duckdb", "host": f"{tmp_path}/warehouse.duckdb"}
+        monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse))
+        dag = make_dag()
+        make_group(dag, **arguments, **how, load=LOAD)
+        run = run_dag(dag)
+        assert {*run.states.values()} == {"success"}
+        log = said()
+        assert nameless(log, ids) == []
+        for name, id_ in ids.items():
+            told = f"{name} ({id_})"
+            assert f"Started 1 sub-task of task {told}" in log
+            assert f"{told} is Finished" in log
+            assert f"task {told}: " in log
+            assert f"{name}: 1 part of" in log
+
+        steps = ("set_loop_items", "start", "land", "load")
+        results = {name: run.xcoms[name] for name in run.xcoms if name.endswith(steps)}
+        assert len(results) == (4 if how == TOGETHER else 7)
+        for step, result in results.items():
+            entries = result if isinstance(result, list) else result.get("sources", [result])
+            for entry in entries:
+                own = ids[entry["collection_task_name"]]
+                assert entry.get("collection_task_id", own) == own, step
+
+    @both
+    def test_errors_have_the_name_wherever_they_have_the_id(
+        self,
+        ids: dict[str, str],
+        arguments: dict[str, Any],
+        monkeypatch: pytest.MonkeyPatch,
+        said: Said,
+        how: dict[str, Any],
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "duckdb", "host": ":memory:"}))
+        ids["Gone"] = "0" * 8 + "-0000-4000-8000-" + "0" * 12
+        entries = [{"id": id_, "name": name, "checks": {"rows": {"min": 10**6}}} for name, id_ in ids.items()]
+        errors: list[str] = []
+        dag = make_dag()
+        make_group(dag, **{**arguments, "collection_tasks": entries}, **how, load=LOAD)
+        for task in dag.tasks:
+            # each fails by itself
+            task.trigger_rule = "all_done"
+            task.on_failure_callback = [lambda context: errors.append(str(context["exception"]))]
+        run = run_dag(dag)
+
+        assert run.state == "failed"
+        assert len(errors) == [*run.states.values()].count("failed") == (4 if how == TOGETHER else 8)
+        told = "\n".join(errors)
+        assert [nameless(each, ids) for each in (said(), *errors)] == [[]] * (1 + len(errors))
+        for name, id_ in ids.items():
+            assert f"1 check failed for task {name} ({id_}) at" in told or name == "Gone"

@@ -71,6 +71,7 @@ class TestSummary:
         assert filled["price"] == 1
         assert 0 < filled["city"] < 1
         assert summary == {
+            "collection_task_name": None,
             "destination": destination,
             "quarantined_rows": 0,
             "quarantined": [],
@@ -184,6 +185,7 @@ class TestAssetEvents:
             "webcollect_conn_id": "webcollect_default",
             "object_storage_conn_id": None,
             "collection_task_ids": tasks,
+            "collection_task_names": [None, None],
             "destination": destination,
             "manifests": [f"{destination}/{task}/_manifest.json" for task in tasks],
             "source_rows": [5, 7],

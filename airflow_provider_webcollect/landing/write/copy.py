@@ -117,12 +117,12 @@ class SourceScan:
                 self._waited = self._waited or bool(landed.parts)
                 return
             else:
-                log.info("%s: the counts do not fit the rows: %d in all.", landed.source, page.total)
+                log.info("%s: the counts do not fit the rows: %d in all.", self._job.called, page.total)
                 wait = next(count_waits, None)
             if wait is None:
                 raise SourceReset(
-                    f"{landed.source} has {page.total} rows now, and {landed.total} have landed. The source "
-                    "does not continue after these: it was emptied, or its rows were removed or changed"
+                    f"{self._job.called} has {page.total} rows now, and {landed.total} have landed. The "
+                    "source does not continue after these: it was emptied, or rows were removed or changed"
                 )
             self._wait(wait)
 
@@ -179,7 +179,7 @@ class SourceScan:
                 return
             wait = next(waits, None) if page.total < self.count.rows else None
             if wait is None:
-                raise rows_missing(self._job.source, "the first rows have changed since they were read")
+                raise rows_missing(self._job.called, "the first rows have changed since they were read")
             self._wait(wait)
 
     @span("wait", {})
@@ -216,12 +216,12 @@ class SourceScan:
         total, left = response.total, response.rest_total
         if total < self.count.total:
             # rows after these may have been removed, or all of them: the first page shows which
-            log.info("%s had %d rows, and now %d.", self._job.source, self.count.total, total)
+            log.info("%s had %d rows, and now %d.", self._job.called, self.count.total, total)
             self.count.total, self._waited = total, True
         try:
             self.count.add(len(response.rows), total, more=left > 0)
         except PagingError as contradiction:
-            raise rows_missing(self._job.source, contradiction.message) from contradiction
+            raise rows_missing(self._job.called, contradiction.message) from contradiction
         self.latest_total = total
         if left <= 0 or self._least_left is None or left < self._least_left:
             self._least_left, self._pages_since = (left if left > 0 else None), 0
@@ -229,7 +229,7 @@ class SourceScan:
             self._pages_since += 1
             if self._pages_since >= ENDLESS_PAGES:
                 what = f"the service has had {self._least_left} rows or more left for {ENDLESS_PAGES} pages"
-                raise rows_missing(self._job.source, what)
+                raise rows_missing(self._job.called, what)
         page = Page(response.rows, self._offset, response.offset, self.count.rows, total, self._landed)
         self._offset, self._landed = response.offset, ((), 0)
         return page
@@ -264,7 +264,7 @@ class SourceScan:
             rest -= wait
 
 
-def rows_missing(source: object, what: str) -> RowsMissing:
+def rows_missing(source: str, what: str) -> RowsMissing:
     """Return the error for counts that contradict each other."""
     return RowsMissing(
         f"{source}: {what}; what is committed stays, and the next attempt reads again what is not committed"

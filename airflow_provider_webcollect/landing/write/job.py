@@ -73,6 +73,7 @@ class Job:
     """A landing: one source, one folder, one run.
 
     :param source: what is read.
+    :param called: what messages call the source.
     :param folder: of this landing alone.
     :param run: what it is for; its rows count once, in any of its attempts.
     :param run_began: when the run began, with a zone; None if that is not known. A run that is older than
@@ -88,6 +89,7 @@ class Job:
     """
 
     source: Source
+    called: str
     folder: Folder
     run: Run
     run_began: datetime.datetime | None = None
@@ -106,6 +108,7 @@ def job_of(
     run: Run,
     options: LandOptions,
     *,
+    called: str = "",
     run_began: datetime.datetime | None = None,
     began: float | None = None,
     observer: Observer | None = None,
@@ -117,6 +120,7 @@ def job_of(
     :param folder: see :class:`Job`, as for ``run``, ``options``, ``run_began`` and ``began``.
     :param run: likewise.
     :param options: likewise.
+    :param called: likewise; empty for the words of ``source``.
     :param run_began: likewise.
     :param began: likewise.
     :param observer: likewise; None for none.
@@ -125,6 +129,7 @@ def job_of(
     task, lotno = source.collection_task_id, source.lotno
     return Job(
         source=msgspec.structs.replace(source, host=client.context.settings.host),
+        called=called or str(source),
         folder=folder,
         run=run,
         run_began=run_began,
@@ -206,7 +211,7 @@ def _refuse_another_source(job: Job, state: Manifest) -> None:
         if landed.is_same_as(msgspec.structs.replace(job.source, host=None))
         else "; give each collection task, or batch of one, a destination of its own"
     )
-    raise DestinationTaken(f"{job.folder.root} holds {landed}, not {job.source}{elsewhere}")
+    raise DestinationTaken(f"{job.folder.root} holds {landed}, not {job.called}{elsewhere}")
 
 
 def _kind(table_format: str | None) -> str:

@@ -168,7 +168,7 @@ class _Landing:
         if first is None and state is not None and not draft.written:
             if draft.replaces and state.rows:
                 raise SourceReset(
-                    f"{self._job.source} has no rows now, and what has landed at {self._job.folder.root} is "
+                    f"{self._job.called} has no rows now, and what has landed at {self._job.folder.root} is "
                     f"kept ({counted(state.rows, 'row')}): only rows replace a landing"
                 )
             if draft.total:
@@ -199,7 +199,7 @@ class _Landing:
         # rows of its own were checked before their commit, or a person has accepted them
         if not self._own and (failed := self._failed(outcomes)):
             raise _refusal(self._job, failed, "Nothing was committed or marked")
-        log.info("%s has nothing new for %s.", self._job.source, self._job.folder.root)
+        log.info("%s has nothing new for %s.", self._job.called, self._job.folder.root)
         return Landed(self._published(state, draft, scan), new=self._own_parts, checks=outcomes)
 
     def _commit(self, staging: Staging, scan: SourceScan, outcomes: tuple[CheckOutcome, ...]) -> Landed:
@@ -220,7 +220,7 @@ class _Landing:
             apart = state.set_apart[-1]
             rows, checks = counted(apart.rows, "row"), "; ".join(map(str, apart.checks[:_SHOWN]))
             message = "%s of %s are quarantined by commit %d: %s. %s."
-            log.warning(message, rows, job.source, apart.commit, checks, _ways(job, apart))
+            log.warning(message, rows, job.called, apart.commit, checks, _ways(job, apart))
         new = commit.parts if commit.replaces and commit.parts else (*self._own_parts, *commit.parts)
         landed = Landed(state, new=new, committed=commit.parts, checks=outcomes)
         staging.end()
@@ -243,7 +243,7 @@ class _Landing:
             return latest
         _confirm(job, draft, scan)
         if scan.latest_total > draft.total:
-            log.info("%s has more rows by now: the next run lands them, and marks.", job.source)
+            log.info("%s has more rows by now: the next run lands them, and marks.", job.called)
             return latest
         job.stop.check()
         with span("mark", {}):
@@ -281,7 +281,7 @@ class _Landing:
             recorded.set({"webcollect.checks.count": len(outcomes), "webcollect.checks.failed": failed})
         for outcome in outcomes:
             if outcome.state in ("failed", "warning"):
-                log.warning("Check of %s, %s", job.source, outcome)
+                log.warning("Check of %s, %s", job.called, outcome)
         job.observer.on_checks(outcomes)
         return outcomes
 
@@ -301,7 +301,7 @@ def _refusal(job: Job, outcomes: Sequence[CheckOutcome], what: str) -> ChecksFai
     failed = [outcome for outcome in outcomes if outcome.state == "failed"]
     more = f"; and {len(outcomes) - _SHOWN} more" if len(outcomes) > _SHOWN else ""
     return ChecksFailed(
-        f"{counted(len(failed), 'check')} failed for {job.source} at {job.folder.url}: "
+        f"{counted(len(failed), 'check')} failed for {job.called} at {job.folder.url}: "
         f"{'; '.join(map(str, outcomes[:_SHOWN]))}{more}. {what}",
         failed,
     )
@@ -364,7 +364,7 @@ def _confirm(job: Job, draft: Commit, scan: SourceScan) -> None:
     scan.check_unchanged(draft.first_page or draft.last_page)
     rows, total = draft.total, scan.count.total
     if rows != total:
-        raise rows_missing(job.source, f"the service announced {total} rows, and {rows} came")
+        raise rows_missing(job.called, f"the service announced {total} rows, and {rows} came")
 
 
 def land_all(jobs: Mapping[str, Callable[[], object]], at_once: int) -> None:
