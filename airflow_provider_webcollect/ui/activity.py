@@ -73,7 +73,8 @@ def read_activity(session: Session, dag_ids: Collection[str], now: datetime.date
         "failures_left_out": failures_left_out,
         "running": running,
         "failures": failures,
-        "names": file_of_names().names(id_ for task in tasks for id_ in task["collection_task_ids"] or ()),
+        "names": file_of_names().names(id_ for task in tasks for id_ in task["collection_task_ids"] or ())
+        | {id_: name for task in tasks for id_, name in task["collection_task_names"].items()},
     }
 
 
@@ -196,10 +197,13 @@ def is_same_task(one: Any, other: Any) -> ColumnElement[bool]:
 
 
 def _facts(session: Session, ti: TaskInstance, fields: dict[str, Any]) -> dict[str, Any]:
+    names = fields.get("collection_task_names")
     return {
         **{name: getattr(ti, name) for name in (*IDENTITY, "operator", "state", "try_number")},
         "webcollect_conn_id": fields.get("webcollect_conn_id"),
         "collection_task_ids": _ids(session, ti, fields),
+        # one that Airflow has cut is a text
+        "collection_task_names": names if isinstance(names, dict) else {},
     }
 
 

@@ -23,7 +23,6 @@ from msgspec import UNSET, ValidationError, convert
 from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select, true
 
 from airflow_provider_webcollect.assets import LandingEvent
-from airflow_provider_webcollect.collection_tasks import file_of_names
 from airflow_provider_webcollect.landing.checks import LEAST_USUAL, MOST_USUAL, CheckOutcome, usual_of
 from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS
 
@@ -215,9 +214,13 @@ def read_landings(
         "left_out": len(extents) - len(keys),
         "counts": {"landings": len(series), **counts},
         "series": series,
-        "names": file_of_names().names(
-            source["collection_task_id"] for one in series for source in one["sources"]
-        ),
+        "names": {
+            source.collection_task_id: source.collection_task_name
+            for landed in landed_of.values()
+            for run in landed
+            for source in run.sources
+            if source.collection_task_name
+        },
     }
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
+    from airflow_provider_webcollect.assets import LandedSource
     from airflow_provider_webcollect.service.models import SubTask, TaskStatus
 
 log = logging.getLogger(__name__)
@@ -167,6 +168,7 @@ class ServiceView:
         answers = {name: part.get(until - time.monotonic()) for name, part in self._parts.items()}
         with create_session() as session:
             ids = set(_task_ids(session, self._conn_id, dag_ids))
+            landed = _landed(session, self._conn_id, dag_ids)
 
         def shown(rows: Iterable[AnalyticsRow]) -> list[AnalyticsRow]:
             return [row for row in rows if dag_ids is None or row.task_id in ids]
@@ -177,7 +179,9 @@ class ServiceView:
         return {
             "connection_id": self._conn_id,
             "sees_all": dag_ids is None,
-            "names": names | file_of_names().names({*ids, *names}),
+            "names": names
+            | file_of_names().names({*ids, *names})
+            | {source.collection_task_id: name for source in landed if (name := source.collection_task_name)},
             "token": answers["token"].as_json(dict),
             "capacity": answers["capacity"].as_json(dict),
             "tasks": tasks.as_json(
@@ -245,18 +249,23 @@ def _task_ids(session: Session, conn_id: str, dag_ids: Collection[str] | None) -
 
     :param dag_ids: the DAGs that they are of; assets belong to none. None for all.
     """
-    landed = [
-        task_id
-        for dag_id, landing in newest_landings(session)
-        if landing.webcollect_conn_id == conn_id and (dag_ids is None or dag_id in dag_ids)
-        for task_id in landing.tasks()
-    ]
+    landed = {source.collection_task_id for source in _landed(session, conn_id, dag_ids)}
     assets = _asset_tasks(session) if dag_ids is None else []
     named = {task_id for of_conn, task_id in assets if of_conn == conn_id}
     file = file_of_names()
     # events and assets may have any text
     ids = [task_id for text in sorted({*landed, *named}) if (task_id := recognized(file, text))]
     return list(dict.fromkeys([*waited_for(session, conn_id, dag_ids), *ids]))
+
+
+def _landed(session: Session, conn_id: str, dag_ids: Collection[str] | None) -> list[LandedSource]:
+    """Return what the newest landings of a connection say about their sources."""
+    return [
+        source
+        for dag_id, landing in newest_landings(session)
+        if landing.webcollect_conn_id == conn_id and (dag_ids is None or dag_id in dag_ids)
+        for source in landing.sources()
+    ]
 
 
 def _asset_tasks(session: Session) -> list[tuple[str, str]]:

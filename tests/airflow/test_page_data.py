@@ -993,12 +993,39 @@ class TestService:
 
 
 class TestNames:
-    """Names of the file of collection tasks."""
+    """Names of collection tasks: those that events and arguments have, and those of the deployment's file."""
 
-    def test_landings_have_those_of_their_sources(self, events: Events, configure_tasks: Configure) -> None:
-        configure_tasks("- id: a\n  name: Prices\n- id: c\n  name: not landed here\n")
-        events.add_event(several())
+    def test_landings_have_those_of_their_events_the_newest_ones(
+        self, events: Events, configure_tasks: Configure
+    ) -> None:
+        configure_tasks("- id: b\n  name: not read for landings\n")
+        events.add_event(several(collection_task_names=["Before", None]))
+        events.add_event(several(collection_task_names=["Prices", None]))
+        other = Events()
+        other.add_event(landed_a(collection_task_name="of another DAG"))
         assert read({events.dag_id})["names"] == {"a": "Prices"}
+
+    def test_quarantined_rows_of_a_source_that_lands_elsewhere_by_now_have_its_name(
+        self, events: Events
+    ) -> None:
+        events.add_event(landed_a(collection_task_name="Prices", waiting=[rows_waiting(1, NOW)]))
+        events.add_event(landed(collection_task_id="b", manifest="s3://bucket/b/_manifest.json"))
+        data = read({events.dag_id})
+        (quarantined,) = data["series"][0]["quarantines"]
+        assert quarantined["waiting"][0]["collection_task_id"] == "a"
+        assert data["names"] == {"a": "Prices"}
+
+    def test_tasks_at_work_and_failures_have_those_of_their_arguments(
+        self, events: Events, configure_tasks: Configure
+    ) -> None:
+        configure_tasks(f"- id: {IDS[0]}\n  name: of the deployment\n")
+        names = {task_id: f"Shop {index}" for index, task_id in enumerate(IDS)}
+        for run_id, ids in (("one", IDS[:1]), ("cut", IDS)):
+            given = {"collection_task_ids": ids, "collection_task_names": {id_: names[id_] for id_ in ids}}
+            events.add_run(run_id, arguments=given, state="running", start_date=NOW)
+        with create_session() as session:
+            work = read_activity(session, {events.dag_id}, NOW)
+        assert work["names"][IDS[0]] == "Shop 0"
 
     @pytest.mark.parametrize(
         "arguments",
@@ -1043,6 +1070,9 @@ class TestNames:
         for dag_events, task in ((events, own), (Events(), demo.TASK_ID)):
             dag_events.add_event(landed(collection_task_id=task))
         assert view.read({events.dag_id})["names"] == {own: "Prices"}
+        events.add_event(landed(collection_task_id=own, collection_task_name="of the group"))
+        assert view.read({events.dag_id})["names"] == {own: "of the group"}
+        events.add_event(landed(collection_task_id=own))
         everything = view.read(EVERYTHING)["names"]
         assert (everything[own], everything[demo.TASK_ID]) == ("Prices", "of another DAG")
 
@@ -1051,7 +1081,10 @@ class TestNames:
     ) -> None:
         events.add_event(landed_a())
         file = configure_tasks("- id: a\n  name: [not a name]\n")
+        given = {"collection_task_id": demo.TASK_ID, "webcollect_conn_id": "webcollect_default"}
+        events.add_run("at work", arguments=given, state="running", start_date=NOW)
         for _ in range(2):
-            data = read({events.dag_id})
-            assert (len(data["series"]), data["names"]) == (1, {})
+            with create_session() as session:
+                work = read_activity(session, {events.dag_id}, NOW)
+            assert (len(work["running"]), work["names"]) == (1, {})
             file.unlink(missing_ok=True)

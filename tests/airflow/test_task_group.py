@@ -15,7 +15,7 @@ import pendulum
 import pytest
 from airflow.exceptions import AirflowException
 from airflow.providers.common.compat.sdk import DAG, TaskGroup, literal
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_1_PLUS
 
 from airflow_provider_webcollect import WebCollectMarkExportedOperator, WebCollectTaskGroup, read_landing
 from airflow_provider_webcollect.sandbox import Sandbox
@@ -694,6 +694,15 @@ class TestNames:
             for entry in entries:
                 own = ids[entry["collection_task_name"]]
                 assert entry.get("collection_task_id", own) == own, step
+        if AIRFLOW_V_3_1_PLUS:
+            from airflow.utils.session import create_session
+
+            from airflow_provider_webcollect.ui.landings import read_landings
+
+            with create_session() as session:
+                page = read_landings(session, {dag.dag_id}, pendulum.now("UTC"))
+            assert len(page["series"]) == 2
+            assert page["names"] == {id_: name for name, id_ in ids.items()}
 
     @both
     def test_errors_have_the_name_wherever_they_have_the_id(

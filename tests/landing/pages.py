@@ -40,7 +40,7 @@ def make_job(fetch: Fetch, **arguments: Any) -> Job:
     """
     job = Job(
         source=Source(collection_task_id="t"),
-        called=str(Source(collection_task_id="t")),
+        called="task t",
         folder=arguments["folder"],
         run=arguments["run"],
         options=LandOptions.parse({"mode": "full", "late_rows_delay": 0.0}),
