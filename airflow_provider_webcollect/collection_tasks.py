@@ -147,7 +147,7 @@ def configured() -> CollectionTasks | None:
     path = conf.get(SECTION, OPTION, fallback=None)
     if not path:
         return None
-    if not Path(path).expanduser().is_absolute():
+    if not _expanded(path).is_absolute():
         raise InvalidArgument(f"[{SECTION}] {OPTION}", path, "it must be an absolute path")
     return read_collection_tasks(path)
 
@@ -274,7 +274,7 @@ def read_collection_tasks(path: str | Path) -> CollectionTasks:
 
     :raises InvalidArgument: if there is no such file, or with file, line, key, value and rule if it is wrong.
     """
-    path = Path(path).expanduser()
+    path = _expanded(path)
     until = time.monotonic() + SETTLE
     while True:
         is_last = time.monotonic() > until
@@ -296,6 +296,17 @@ def read_collection_tasks(path: str | Path) -> CollectionTasks:
                 # a copy, since the code that catches it may add a note
                 raise copy.copy(cached[1])
         time.sleep(PAUSE)
+
+
+def _expanded(path: str | Path) -> Path:
+    """Return a path with the home folder in place of ``~``.
+
+    :raises InvalidArgument: if there is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise InvalidArgument(OPTION, str(path), f"it cannot be read: {error}") from error
 
 
 def _version(path: Path) -> tuple[int, ...]:
@@ -403,7 +414,8 @@ def _parts(path: Path, root: yaml.Node | None) -> tuple[yaml.MappingNode | None,
     defaults = parts.get("defaults")
     if defaults is not None and not isinstance(defaults, yaml.MappingNode):
         line = f"{path}, line {defaults.start_mark.line + 1}, defaults"
-        raise InvalidArgument(line, defaults.value, "it must be a mapping of keys of the entries")
+        value = defaults.value if isinstance(defaults, yaml.ScalarNode) else "[…]"
+        raise InvalidArgument(line, value, "it must be a mapping of keys of the entries")
     return defaults, parts.get("tasks")
 
 

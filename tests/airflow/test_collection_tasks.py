@@ -194,7 +194,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "a mapping of something else": ("shops: []\n", "a mapping must have `tasks`, a list of collection tasks"),
     "defaults that are a list": (
         f"defaults: [a]\ntasks:\n{SHOP}",
-        "line 1, defaults` is [",
+        "line 1, defaults` is '[…]'; it must be a mapping",
     ),
     "a default that only an entry can have": (
         f"defaults:\n  name: Shop\ntasks:\n{SHOP}",
@@ -448,6 +448,14 @@ class TestTheConfiguredFile:
         monkeypatch.setenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS", "tasks.yaml")
         with pytest.raises(InvalidArgument, match=r"\[webcollect\] collection_tasks.*an absolute path"):
             configured()
+
+    def test_a_home_folder_of_nobody_is_refused_and_shows_no_names(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS", "~nobody-here/tasks.yaml")
+        with pytest.raises(InvalidArgument, match="it cannot be read: Could not determine home directory"):
+            configured()
+        assert described(UUID) == UUID
 
     @pytest.mark.parametrize("path", ["", None])
     def test_without_one_every_text_is_an_id(self, monkeypatch: pytest.MonkeyPatch, path: str | None) -> None:
