@@ -553,11 +553,12 @@ def _load(argument: str, value: Any) -> dict[str, Any] | Literal[False]:
         return False
     if not isinstance(value, Mapping):
         raise InvalidArgument(argument, value, "it must be a mapping of options, or false")
+    given = {name: option for name, option in value.items() if option is not None}
     with arguments.inside(argument):
-        if (table := value.get("table")) is not None and not _FIELD.search(arguments.text("table", table)):
-            check_table(table)
-        arguments.parse_struct(LoadOptions, {name: value[name] for name in value if name != "table"})
-    return dict(value)
+        if "table" in given and not _FIELD.search(arguments.text("table", given["table"])):
+            check_table(given["table"])
+        arguments.parse_struct(LoadOptions, {name: given[name] for name in given if name != "table"})
+    return given
 
 
 def _loop_items(argument: str, value: Any) -> tuple[dict[str, Any], ...]:

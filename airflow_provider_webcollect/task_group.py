@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -49,6 +50,8 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 _FIELD = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
 
 
+#: The place of a source in errors.
+_SOURCE = re.compile(r"sources\[(\d+)\]")
 #: What Airflow renders of an entry: the folders of its rows.
 _RENDERED = {"destination", "partition"}
 #: The operators of the group besides the landing, by the argument with their arguments.
@@ -290,12 +293,13 @@ class WebCollectTaskGroup(TaskGroup):
         around = _FIELD.split(destination or "")[0].rpartition("/")[0]
         # without outlets of its own, a landing has its destination for one
         is_named = outlets and around and not around.endswith("/")
-        land = WebCollectToObjectStorageOperator(
-            task_id="land",
-            sources=sources,
-            destination=around if is_named else parts[0].folder,
-            **{**names, **usual, **self._land, "outlets": self._land.get("outlets") or outlets},
-        )
+        with _errors_of_sources(parts):
+            land = WebCollectToObjectStorageOperator(
+                task_id="land",
+                sources=sources,
+                destination=around if is_named else parts[0].folder,
+                **{**names, **usual, **self._land, "outlets": self._land.get("outlets") or outlets},
+            )
         _keep_as_written(land, *names)
         land.sources = [
             {name: value if name in _RENDERED else literal(value) for name, value in source.items()}
@@ -313,7 +317,8 @@ class WebCollectTaskGroup(TaskGroup):
                 {"landing": part.folder, "collection_task_name": part.name, **(part.load or {})}
                 for part in loading
             ]
-            load = WebCollectLoadOperator(task_id="load", sources=loads, **usual, **of_all)
+            with _errors_of_sources(loading):
+                load = WebCollectLoadOperator(task_id="load", sources=loads, **usual, **of_all)
             load.sources = [
                 {
                     name: literal(value) if name in {"collection_task_name", *part.own_load} else value
@@ -327,6 +332,18 @@ class WebCollectTaskGroup(TaskGroup):
 def _names(parts: Sequence[_Part]) -> dict[str, str]:
     """Return the names of the collection tasks that have one, by id."""
     return {part.task.id: part.name for part in parts if part.name}
+
+
+@contextlib.contextmanager
+def _errors_of_sources(parts: Sequence[_Part]) -> Iterator[None]:
+    """Return a context manager whose errors name the collection task, and not its place in ``sources``."""
+    try:
+        yield
+    except InvalidArgument as error:
+        if not (place := _SOURCE.match(error.argument)):
+            raise
+        argument = parts[int(place[1])].called + error.argument[place.end() :]
+        raise InvalidArgument(argument, None, error.rule, as_text=error.value) from error
 
 
 def _refuse_shared_tables(parts: Sequence[_Part], of_all: Mapping[str, Any]) -> None:

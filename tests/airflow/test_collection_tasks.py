@@ -335,7 +335,7 @@ class TestReading:
             "  tags: [daily]\n"
             "  load: {table: 'shops.{name}', write_disposition: merge}\n"
             "tasks:\n- id: a\n  name: A\n- id: b\n  name: B\n  checks: {rows: {min: 9}}\n  columns:\n"
-            "  load: {primary_key: url}\n- id: c\n  name: C\n  load: false\n"
+            "  load: {primary_key: url, on_gone: }\n- id: c\n  name: C\n  load: false\n"
         ).tasks
         checks = {"rows": {"min": 3}, "missing_columns": "fail"}
         assert [task.options for task in tasks] == [

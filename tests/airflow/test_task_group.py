@@ -207,16 +207,20 @@ class TestOptionsOfAnEntry:
         [
             # types are Parquet's, and the group lands JSON lines
             (
-                [{"id": "a", "column_types": {"price": "float64"}}],
+                [{"id": "b"}, {"id": "a", "column_types": {"price": "float64"}}],
                 {},
-                ("column_types", "it requires file_format='parquet'"),
+                ("collection task 'a': column_types", "it requires file_format='parquet'"),
             ),
             (
                 [{"id": "a", "columns": ["url"], "column_types": {"price": "float64"}}],
                 {"file_format": "parquet"},
                 ("column_types", "price"),
             ),
-            ([{"id": "a", "load": {"primary_key": "url"}}], {"load": LOAD}, ("primary_key", "merge")),
+            (
+                [{"id": "b", "load": False}, {"id": "a", "load": {"primary_key": "url"}}],
+                {"load": LOAD},
+                ("collection task 'a': primary_key", "merge"),
+            ),
             (
                 [{"id": "a"}],
                 {"load": {"warehouse_conn_id": "warehouse"}},
