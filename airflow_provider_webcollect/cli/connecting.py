@@ -40,7 +40,8 @@ PREFIX = "WEBCOLLECT_"
 #: Where :func:`connect` keeps, in a context's ``meta``, how people call the fields of the connection that
 #: errors name, and, without Airflow, an explanation of what the connection is.
 FIELD_NAMES, HINT = "webcollect.field_names", "webcollect.hint"
-#: The environment variable that names the file of collection tasks; without it, it is that of Airflow.
+#: The environment variable that names the file of collection tasks, if there is no ``--collection-tasks``;
+#: without both, the file is Airflow's. A context's ``meta`` has the file under the same name.
 TASKS_FILE = f"{PREFIX}COLLECTION_TASKS"
 #: Where :func:`resolve_tasks` keeps, in a context's ``meta``, the hint for a task that the service does not
 #: know; empty unless it may be a name, and there is no file of names.
@@ -102,8 +103,10 @@ def collection_tasks() -> CollectionTasks | None:
     from airflow_provider_webcollect.collection_tasks import OPTION, configured, read_collection_tasks
 
     context = click.get_current_context()
-    if path := os.environ.get(TASKS_FILE):
-        context.meta.setdefault(FIELD_NAMES, {})[OPTION] = f"the environment variable {TASKS_FILE}"
+    if path := context.meta.get(TASKS_FILE):
+        is_option = context.get_parameter_source("tasks_file") is ParameterSource.COMMANDLINE
+        origin = "--collection-tasks" if is_option else f"the environment variable {TASKS_FILE}"
+        context.meta.setdefault(FIELD_NAMES, {})[OPTION] = origin
         return read_collection_tasks(path)
     if context.params.get("url") is not None and context.params.get("conn_id") is None:
         return None
@@ -125,6 +128,31 @@ def resolve_tasks(context: click.Context, parameter: click.Parameter, keys: str 
     setting = f"{TASKS_FILE} or, with Airflow, `[{SECTION}] {OPTION}`"
     context.meta[NO_NAME] = hint_at_names(ids, collection_tasks, setting)
     return ids[0] if isinstance(keys, str) else [*dict.fromkeys(ids)]
+
+
+#: The option ``--collection-tasks`` of commands that name tasks; :func:`collection_tasks` reads its file.
+names_option = click.option(
+    "--collection-tasks",
+    "tasks_file",
+    envvar=TASKS_FILE,
+    show_envvar=True,
+    metavar="FILE",
+    callback=lambda context, _, path: context.meta.update({TASKS_FILE: path}),
+    expose_value=False,
+    is_eager=True,  # it is known before a name is looked up
+    help="The file with the names of collection tasks; by default that of Airflow.",
+)
+
+
+def task_argument(
+    *name: str, callback: Callable[..., Any] = resolve_tasks, **attributes: Any
+) -> Callable[[F], F]:
+    """Return a decorator that adds an argument for tasks, and :data:`names_option`.
+
+    :param name: as of a ``click.argument``, like the attributes.
+    """
+    argument = click.argument(*name, callback=callback, **attributes)
+    return lambda command: argument(names_option(command))
 
 
 def called(task_ids: Sequence[str]) -> list[str]:

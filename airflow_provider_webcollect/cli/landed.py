@@ -20,9 +20,9 @@ from airflow_provider_webcollect.cli.connecting import (
     connection_options,
     open_location,
     parse_landing,
-    resolve_tasks,
     shown_place,
     storage_option,
+    task_argument,
 )
 from airflow_provider_webcollect.cli.output import (
     as_json,
@@ -117,7 +117,7 @@ _DIFFERENCES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 
 
 @click.command()
-@click.argument("task_id", metavar="TASK", callback=resolve_tasks)
+@task_argument("task_id", metavar="TASK")
 @click.argument("landing", metavar="DESTINATION")
 @click.option("--lotno", metavar="BATCH", help="Only this batch; by default the whole history.")
 @click.option(

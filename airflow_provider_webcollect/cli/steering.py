@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
-from airflow_provider_webcollect.cli.connecting import called, connect, connection_options, resolve_tasks
+from airflow_provider_webcollect.cli.connecting import (
+    called,
+    connect,
+    connection_options,
+    resolve_tasks,
+    task_argument,
+)
 from airflow_provider_webcollect.cli.output import as_json, ask, declared_option, output_option, show, tell
 from airflow_provider_webcollect.landing.log.commits import counted
 from airflow_provider_webcollect.service import arguments, endpoints
@@ -96,8 +102,8 @@ def _properties(
     return pairs
 
 
-_tasks_argument = click.argument("task_ids", metavar="TASK...", nargs=-1, required=True, callback=_task_ids)
-_task_argument = click.argument("task_id", metavar="TASK", callback=resolve_tasks)
+_tasks_argument = task_argument("task_ids", metavar="TASK...", nargs=-1, required=True, callback=_task_ids)
+_task_argument = task_argument("task_id", metavar="TASK")
 _action_argument = click.argument("action_id", metavar="ACTION")
 _yes_option = click.option("--yes", is_flag=True, help="Do not ask on the terminal.")
 

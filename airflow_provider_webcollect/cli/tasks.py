@@ -17,7 +17,9 @@ from airflow_provider_webcollect.cli.connecting import (
     called,
     connect,
     connection_options,
+    names_option,
     resolve_tasks,
+    task_argument,
     task_names,
 )
 from airflow_provider_webcollect.cli.output import deferred_interrupt, output_option, show, tell, write
@@ -59,7 +61,7 @@ METRICS = ("collected", "rows_without_duplicates", "runs", "succeeded", "seconds
 
 
 @click.command(no_args_is_help=False)
-@click.argument("task_ids", metavar="[TASK]...", nargs=-1, callback=resolve_tasks)
+@task_argument("task_ids", metavar="[TASK]...", nargs=-1)
 @connection_options
 @output_option
 def status(task_ids: list[str], output: str, **where: Any) -> int:
@@ -137,6 +139,7 @@ def capacity(output: str, **where: Any) -> None:
     callback=resolve_tasks,
     help="Only this task; may be repeated.",
 )
+@names_option
 @click.option(
     "--member",
     "member_names",
@@ -233,7 +236,7 @@ MISSING_TIMEOUT = 60.0
 
 
 @click.command()
-@click.argument("task_ids", metavar="TASK...", nargs=-1, required=True, callback=resolve_tasks)
+@task_argument("task_ids", metavar="TASK...", nargs=-1, required=True)
 @click.option("--next", "is_next", is_flag=True, help="Follow the run after the one that is shown now.")
 @click.option("--every", type=click.FloatRange(min=1), default=5.0, help="Seconds between two queries.")
 @connection_options
@@ -329,7 +332,7 @@ def _line(client: Client, name: str, status: TaskStatus) -> str:
 
 
 @click.command()
-@click.argument("task_id", metavar="TASK", callback=resolve_tasks)
+@task_argument("task_id", metavar="TASK")
 @click.option("--lotno", metavar="BATCH", help="Only this batch; by default the whole history.")
 @click.option("-n", "--rows", type=click.IntRange(min=1), help="Write at most this many; by default all.")
 @click.option(

@@ -114,15 +114,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields = (
-        *WebCollectTaskOperator.template_fields,
-        "collection_task_ids",
-        "collection_task_names",
-        "sub_task_ids",
-    )
-    template_fields_renderers = dict.fromkeys(
-        ("collection_task_ids", "collection_task_names", "sub_task_ids"), "json"
-    )
+    _own_fields = ("collection_task_ids", "collection_task_names", "sub_task_ids")
+    template_fields = (*WebCollectTaskOperator.template_fields, *_own_fields)
+    template_fields_renderers = dict.fromkeys(_own_fields, "json")
     _takes_several = True
 
     def __init__(

@@ -74,7 +74,7 @@ class LandingReport(Observer):
     :param log: gets a line every few seconds.
     :param client: of the service, whose rate and token are among the metrics.
     :param tags: of all metrics.
-    :param name: of the collection task; None if it is not known.
+    :param names: of the collection tasks, by id, as far as they are known.
     :param sources: how many the task lands.
     :param ended: counts those of them that have ended; all reports of the task share it.
     :ivar landed: the result of the landing, also if the mark after its commit fails; None if it has failed
@@ -96,7 +96,7 @@ class LandingReport(Observer):
     log: Any
     client: ClientContext
     tags: dict[str, str]
-    name: str | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
     sources: int = 1
     ended: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     requests: int = 0
@@ -109,6 +109,11 @@ class LandingReport(Observer):
     task: tuple[str, str] = ("", "")
     _first: tuple[float, int] | None = None
     _logged: float = field(default_factory=time.monotonic)
+
+    @property
+    def name(self) -> str | None:
+        """The name of the collection task; None if it is not known."""
+        return self.names.get(self.source.collection_task_id)
 
     @property
     def called(self) -> str:

@@ -468,8 +468,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 require("duckdb", "duckdb", "whole_runs_key")
             try:
                 if self.sources is None:
-                    source = reports[0].source.collection_task_id
-                    with errors_about(named_tasks([source], self.collection_task_names)):
+                    with errors_about(reports[0].names):
                         self._land_one(*landings[0])
                 else:
                     jobs = {
@@ -535,9 +534,10 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             "tags": metric_tags(self.webcollect_conn_id, context.get("dag_run")),
             "sources": len(targets),
             "ended": itertools.count(1),
+            "names": named_tasks(
+                [target.source.collection_task_id for target in targets], self.collection_task_names
+            ),
         }
-        ids = [target.source.collection_task_id for target in targets]
-        names = named_tasks(ids, self.collection_task_names)
         landings = []
         for target in targets:
             folder, files = target.location.open(connected, is_made=True), target.location
@@ -546,14 +546,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 files = Location("folder", str(folder.fs.unstrip_protocol(folder.root)))
             options = self._options(target)
             report = LandingReport(
-                target.source,
-                target.location,
-                files,
-                run,
-                options.mode,
-                options.whole_runs_key,
-                name=names.get(target.source.collection_task_id),
-                **shared,
+                target.source, target.location, files, run, options.mode, options.whole_runs_key, **shared
             )
             job = job_of(
                 client,

@@ -100,6 +100,14 @@ class TestOpenLineage:
         assert extracted.rows_written() == [150, 7]
         assert all(dataset["facets"].keys() == {"version"} for dataset in extracted.sent)
 
+    def test_datasets_are_described_by_the_names_of_their_collection_tasks(self, landing: Landing) -> None:
+        other = landing.sandbox.control.add_task(lots=[7])["task_id"]
+        names = {landing.task_id: "Shop {search}"}
+        extracted = Extracted(landing, sources=[landing.task_id, other], collection_task_names=names)
+        for sent in (extracted.read, extracted.sent):
+            told = [dataset["facets"].get("documentation", {}).get("description") for dataset in sent]
+            assert told == ["Shop {search}", None]
+
     def test_what_did_not_land_is_not_claimed(self, landing: Landing, folder: tuple[str, str]) -> None:
         extracted = Extracted(landing, "failed", collection_task_id="no-such-task")
 
@@ -187,8 +195,9 @@ class TestHookLineage:
     def test_the_transfer_reports_task_and_folder(
         self, collector: HookLineageCollector, landing: Landing
     ) -> None:
-        landing.transfer(lotno="000002")
+        landing.transfer(lotno="000002", collection_task_names={landing.task_id: "Prices"})
         reported = collector.collected_assets
+        assert [info.asset.extra for info in reported.inputs] == [{"collection_task_name": "Prices"}]
         task = f"webcollect://webcollect_default/{landing.task_id}/000002"
         assert [info.asset.uri for info in reported.inputs] == [task]
         assert [info.asset.uri for info in reported.outputs] == [landing.destination]

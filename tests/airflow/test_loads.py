@@ -54,6 +54,7 @@ def test_each_load_adds_what_the_table_does_not_have(landing: Landing, database:
     assert run.states == {"land": "success", "load": "success"}
     assert run.xcoms["load"] == {
         "landing": landing.destination,
+        "collection_task_name": None,
         "table": "shop.prices",
         **{"rows": 440, "parts": 2, "commit": 2, "total_rows": 440, "total_parts": 2},
         **{"skipped_rows": 0, "skipped": {}},

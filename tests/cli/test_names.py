@@ -110,6 +110,24 @@ class TestWhichFile:
         monkeypatch.setenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS", "/nowhere.yaml")
         assert run("status", NAME, "-o", "json").json[0]["task"] == task
 
+    def test_the_option_goes_before_the_variable(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, path: Path, task: str, other: str
+    ) -> None:
+        monkeypatch.setenv(VARIABLE, "nowhere.yaml")
+        option = ["--collection-tasks", path]
+        assert [row["name"] for row in run("status", NAME, other, *option, "-o", "json").json] == [
+            NAME,
+            "News",
+        ]
+        assert run("analytics", "--task", "News", *option).code == 0
+        assert run("task", "start", NAME, "--dry-run", *option, "-o", "json").code == 0
+        unknown = "0" * 8 + "-0000-4000-8000-" + "0" * 12
+        path.write_text(f"- id: {unknown}\n  name: Gone\n")
+        assert run("status", "gone", *option).err == f"The service does not know Gone ({unknown}).\n"
+        run("status", NAME, "--collection-tasks", "gone.yaml").refused(
+            2, "--collection-tasks is 'gone.yaml'; it cannot be read"
+        )
+
     @pytest.mark.usefixtures("airflow_database", "through_airflow")
     def test_with_an_address_the_deployment_s_is_not_read(
         self, run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, path: Path
