@@ -230,7 +230,9 @@ def check_names(names: object) -> None:
         raise InvalidArgument(argument, names, "it must be a dict of names by id")
     for task_id, name in (names or {}).items():
         id_or_name(argument, task_id)
-        id_or_name(f"{argument}[{task_id!r}]", name)
+        where = f"{argument}[{task_id!r}]"
+        if id_or_name(where, name) != name:
+            raise InvalidArgument(where, name, "it must be a text without blanks around it")
 
 
 def named_tasks(task_ids: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -54,6 +54,8 @@ _FIELD = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
 _SOURCE = re.compile(r"sources\[(\d+)\]")
 #: What Airflow renders of an entry: the folders of its rows.
 _RENDERED = {"destination", "partition"}
+#: The arguments that name collection tasks for people.
+_NAMES = ("collection_task_names", "collection_task_name")
 #: The operators of the group besides the landing, by the argument with their arguments.
 _OPERATORS: dict[str, type] = {
     "set_loop_items": WebCollectUpdateTaskParametersOperator,
@@ -217,19 +219,15 @@ class WebCollectTaskGroup(TaskGroup):
         task = part.task
         tooltip = ", ".join((f"{task.name} ({task.id})", *task.tags))
         group = TaskGroup(part.group_id, parent_group=self, dag=self.dag, tooltip=tooltip)
-        usual: dict[str, Any] = {
-            "task_group": group,
-            "dag": self.dag,
-            "collection_task_id": task.id,
-            "collection_task_names": _names([part]),
-        }
+        usual: dict[str, Any] = {"task_group": group, "dag": self.dag, "collection_task_id": task.id}
+        usual["collection_task_names"] = _names([part])
         start: Any = WebCollectStartSubTasksOperator(task_id="start", **usual, **self._start)
-        _keep_as_written(start, "collection_task_id", "collection_task_names")
+        _keep_as_written(start, "collection_task_id")
         if task.loop_items:
             items = WebCollectUpdateTaskParametersOperator(
                 task_id="set_loop_items", loop_items=task.loop_items, **usual, **self._set_loop_items
             )
-            _keep_as_written(items, "collection_task_id", "collection_task_names", "loop_items")
+            _keep_as_written(items, "collection_task_id", "loop_items")
             start << items
         with arguments.inside(part.called if task.options else ""):
             land = WebCollectToObjectStorageOperator(
@@ -239,10 +237,9 @@ class WebCollectTaskGroup(TaskGroup):
                 **usual,
                 **{**self._land, **task.options},
             )
-        as_written = ("collection_task_id", "collection_task_names", "lotno")
-        _keep_as_written(land, *as_written, *task.options.keys() - _RENDERED)
+        _keep_as_written(land, "collection_task_id", "lotno", *task.options.keys() - _RENDERED)
         wait = WebCollectTaskStatusSensor(task_id="wait", after=start.output, **usual, **self._wait)
-        _keep_as_written(wait, "collection_task_id", "collection_task_names")
+        _keep_as_written(wait, "collection_task_id")
         land << wait
         if part.load:
             del usual["collection_task_id"], usual["collection_task_names"]
@@ -255,7 +252,7 @@ class WebCollectTaskGroup(TaskGroup):
                     **usual,
                     **arguments_of_load,
                 )
-            _keep_as_written(load, "collection_task_name", *part.own_load)
+            _keep_as_written(load, *part.own_load)
             land >> load
 
     def _add_together(self, parts: Sequence[_Part], destination: str | None) -> None:
@@ -266,7 +263,7 @@ class WebCollectTaskGroup(TaskGroup):
         start: Any = WebCollectStartSubTasksOperator(
             task_id="start", collection_task_ids=ids, **names, **usual, **self._start
         )
-        _keep_as_written(start, "collection_task_ids", *names)
+        _keep_as_written(start, "collection_task_ids")
         if updates := [
             {"collection_task_id": part.task.id, "loop_items": part.task.loop_items}
             for part in parts
@@ -275,7 +272,7 @@ class WebCollectTaskGroup(TaskGroup):
             items = WebCollectUpdateTaskParametersOperator(
                 task_id="set_loop_items", updates=updates, **names, **usual, **self._set_loop_items
             )
-            _keep_as_written(items, "updates", *names)
+            _keep_as_written(items, "updates")
             start << items
         outlets = [
             asset for part in parts if is_literal(part.folder) and (asset := landing_asset(part.folder))
@@ -300,7 +297,7 @@ class WebCollectTaskGroup(TaskGroup):
                 destination=around if is_named else parts[0].folder,
                 **{**names, **usual, **self._land, "outlets": self._land.get("outlets") or outlets},
             )
-        _keep_as_written(land, *names)
+        _keep_as_written(land)
         land.sources = [
             {name: value if name in _RENDERED else literal(value) for name, value in source.items()}
             for source in sources
@@ -308,7 +305,7 @@ class WebCollectTaskGroup(TaskGroup):
         wait = WebCollectTaskStatusSensor(
             task_id="wait", collection_task_ids=ids, after=start.output, **names, **usual, **self._wait
         )
-        _keep_as_written(wait, "collection_task_ids", *names)
+        _keep_as_written(wait, "collection_task_ids")
         land << wait
         if loading := [part for part in parts if part.load is not None]:
             of_all = self._load_arguments(land)
@@ -321,7 +318,7 @@ class WebCollectTaskGroup(TaskGroup):
                 load = WebCollectLoadOperator(task_id="load", sources=loads, **usual, **of_all)
             load.sources = [
                 {
-                    name: literal(value) if name in {"collection_task_name", *part.own_load} else value
+                    name: literal(value) if name in {*_NAMES, *part.own_load} else value
                     for name, value in source.items()
                 }
                 for part, source in zip(loading, loads, strict=True)
@@ -364,10 +361,10 @@ def _keep_as_written(operator: BaseOperator, *names: str) -> None:
 
     The operator gets them as plain values first, since it checks only those while the DAG is parsed.
 
-    :param names: the arguments with such texts; those without a value, and those that Airflow does not
-        render, stay as they are.
+    :param names: the arguments with such texts, besides the names of collection tasks; those without a value,
+        and those that Airflow does not render, stay as they are.
     """
-    for name in names:
+    for name in (*names, *_NAMES):
         if name in operator.template_fields and (value := getattr(operator, name)) is not None:
             setattr(operator, name, literal(value))
 

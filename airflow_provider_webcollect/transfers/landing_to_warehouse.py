@@ -201,8 +201,7 @@ class WebCollectLoadOperator(BaseOperator):
                 try:
                     results.append(self._run(load, warehouse))
                 except Exception as error:
-                    prefix = f"{load.name}: " if load.name else ""
-                    name = f"{prefix}{load.location.text} into {load.table}"
+                    name = f"{load.location.text} into {load.table}"
                     self.log.exception("%s is not loaded.", name)
                     errors[name] = error
             if errors:

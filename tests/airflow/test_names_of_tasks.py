@@ -90,6 +90,30 @@ class TestOperatorsAndSensors:
         assert links == [f"https://s.example/{task['task_id']}"] * 2
 
 
+class TestGivenNames:
+    """The argument ``collection_task_names``."""
+
+    def test_they_go_before_those_of_the_file(self, task: Task, other: Task, said: Said) -> None:
+        ids = [task["task_id"], other["task_id"]]
+        results = execute(
+            WebCollectStartSubTasksOperator(
+                task_id="t", collection_task_ids=ids, collection_task_names={ids[0]: "<b>$(shop)</b>"}
+            )
+        )
+        assert [result["collection_task_name"] for result in results] == ["<b>$(shop)</b>", OTHER]
+        assert f"of task <b>$(shop)</b> ({ids[0]})" in said()
+
+    @pytest.mark.parametrize(
+        "make", [WebCollectStartSubTasksOperator, WebCollectTaskStatusSensor], ids=["start", "wait"]
+    )
+    @pytest.mark.parametrize("names", [["Shop"], {"a": "{# x #}"}, {"a": "Shop\n"}, {"a": ""}, {"a": 7}])
+    def test_what_can_be_no_name_is_refused_while_the_dag_is_parsed(
+        self, make: Callable[..., Any], task: Task, names: Any
+    ) -> None:
+        with pytest.raises(InvalidArgument, match="`collection_task_names"):
+            make(task_id="t", collection_task_id=task["task_id"], collection_task_names=names)
+
+
 class TestWaits:
     async def test_the_triggerer_gets_ids_and_what_to_call_them(self, task: Task) -> None:
         start = {"collection_task_id": task["task_id"], "after": {"executed_times": 0}}

@@ -155,8 +155,8 @@ class TestTasksAndGroups:
         )
         assert result["actions"] == [{"action_id": text, "properties": ["TextToSet"]}]
         log = said()
-        assert f"Replaced all values of step {loop}; number of values: 1." in log
-        assert f"Appended to step {loop}; number of values: 1." in log
+        assert f"Replaced all values of step {loop} of task {task['task_id']}; number of values: 1." in log
+        assert f"Appended to step {loop} of task {task['task_id']}; number of values: 1." in log
 
     def test_all_can_be_mapped(self, sandbox: Sandbox, groups: list[int]) -> None:
         ids = [sandbox.control.add_task()["task_id"] for _ in range(2)]

@@ -72,9 +72,9 @@ def passed(value: Any) -> Any:
 
 
 def nameless(log: str, ids: dict[str, str]) -> list[str]:
-    """Return the records of a log that have an id, but not its name; without those of the sandbox."""
+    """Return the records of a log that have an id, but not its name; but for the sandbox and Airflow."""
     records = re.split(r"^(?=\d{4}-\d\d-\d\dT|[A-Z]+ +[\w.]+:)", log, flags=re.MULTILINE)
-    ours = [record for record in records if "uvicorn.access" not in record]
+    ours = [record for record in records if not re.search("uvicorn.access|airflow.datasets", record)]
     return [record for name, id_ in ids.items() for record in ours if id_ in record and name not in record]
 
 
