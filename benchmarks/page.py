@@ -2,8 +2,9 @@
 
 The data of its landings is read from an SQLite database, and encoded as the response, by one process, and by
 four at the same time, as those of an API server with four workers: each time is the median of eleven readings
-of each process, after one that is not counted. The database has as many asset events of other operators, and
-the DAG run and the task instance of each landing; each tenth landing has failed since.
+of each process, after one that is not counted, and that decides which of all landings are shown. The database
+has as many asset events of other operators, and the DAG run and the task instance of each landing; each tenth
+landing has failed since.
 
 The plugin is imported in processes that have imported what a task's process has: Airflow's SDK, its plugin
 manager and this provider's operators; the median of eleven again.

@@ -8,6 +8,8 @@ import datetime
 import functools
 import itertools
 import json
+import math
+import time
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 #: How many series of landings are shown, and how many runs of each.
 MOST_SERIES, MOST_RUNS = 200, 30
+#: From how many series on it is decided only once in so many seconds which of them are shown.
+MANY_SERIES, KEPT_SECONDS = 1_000, 60.0
 #: How many columns of a landing are shown.
 MOST_COLUMNS = 50
 #: A number is odd if it differs from the usual by this factor; a landing is late after this many of its usual
@@ -98,6 +102,10 @@ class _Extent(NamedTuple):
         if self.events < LEAST_USUAL:
             return False
         return now - self.newest > ODD_FACTOR * (self.newest - self.oldest) / (self.events - 1)
+
+
+#: When the series of all landings were read, by ``time.monotonic()``, and which they were.
+_known: tuple[float, dict[SeriesKey, _Extent]] = (-math.inf, {})
 
 
 @dataclass
@@ -172,15 +180,17 @@ def read_landings(
 
     assets_found = select(AssetModel.id).where(has_text(AssetModel.name, AssetModel.uri))
     is_in_name = has_text(AssetEvent.source_dag_id, AssetEvent.source_task_id)
-    is_found = or_(is_in_name, AssetEvent.asset_id.in_(assets_found)) if search else true()
-    extents = {key: extent for key, extent in _extents(session, is_found).items() if key.dag_id in dag_ids}
-    of_all = _extents(session, true()) if search else extents
+    is_found = or_(is_in_name, AssetEvent.asset_id.in_(assets_found))
+    of_all = _known_extents(session, dag_ids)
+    found_extents = _extents(session, is_found) if search else of_all
+    extents = {key: extent for key, extent in found_extents.items() if key.dag_id in dag_ids}
     paused = set(session.scalars(select(DagModel.dag_id).where(DagModel.is_paused)))
     by_hand = set(session.scalars(select(DagModel.dag_id).where(DagModel.timetable_summary == "None")))
+    unexpected = paused | by_hand
     failed_at = _last_failures(session)
 
     def is_expected(key: SeriesKey) -> bool:
-        return key.dag_id not in paused | by_hand
+        return key.dag_id not in unexpected
 
     def urgency(key: SeriesKey) -> tuple[bool, datetime.datetime]:
         extent = extents[key]
@@ -318,6 +328,21 @@ def _not_passed(source: LandedSource) -> list[CheckOutcome]:
         with contextlib.suppress(ValidationError):
             outcomes.append(convert(check, CheckOutcome))
     return [outcome for state in ("failed", "warning") for outcome in outcomes if outcome.state == state]
+
+
+def _known_extents(session: Session, dag_ids: Collection[str]) -> dict[SeriesKey, _Extent]:
+    """Return the series of all landings; if those of the DAGs are many, as they were a minute ago.
+
+    Which of thousands are shown need not change more often, and to look at all their events takes longer than
+    everything else. What is shown of them is always read.
+    """
+    global _known  # each process has its own
+    known_at, known = _known
+    is_new = time.monotonic() - known_at < KEPT_SECONDS
+    if not is_new or sum(key.dag_id in dag_ids for key in known) <= MANY_SERIES:
+        known = _extents(session, true())
+        _known = time.monotonic(), known
+    return known
 
 
 def _extents(session: Session, condition: ColumnElement[bool]) -> dict[SeriesKey, _Extent]:

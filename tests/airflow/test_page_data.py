@@ -271,6 +271,24 @@ class TestLandings:
         data = read({lands.dag_id, paused.dag_id})
         assert [series["dag_id"] for series in data["series"]] == [lands.dag_id]
 
+    def test_of_very_many_series_it_is_decided_once_a_minute_which_are_shown(
+        self, events: Events, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(landings, "MANY_SERIES", 2)
+        moves = [0.0]
+        real = landings.time.monotonic
+        monkeypatch.setattr(landings.time, "monotonic", lambda: real() + sum(moves))
+        for index in range(3):
+            events.add(1, source_map_index=index)
+        moves.append(landings.KEPT_SECONDS)
+        assert len(events.read()) == 3
+        events.add(2, 3, source_map_index=2, ended=NOW + DAY)
+        events.add(1, source_map_index=3)
+        # a new series comes within a minute, a new run at once
+        assert [len(series["runs"]) for series in events.read()] == [1, 1, 3]
+        moves.append(landings.KEPT_SECONDS)
+        assert len(events.read()) == 4
+
     def test_a_search_finds_names_of_dag_task_and_asset(self, events: Events) -> None:
         events.add(1)
         searches = {"LANDS_": True, "land": True, "Rows_": True, "://BUCKET": True, "%": False}
