@@ -224,6 +224,7 @@ def _land(history: History, dag: DAG, now: datetime.datetime) -> list[dict[str, 
     control = Control(WebCollectHook().connection.settings.base_url)
     control.add_task(OFFERS_TASK_ID, "Special offers", lots=[0])
     extras = []
+    ended_at = {run_id: ended.isoformat() for ended, run_id, _ in _runs(history, now)}
     for index, (_, run_id, rows) in enumerate(_runs(history, now)):
         if index == len(history.rows) - history.empty:
             control.change_rows(OFFERS_TASK_ID, "price", to="empty")
@@ -233,6 +234,10 @@ def _land(history: History, dag: DAG, now: datetime.datetime) -> list[dict[str, 
         events = defaultdict[Any, Any](lambda: SimpleNamespace(extra={}))
         operator.execute({"ti": ti, "task": operator, "outlet_events": events})
         extras += [event.extra for event in events.values()]
+    # all have landed just now, and their runs in thirty days
+    for extra in extras:
+        for apart in extra["waiting"]:
+            apart["at"] = ended_at[apart["run_id"]]
     return extras
 
 
