@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,9 +57,10 @@ class _Load(NamedTuple):
 
 def _refuse_replaced(loads: Sequence[_Load]) -> None:
     """Refuse a load that would end or replace the rows of another one in its table, in each run."""
+    tables = Counter(load.table for load in loads)
     for index, load in enumerate(loads):
         how = load.options.write_disposition
-        if how in _ALONE and any(load.table == each.table for each in loads if each is not load):
+        if how in _ALONE and tables[load.table] > 1:
             rule = f"another source has it, too, and write_disposition={how!r} keeps no rows of others"
             raise InvalidArgument(f"sources[{index}]: table", load.table, rule)
 
@@ -178,13 +180,13 @@ class WebCollectLoadOperator(BaseOperator):
         return loads
 
     def _load_of(self, source: Mapping[str, Any]) -> _Load:
-        landing, table = (source.get(name) for name in _PLACES)
+        landing, table, name = (source.get(key) for key in (*_PLACES, _NAME))
         check_table(table)
-        own = {name: value for name, value in source.items() if name not in {*_PLACES, _NAME}}
-        name = None if source.get(_NAME) is None else id_or_name(_NAME, source[_NAME])
-        given = {name: getattr(self, name) for name in LoadOptions.__struct_fields__}
+        own = {option: value for option, value in source.items() if option not in {*_PLACES, _NAME}}
+        called = None if name is None else id_or_name(_NAME, name)
+        given = {option: getattr(self, option) for option in LoadOptions.__struct_fields__}
         location = Location.parse_landed("landing", landing, conn_id=self.object_storage_conn_id)
-        return _Load(supported("landing", location), str(table), LoadOptions.parse({**given, **own}), name)
+        return _Load(supported("landing", location), str(table), LoadOptions.parse({**given, **own}), called)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Load what is new and return a summary of it."""
