@@ -167,8 +167,8 @@ class ServiceView:
             part.refresh()
         answers = {name: part.get(until - time.monotonic()) for name, part in self._parts.items()}
         with create_session() as session:
-            ids = set(_task_ids(session, self._conn_id, dag_ids))
             landed = _landed(session, self._conn_id, dag_ids)
+            ids = set(_task_ids(session, self._conn_id, dag_ids, landed))
 
         def shown(rows: Iterable[AnalyticsRow]) -> list[AnalyticsRow]:
             return [row for row in rows if dag_ids is None or row.task_id in ids]
@@ -214,7 +214,8 @@ class ServiceView:
 
     def _tasks(self) -> list[dict[str, Any]]:
         with create_session() as session:
-            ids = _task_ids(session, self._conn_id, None)[:MOST_TASKS]
+            landed = _landed(session, self._conn_id, None)
+            ids = _task_ids(session, self._conn_id, None, landed)[:MOST_TASKS]
         hook = WebCollectHook(self._conn_id)
         with hook.reading_client() as client:
             size = hook.connection.status_batch_size
@@ -244,12 +245,15 @@ def known_connections(session: Session) -> list[str]:
     return sorted({*stored, *(conn_id for conn_id, _ in _asset_tasks(session)), *landed})
 
 
-def _task_ids(session: Session, conn_id: str, dag_ids: Collection[str] | None) -> list[str]:
+def _task_ids(
+    session: Session, conn_id: str, dag_ids: Collection[str] | None, sources: Iterable[LandedSource]
+) -> list[str]:
     """Return the collection tasks of a connection: those that are waited for, landed, or named by assets.
 
     :param dag_ids: the DAGs that they are of; assets belong to none. None for all.
+    :param sources: as :func:`_landed` returns them for these DAGs.
     """
-    landed = {source.collection_task_id for source in _landed(session, conn_id, dag_ids)}
+    landed = {source.collection_task_id for source in sources}
     assets = _asset_tasks(session) if dag_ids is None else []
     named = {task_id for of_conn, task_id in assets if of_conn == conn_id}
     file = file_of_names()
