@@ -1083,7 +1083,8 @@ class TestNames:
     def test_they_go_before_those_of_the_service_for_the_tasks_that_a_person_may_see(
         self, view: ServiceView, sandbox: Sandbox, events: Events, configure_tasks: Configure
     ) -> None:
-        own = sandbox.control.add_task(lots=[5], name="of the service")["task_id"]
+        # the database has landings of other tests, whose sandboxes give the same ids
+        own = sandbox.control.add_task(str(uuid.uuid4()), lots=[5], name="of the service")["task_id"]
         configure_tasks(f"- id: {own}\n  name: Prices\n- id: {demo.TASK_ID}\n  name: of another DAG\n")
         for dag_events, task in ((events, own), (Events(), demo.TASK_ID)):
             dag_events.add_event(landed(collection_task_id=task))

@@ -51,6 +51,16 @@ def make_group(dag: DAG, **arguments: Any) -> Any:
         return WebCollectTaskGroup("prices", **{**usual, **arguments})
 
 
+def quick(collection_tasks: Any, destination: str) -> dict[str, Any]:
+    """Return arguments of a group whose run waits no longer than a sandbox needs."""
+    return {
+        "collection_tasks": collection_tasks,
+        "destination": destination,
+        "wait": {"poke_interval": 0.2},
+        "late_rows_delay": 0,
+    }
+
+
 def edges(dag: Any) -> set[tuple[str, str]]:
     """Return which task of a DAG comes before which."""
     return {(task.task_id, after) for task in dag.tasks for after in task.downstream_task_ids}
@@ -564,12 +574,7 @@ class TestRuns:
 
     @pytest.fixture
     def arguments(self, shops: list[dict[str, Any]], tmp_path: Path) -> dict[str, Any]:
-        return {
-            "collection_tasks": shops,
-            "destination": f"file://{tmp_path}/{{name}}",
-            "wait": {"poke_interval": 0.2},
-            "late_rows_delay": 0,
-        }
+        return quick(shops, f"file://{tmp_path}/{{name}}")
 
     @both
     def test_every_row_lands_and_is_loaded_once_also_on_day_two_and_when_the_run_is_cleared(
@@ -658,12 +663,7 @@ class TestNames:
         entries[0]["loop_items"] = [{**ITEMS[0], "action_id": step}]
         file = tmp_path / "shops.json"
         file.write_text(json.dumps(entries))
-        return {
-            "collection_tasks": file,
-            "destination": f"file://{tmp_path}/{{id}}",
-            "wait": {"poke_interval": 0.2},
-            "late_rows_delay": 0,
-        }
+        return quick(file, f"file://{tmp_path}/{{id}}")
 
     @both
     def test_logs_and_results_have_the_name_wherever_they_have_the_id(
