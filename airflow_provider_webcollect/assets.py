@@ -193,7 +193,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     :ivar uris: the parts that this run has landed; None if there are more than 1,000.
     :ivar objects: the same without scheme and bucket.
     :ivar collection_task_ids: several sources; unset for one, as are ``manifests`` and the names.
-    :ivar collection_task_names: those of the sources, None for each that is not known.
+    :ivar collection_task_names: the names of the sources, None for each that is not known.
     :ivar manifests: those of their landings.
     :ivar source_rows: the rows of each of them; ``source_usual_rows`` and ``source_commits`` likewise, and,
         if there are no more than 1,000 columns, or checks, in all, ``source_filled`` and ``source_checks``.
@@ -311,9 +311,9 @@ def documentation(name: object) -> dict[str, Any]:
     """
     if not isinstance(name, str):
         return {}
-    from openlineage.client.facet_v2 import documentation_dataset
+    from airflow.providers.common.compat.openlineage import facet
 
-    return {"documentation": documentation_dataset.DocumentationDatasetFacet(description=name)}
+    return {"documentation": facet.DocumentationDatasetFacet(description=name)}
 
 
 def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset:

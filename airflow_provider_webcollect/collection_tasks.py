@@ -39,8 +39,8 @@ _FIELD = re.compile(r"(?<!\{)\{(name|id)\}(?!\})")
 #: Names whose letters and digits are all spelled in the ids of Airflow, and in the names of tables.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._ -]{1,100}")
 _TWO_ESCAPES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
-#: Keys whose values may be booleans and numbers, beside those of options that are; all other values are
-#: texts, as they are written.
+#: Keys whose values may be booleans and numbers, as may options of these kinds; all other values are texts,
+#: as they are written.
 _TYPED = {"checks", "is_append", "rows", "cost"}
 #: A number of JSON and of YAML 1.2; YAML 1.1 would take 010 for 8, and 1e3 for a text.
 _NUMBER = re.compile(r"[-+]?[0-9]{1,30}(\.[0-9]+)?([eE][-+]?[0-9]+)?")
@@ -237,7 +237,7 @@ def check_names(names: object) -> None:
 
 
 def named_tasks(task_ids: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the names of those of the tasks that have one, by id.
+    """Return the names of the tasks that have one, by id.
 
     :param given: names by id, which are used before those of the configured file.
     """
@@ -254,7 +254,7 @@ def described(task_id: str, given: Mapping[str, str] | None = None) -> str:
 
 
 def described_tasks(task_ids: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return what a log calls those of the tasks that have a name, by id.
+    """Return what a log calls the tasks that have a name, by id.
 
     :param given: as for :func:`named_tasks`.
     """
@@ -497,10 +497,10 @@ def _values(entry: Mapping[str, Any], where: Callable[[str], str]) -> dict[str, 
     """Return the checked values of an entry, or of the defaults of all, as fields of a collection task."""
     from airflow_provider_webcollect.landing.options import SourceOptions
 
-    known = {**_CHECKS, **dict.fromkeys(SourceOptions.__struct_fields__)}
     for key in entry:
-        if key not in known and not str(key).startswith(OWN):
-            rule = f"a collection task has no such key; it can have {', '.join(known)}, and your own {OWN}…"
+        if key not in _known_keys() and not str(key).startswith(OWN):
+            known = ", ".join(_known_keys())
+            rule = f"a collection task has no such key; it can have {known}, and your own {OWN}…"
             raise InvalidArgument(where(key), entry[key], rule)
     values = {
         key: check(where(key), entry[key])
@@ -602,6 +602,14 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
 
 #: The keys that no two entries can share, and what discovery knows of one.
 _UNIQUE = {"id", "name", "destination", "service_name", "last_run", "rows", "cost"}
+
+
+@functools.cache
+def _known_keys() -> dict[str, None]:
+    """Return the keys that an entry can have, in the order in which errors name them."""
+    from airflow_provider_webcollect.landing.options import SourceOptions
+
+    return dict.fromkeys((*_CHECKS, *SourceOptions.__struct_fields__))
 
 
 @functools.cache

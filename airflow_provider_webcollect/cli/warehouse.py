@@ -97,7 +97,7 @@ def _warehouse(conn_id: str | None, destination: str | None) -> Warehouse:
         return warehouse_of(BaseHook.get_connection(conn_id))
 
 
-#: The types of columns in a warehouse, by those of a landing; a decimal has the same name in both.
+#: The types of columns in a warehouse, by the landing's types; a decimal has the same name in both.
 _TYPES = {
     STRING: "text",
     "bool": "boolean",

@@ -306,7 +306,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return start if start.sent else memory.confirm(start, self._clock.now())
 
     def _before(self, task_id: str, known: dict[str, Baseline | None]) -> Baseline:
-        """Return a task's status before its start, and query those of the next tasks at the same time.
+        """Return a task's status before its start, and query the next tasks' statuses at the same time.
 
         :param known: the statuses of the tasks to start, in order; None for those not queried yet.
         """

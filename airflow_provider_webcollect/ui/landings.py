@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: How many series of landings are shown, and how many runs of each.
 MOST_SERIES, MOST_RUNS = 200, 30
-#: From how many series on it is decided only once in so many seconds which of them are shown.
+#: Of more series than this, the choice which are shown is kept for this number of seconds.
 MANY_SERIES, KEPT_SECONDS = 1_000, 60.0
 #: How many columns of a landing are shown.
 MOST_COLUMNS = 50
@@ -331,7 +331,7 @@ def _not_passed(source: LandedSource) -> list[CheckOutcome]:
 
 
 def _known_extents(session: Session, dag_ids: Collection[str]) -> dict[SeriesKey, _Extent]:
-    """Return the series of all landings; if those of the DAGs are many, as they were a minute ago.
+    """Return the series of all landings; if the DAGs have many series, as they were up to a minute ago.
 
     Which of thousands are shown need not change more often, and to look at all their events takes longer than
     everything else. What is shown of them is always read.
@@ -483,7 +483,7 @@ def _described(
     is_expected: bool,
     retired: str | None,
 ) -> dict[str, Any]:
-    """Return what is told of a series.
+    """Return what the page shows of a series.
 
     :param retired: why the landing no longer comes; None if it does.
     """

@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     for item in items:
         if "airflow" in getattr(item, "fixturenames", ()):
-            # that of a module would otherwise come after it
+            # this one would be read before the timeout of a module
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(1200))
             if version("apache-airflow").startswith("2."):
