@@ -46,6 +46,8 @@ TASKS_FILE = f"{PREFIX}COLLECTION_TASKS"
 #: Where :func:`resolve_tasks` keeps, in a context's ``meta``, the hint for a task that the service does not
 #: know; empty unless it may be a name, and there is no file of names.
 NO_NAME = "webcollect.no_name"
+#: Where :func:`resolve_tasks` keeps :func:`called`, for errors, which are shown after the command has ended.
+CALLED = "webcollect.called"
 DEFAULT_CONN_ID = "webcollect_default"
 #: Seconds after which a command that a person waits for gives up on a service that cannot be reached.
 PATIENCE = 2.0
@@ -108,7 +110,8 @@ def collection_tasks() -> CollectionTasks | None:
         origin = "--collection-tasks" if is_option else f"the environment variable {TASKS_FILE}"
         context.meta.setdefault(FIELD_NAMES, {})[OPTION] = origin
         return read_collection_tasks(path)
-    if context.params.get("url") is not None and context.params.get("conn_id") is None:
+    is_without_airflow = "conn_id" not in context.params or context.params["url"] is not None
+    if is_without_airflow and context.params.get("conn_id") is None:
         return None
     use_airflow()
     return configured()
@@ -127,6 +130,12 @@ def resolve_tasks(context: click.Context, parameter: click.Parameter, keys: str 
     ids = [task_of(argument, key, collection_tasks).id for key in listed]
     setting = f"{TASKS_FILE} or, with Airflow, `[{SECTION}] {OPTION}`"
     context.meta[NO_NAME] = hint_at_names(ids, collection_tasks, setting)
+
+    def called_later(task_ids: Sequence[str]) -> list[str]:
+        with context.scope(cleanup=False):
+            return called(task_ids)
+
+    context.meta[CALLED] = called_later
     return ids[0] if isinstance(keys, str) else [*dict.fromkeys(ids)]
 
 

@@ -16,8 +16,10 @@ import msgspec
 
 from airflow_provider_webcollect.cli.connecting import (
     at_landing,
+    called,
     connect,
     connection_options,
+    names_option,
     open_location,
     parse_landing,
     shown_place,
@@ -169,7 +171,16 @@ def land(
 
         folder = open_location(location, is_landed=False)
         run, began = _run_of(folder, run_id)
-        job = job_of(client, source, folder, run, chosen, run_began=began, observer=Shown())
+        job = job_of(
+            client,
+            source,
+            folder,
+            run,
+            chosen,
+            called=_called(source),
+            run_began=began,
+            observer=Shown(),
+        )
         landed = _until_interrupted(job, stop)
     quarantined = [apart for apart in landed.manifest.quarantined if apart.run == job.run]
     manifest = landed.manifest
@@ -186,6 +197,12 @@ def land(
         "exported_at": manifest.exported_at,
     }
     show([row], output)
+
+
+def _called(source: Source) -> str:
+    """Return what to call a source: its task has a name if the file of collection tasks has one."""
+    (task,) = called([source.collection_task_id])
+    return str(msgspec.structs.replace(source, collection_task_id=task))
 
 
 def _run_of(folder: Folder, run_id: str | None) -> tuple[Run, datetime.datetime | None]:
@@ -237,6 +254,7 @@ def landing() -> None:
 
 @landing.command()
 @at_landing
+@names_option
 @output_option
 def verify(location: Location, output: str) -> None:
     """Compare all parts with the manifest, and show its facts.
@@ -253,7 +271,7 @@ def verify(location: Location, output: str) -> None:
         "parts": manifest.part_count,
         "bytes": manifest.bytes,
         "commit": manifest.commit,
-        "source": str(manifest.source),
+        "source": _called(manifest.source),
         "run": f"{run.dag_id}.{run.task_id} {run.run_id}",
         "finished_at": manifest.finished_at,
         "exported_at": manifest.exported_at,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from airflow_provider_webcollect import __version__
-from airflow_provider_webcollect.cli.connecting import FIELD_NAMES, HINT, NO_NAME
+from airflow_provider_webcollect.cli.connecting import CALLED, FIELD_NAMES, HINT, NO_NAME
 from airflow_provider_webcollect.cli.init import init
 from airflow_provider_webcollect.cli.landed import land, landing
 from airflow_provider_webcollect.cli.output import INTERRUPTED, make_printable, tell
@@ -48,6 +49,8 @@ def sandbox(options: tuple[str, ...]) -> int:
     return main(options, "webcollect sandbox")
 
 
+#: How messages that know no names call a task.
+_ID = re.compile(r"\btask ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
 #: Exit codes besides 0 and that of an interrupt; click's own code for wrong usage is 2 too.
 NO, WRONG_USAGE, REFUSED, FAILED = 1, 2, 3, 4
 
@@ -126,7 +129,7 @@ def _run(arguments: list[str]) -> int:
     except Exception as error:
         if context is None or (exit_code := _exit_code(error)) is None:
             raise
-        tell(f"Error: {_said(error, context, _called(arguments))}")
+        tell(f"Error: {_with_names(_said(error, context, _called(arguments)), context)}")
         if HINT in context.meta and isinstance(error, WebCollectError) and "the connection" in str(error):
             tell(context.meta[HINT])
         return exit_code
@@ -157,6 +160,15 @@ def _said(error: Exception, context: click.Context, command: click.Command) -> s
             called, place = _typed(parameter), place if is_one else ""
     said = f"{called}{place} is {error.value}; {rule}" if called else str(error)
     return _options_as_typed(said, command)
+
+
+def _with_names(said: str, context: click.Context) -> str:
+    """Return a message in which tasks have their names, if the file of collection tasks has them."""
+    ids = _ID.findall(said)
+    if not ids or CALLED not in context.meta:
+        return said
+    names = iter(context.meta[CALLED](ids))
+    return _ID.sub(lambda _: f"task {next(names)}", said)
 
 
 def _options_as_typed(said: str, command: click.Command) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_webcollect.assets import storable
-from airflow_provider_webcollect.common import airflow_errors, check_at_parse
+from airflow_provider_webcollect.collection_tasks import described, named_tasks
+from airflow_provider_webcollect.common import airflow_errors, check_at_parse, errors_about
 from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
 from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.service import arguments
@@ -15,7 +17,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
@@ -52,8 +54,20 @@ class _LandingOperator(BaseOperator):
         location = Location.parse_landed("destination", self.destination, conn_id=self.object_storage_conn_id)
         return supported("destination", location)
 
-    def _folder(self) -> Folder:
-        return self._location().open_landed(AirflowConnections())
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[tuple[Folder, str]]:
+        """Provide the folder, and what logs call its source: the collection task, by name if it is known.
+
+        Errors have the name, too. If nothing has landed there, the source is not known.
+        """
+        from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
+
+        with airflow_errors():
+            folder = self._location().open_landed(AirflowConnections())
+            state = CommitLog(folder).read()
+            ids = [state.source.collection_task_id] if state else []
+            with errors_about(named_tasks(ids)):
+                yield folder, "".join(f"task {described(task_id)}" for task_id in ids)
 
 
 class WebCollectVerifyLandingOperator(_LandingOperator):
@@ -78,12 +92,12 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
         from airflow_provider_webcollect.landing.log.commits import counted
         from airflow_provider_webcollect.landing.reader import read_landing
 
-        with airflow_errors():
-            landed = read_landing(self._folder())
+        with self._opened() as (folder, source):
+            landed = read_landing(folder)
             landed.verify()
         manifest = landed.manifest
         rows, parts = counted(manifest.rows, "row"), counted(manifest.part_count, "part")
-        self.log.info("%s is complete: %s in %s.", landed.uri, rows, parts)
+        self.log.info("%s of %s is complete: %s in %s.", landed.uri, source, rows, parts)
         return storable(
             {
                 "destination": landed.uri,
@@ -163,9 +177,10 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
         by = f"{ti.dag_id}.{ti.task_id}{mapped} {ti.run_id} of {ti.max_tries + 1} tries"
         with airflow_errors():
             commit = self._check()
+        with self._opened() as (folder, source):
             decide = {"accept": review.accept, "discard": review.discard}[self.decision]
-            rows = decide(self._folder(), self.run_id or None, commit, by)
-        self.log.info("%s: %s", self.decision, rows)
+            rows = decide(folder, self.run_id or None, commit, by)
+        self.log.info("%s: %s of %s", self.decision, rows, source)
         return storable(
             {
                 "destination": str(self.destination),
@@ -219,8 +234,8 @@ class WebCollectCleanLandingOperator(_LandingOperator):
         """Remove the files and return their number and size."""
         from airflow_provider_webcollect.landing.cleaning import clean
 
-        with airflow_errors():
-            removed = clean(self._folder(), older_than=self.older_than, dry_run=self.only_report)
+        with self._opened() as (folder, _):
+            removed = clean(folder, older_than=self.older_than, dry_run=self.only_report)
         return {
             "files": len(removed),
             "bytes": sum(file.bytes for file in removed),

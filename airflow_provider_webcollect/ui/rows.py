@@ -164,8 +164,14 @@ def decide(key: SeriesKey, landing: str, commit: int, decision: review.Choice, u
     with _opened(source.manifest, conn_id) as folder:
         act = {"accept": review.accept, "discard": review.discard}[decision]
         rows = act(folder, commit=commit, by=user).rows
-    facts = {"collection_task_id": source.collection_task_id, "manifest": source.manifest, "commit": commit}
-    extra = json.dumps(storable({**facts, "rows": rows}))
+    facts = {
+        "collection_task_id": source.collection_task_id,
+        "collection_task_name": source.collection_task_name,
+        "manifest": source.manifest,
+        "commit": commit,
+        "rows": rows,
+    }
+    extra = json.dumps(storable(facts))
     task: dict[str, Any] = {**key._asdict(), "run_id": run_id}
     with create_session() as session:
         session.add(Log(DECISIONS[decision], owner=user, extra=extra, **task))

@@ -13,6 +13,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_provider_webcollect import (
+    WebCollectAcceptLandingOperator,
     WebCollectCopyTasksOperator,
     WebCollectHook,
     WebCollectMarkExportedOperator,
@@ -21,6 +22,7 @@ from airflow_provider_webcollect import (
     WebCollectSubTaskStatusSensor,
     WebCollectTaskFinishedTrigger,
     WebCollectTaskStatusSensor,
+    WebCollectVerifyLandingOperator,
     create_asset,
     read_landing,
 )
@@ -160,6 +162,20 @@ class TestLandings:
         assert (
             f"task {NAME} ({task['task_id']}): 30 new rows in 1 part at {destination}/Shop~_search" in said()
         )
+
+    def test_what_has_landed_is_called_by_the_name(self, task: Task, destination: str, said: Said) -> None:
+        called = f"{NAME} ({task['task_id']})"
+        checks = {"rows": {"min": 100}}
+        transfer(destination, task, checks=checks, on_failed_checks="quarantine")
+        accept = WebCollectAcceptLandingOperator(task_id="accept", destination=destination)
+        execute(accept)
+        execute(WebCollectVerifyLandingOperator(task_id="verify", destination=destination))
+
+        log = said()
+        assert re.search(rf"accept: 30 rows of .* of task {re.escape(called)}", log)
+        assert f"{destination} of task {called} is complete" in log
+        with pytest.raises(AirflowFailException, match=rf"^{re.escape(called)}: no quarantined rows"):
+            execute(accept, run_id="another")
 
     @pytest.mark.parametrize("entries", [(NAME, "id"), ("id", NAME), (NAME, {"collection_task_id": "id"})])
     def test_one_task_by_name_and_by_id_is_refused(self, task: Task, entries: tuple[Any, Any]) -> None:

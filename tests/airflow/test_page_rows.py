@@ -149,6 +149,17 @@ class TestDecisions:
             assert (log.event, log.owner, log.run_id) == (f"webcollect_{decision}", "a user", run_id)
             assert json.loads(log.extra or "")["rows"] == 30
 
+    def test_the_audit_log_has_the_name_of_the_collection_task(
+        self, landing: Landing, events: Events
+    ) -> None:
+        names = {landing.task_id: "Prices"}
+        waiting = quarantine(landing, events, collection_task_names=names)
+        Visitor(events, "user").decide(decision="accept", **waiting)
+
+        with create_session() as session:
+            (extra,) = session.scalars(select(Log.extra).where(Log.dag_id == events.dag_id))
+        assert json.loads(extra or "")["collection_task_name"] == "Prices"
+
     def test_of_two_people_at_once_one_decides_and_the_other_is_told(
         self, landing: Landing, events: Events, quarantined: dict[str, Any]
     ) -> None:

@@ -47,7 +47,7 @@ class TestTaken:
     ) -> None:
         assert run("read", NAME).lines == sandbox.control.true_rows(task)
         assert run("land", NAME, folder).code == 0
-        assert run("landing", "verify", folder, "-o", "json").json[0]["source"] == f"task {task}"
+        assert run("landing", "verify", folder, "-o", "json").json[0]["source"] == f"task {NAME} ({task})"
 
     def test_a_task_that_is_given_twice_is_one(
         self, run: Run, monkeypatch: pytest.MonkeyPatch, task: str, other: str
@@ -221,3 +221,21 @@ class TestShown:
         run("task", "delete", NAME)
         run("task", "delete", task)
         assert asked == [f"Delete 1 task ({NAME} ({task}))?"] * 2
+
+    @pytest.mark.parametrize("command", [["read"], ["subtasks"], ["task", "start"], ["land"]], ids=" ".join)
+    def test_an_error_names_the_task_that_the_service_does_not_know(
+        self, run: Run, path: Path, folder: Path, command: list[str]
+    ) -> None:
+        gone = "0" * 8 + "-0000-4000-8000-" + "0" * 12
+        path.write_text(f"- id: {gone}\n  name: Gone\n")
+        where = [folder] if command == ["land"] else []
+        run(*command, gone, *where).refused(3, f"(asked for task Gone ({gone}))")
+
+    def test_a_landing_names_its_task_and_the_one_that_has_landed_there(
+        self, run: Run, task: str, other: str, folder: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        checks = ["--checks", '{"rows": {"min": 10000}}', "--on-failed-checks"]
+        named = f"task {NAME} ({task})"
+        assert run("land", task, folder, *checks, "warn").code == 0
+        assert f"Check of {named}, rows.min" in caplog.text
+        run("land", other, folder).refused(3, f"holds {named}, not task News ({other})")
