@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -30,6 +32,9 @@ ENTRY = """
   load: {{table: "shops_{0}.prices", write_disposition: merge, primary_key: sku_{0}}}
 """
 SHOPS = [f"shop_{number:03}" for number in range(300)]
+#: Collection tasks whose start is killed once half of them run.
+KILLED = [f"killed_{number:02}" for number in range(60)]
+START = "/cloudextraction/subtasks:start"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,6 +50,8 @@ def sandbox(connect_to: Callable[..., None]) -> Iterator[Sandbox]:
     with Sandbox(Settings(enforce_limits=False, speed=60)) as sandbox:
         for shop in SHOPS:
             sandbox.control.add_task(shop, rows=3, lots=[2])
+        for task_id in KILLED:
+            sandbox.control.add_task(task_id, rows=3)
         for number in STREAMS:
             # the second row of a key is the later one
             rows = [
@@ -66,6 +73,33 @@ def test_every_row_of_hundreds_lands_once(
     for shop in SHOPS:
         landed = read_landing(f"{landing.as_uri()}/{arrangement}/The~_{shop}")
         assert list(landed.iter_rows()) == sandbox.control.true_rows(shop) != []
+
+
+def test_a_start_that_is_killed_and_retried_starts_none_twice_and_leaves_none_out(
+    airflow: RealAirflow, sandbox: Sandbox, landing: Path
+) -> None:
+    def runs() -> list[int]:
+        return [sandbox.control.task(task_id)["executed_times"] for task_id in KILLED]
+
+    half = len(KILLED) // 2
+    sandbox.control.clear_requests()
+    # the service has made the last of these starts when the process is killed, which waits for the response
+    sandbox.control.fail(START, kind="drip", after=half - 1, seconds=PATIENCE)
+    run_id = airflow.trigger("killed")
+    airflow.wait_for(lambda: sum(runs()) == half, PATIENCE, "half of the starts")
+    start = f"dags/killed/dagRuns/{run_id}/taskInstances/shops.start"
+    os.kill(airflow.get(start)["pid"], signal.SIGKILL)
+    # when the retry begins, all runs have ended: the service does not show what the killed try has started
+    sandbox.control.advance(60)
+
+    assert airflow.wait("killed", run_id, PATIENCE) == "success"
+    assert airflow.get(start)["try_number"] == 2
+    assert runs() == [1] * len(KILLED)
+    assert len(sandbox.control.requests(START)) == len(KILLED)
+    for task_id in KILLED:
+        landed = list(read_landing(f"{landing.as_uri()}/killed/{task_id}").iter_rows())
+        assert landed == sandbox.control.true_rows(task_id)
+        assert len(landed) == 3
 
 
 def test_each_of_25_streams_has_its_key_its_types_and_its_table(

@@ -22,6 +22,17 @@ for arrangement in ("each", "together"):
             late_rows_delay=0,
         )
 
+with DAG("killed", schedule=None, default_args=RETRIED):
+    WebCollectTaskGroup(
+        "shops",
+        collection_tasks=[f"killed_{number:02}" for number in range(60)],
+        destination=f"{FOLDER}/killed/{{name}}",
+        arrangement="together",
+        start={"retry_delay": 1},
+        wait={"poke_interval": 5},
+        late_rows_delay=0,
+    )
+
 with DAG("streams", schedule=None, default_args=RETRIED):
     WebCollectTaskGroup(
         "streams",
