@@ -99,6 +99,7 @@ def _demo(console: Console, dags: Path, keep: bool, pictures: Pictures | None) -
             run_id = airflow.trigger(GROUP, {"destination": (FOLDER / "landing" / "shops").as_uri()})
             airflow.wait(GROUP, run_id)
             pictures.take_dag_run(airflow, "task-group", GROUP, run_id)
+            pictures.take_log(airflow, "task-group-log", GROUP, run_id, "shops.Shop_search.start")
             _take_pages(airflow, control, pictures)
             console.say(f"The pictures are in {pictures.folder}")
         if keep:

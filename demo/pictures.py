@@ -20,6 +20,7 @@ _MOST_PIXELS = 1600
 _PANELS_KEY = "react-resizable-panels:grid-ltr"
 # Widths in percent of the page: the grid, and the table of task instances.
 _PANELS = {"details-panel,main-panel": {"expandToSizes": {}, "layout": [20, 80]}}
+_SHOW_PANELS = f"localStorage.setItem({_PANELS_KEY!r}, {json.dumps(_PANELS)!r})"
 # Airflow shows some durations with a dozen digits.
 _HIDDEN_COLUMNS = ("Map Index", "Duration")
 
@@ -51,9 +52,8 @@ class Pictures:
 
         :param name: of the picture.
         """
-        panels = f"localStorage.setItem({_PANELS_KEY!r}, {json.dumps(_PANELS)!r})"
         with browser.open_page(self.chromium, width=1500, height=720) as page:
-            page.add_init_script(panels)
+            page.add_init_script(_SHOW_PANELS)
             page.goto(f"{airflow.url}/dags/{dag_id}/runs/{run_id}")
             page.locator("th").filter(has_text="Start Date").get_by_role("button").click()
             # there and enabled in a DAG with groups
@@ -65,6 +65,21 @@ class Pictures:
             page.keyboard.press("Escape")
             # removes the focus, and the tooltip, from the button
             page.get_by_role("heading", name="Task Instances").click()
+            _settle(page)
+            page.screenshot(path=self.folder / f"{name}.png")
+
+    def take_log(self, airflow: RealAirflow, name: str, dag_id: str, run_id: str, task_id: str) -> None:
+        """Take a picture of the log of a task that is in a group, beside the grid.
+
+        :param name: of the picture.
+        """
+        with browser.open_page(self.chromium, width=1500, height=540) as page:
+            page.add_init_script(_SHOW_PANELS)
+            page.goto(f"{airflow.url}/dags/{dag_id}/runs/{run_id}/tasks/{task_id}")
+            page.get_by_role("button", name="Expand all task groups", disabled=False).click()
+            page.get_by_text("Pre Execute").wait_for()
+            # removes the tooltip from the button
+            page.get_by_role("heading", name=task_id).click()
             _settle(page)
             page.screenshot(path=self.folder / f"{name}.png")
 
