@@ -234,7 +234,7 @@ def _copy_each(
                 copied = client.send(call)
                 row |= {"copy": copied.task_id, "name": copied.task_name}
             except (NotFound, RequestRejected, TaskBusy) as error:
-                failed.append(FailedCopy(task_id=task_id, reason=error.message))
+                failed.append(FailedCopy(task_id=called([task_id])[0], reason=error.message))
                 row["failure"] = error.message
             rows.append(row)
     finally:
@@ -242,7 +242,7 @@ def _copy_each(
         if rows:
             show(rows, output, COPIES, whole=True)
         if len(calls) > 1 and (left := [*calls][len(rows) :]):
-            tell(f"Stopped at task {left[0][0]}; not tried: {len(left) - 1}")
+            tell(f"Stopped at task {called([left[0][0]])[0]}; not tried: {len(left) - 1}")
     made = len(rows) - len(failed)
     return CopyResult(request_count=len(rows), success_count=made, failed_tasks=tuple(failed))
 

@@ -491,13 +491,17 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         result = hook.client.send(self._call())
         self.log.info("%d of %d copies were made.", result.success_count, result.request_count)
-        if result.shortfall:
+        named = tuple(
+            msgspec.structs.replace(failed, task_id=failed.task_id and described(failed.task_id))
+            for failed in result.failed_tasks
+        )
+        if shortfall := msgspec.structs.replace(result, failed_tasks=named).shortfall:
             match self.on_partial_failure:
                 case "fail":
-                    raise AirflowFailException(result.shortfall)
+                    raise AirflowFailException(shortfall)
                 case "skip":
-                    raise AirflowSkipException(result.shortfall)
-            self.log.warning("%s", result.shortfall)
+                    raise AirflowSkipException(shortfall)
+            self.log.warning("%s", shortfall)
         return {
             "request_count": result.request_count,
             "success_count": result.success_count,

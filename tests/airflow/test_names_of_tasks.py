@@ -82,6 +82,17 @@ class TestOperatorsAndSensors:
             execute(TAKES["mark"]("{{ 'Shop-search' }}"))
         assert sandbox.control.requests() == []
 
+    def test_a_copy_that_was_not_made_is_named(
+        self, task: Task, configure_tasks: Callable[..., Path]
+    ) -> None:
+        gone = "0" * 8 + "-0000-4000-8000-" + "0" * 12
+        configure_tasks(f"- id: {gone}\n  name: Gone\n")
+        copy = WebCollectCopyTasksOperator(
+            task_id="t", collection_task_ids=[gone, task["task_id"]], task_group_ids=[7]
+        )
+        with pytest.raises(AirflowFailException, match=rf"these were not: Gone \({gone}\): "):
+            execute(copy)
+
     def test_the_link_leads_to_the_task(self, sandbox: Sandbox, task: Task, set_connection: Connect) -> None:
         extra = {"refresh_token": sandbox.refresh_token, "task_url_template": "https://s.example/{task_id}"}
         set_connection(extra=extra)

@@ -231,6 +231,11 @@ class TestShown:
         where = [folder] if command == ["land"] else []
         run(*command, gone, *where).refused(3, f"(asked for task Gone ({gone}))")
 
+    def test_a_copy_that_was_not_made_is_named(self, run: Run, path: Path, task: str) -> None:
+        gone = "0" * 8 + "-0000-4000-8000-" + "0" * 12
+        path.write_text(f"- id: {gone}\n  name: Gone\n")
+        assert f"these were not: Gone ({gone}): " in run("task", "copy", task, gone).err
+
     def test_a_landing_names_its_task_and_the_one_that_has_landed_there(
         self, run: Run, task: str, other: str, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
