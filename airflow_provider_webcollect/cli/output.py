@@ -270,6 +270,12 @@ def log_to_stderr() -> None:
             beside.setFormatter(handler.formatter)
             beside.addFilter(make_printable)
             logging.root.addHandler(beside)
+    # Airflow 3 has loggers that write to standard output without a handler
+    structlog, stderr = sys.modules.get("structlog"), sys.__stderr__
+    if structlog and stderr:
+        factory = structlog.get_config()["logger_factory"]
+        if getattr(factory, "io", factory) is None:
+            factory.io = stderr.buffer if issubclass(factory.cls, structlog.BytesLogger) else stderr
 
 
 def write(data: bytes) -> None:

@@ -200,6 +200,30 @@ class TestStorage:
         assert run("landing", "cat", in_url).lines == sandbox.control.true_rows(task)
         assert run("land", task, in_url, "--mode", "full").code == 3
 
+    @pytest.mark.parametrize("as_json", ["False", pytest.param("True", marks=pytest.mark.at_night)])
+    def test_what_airflow_logs_of_a_connection_does_not_stand_among_the_rows(
+        self,
+        run: Run,
+        start: Callable[..., Started],
+        sandbox: Sandbox,
+        connected: None,
+        set_connection: Callable[..., None],
+        bucket: dict[str, Any],
+        monkeypatch: pytest.MonkeyPatch,
+        as_json: str,
+    ) -> None:
+        set_connection("my_storage", **bucket)
+        task = sandbox.control.add_task(lots=[3])["task_id"]
+        place = f"s3://my_storage@landings/logged-{as_json}"
+        assert run("land", task, place).code == 0
+        monkeypatch.setenv("AIRFLOW__LOGGING__JSON_LOGS", as_json)
+
+        reading = start("landing", "cat", place)
+
+        assert reading.end() == 0
+        assert json_lines(reading.out) == sandbox.control.true_rows(task)
+        assert "credentials retrieved" in reading.err
+
     @pytest.mark.parametrize(
         "place",
         [["s3://landings/cli", "--object-storage-conn-id", "forgotten"], ["s3://forgotten@landings/cli"]],
