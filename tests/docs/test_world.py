@@ -43,7 +43,11 @@ def run(tmp_path: Path, run_page: Callable[[Path], None]) -> Callable[..., None]
 
 @pytest.mark.parametrize(
     "block",
-    [("python", "assert False"), ("shell", "false | true"), ("shell", "false\ntrue"), ("sql", "select x")],
+    [
+        ("python", "assert False"),
+        *(("shell", failing) for failing in ("false | true", "false\ntrue", "false && true")),
+        ("sql", "select x"),
+    ],
 )
 def test_a_block_that_fails_is_named(run: Callable[..., None], block: tuple[str, str]) -> None:
     with pytest.raises(Exception, match=r".") as failed:

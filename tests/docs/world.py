@@ -103,9 +103,11 @@ class World:
             self._start_sandbox(block.parsed)
             return
         kept = self._folder / ".environment"
+        # bash goes on after `failing && other`
+        script = f"{block.parsed}\nended=$?\nenv -0 > {kept}\nexit $ended"
         done = subprocess.run(
             # ends all that the block has started
-            ["timeout", str(LIMIT), "bash", "-euo", "pipefail", "-c", f"{block.parsed}\nenv -0 > {kept}"],
+            ["timeout", str(LIMIT), "bash", "-euo", "pipefail", "-c", script],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
