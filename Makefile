@@ -22,12 +22,14 @@ READY_2_11 := .venv-2.11/.ready
 SERVERS := .cache/servers/.ready
 AZURITE := .cache/azurite/.ready
 WAREHOUSES := .cache/warehouses/.ready
+READY_DBT := .venv-dbt/.ready
+COSMOS := .cache/cosmos/.ready
 CHROMIUM := .cache/chromium/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo ui pictures test test-night mutants test-2.11 test-system test-safeguards coverage lint format docs docs-test
-.PHONY: nightly dist release-check newcomer audit test-matrix constraints clean
+.PHONY: nightly test-dbt dist release-check newcomer audit test-matrix constraints clean
 
 help: ## list these targets (benchmarks: make -C benchmarks)
 	@awk -F ':.*## ' '/^[a-z0-9.%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,7 +84,7 @@ test-safeguards: $(READY) $(SERVERS) # see that a scenario fails for each safegu
 	for each in single-flight conditional-commit baseline; do \
 		.venv/bin/python -m pytest tests/system --without $$each || exit 1; done
 
-nightly: coverage test-night mutants test-system test-safeguards test-matrix audit ## all that `.ci/run` leaves out (over two hours)
+nightly: coverage test-night test-dbt mutants test-system test-safeguards test-matrix audit ## all that `.ci/run` leaves out (over two hours)
 	$(MAKE) -C benchmarks page formats sandbox
 	$(MAKE) test-2.11 BY_DAY=
 
@@ -113,6 +115,12 @@ docs: $(READY) ## make the site of the documentation in build/docs
 
 docs-test: $(READY) ## run every block of code of the documentation
 	.venv/bin/python -m pytest $(PARALLEL) tests/docs
+
+test-dbt: export WEBCOLLECT_DBT = $(CURDIR)/$(dir $(READY_DBT))
+test-dbt: export PYTHONPATH = $(CURDIR)/$(dir $(COSMOS))
+test-dbt: export DO_NOT_TRACK = 1
+test-dbt: $(READY) $(READY_DBT) $(COSMOS) # run the guide to dbt with dbt and Cosmos; docs-test leaves out these blocks
+	.venv/bin/python -m pytest tests/docs/test_pages.py -k on-to-dbt
 
 # The wheel is built again from the unpacked sdist: that is complete if the same bytes come out.
 dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
@@ -149,6 +157,8 @@ RESOLVE = .tools/bin/uv pip compile --quiet --upgrade --universal --fork-strateg
 EVERYTHING = $(RUNTIME) --group dev
 # The providers that `make -C benchmarks imports` compares with.
 COMPARED = airbyte databricks dbt-cloud http
+# dbt Core 1.12 needs a package that pip would fetch from GitHub. dbt has the DuckDB that writes the file.
+DBT = { printf 'dbt-core<1.12\ndbt-duckdb\n'; grep '^duckdb==' constraints/airflow-3.3.txt; }
 
 constraints: ## pin the newest releases of all that is installed
 	$(PYTHON) -m venv .tools
@@ -156,11 +166,12 @@ constraints: ## pin the newest releases of all that is installed
 	echo 'apache-airflow==3.3.*' | $(RESOLVE) --output-file constraints/airflow-3.3.txt $(EVERYTHING) --group system -
 	echo 'apache-airflow==2.11.*' | $(RESOLVE) --output-file constraints/airflow-2.11.txt $(EVERYTHING) -
 	echo 'dlt[filesystem,parquet]' | $(RESOLVE) --output-file constraints/bench.txt -
+	$(DBT) | $(RESOLVE) --output-file constraints/dbt.txt -
 	printf 'apache-airflow==3.3.*\n$(foreach name,$(COMPARED),apache-airflow-providers-$(name)\n)' | \
 		$(RESOLVE) --output-file constraints/providers.txt pyproject.toml -
 
 clean: ## remove everything that the other targets made
-	rm -rf .venv .venv-2.11 .venv-bench .venv-providers .tools .demo .cache .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache
+	rm -rf .venv .venv-2.11 .venv-bench .venv-dbt .venv-providers .tools .demo .cache .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache
 	rm -rf .pytest_cache .ruff_cache .schemathesis build dist htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -190,6 +201,19 @@ $(WAREHOUSES): constraints/warehouses.txt | $(READY)
 	@rm -rf $(@D) && mkdir -p $(@D)
 	@.venv/bin/pip install --quiet --no-deps --target $(@D) --requirement $< || \
 		echo 'They cannot be installed: the tests of loading warehouses are left out'
+	@touch $@
+
+# dbt needs older packages than Airflow.
+$(READY_DBT): constraints/dbt.txt
+	@echo 'Installing into $(@D) what $< pins'
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/pip install --quiet --requirement $<
+	@touch $@
+
+$(COSMOS): constraints/cosmos.txt | $(READY)
+	@echo 'Installing into $(@D) what $< pins'
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@.venv/bin/pip install --quiet --no-deps --target $(@D) --requirement $<
 	@touch $@
 
 # A browser for the connection form and the pictures, from Debian's packages.

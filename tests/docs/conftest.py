@@ -11,7 +11,8 @@
   sandbox, and has to define the connection itself.
 - SQL is DuckDB's; ``rows`` is what the last block gave. ``output`` is what the last shell block printed.
 - ``<!--- invisible-code-block: python``, lines of code, ``--->``: imports, and what must hold afterwards.
-  They may use ``sandbox`` (unless the page starts one itself), ``AIRFLOW_3`` and ``AIRFLOW_3_3``.
+  They may use ``sandbox`` (unless the page starts one itself), ``AIRFLOW_3`` and ``AIRFLOW_3_3``, and
+  ``DBT``, which is the environment of `make test-dbt`, or None.
 - ``<!--- run-dag: prices --->`` runs the DAG ``prices`` of the blocks above, or of the folder of DAGs, by
   ``dag.test()``. It must succeed; ``dag_run`` is a `tests.airflow.dag_runs.FinishedRun`.
 - ``<!--- file: tests/test_prices.py --->`` writes the next block, of any language, to a file, and does not

@@ -66,6 +66,7 @@ class World:
         document.namespace |= self._names | {
             "AIRFLOW_3": AIRFLOW_V_3_0_PLUS,
             "AIRFLOW_3_3": AIRFLOW_V_3_3_PLUS,
+            "DBT": os.environ.get("WEBCOLLECT_DBT"),
             "port": self._port,
         }
         for parse in self._parsers():
