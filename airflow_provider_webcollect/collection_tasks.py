@@ -14,12 +14,17 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
 
+from airflow_provider_webcollect.landing.checks import make_checks
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.location import Location
+from airflow_provider_webcollect.landing.options import LoadOptions, SourceOptions, check_table
 from airflow_provider_webcollect.service import arguments
+from airflow_provider_webcollect.service.endpoints import update_task_parameters
 from airflow_provider_webcollect.service.errors import InvalidArgument, quoted
 
 SECTION, OPTION = "webcollect", "collection_tasks"
@@ -39,9 +44,10 @@ _FIELD = re.compile(r"(?<!\{)\{(name|id)\}(?!\})")
 #: Names whose letters and digits are all spelled in the ids of Airflow, and in the names of tables.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._ -]{1,100}")
 _TWO_ESCAPES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
-#: Keys whose values may be booleans and numbers, as may options of these kinds; all other values are texts,
-#: as they are written.
-_TYPED = {"checks", "is_append", "rows", "cost"}
+#: Keys whose values may be booleans and numbers; all other values are texts, as they are written.
+_TYPED = {"checks", "is_append", "rows", "cost"} | {
+    name for name, option in arguments.declared(SourceOptions).items() if option.kind in {bool, int, float}
+}
 #: A number of JSON and of YAML 1.2; YAML 1.1 would take 010 for 8, and 1e3 for a text.
 _NUMBER = re.compile(r"[-+]?[0-9]{1,30}(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 #: Files that were read, each with its version and its entries, or what is wrong with it.
@@ -69,18 +75,25 @@ class CollectionTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     :ivar cost: of these rows.
     """
 
-    id: str
-    name: str
+    id: Annotated[str, id_or_name]
+    name: Annotated[str, id_or_name]
     lotno: str | None = None
-    destination: str | None = None
-    options: dict[str, Any] = {}
-    load: dict[str, Any] | Literal[False] | None = None
-    tags: tuple[str, ...] = ()
-    loop_items: tuple[dict[str, Any], ...] = ()
-    service_name: str | None = None
+    destination: Annotated[str | None, _destination] = None
+    options: Annotated[dict[str, Any], arguments.as_given] = {}
+    load: Annotated[dict[str, Any] | Literal[False] | None, _load] = None
+    tags: Annotated[tuple[str, ...], _tags] = ()
+    loop_items: Annotated[tuple[dict[str, Any], ...], _loop_items] = ()
+    service_name: Annotated[str | None, arguments.encodable] = None
     last_run: str | None = None
-    rows: int | None = None
-    cost: float | None = None
+    rows: Annotated[int | None, arguments.Range(0)] = None
+    cost: Annotated[float | None, _number] = None
+
+
+#: The keys that an entry can have, in the order in which errors name them.
+_OPTIONS = SourceOptions.__struct_fields__
+_KEYS = (*(name for name in CollectionTask.__struct_fields__ if name != "options"), *_OPTIONS)
+#: The keys that no two entries can share, and what discovery knows of one.
+_UNIQUE = {"id", "name", "destination", "service_name", "last_run", "rows", "cost"}
 
 
 class CollectionTasks(msgspec.Struct, frozen=True):
@@ -351,7 +364,7 @@ def parse(path: Path, text: str) -> CollectionTasks:
         if unique := [key for key in defaults if key in _UNIQUE]:
             rule = "only an entry can have this key, not the `defaults` of all"
             raise InvalidArgument(where(unique[0]), defaults[unique[0]], rule)
-        _values(defaults, where)
+        make_collection_task({"id": "-", "name": "-", **defaults}, where)
     for node in nodes.value:
         entry = _plain(path, node, seen)
         lines = {**lines_of_defaults, **_lines(node)}
@@ -461,7 +474,7 @@ def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) 
             if key in values:
                 raise wrong(key_node, key, "the mapping has this key already")
             is_flag = key == "load" and isinstance(value_node, yaml.ScalarNode)
-            values[key] = _plain(path, value_node, seen, is_typed or is_flag or key in _typed_keys())
+            values[key] = _plain(path, value_node, seen, is_typed or is_flag or key in _TYPED)
         return values
     assert isinstance(node, yaml.ScalarNode)
     if node.tag.endswith(":null"):
@@ -487,38 +500,26 @@ def make_collection_task(entry: Mapping[str, Any], where: Callable[[str], str]) 
     :param where: gives the name of a key in errors.
     :raises InvalidArgument: if a key is unknown or missing, or a value breaks a rule.
     """
-    values = _values({"id": None, "name": None, **entry}, where)
-    if is_id(values["name"]) and values["name"].lower() != values["id"].lower():
-        raise InvalidArgument(where("name"), values["name"], "a UUID is always an id, so it cannot be a name")
-    return CollectionTask(**values)
-
-
-def _values(entry: Mapping[str, Any], where: Callable[[str], str]) -> dict[str, Any]:
-    """Return the checked values of an entry, or of the defaults of all, as fields of a collection task."""
-    from airflow_provider_webcollect.landing.options import SourceOptions
-
     for key in entry:
-        if key not in _known_keys() and not str(key).startswith(OWN):
-            known = ", ".join(_known_keys())
+        if key not in _KEYS and not str(key).startswith(OWN):
+            known = ", ".join(_KEYS)
             rule = f"a collection task has no such key; it can have {known}, and your own {OWN}…"
             raise InvalidArgument(where(key), entry[key], rule)
-    values = {
-        key: check(where(key), entry[key])
-        for key, check in _CHECKS.items()
-        if key in entry and (key in {"id", "name"} or entry[key] is not None)
-    }
-    options = {name: entry[name] for name in SourceOptions.__struct_fields__ if entry.get(name) is not None}
-    # a template has its value in the run
-    literal = {name: value for name, value in options.items() if not _is_template(name, value)}
+    given = {key: entry[key] for key in _KEYS if entry.get(key) is not None}
+    options = {name: given.pop(name) for name in _OPTIONS if name in given}
+    task = arguments.parse_struct(
+        CollectionTask, {"id": None, "name": None, **given, "options": options}, where
+    )
+    # of all texts in the file, Airflow renders folders alone: a template has its value in the run
+    is_rendered = _TEMPLATE.search(str(options.get("partition")))
+    literal = {name: options[name] for name in options if name != "partition" or not is_rendered}
     arguments.parse_struct(SourceOptions, literal, where)
     if "checks" in options:
-        _refuse_wrong_checks(where("checks"), options["checks"])
-    return {**values, "options": options}
-
-
-def _is_template(name: str, value: Any) -> bool:
-    """Return whether an option is rendered by Airflow: of all texts in the file, folders alone may be."""
-    return name == "partition" and isinstance(value, str) and _TEMPLATE.search(value) is not None
+        with arguments.inside(where("checks")):
+            make_checks(options["checks"], make_format())
+    if is_id(task.name) and task.name.lower() != task.id.lower():
+        raise InvalidArgument(where("name"), task.name, "a UUID is always an id, so it cannot be a name")
+    return task
 
 
 def id_or_name(argument: str, value: object) -> str:
@@ -535,8 +536,6 @@ def id_or_name(argument: str, value: object) -> str:
 
 
 def _destination(argument: str, value: object) -> str:
-    from airflow_provider_webcollect.landing.location import Location
-
     text = arguments.text(argument, value)
     if _FIELD.search(text):
         raise InvalidArgument(
@@ -547,17 +546,7 @@ def _destination(argument: str, value: object) -> str:
     return text
 
 
-def _refuse_wrong_checks(argument: str, value: Any) -> None:
-    from airflow_provider_webcollect.landing.checks import make_checks
-    from airflow_provider_webcollect.landing.formats import make_format
-
-    with arguments.inside(argument):
-        make_checks(value, make_format())
-
-
 def _load(argument: str, value: Any) -> dict[str, Any] | Literal[False]:
-    from airflow_provider_webcollect.landing.options import LoadOptions, check_table
-
     if value is False:
         return False
     if not isinstance(value, Mapping):
@@ -570,9 +559,11 @@ def _load(argument: str, value: Any) -> dict[str, Any] | Literal[False]:
     return given
 
 
-def _loop_items(argument: str, value: Any) -> tuple[dict[str, Any], ...]:
-    from airflow_provider_webcollect.service.endpoints import update_task_parameters
+def _tags(argument: str, value: object) -> tuple[str, ...]:
+    return tuple(arguments.texts(argument, value, may_be_empty=True))
 
+
+def _loop_items(argument: str, value: Any) -> tuple[dict[str, Any], ...]:
     values = arguments.items(argument, value)
     with arguments.inside(argument):
         update_task_parameters("-", loop_items=values)
@@ -583,42 +574,6 @@ def _number(argument: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InvalidArgument(argument, value, "it must be a number")
     return value
-
-
-_CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "id": id_or_name,
-    "name": id_or_name,
-    "lotno": arguments.text,
-    "destination": _destination,
-    "load": _load,
-    "tags": lambda argument, value: tuple(arguments.texts(argument, value, may_be_empty=True)),
-    "loop_items": _loop_items,
-    "service_name": arguments.encodable,
-    "last_run": arguments.text,
-    "rows": lambda argument, value: arguments.integer(argument, value, 0),
-    "cost": _number,
-}
-
-
-#: The keys that no two entries can share, and what discovery knows of one.
-_UNIQUE = {"id", "name", "destination", "service_name", "last_run", "rows", "cost"}
-
-
-@functools.cache
-def _known_keys() -> dict[str, None]:
-    """Return the keys that an entry can have, in the order in which errors name them."""
-    from airflow_provider_webcollect.landing.options import SourceOptions
-
-    return dict.fromkeys((*_CHECKS, *SourceOptions.__struct_fields__))
-
-
-@functools.cache
-def _typed_keys() -> frozenset[str]:
-    """Return the keys whose values may be booleans and numbers."""
-    from airflow_provider_webcollect.landing.options import SourceOptions
-
-    options = arguments.declared(SourceOptions)
-    return frozenset(_TYPED | {name for name in options if options[name].kind in {bool, int, float}})
 
 
 def by_key(entries: Sequence[tuple[CollectionTask, Callable[[str], str]]]) -> dict[str, CollectionTask]:
