@@ -120,21 +120,28 @@ def query(conn_id: str, condition: Condition) -> dict[str, Any]:
         return condition.query.ask_all(client, condition.keys, hook.connection.status_batch_size)
 
 
-def baselines(conn_id: str, task_ids: Sequence[str]) -> dict[str, Baseline]:
+def readable(state: Any) -> Any:
+    """Return a state as :func:`query` has it; raise the error that is in its place."""
+    if isinstance(state, WebCollectError):
+        raise state
+    return state
+
+
+def baselines(conn_id: str, task_ids: Sequence[str]) -> dict[str, Any]:
     """Return the current status of tasks, by id; a task missing from two responses has never run.
 
+    If a status cannot be read, the error is returned in its place.
+
     :param conn_id: the Airflow connection of the service.
-    :raises WebCollectError: if the service cannot be queried, or a response cannot be read.
+    :raises WebCollectError: if the service cannot be queried.
     """
     tasks = TaskStates(task_ids=tuple(task_ids))
     for _ in range(2):
         seen = query(conn_id, tasks)
-        for status in seen.values():
-            if isinstance(status, WebCollectError):
-                raise status
-        if not any(tasks.absent(task_id, status) for task_id, status in seen.items()):
+        shown = {task_id: state for task_id, state in seen.items() if not isinstance(state, WebCollectError)}
+        if not any(tasks.absent(task_id, status) for task_id, status in shown.items()):
             break
-    return {task_id: Baseline.of(status) for task_id, status in seen.items()}
+    return seen | {task_id: Baseline.of(status) for task_id, status in shown.items()}
 
 
 def end_of_event(event: Any) -> Ended:

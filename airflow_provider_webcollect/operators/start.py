@@ -36,12 +36,13 @@ from airflow_provider_webcollect.waits import (
     end_of_event,
     poke_service,
     query,
+    readable,
     result_of,
 )
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from airflow.providers.common.compat.sdk import Context
 
@@ -186,21 +187,19 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         with self.errors():
             hook = self.open_hook(context)
             memories = {task_id: _Memory(context, self, task_id) for task_id in self._ids()}
-            starts, steps = self._recalled(hook, memories)
-            known = dict.fromkeys(task_id for task_id in memories if steps.get(task_id) is not Step.JOIN)
+            self._look(hook, memories.values())
+            known = dict.fromkeys(
+                task_id for task_id, memory in memories.items() if memory.step is not Step.JOIN
+            )
 
             def start_one(task_id: str) -> _Start:
-                memory, step = memories[task_id], steps.get(task_id, Step.START)
-                if joined := self._joined(memory, starts.get(task_id), step):
-                    return joined
-                return self._start(hook, memory, known)
+                memory = memories[task_id]
+                return self._joined(memory) or self._start(hook, memory, known)
 
             if self.collection_task_ids is not None:
-                results = [
-                    start.result for start in for_each(memories, start_one, self.collection_task_names)
-                ]
+                starts = for_each(memories, start_one, self.collection_task_names)
                 next(iter(memories.values())).forget_all()
-                return results
+                return [start.result for start in starts]
             (memory,) = memories.values()
             start = start_one(memory.task_id)
             if not self.wait_for_completion:
@@ -215,11 +214,10 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
         :param result: the stored start; `dag.test()` of some versions of Airflow does not pass it on.
         """
+        self._check()
         memory = _Memory(context, self, self._checked_id())
         if result is None:
-            self._check()
-            start = memory.recall()
-            result = start.result if start else {"collection_task_id": memory.task_id}
+            result = memory.start.result if memory.start else {"collection_task_id": memory.task_id}
         ended = end_of_event(event)
         self.log.info("%s", ended.reason)
         return self._finished(ended, result, memory)
@@ -235,62 +233,46 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             return "The status of each task shows whether its sub-tasks run."
         return f"The status of task {self._called(self.collection_task_id)} shows whether its sub-tasks run."
 
-    def _recalled(
-        self, hook: WebCollectHook, memories: Mapping[str, _Memory]
-    ) -> tuple[dict[str, _Start], dict[str, Step | WebCollectError]]:
-        """Return the starts of an earlier attempt by task, and what to do about each."""
-        starts = {task_id: start for task_id, memory in memories.items() if (start := memory.recall())}
-        steps: dict[str, Step | WebCollectError] = {
-            task_id: next_step(start, needs_status=self.wait_for_completion)
-            for task_id, start in starts.items()
-        }
-        unclear = {task_id: start for task_id, start in starts.items() if steps[task_id] is Step.LOOK}
-        return starts, steps | self._look(hook, unclear)
-
-    def _look(self, hook: WebCollectHook, starts: Mapping[str, _Start]) -> dict[str, Step | WebCollectError]:
+    def _look(self, hook: WebCollectHook, memories: Iterable[_Memory]) -> None:
         """Look whether starts that may have been sent took effect, for all of them at the same time.
 
         The earlier attempt may have ended only a moment ago, when the service does not show the run yet. So
         the service is queried for as long as it may still show the previous run.
 
-        :return: what to do about each, or the error because of which that is not known.
+        Each then has the step for it, or the error because of which that is not known.
         """
         notice, until = Notice(self.log), self._clock.now() + STATUS_DELAY
-        steps: dict[str, Step | WebCollectError] = {}
-        while starts:
+        while unclear := {memory.task_id: memory for memory in memories if memory.step is Step.LOOK}:
             rest = until - self._clock.now()
-            statuses = query(self.webcollect_conn_id, TaskStates(task_ids=tuple(starts)))
-            for task_id, start in starts.items():
+            statuses = query(self.webcollect_conn_id, TaskStates(task_ids=tuple(unclear)))
+            for task_id, memory in unclear.items():
+                assert memory.start
                 try:
-                    has_begun = self._shows_begin(hook, task_id, start, statuses[task_id])
+                    has_begun = self._shows_begin(hook, task_id, memory.start, statuses[task_id])
                 except WebCollectError as error:
-                    steps[task_id] = error
+                    memory.step = error
                 else:
                     if has_begun or rest <= 0:
-                        steps[task_id] = next_step(start, has_begun=has_begun)
-            if starts := {task_id: start for task_id, start in starts.items() if task_id not in steps}:
+                        memory.step = next_step(memory.start, has_begun=has_begun)
+            if left := sum(memory.step is Step.LOOK for memory in unclear.values()):
                 message = "An earlier attempt may have started %d runs; checking for %.0f s more."
-                notice.give(rest, message, len(starts), rest)
+                notice.give(rest, message, left, rest)
                 self._clock.sleep(min(CHECK_INTERVAL, rest))
-        return steps
 
     def _shows_begin(self, hook: WebCollectHook, task_id: str, start: _Start, status: Any) -> bool:
-        if isinstance(status, WebCollectError):
-            raise status
         before = start.after
         # if a run was active before this start, the end of that run proves nothing
-        if status and before and not before.running and before.is_before(status):
+        if readable(status) and before and not before.running and before.is_before(status):
             return True
         active = active_subtask_ids(hook.get_all_subtasks(task_id))
         return any(subtask_id.lower() in active for subtask_id in start.result["started"])
 
-    def _joined(self, memory: _Memory, start: _Start | None, step: Step | WebCollectError) -> _Start | None:
+    def _joined(self, memory: _Memory) -> _Start | None:
         """Return the start of an earlier attempt; None if a new start must be sent.
 
         :raises OutcomeUnknown: if it cannot be known, unless ``retry_unknown_outcome`` is set.
         """
-        if isinstance(step, WebCollectError):
-            raise step
+        start, step = memory.start, readable(memory.step)
         if step is Step.REFUSE and not self.retry_unknown_outcome:
             memory.forget()
             raise OutcomeUnknown(
@@ -305,28 +287,19 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         )
         return start if start.sent else memory.confirm(start, self._clock.now())
 
-    def _before(self, task_id: str, known: dict[str, Baseline | None]) -> Baseline:
+    def _before(self, task_id: str, known: dict[str, Any]) -> Baseline:
         """Return a task's status before its start, and query the next tasks' statuses at the same time.
 
         :param known: the statuses of the tasks to start, in order; None for those not queried yet.
         """
-        if before := known[task_id]:
-            return before
-        waiting = [*known]
-        first = waiting.index(task_id)
-        batch = waiting[first : first + MOST_AT_ONCE]
-        try:
-            found = baselines(self.webcollect_conn_id, batch)
-        except WebCollectError:
-            if len(batch) == 1:
-                raise
-            # the status of another task may be the one that cannot be read
-            found = baselines(self.webcollect_conn_id, [task_id])
-        known |= found
-        return found[task_id]
+        if known[task_id] is None:
+            waiting = [*known]
+            first = waiting.index(task_id)
+            known |= baselines(self.webcollect_conn_id, waiting[first : first + MOST_AT_ONCE])
+        return readable(known[task_id])
 
     def _query_state(
-        self, hook: WebCollectHook, task_id: str, known: dict[str, Baseline | None]
+        self, hook: WebCollectHook, task_id: str, known: dict[str, Any]
     ) -> tuple[Baseline | None, list[SubTask]]:
         """Return the task's status and its sub-tasks; None and no sub-tasks with an API key alone."""
         if hook.connection.credentials.key_only:
@@ -342,7 +315,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         is_active = before.running and bool(active_subtask_ids(subtasks))
         return msgspec.structs.replace(before, running=is_active), subtasks
 
-    def _start(self, hook: WebCollectHook, memory: _Memory, known: dict[str, Baseline | None]) -> _Start:
+    def _start(self, hook: WebCollectHook, memory: _Memory, known: dict[str, Any]) -> _Start:
         """Start the idle sub-tasks of one task.
 
         :param known: as for :meth:`_before`.
@@ -488,6 +461,8 @@ class _Memory:
     :param context: of the attempt.
     :param operator: the operator; its arguments are checked before anything is stored or recalled.
     :param task_id: the collection task. Each of several has a key of its own, so that a value stays small.
+    :ivar start: the start that an earlier attempt has stored; None without one.
+    :ivar step: what to do about it, or the error because of which that is not known.
     """
 
     key = "webcollect_start"
@@ -499,6 +474,10 @@ class _Memory:
         self._store: Any = context.get("task_state_store")
         self._max_tries: int = context["ti"].max_tries
         self._operator = operator
+        self.start = self._recalled()
+        self.step: Step | WebCollectError = Step.START
+        if self.start:
+            self.step = next_step(self.start, needs_status=operator.wait_for_completion)
 
     @property
     def _stored_for(self) -> str:
@@ -506,7 +485,7 @@ class _Memory:
         arguments = (operator.webcollect_conn_id, self.task_id, operator.sub_task_ids)
         return hashlib.sha256(msgspec.json.encode((self._max_tries, *arguments))).hexdigest()[:16]
 
-    def recall(self) -> _Start | None:
+    def _recalled(self) -> _Start | None:
         """Return the stored start; None if there is none of this task with these arguments."""
         stored = None if self._store is None else self._store.get(self.key)
         try:

@@ -57,6 +57,7 @@ from airflow_provider_webcollect.waits import (
     default_deferrable,
     end_of_event,
     poke_service,
+    readable,
     result_of,
     result_or_end,
 )
@@ -399,9 +400,12 @@ class WebCollectTaskStatusSensor(_StatusSensor):
     def _begun(self, condition: Condition) -> Condition | None:
         if self.after != NOW:
             return condition
-        before = result_or_end(
-            lambda: baselines(self.webcollect_conn_id, condition.keys), self.poke_interval, self.log
-        )
+
+        def ask() -> dict[str, Baseline]:
+            found = baselines(self.webcollect_conn_id, condition.keys)
+            return {task_id: readable(status) for task_id, status in found.items()}
+
+        before = result_or_end(ask, self.poke_interval, self.log)
         if isinstance(before, Ended):
             raise AirflowFailException(before.reason)
         if before is None:
