@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.location import Location, TableFormat
     from airflow_provider_webcollect.landing.log.commits import Manifest, SetApart
-    from airflow_provider_webcollect.landing.read.contents import LandedData, RunProfile
+    from airflow_provider_webcollect.landing.read.contents import RunProfile
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 COLUMNS = ("column", "rows", "filled", "numbers", "booleans", "lists", "shortest", "longest")
@@ -308,7 +308,6 @@ def profile(location: Location, by: str, new_only: bool, since: int | None, outp
     --new-only and --since are for the counts by column.
     """
     landed = read_landing(open_location(location))
-    _require_known(landed, since)
     if by == "run":
         _show_runs(landed.profiles(), output)
         return
@@ -452,7 +451,6 @@ def cat(
     if reasons and (quarantined is None or new_only or since is not None):
         raise click.UsageError("--reasons requires --quarantined, and excludes --new-only and --since")
     landed = read_landing(open_location(location), quarantined=quarantined)
-    _require_known(landed, since)
     rows: Iterator[Any] = landed.iter_rows(new_only, since=since)
     if reasons:
         reasoned = zip(landed.reasons(), rows, strict=True)
@@ -475,7 +473,6 @@ def sql(location: Location, query: str, new_only: bool, since: int | None, outpu
     """
     arguments.encodable("query", query)
     landed = read_landing(open_location(location))
-    _require_known(landed, since)
     relation = landed.to_duckdb(new_only=new_only, since=since)
     import duckdb
 
@@ -575,24 +572,16 @@ def changes(
     """Show the newest row of each key that is new or has changed.
 
     It has changed if its values differ from its last row before --since, --since-run or --since-time, one of
-    which is needed. Otherwise as `latest`. Exit code 1: the landing has no such commit, or no rows of the
-    run.
+    which is needed. Otherwise as `latest`. Exit code 1: the landing has no rows of the run.
     """
     given: list[Any] = [moment for moment in (since, since_run, since_time) if moment is not None]
     if len(given) != 1:
         raise click.UsageError("Exactly one of --since, --since-run and --since-time is needed")
     landed = read_landing(open_location(location))
-    _require_known(landed, since, since_run)
+    if since_run is not None and not landed.parts(new_only=since_run):
+        raise NothingLanded(f"{landed.uri} has no rows of the run {since_run}")
     relation = landed.changes(key, given[0], compare=compare or None, whole_runs=whole_runs)
     _show_relation(relation, output)
-
-
-def _require_known(landed: LandedData, since: int | None, run_id: str | None = None) -> None:
-    """Raise :class:`NothingLanded` if a landing has no such commit, or no rows of a run."""
-    if since is not None and since > (last := landed.manifest.commit):
-        raise NothingLanded(f"{landed.uri} has no commit {since}: its last one is {last}")
-    if run_id is not None and not landed.parts(new_only=run_id):
-        raise NothingLanded(f"{landed.uri} has no rows of the run {run_id}")
 
 
 @landing.command()

@@ -120,7 +120,7 @@ class TestCat:
         ):
             assert run("landing", "cat", folder, *some).lines == rows[first:]
             assert run(*count, *some).json == [{"n": 312 - first}]
-        run("landing", "cat", folder, "--since", 4).refused(1, "has no commit 4: its last one is 3")
+        run("landing", "cat", folder, "--since", 4).refused(2, "--since is 4; the last commit of", " is 3;")
 
 
 class TestSql:
@@ -251,7 +251,7 @@ class TestByKey:
 
     def test_a_commit_that_is_not_there_is_said(self, run: Run, folder: Path) -> None:
         ended = run("landing", "changes", folder, "--key", "url", "--since", "3")
-        ended.refused(1, "has no commit 3: its last one is 2")
+        ended.refused(2, "--since is 3; the last commit of", " is 2;")
 
     def test_a_run_that_has_landed_no_rows_may_be_another_and_those_that_have_are_named(
         self, run: Run, folder: Path, caplog: pytest.LogCaptureFixture
