@@ -15,7 +15,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.collection_tasks import described, named_tasks, task_id_of
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.landing.errors import LandingError
+from airflow_provider_webcollect.landing.errors import LandingError, SomeFailed
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.service.errors import (
     InvalidArgument,
@@ -200,14 +200,13 @@ def for_each(
     if not errors:
         return results
     left_out = len(task_ids) - len(results) - len(errors)
-    message = f"{len(errors)} of {len(task_ids)} collection tasks failed"
-    message += f", and {left_out} were not tried. " if left_out else ". "
-    message += "; ".join(f"{name}: {error}" for name, error in errors.items())
+    not_tried = f", and {left_out} were not tried" if left_out else ""
+    failed = SomeFailed(errors, len(task_ids), f"collection tasks failed{not_tried}")
     if any(map(unknown_outcome, errors.values())):
-        raise OutcomeUnknown(message)
-    if all(error.permanent for error in errors.values()):
-        raise AirflowFailException(message)
-    raise WebCollectError(message)
+        raise OutcomeUnknown(str(failed))
+    if failed.permanent:
+        raise AirflowFailException(str(failed))
+    raise WebCollectError(str(failed))
 
 
 class WebCollectOperator(BaseOperator):

@@ -296,7 +296,8 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             waiting = [*known]
             first = waiting.index(task_id)
             known |= baselines(self.webcollect_conn_id, waiting[first : first + MOST_AT_ONCE])
-        return readable(known[task_id])
+        before: Baseline = readable(known[task_id])
+        return before
 
     def _query_state(
         self, hook: WebCollectHook, task_id: str, known: dict[str, Any]
