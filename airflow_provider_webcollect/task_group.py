@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -34,13 +34,17 @@ from airflow_provider_webcollect.operators.webcollect import WebCollectUpdateTas
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.transfers.landing_to_warehouse import WebCollectLoadOperator
+from airflow_provider_webcollect.transfers.landing_to_warehouse import (
+    Claims,
+    WebCollectLoadOperator,
+    claim_table,
+)
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import DAG, BaseOperator
+    from airflow.providers.common.compat.sdk import DAG
 
 Arrangement = Literal["each", "together"]
 #: What the group's tooltip says of its arrangement.
@@ -54,13 +58,17 @@ _FIELD = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
 _SOURCE = re.compile(r"sources\[(\d+)\]")
 #: What Airflow renders of an entry: the folders of its rows.
 _RENDERED = {"destination", "partition"}
-#: The arguments that name collection tasks for people.
-_NAMES = ("collection_task_names", "collection_task_name")
-#: The operators of the group besides the landing, by the argument with their arguments.
+#: Arguments that have texts of the file.
+_WRITTEN = (
+    *("collection_task_id", "collection_task_ids", "collection_task_names", "collection_task_name"),
+    *("lotno", "loop_items", "updates"),
+)
+#: The operators of the group, by the ids of their tasks, which are also the arguments with theirs.
 _OPERATORS: dict[str, type] = {
     "set_loop_items": WebCollectUpdateTaskParametersOperator,
     "start": WebCollectStartSubTasksOperator,
     "wait": WebCollectTaskStatusSensor,
+    "land": WebCollectToObjectStorageOperator,
     "load": WebCollectLoadOperator,
 }
 
@@ -157,11 +165,16 @@ class WebCollectTaskGroup(TaskGroup):
         super().__init__(group_id, **{name: kwargs.pop(name) for name in own})
         service = {} if webcollect_conn_id is None else {"webcollect_conn_id": webcollect_conn_id}
         _refuse_mistakes(kwargs, self.default_args or {})
-        self._set_loop_items = {**service, **_arguments("set_loop_items", set_loop_items)}
-        self._start = {**service, **_arguments("start", start)}
-        self._wait = {"deferrable": True, **service, **_arguments("wait", wait)}
-        self._land = {"mode": "incremental", **service, **kwargs, **_arguments("land", land)}
-        self._load = None if load is None else {**_arguments("load", load)}
+        self._given: dict[str, dict[str, Any]] = {
+            "set_loop_items": {**service, **_arguments("set_loop_items", set_loop_items)},
+            "start": {**service, **_arguments("start", start)},
+            "wait": {"deferrable": True, **service, **_arguments("wait", wait)},
+            "land": {"mode": "incremental", **service, **kwargs, **_arguments("land", land)},
+            "load": {**_arguments("load", load)},
+        }
+        # each load has one of its own
+        self._table = self._given["load"].pop("table", None)
+        self._loads = load is not None
         parts = self._parts(_selected(collection_tasks, _folders_of(self.dag)), destination)
         arguments.one_of("arrangement", arrangement, get_args(Arrangement))
         self.tooltip = self.tooltip or f"{len(parts)} collection tasks, {_TOOLTIPS[arrangement]}"
@@ -171,17 +184,36 @@ class WebCollectTaskGroup(TaskGroup):
             for part in parts:
                 self._add(part)
 
-    def _load_arguments(self, land: WebCollectToObjectStorageOperator) -> dict[str, Any]:
-        """Return the arguments of the load, by default with the connection that the landing has."""
+    def _made(
+        self, task_id: str, *written: str, options: Mapping[str, Any] | None = None, **given: Any
+    ) -> Any:
+        """Return an operator of the group, for which Airflow does not render texts of the file as templates.
+
+        It gets them as plain values first, since it checks only those while the DAG is parsed.
+
+        :param written: the arguments with such texts, besides :data:`_WRITTEN`; those without a value, and
+            those that Airflow does not render, stay as they are.
+        :param options: arguments in place of those that the DAG has for it.
+        :param given: its other arguments, which the DAG cannot have for it.
+        """
+        own = {**self._given[task_id], **(options or {})}
+        made = _OPERATORS[task_id](task_id=task_id, dag=self.dag, **given, **own)
+        for name in (*_WRITTEN, *written):
+            if name in made.template_fields and (value := getattr(made, name)) is not None:
+                setattr(made, name, literal(value))
+        return made
+
+    def _connect_load(self, land: WebCollectToObjectStorageOperator) -> None:
+        """Have loads use the connection of the storage that the landing has, unless they have their own."""
         is_iceberg = land.table_format == "iceberg"
         storage = land.iceberg_conn_id if is_iceberg else land.object_storage_conn_id
-        return {"object_storage_conn_id": storage, **(self._load or {})}
+        self._given["load"].setdefault("object_storage_conn_id", storage)
 
     def _parts(self, tasks: Sequence[CollectionTask], destination: str | None) -> list[_Part]:
         """Return the collection tasks with ids, folders and tables that no two of them share."""
-        table_format = self._land.get("table_format")
+        table_format = self._given["land"].get("table_format")
         spell = table_name if table_format == "iceberg" else functools.partial(folder_name, OPTION)
-        parts, spelled = [], dict[str, str]()
+        parts, spelled, claims = list[_Part](), dict[str, str](), Claims()
         for task in tasks:
             if (folder := task.destination) is None:
                 if not (destination and isinstance(destination, str)):
@@ -195,8 +227,11 @@ class WebCollectTaskGroup(TaskGroup):
             if (other := spelled.setdefault(table_name(task.name), task.name)) != task.name:
                 rule = f"its Airflow id or its table would be the same as that of {other!r}: rename one"
                 raise InvalidArgument("collection_tasks", task.name, rule)
-            parts.append(_Part(task, group_id, folder, self._load_of(task)))
-        _refuse_shared_tables(parts, self._load or {})
+            part = _Part(task, group_id, folder, self._load_of(task))
+            if load := part.load and {**self._given["load"], **part.load}:
+                alone = None if load.get("primary_key") else "loads into one table need a primary_key"
+                claim_table(claims, part.called, f"{part.called}: load.table", load["table"], alone)
+            parts.append(part)
         names = [part.called for part in parts]
         kind: Any = "iceberg" if table_format == "iceberg" else "folder"
         refuse_overlaps(names, [Location(kind, part.folder) for part in parts])
@@ -204,10 +239,10 @@ class WebCollectTaskGroup(TaskGroup):
 
     def _load_of(self, task: CollectionTask) -> dict[str, Any] | None:
         """Return the arguments of the load that are the collection task's alone; None for no load."""
-        if self._load is None or task.load is False:
+        if not self._loads or task.load is False:
             return None
         own = task.load or {}
-        table = own.get("table", self._load.get("table"))
+        table = own.get("table", self._table)
         if table is None:
             rule = f"it must be a text, such as shops.{{name}}, since {task.name!r} has no table of its own"
             raise InvalidArgument("load.table", table, rule)
@@ -219,61 +254,32 @@ class WebCollectTaskGroup(TaskGroup):
         task = part.task
         tooltip = ", ".join((f"{task.name} ({task.id})", *task.tags))
         group = TaskGroup(part.group_id, parent_group=self, dag=self.dag, tooltip=tooltip)
-        usual: dict[str, Any] = {"task_group": group, "dag": self.dag, "collection_task_id": task.id}
+        usual: dict[str, Any] = {"task_group": group, "collection_task_id": task.id}
         usual["collection_task_names"] = _names([part])
-        start: Any = WebCollectStartSubTasksOperator(task_id="start", **usual, **self._start)
-        _keep_as_written(start, "collection_task_id")
+        start = self._made("start", **usual)
         if task.loop_items:
-            items = WebCollectUpdateTaskParametersOperator(
-                task_id="set_loop_items", loop_items=task.loop_items, **usual, **self._set_loop_items
-            )
-            _keep_as_written(items, "collection_task_id", "loop_items")
-            start << items
+            start << self._made("set_loop_items", loop_items=task.loop_items, **usual)
+        own: dict[str, Any] = {"options": task.options, "destination": part.folder, "lotno": task.lotno}
         with arguments.inside(part.called if task.options else ""):
-            land = WebCollectToObjectStorageOperator(
-                task_id="land",
-                destination=part.folder,
-                lotno=task.lotno,
-                **usual,
-                **{**self._land, **task.options},
-            )
-        _keep_as_written(land, "collection_task_id", "lotno", *task.options.keys() - _RENDERED)
-        wait = WebCollectTaskStatusSensor(task_id="wait", after=start.output, **usual, **self._wait)
-        _keep_as_written(wait, "collection_task_id")
-        land << wait
+            land = self._made("land", *task.options.keys() - _RENDERED, **own, **usual)
+        land << self._made("wait", after=start.output, **usual)
         if part.load:
-            del usual["collection_task_id"], usual["collection_task_names"]
-            arguments_of_load = {**self._load_arguments(land), **part.load}
+            self._connect_load(land)
+            own = {"options": part.load, "landing": part.folder, "collection_task_name": part.name}
             with arguments.inside(part.called if part.own_load else ""):
-                load = WebCollectLoadOperator(
-                    task_id="load",
-                    landing=part.folder,
-                    collection_task_name=part.name,
-                    **usual,
-                    **arguments_of_load,
-                )
-            _keep_as_written(load, *part.own_load)
-            land >> load
+                land >> self._made("load", *part.own_load, task_group=group, **own)
 
     def _add_together(self, parts: Sequence[_Part], destination: str | None) -> None:
         """Add the tasks of all collection tasks: one of each."""
-        usual: dict[str, Any] = {"task_group": self, "dag": self.dag}
         ids = [part.task.id for part in parts]
-        names: dict[str, Any] = {"collection_task_names": _names(parts)}
-        start: Any = WebCollectStartSubTasksOperator(
-            task_id="start", collection_task_ids=ids, **names, **usual, **self._start
-        )
-        _keep_as_written(start, "collection_task_ids")
+        usual: dict[str, Any] = {"task_group": self, "collection_task_names": _names(parts)}
+        start = self._made("start", collection_task_ids=ids, **usual)
         if updates := [
             {"collection_task_id": part.task.id, "loop_items": part.task.loop_items}
             for part in parts
             if part.task.loop_items
         ]:
-            items = WebCollectUpdateTaskParametersOperator(
-                task_id="set_loop_items", updates=updates, **names, **usual, **self._set_loop_items
-            )
-            _keep_as_written(items, "updates")
-            start << items
+            start << self._made("set_loop_items", updates=updates, **usual)
         outlets = [
             asset for part in parts if is_literal(part.folder) and (asset := landing_asset(part.folder))
         ]
@@ -291,34 +297,29 @@ class WebCollectTaskGroup(TaskGroup):
         # without outlets of its own, a landing has its destination for one
         is_named = outlets and around and not around.endswith("/")
         with _errors_of_sources(parts):
-            land = WebCollectToObjectStorageOperator(
-                task_id="land",
+            land = self._made(
+                "land",
+                options={"outlets": self._given["land"].get("outlets") or outlets},
                 sources=sources,
                 destination=around if is_named else parts[0].folder,
-                **{**names, **usual, **self._land, "outlets": self._land.get("outlets") or outlets},
+                **usual,
             )
-        _keep_as_written(land)
         land.sources = [
             {name: value if name in _RENDERED else literal(value) for name, value in source.items()}
             for source in sources
         ]
-        wait = WebCollectTaskStatusSensor(
-            task_id="wait", collection_task_ids=ids, after=start.output, **names, **usual, **self._wait
-        )
-        _keep_as_written(wait, "collection_task_ids")
-        land << wait
+        land << self._made("wait", collection_task_ids=ids, after=start.output, **usual)
         if loading := [part for part in parts if part.load is not None]:
-            of_all = self._load_arguments(land)
-            of_all.pop("table", None)
+            self._connect_load(land)
             loads: list[dict[str, Any]] = [
                 {"landing": part.folder, "collection_task_name": part.name, **(part.load or {})}
                 for part in loading
             ]
             with _errors_of_sources(loading):
-                load = WebCollectLoadOperator(task_id="load", sources=loads, **usual, **of_all)
+                load = self._made("load", sources=loads, task_group=self)
             load.sources = [
                 {
-                    name: literal(value) if name in {*_NAMES, *part.own_load} else value
+                    name: literal(value) if name in {"collection_task_name", *part.own_load} else value
                     for name, value in source.items()
                 }
                 for part, source in zip(loading, loads, strict=True)
@@ -341,32 +342,6 @@ def _errors_of_sources(parts: Sequence[_Part]) -> Iterator[None]:
             raise
         argument = parts[int(place[1])].called + error.argument[place.end() :]
         raise InvalidArgument(argument, None, error.rule, as_text=error.value) from error
-
-
-def _refuse_shared_tables(parts: Sequence[_Part], of_all: Mapping[str, Any]) -> None:
-    """Refuse two loads into one table, unless a key tells their rows apart."""
-    first_of: dict[str, _Part] = {}
-    for part in parts:
-        if part.load is None:
-            continue
-        first = first_of.setdefault(part.load["table"], part)
-        has_keys = all({**of_all, **(each.load or {})}.get("primary_key") for each in (first, part))
-        if first is not part and not has_keys:
-            rule = f"{first.called} has it, too: loads into one table need a primary_key"
-            raise InvalidArgument(f"{part.called}: load.table", part.load["table"], rule)
-
-
-def _keep_as_written(operator: BaseOperator, *names: str) -> None:
-    """Have Airflow pass texts of the file on as they are, which it would otherwise render as templates.
-
-    The operator gets them as plain values first, since it checks only those while the DAG is parsed.
-
-    :param names: the arguments with such texts, besides the names of collection tasks; those without a value,
-        and those that Airflow does not render, stay as they are.
-    """
-    for name in (*names, *_NAMES):
-        if name in operator.template_fields and (value := getattr(operator, name)) is not None:
-            setattr(operator, name, literal(value))
 
 
 def _refuse_mistakes(given: Mapping[str, Any], default_args: Mapping[str, Any]) -> None:

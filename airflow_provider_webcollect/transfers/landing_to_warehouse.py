@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,11 +35,13 @@ if TYPE_CHECKING:
 __all__ = ["WebCollectLoadOperator"]
 
 
-#: What each of several sources must have, what it can have beside options, and what is summed up of results.
-_PLACES, _NAME = ("landing", "table"), "collection_task_name"
+#: What a source has beside options, and what is summed up of results.
+_OWN = ("landing", "table", "collection_task_name")
 _SUMS = ("rows", "parts", "skipped_rows")
-#: How loads are written that make a table have the rows of one landing alone.
-_ALONE = ("replace", "scd2")
+#: Why no other load can have the table of one that is written so.
+_ALONE = {how: f"write_disposition={how!r} keeps no rows of others" for how in ("replace", "scd2")}
+#: By table, the first load that has it, and why no other load can have it, too; None if others can.
+Claims = dict[str, tuple[str, str | None]]
 
 
 class _Load(NamedTuple):
@@ -55,14 +56,17 @@ class _Load(NamedTuple):
     name: str | None
 
 
-def _refuse_replaced(loads: Sequence[_Load]) -> None:
-    """Refuse a load that would end or replace the rows of another one in its table, in each run."""
-    tables = Counter(load.table for load in loads)
-    for index, load in enumerate(loads):
-        how = load.options.write_disposition
-        if how in _ALONE and tables[load.table] > 1:
-            rule = f"another source has it, too, and write_disposition={how!r} keeps no rows of others"
-            raise InvalidArgument(f"sources[{index}]: table", load.table, rule)
+def claim_table(claims: Claims, owner: str, argument: str, table: str, alone: str | None) -> None:
+    """Note whose load has a table; refuse a second one, unless both can share it.
+
+    :param claims: of the loads before, by table.
+    :param owner: what errors call the load's own.
+    :param argument: with the table, for errors.
+    :param alone: why no other load can have the table, too; None if others can.
+    """
+    first, first_alone = claims.setdefault(table, (owner, alone))
+    if first != owner and (rule := alone or first_alone):
+        raise InvalidArgument(argument, table, f"{first} has it, too: {rule}")
 
 
 class WebCollectLoadOperator(BaseOperator):
@@ -165,25 +169,26 @@ class WebCollectLoadOperator(BaseOperator):
     def _check(self) -> list[_Load]:
         arguments.text("warehouse_conn_id", self.warehouse_conn_id)
         if self.sources is None:
-            return [self._load_of({name: getattr(self, name) for name in (*_PLACES, _NAME)})]
-        for name in (*_PLACES, _NAME):
+            return [self._load_of({name: getattr(self, name) for name in _OWN})]
+        for name in _OWN:
             if getattr(self, name) is not None:
                 raise InvalidArgument(name, getattr(self, name), "it cannot be given with `sources`")
-        loads = []
+        loads, claims = list[_Load](), Claims()
         for index, source in enumerate(arguments.items("sources", self.sources)):
             place = f"sources[{index}]"
             if not isinstance(source, Mapping):
                 raise InvalidArgument(place, source, "it must be a dict")
             with arguments.inside(place):
-                loads.append(self._load_of(source))
-        _refuse_replaced(loads)
+                load = self._load_of(source)
+                claim_table(claims, place, "table", load.table, _ALONE.get(load.options.write_disposition))
+                loads.append(load)
         return loads
 
     def _load_of(self, source: Mapping[str, Any]) -> _Load:
-        landing, table, name = (source.get(key) for key in (*_PLACES, _NAME))
+        landing, table, name = (source.get(key) for key in _OWN)
         check_table(table)
-        own = {option: value for option, value in source.items() if option not in {*_PLACES, _NAME}}
-        called = None if name is None else id_or_name(_NAME, name)
+        own = {option: value for option, value in source.items() if option not in _OWN}
+        called = None if name is None else id_or_name("collection_task_name", name)
         given = {option: getattr(self, option) for option in LoadOptions.__struct_fields__}
         location = Location.parse_landed("landing", landing, conn_id=self.object_storage_conn_id)
         return _Load(supported("landing", location), str(table), LoadOptions.parse({**given, **own}), called)

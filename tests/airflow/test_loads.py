@@ -135,7 +135,7 @@ class TestSources:
                         {"landing": "s3://b/c", "table": "a.b", "write_disposition": "replace"},
                     ]
                 },
-                r"`sources\[1\]: table` is 'a.b'; another source has it, too",
+                r"`sources\[1\]: table` is 'a.b'; sources\[0\] has it, too: write_disposition='replace'",
             ),
         ],
     )
