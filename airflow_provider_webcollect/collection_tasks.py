@@ -40,7 +40,8 @@ DEEPEST = 100
 LONGEST_NAME = 200
 #: What begins an expression, a block or a comment of Jinja.
 _TEMPLATE = re.compile(r"\{[{%#]")
-_FIELD = re.compile(r"(?<!\{)\{(name|id)\}(?!\})")
+#: What is filled in, and what looks like it, but not in the braces of a template.
+FIELD, _ANY_FIELD = re.compile(r"(?<!\{)\{(name|id)\}(?!\})"), re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
 #: Names whose letters and digits are all spelled in the ids of Airflow, and in the names of tables.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._ -]{1,100}")
 _TWO_ESCAPES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
@@ -143,6 +144,19 @@ def table_name(name: str) -> str:
     """Return a name as that of a table: a letter, then lower-case letters, digits and single underscores."""
     plain = plain_name(name).lower()
     return plain if plain[0].isalpha() else f"t_{plain}"
+
+
+def filled(argument: str, text: str, task: CollectionTask, spell: Callable[[str], str] = str) -> str:
+    """Return a text with the name and the id of a task.
+
+    :param argument: its name, for the error.
+    :param spell: returns a name or an id as the text can have it.
+    :raises InvalidArgument: if there is another field in it.
+    """
+    if unknown := [field for field in _ANY_FIELD.findall(text) if field not in {"name", "id"}]:
+        rule = f"the only fields it can have are {{name}} and {{id}}, not {{{unknown[0]}}}"
+        raise InvalidArgument(argument, text, rule)
+    return FIELD.sub(lambda field: spell(getattr(task, field[1])), text)
 
 
 def is_id(key: str) -> bool:
@@ -537,7 +551,7 @@ def id_or_name(argument: str, value: object) -> str:
 
 def _destination(argument: str, value: object) -> str:
     text = arguments.text(argument, value)
-    if _FIELD.search(text):
+    if FIELD.search(text):
         raise InvalidArgument(
             argument, text, "{name} and {id} are not filled in here: write the destination out"
         )
@@ -553,8 +567,8 @@ def _load(argument: str, value: Any) -> dict[str, Any] | Literal[False]:
         raise InvalidArgument(argument, value, "it must be a mapping of options, or false")
     given = {name: option for name, option in value.items() if option is not None}
     with arguments.inside(argument):
-        if "table" in given and not _FIELD.search(arguments.text("table", given["table"])):
-            check_table(given["table"])
+        if "table" in given:
+            check_table(FIELD.sub(r"\1", arguments.text("table", given["table"])))
         arguments.parse_struct(LoadOptions, {name: given[name] for name in given if name != "table"})
     return given
 

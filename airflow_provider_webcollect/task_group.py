@@ -15,11 +15,13 @@ from airflow.providers.common.compat.sdk import TaskGroup, literal
 
 from airflow_provider_webcollect.assets import landing_asset
 from airflow_provider_webcollect.collection_tasks import (
+    FIELD,
     OPTION,
     SECTION,
     CollectionTask,
     by_key,
     configured,
+    filled,
     id_or_name,
     make_collection_task,
     plain_name,
@@ -50,14 +52,11 @@ Arrangement = Literal["each", "together"]
 #: What the group's tooltip says of its arrangement.
 _TOOLTIPS = {"each": "each (for hundreds, together is cheaper)", "together": "together"}
 _SUFFIXES = (".yaml", ".yml", ".json")
-#: What is filled in: ``{name}`` and ``{id}``, but not in the braces of a template.
-_FIELD = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
-
-
 #: The place of a source in errors.
 _SOURCE = re.compile(r"sources\[(\d+)\]")
-#: What Airflow renders of an entry: the folders of its rows.
-_RENDERED = {"destination", "partition"}
+#: What Airflow renders of an entry: the folders of its rows, and its table, which can have no template in the
+#: file.
+_RENDERED = {"destination", "partition", "landing", "table"}
 #: Arguments that have texts of the file.
 _WRITTEN = (
     *("collection_task_id", "collection_task_ids", "collection_task_names", "collection_task_name"),
@@ -76,13 +75,11 @@ _OPERATORS: dict[str, type] = {
 class _Part(msgspec.Struct, frozen=True):
     """A collection task, and what the group makes of its name.
 
-    :ivar group_id: of its tasks' own group.
     :ivar folder: of its rows, or its table of Iceberg.
     :ivar load: arguments of its load, with the table; None for no load.
     """
 
     task: CollectionTask
-    group_id: str
     folder: str
     load: dict[str, Any] | None
 
@@ -95,11 +92,6 @@ class _Part(msgspec.Struct, frozen=True):
     def name(self) -> str | None:
         """Its name; None if it has only an id."""
         return None if self.task.name == self.task.id else self.task.name
-
-    @property
-    def own_load(self) -> dict[str, Any]:
-        """The options of its load that the file has for it."""
-        return self.task.load or {}
 
 
 class WebCollectTaskGroup(TaskGroup):
@@ -184,23 +176,25 @@ class WebCollectTaskGroup(TaskGroup):
             for part in parts:
                 self._add(part)
 
-    def _made(
-        self, task_id: str, *written: str, options: Mapping[str, Any] | None = None, **given: Any
-    ) -> Any:
+    def _made(self, task_id: str, options: Mapping[str, Any] | None = None, **given: Any) -> Any:
         """Return an operator of the group, for which Airflow does not render texts of the file as templates.
 
         It gets them as plain values first, since it checks only those while the DAG is parsed.
 
-        :param written: the arguments with such texts, besides :data:`_WRITTEN`; those without a value, and
-            those that Airflow does not render, stay as they are.
-        :param options: arguments in place of those that the DAG has for it.
+        :param options: arguments that the file has for it, in place of those that the DAG has.
         :param given: its other arguments, which the DAG cannot have for it.
         """
         own = {**self._given[task_id], **(options or {})}
         made = _OPERATORS[task_id](task_id=task_id, dag=self.dag, **given, **own)
-        for name in (*_WRITTEN, *written):
-            if name in made.template_fields and (value := getattr(made, name)) is not None:
+        for name in (*_WRITTEN, *(options or {})):
+            value = getattr(made, name) if name in made.template_fields else None
+            if value is not None and name not in _RENDERED:
                 setattr(made, name, literal(value))
+        if "sources" in given:
+            made.sources = [
+                {name: value if name in _RENDERED else literal(value) for name, value in source.items()}
+                for source in given["sources"]
+            ]
         return made
 
     def _connect_load(self, land: WebCollectToObjectStorageOperator) -> None:
@@ -219,15 +213,14 @@ class WebCollectTaskGroup(TaskGroup):
                 if not (destination and isinstance(destination, str)):
                     rule = f"it must be a text, since {task.name!r} has no destination of its own"
                     raise InvalidArgument("destination", destination, rule)
-                if sum(each.destination is None for each in tasks) > 1 and not _FIELD.search(destination):
+                folder = filled("destination", destination, task, spell)
+                if folder == destination and sum(each.destination is None for each in tasks) > 1:
                     rule = "it must have {name} or {id} in it: each collection task needs a folder of its own"
                     raise InvalidArgument("destination", destination, rule)
-                folder = _filled("destination", destination, task, spell)
-            group_id = plain_name(task.name)
             if (other := spelled.setdefault(table_name(task.name), task.name)) != task.name:
                 rule = f"its Airflow id or its table would be the same as that of {other!r}: rename one"
                 raise InvalidArgument("collection_tasks", task.name, rule)
-            part = _Part(task, group_id, folder, self._load_of(task))
+            part = _Part(task, folder, self._load_of(task))
             if load := part.load and {**self._given["load"], **part.load}:
                 alone = None if load.get("primary_key") else "loads into one table need a primary_key"
                 claim_table(claims, part.called, f"{part.called}: load.table", load["table"], alone)
@@ -246,28 +239,28 @@ class WebCollectTaskGroup(TaskGroup):
         if table is None:
             rule = f"it must be a text, such as shops.{{name}}, since {task.name!r} has no table of its own"
             raise InvalidArgument("load.table", table, rule)
-        table = _filled("load.table", arguments.text("load.table", table), task, table_name)
+        table = filled("load.table", arguments.text("load.table", table), task, table_name)
         return {**own, "table": table}
 
     def _add(self, part: _Part) -> None:
         """Add the tasks of one collection task, in a group of their own."""
         task = part.task
         tooltip = ", ".join((f"{task.name} ({task.id})", *task.tags))
-        group = TaskGroup(part.group_id, parent_group=self, dag=self.dag, tooltip=tooltip)
+        group = TaskGroup(plain_name(task.name), parent_group=self, dag=self.dag, tooltip=tooltip)
         usual: dict[str, Any] = {"task_group": group, "collection_task_id": task.id}
         usual["collection_task_names"] = _names([part])
         start = self._made("start", **usual)
         if task.loop_items:
             start << self._made("set_loop_items", loop_items=task.loop_items, **usual)
-        own: dict[str, Any] = {"options": task.options, "destination": part.folder, "lotno": task.lotno}
+        own = {"destination": part.folder, "lotno": task.lotno}
         with arguments.inside(part.called if task.options else ""):
-            land = self._made("land", *task.options.keys() - _RENDERED, **own, **usual)
+            land = self._made("land", task.options, **own, **usual)
         land << self._made("wait", after=start.output, **usual)
         if part.load:
             self._connect_load(land)
-            own = {"options": part.load, "landing": part.folder, "collection_task_name": part.name}
-            with arguments.inside(part.called if part.own_load else ""):
-                land >> self._made("load", *part.own_load, task_group=group, **own)
+            own = {"landing": part.folder, "collection_task_name": part.name}
+            with arguments.inside(part.called if task.load else ""):
+                land >> self._made("load", part.load, task_group=group, **own)
 
     def _add_together(self, parts: Sequence[_Part], destination: str | None) -> None:
         """Add the tasks of all collection tasks: one of each."""
@@ -293,21 +286,17 @@ class WebCollectTaskGroup(TaskGroup):
             for part in parts
         ]
         # the folder around all, which names the landing
-        around = _FIELD.split(destination or "")[0].rpartition("/")[0]
+        around = FIELD.split(destination or "")[0].rpartition("/")[0]
         # without outlets of its own, a landing has its destination for one
         is_named = outlets and around and not around.endswith("/")
         with _errors_of_sources(parts):
             land = self._made(
                 "land",
-                options={"outlets": self._given["land"].get("outlets") or outlets},
+                {"outlets": self._given["land"].get("outlets") or outlets},
                 sources=sources,
                 destination=around if is_named else parts[0].folder,
                 **usual,
             )
-        land.sources = [
-            {name: value if name in _RENDERED else literal(value) for name, value in source.items()}
-            for source in sources
-        ]
         land << self._made("wait", collection_task_ids=ids, after=start.output, **usual)
         if loading := [part for part in parts if part.load is not None]:
             self._connect_load(land)
@@ -316,15 +305,7 @@ class WebCollectTaskGroup(TaskGroup):
                 for part in loading
             ]
             with _errors_of_sources(loading):
-                load = self._made("load", sources=loads, task_group=self)
-            load.sources = [
-                {
-                    name: literal(value) if name in {"collection_task_name", *part.own_load} else value
-                    for name, value in source.items()
-                }
-                for part, source in zip(loading, loads, strict=True)
-            ]
-            land >> load
+                land >> self._made("load", sources=loads, task_group=self)
 
 
 def _names(parts: Sequence[_Part]) -> dict[str, str]:
@@ -416,14 +397,3 @@ def _selected(given: Any, folders: Sequence[Path]) -> Sequence[CollectionTask]:
         entries.append((task, where))
     by_key(entries)
     return [task for task, _ in entries]
-
-
-def _filled(argument: str, text: str, task: CollectionTask, spell: Callable[[str], str]) -> str:
-    """Return a text with the name and the id of a task.
-
-    :raises InvalidArgument: if there is another field in it.
-    """
-    if unknown := [field for field in _FIELD.findall(text) if field not in {"name", "id"}]:
-        rule = f"the only fields it can have are {{name}} and {{id}}, not {{{unknown[0]}}}"
-        raise InvalidArgument(argument, text, rule)
-    return _FIELD.sub(lambda field: spell(getattr(task, field[1])), text)

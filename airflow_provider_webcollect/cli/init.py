@@ -23,7 +23,6 @@ from airflow_provider_webcollect.service.settings import Settings
 
 TASKS, DAG = "collection_tasks.yaml", "collect.py"
 _DAG_OF_THE_NAME = re.compile(r"""\b(?i:dag)\(\s*(dag_id\s*=\s*)?["']collect["']""")
-_OTHER_FIELD = re.compile(r"(?<!\{)\{\w+\}(?!\})")
 _TEXT = """\
 import pendulum
 from airflow.providers.common.compat.sdk import DAG
@@ -124,14 +123,13 @@ def _refuse_wrong(url: str) -> None:
 
 def _checked(destination: str | None) -> str:
     """Return the destination of all tasks, if each of them gets a folder of its own there."""
+    from airflow_provider_webcollect.collection_tasks import CollectionTask, filled
+
     text = destination or f"file://{Path.cwd()}/landed/{{name}}"
-    filled = text.replace("{name}", "-").replace("{id}", "-")
-    if filled == text:
+    of_one = filled("destination", text, CollectionTask(id="-", name="-"))
+    if of_one == text:
         raise InvalidArgument("destination", text, "it must have {name} or {id} in it")
-    if unknown := _OTHER_FIELD.search(filled):
-        rule = f"{{name}} and {{id}} are filled in, and nothing else in braces, such as {unknown[0]}"
-        raise InvalidArgument("destination", text, rule)
-    Location.parse("destination", filled)
+    Location.parse("destination", of_one)
     return text
 
 

@@ -190,6 +190,10 @@ WRONG: dict[str, tuple[str, str]] = {
         SHOP + "  load: {table: Shops.prices}\n",
         "line 3, load: table` is 'Shops.prices'; it must be dataset.table",
     ),
+    "a table with a template": (
+        SHOP + "  load: {table: 'shops.{name}_{{ ds }}'}\n",
+        "line 3, load: table` is 'shops.name_{{ ds }}'; it must be dataset.table",
+    ),
     "a mapping without entries": ("defaults: {tags: [a]}\n", "it must be a list of collection tasks"),
     "a mapping of something else": ("shops: []\n", "a mapping must have `tasks`, a list of collection tasks"),
     "defaults that are a list": (
@@ -221,7 +225,7 @@ WRONG: dict[str, tuple[str, str]] = {
 BEYOND_A_SCHEMA = {name for name in WRONG if name.startswith(("two with one", "aliases"))} | {
     *("a name that is the id of another", "a name that is a UUID", "a key twice", "a key twice in a value"),
     *("a destination with a field", "a relative destination", "a check of nothing"),
-    *("a type that there is not", "a table that dlt would rename"),
+    *("a type that there is not", "a table that dlt would rename", "a table with a template"),
     *("a tag of Python", "a name of two lines", "an id of two lines"),
     *("a merge key", "a cost that is no number"),
 }

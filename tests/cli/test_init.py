@@ -158,7 +158,7 @@ def test_if_the_dag_cannot_be_written_the_file_is_not_either(run: Run, sandbox: 
         (["--id", "{{ x }}"], "--id is '{{ x }}'"),
         (["--destination", "bucket/{name}"], "--destination is 'bucket/"),
         (["--destination", "s3://bucket/prices"], "{name} or {id}"),
-        (["--destination", "s3://bucket/{shop}/{name}"], "such as {shop}"),
+        (["--destination", "s3://bucket/{shop}/{name}"], "not {shop}"),
         (["--id", IDS[0], "--url", "https://me:secret@host"], "***@host'; it must be an http(s) URL"),
         (["--id", IDS[0], "--url", "host"], "it must be an http(s) URL"),
     ],
