@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: How many series of landings are shown, and how many runs of each.
 MOST_SERIES, MOST_RUNS = 200, 30
-#: Of more series than this, the choice which are shown is kept for this number of seconds.
+#: More series than this are kept for this number of seconds, without their contents.
 MANY_SERIES, KEPT_SECONDS = 1_000, 60.0
 #: How many columns of a landing are shown.
 MOST_COLUMNS = 50
@@ -181,7 +181,7 @@ def read_landings(
     assets_found = select(AssetModel.id).where(has_text(AssetModel.name, AssetModel.uri))
     is_in_name = has_text(AssetEvent.source_dag_id, AssetEvent.source_task_id)
     is_found = or_(is_in_name, AssetEvent.asset_id.in_(assets_found))
-    of_all = _known_extents(session, dag_ids)
+    of_all = _known_extents(session)
     found_extents = _extents(session, is_found) if search else of_all
     extents = {key: extent for key, extent in found_extents.items() if key.dag_id in dag_ids}
     paused = set(session.scalars(select(DagModel.dag_id).where(DagModel.is_paused)))
@@ -235,8 +235,11 @@ def read_landings(
 
 
 def newest_landings(session: Session) -> Iterator[tuple[str, LandingEvent]]:
-    """Yield the newest landing of each Airflow task for each of its assets, and the id of its DAG."""
-    newest = select(func.max(AssetEvent.id)).where(*_IS_LANDING).group_by(*_SERIES)
+    """Yield the newest landing of each Airflow task for each of its assets, and the id of its DAG.
+
+    If there are very many, they are those of up to a minute ago.
+    """
+    newest = [extent.newest_id for extent in _known_extents(session).values()]
     columns = (AssetEvent.source_dag_id, AssetEvent.extra)
     for dag_id, extra in session.execute(select(*columns).where(AssetEvent.id.in_(newest))):
         if landing := LandingEvent.of(extra):
@@ -330,8 +333,8 @@ def _not_passed(source: LandedSource) -> list[CheckOutcome]:
     return [outcome for state in ("failed", "warning") for outcome in outcomes if outcome.state == state]
 
 
-def _known_extents(session: Session, dag_ids: Collection[str]) -> dict[SeriesKey, _Extent]:
-    """Return the series of all landings; if the DAGs have many series, as they were up to a minute ago.
+def _known_extents(session: Session) -> dict[SeriesKey, _Extent]:
+    """Return the series of all landings; if there are very many, as they were up to a minute ago.
 
     Which of thousands are shown need not change more often, and to look at all their events takes longer than
     everything else. What is shown of them is always read.
@@ -339,7 +342,7 @@ def _known_extents(session: Session, dag_ids: Collection[str]) -> dict[SeriesKey
     global _known  # each process has its own
     known_at, known = _known
     is_new = time.monotonic() - known_at < KEPT_SECONDS
-    if not is_new or sum(key.dag_id in dag_ids for key in known) <= MANY_SERIES:
+    if not is_new or len(known) <= MANY_SERIES:
         known = _extents(session, true())
         _known = time.monotonic(), known
     return known

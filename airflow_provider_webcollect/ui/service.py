@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from airflow_provider_webcollect.assets import LandedSource
     from airflow_provider_webcollect.service.models import SubTask, TaskStatus
 
 log = logging.getLogger(__name__)
@@ -167,8 +166,7 @@ class ServiceView:
             part.refresh()
         answers = {name: part.get(until - time.monotonic()) for name, part in self._parts.items()}
         with create_session() as session:
-            landed = _landed(session, self._conn_id, dag_ids)
-            ids = set(_task_ids(session, self._conn_id, dag_ids, landed))
+            ids = _named_ids(session, self._conn_id, dag_ids)
 
         def shown(rows: Iterable[AnalyticsRow]) -> list[AnalyticsRow]:
             return [row for row in rows if dag_ids is None or row.task_id in ids]
@@ -181,13 +179,13 @@ class ServiceView:
             "sees_all": dag_ids is None,
             "names": names
             | file_of_names().names({*ids, *names})
-            | {source.collection_task_id: name for source in landed if (name := source.collection_task_name)},
+            | {task_id: name for task_id, name in ids.items() if name},
             "token": answers["token"].as_json(dict),
             "capacity": answers["capacity"].as_json(dict),
             "tasks": tasks.as_json(
                 lambda value: {
                     # new ones are asked for next time
-                    "left_out": len(ids - {task["task"] for task in value})
+                    "left_out": len(ids.keys() - {task["task"] for task in value})
                     if len(value) >= MOST_TASKS
                     else 0,
                     "tasks": [task for task in value if task["task"] in ids],
@@ -214,8 +212,7 @@ class ServiceView:
 
     def _tasks(self) -> list[dict[str, Any]]:
         with create_session() as session:
-            landed = _landed(session, self._conn_id, None)
-            ids = _task_ids(session, self._conn_id, None, landed)[:MOST_TASKS]
+            ids = [*_named_ids(session, self._conn_id, None)][:MOST_TASKS]
         hook = WebCollectHook(self._conn_id)
         with hook.reading_client() as client:
             size = hook.connection.status_batch_size
@@ -245,31 +242,24 @@ def known_connections(session: Session) -> list[str]:
     return sorted({*stored, *(conn_id for conn_id, _ in _asset_tasks(session)), *landed})
 
 
-def _task_ids(
-    session: Session, conn_id: str, dag_ids: Collection[str] | None, sources: Iterable[LandedSource]
-) -> list[str]:
+def _named_ids(session: Session, conn_id: str, dag_ids: Collection[str] | None) -> dict[str, str | None]:
     """Return the collection tasks of a connection: those that are waited for, landed, or named by assets.
 
+    Each has the name that the newest landings have for it; None without one.
+
     :param dag_ids: the DAGs that they are of; assets belong to none. None for all.
-    :param sources: as :func:`_landed` returns them for these DAGs.
     """
-    landed = {source.collection_task_id for source in sources}
     assets = _asset_tasks(session) if dag_ids is None else []
-    named = {task_id for of_conn, task_id in assets if of_conn == conn_id}
+    named: dict[str, str | None] = dict.fromkeys(task_id for of_conn, task_id in assets if of_conn == conn_id)
+    for dag_id, landing in newest_landings(session):
+        if landing.webcollect_conn_id == conn_id and (dag_ids is None or dag_id in dag_ids):
+            for source in landing.sources():
+                text, name = source.collection_task_id, source.collection_task_name
+                named[text] = name or named.get(text)
     file = file_of_names()
     # events and assets may have any text
-    ids = [task_id for text in sorted({*landed, *named}) if (task_id := recognized(file, text))]
-    return list(dict.fromkeys([*waited_for(session, conn_id, dag_ids), *ids]))
-
-
-def _landed(session: Session, conn_id: str, dag_ids: Collection[str] | None) -> list[LandedSource]:
-    """Return what the newest landings of a connection say about their sources."""
-    return [
-        source
-        for dag_id, landing in newest_landings(session)
-        if landing.webcollect_conn_id == conn_id and (dag_ids is None or dag_id in dag_ids)
-        for source in landing.sources()
-    ]
+    ids = {task_id: named[text] for text in sorted(named) if (task_id := recognized(file, text))}
+    return {**dict.fromkeys(waited_for(session, conn_id, dag_ids)), **ids}
 
 
 def _asset_tasks(session: Session) -> list[tuple[str, str]]:
