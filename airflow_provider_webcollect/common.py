@@ -88,6 +88,16 @@ def check_at_parse(
             raise
 
 
+def refuse_beside(argument: str, operator: BaseOperator, names: Iterable[str]) -> None:
+    """Refuse arguments that are about one thing beside the argument that is about several.
+
+    :raises InvalidArgument: if one of them is given.
+    """
+    for name in names:
+        if (value := getattr(operator, name)) is not None:
+            raise InvalidArgument(name, value, f"it cannot be given with `{argument}`")
+
+
 def as_lists(value: Any) -> Any:
     """Return an argument with lists in place of iterators, since those can be read only once."""
     match value:
@@ -148,19 +158,19 @@ def airflow_errors() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def errors_about(names: Mapping[str, str]) -> Iterator[None]:
+def errors_about(name: str | None, key: str) -> Iterator[None]:
     """Begin the messages of errors with the name of the collection task that they are about, if they lack it.
 
-    :param names: the name by id, or by the place of the rows; empty if there is none.
+    :param name: None if it is not known.
+    :param key: the id, or the place of the rows.
     """
     try:
         yield
     except (WebCollectError, LandingError) as error:
-        for key, name in names.items():
-            if name not in str(error):
-                error.args = (f"{name} ({key}): {error.args[0]}", *error.args[1:])
-                if isinstance(error, WebCollectError):
-                    error.message = error.args[0]
+        if name and name not in str(error):
+            error.args = (f"{name} ({key}): {error.args[0]}", *error.args[1:])
+            if isinstance(error, WebCollectError):
+                error.message = error.args[0]
         raise
 
 
@@ -308,6 +318,11 @@ class WebCollectTaskOperator(WebCollectOperator):
         self.collection_task_id: Any = collection_task_id
         check_at_parse(self, self._checked_id, ("collection_task_id",))
 
+    def _named(self, task_id: str) -> dict[str, str | None]:
+        """Return what results call a collection task."""
+        name = named_tasks([task_id], self.collection_task_names).get(task_id)
+        return {"collection_task_id": task_id, "collection_task_name": name}
+
     def _called(self, task_id: str) -> str:
         """Return what messages call a collection task."""
         return described(task_id, self.collection_task_names)
@@ -326,9 +341,9 @@ class WebCollectTaskOperator(WebCollectOperator):
         of_dag = self.collection_task_id
         try:
             with super().errors():
-                self.collection_task_id = self._checked_id()
-                ids = filter(None, [self.collection_task_id])
-                with errors_about(named_tasks(ids, self.collection_task_names)):
+                self.collection_task_id = task_id = self._checked_id()
+                name = task_id and self._named(task_id)["collection_task_name"]
+                with errors_about(name, task_id):
                     yield
         finally:
             self.collection_task_id = of_dag

@@ -13,7 +13,6 @@ from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.collection_tasks import (
     check_names,
     described_tasks,
-    named_tasks,
     one_or_many,
 )
 from airflow_provider_webcollect.common import WebCollectTaskOperator, as_lists, check_at_parse, for_each
@@ -42,7 +41,7 @@ from airflow_provider_webcollect.waits import (
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from airflow.providers.common.compat.sdk import Context
 
@@ -233,7 +232,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             return "The status of each task shows whether its sub-tasks run."
         return f"The status of task {self._called(self.collection_task_id)} shows whether its sub-tasks run."
 
-    def _look(self, hook: WebCollectHook, memories: Iterable[_Memory]) -> None:
+    def _look(self, hook: WebCollectHook, memories: Collection[_Memory]) -> None:
         """Look whether starts that may have been sent took effect, for all of them at the same time.
 
         The earlier attempt may have ended only a moment ago, when the service does not show the run yet. So
@@ -337,8 +336,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             began=self._clock.now(),
             result=storable(
                 {
-                    "collection_task_id": task_id,
-                    "collection_task_name": named_tasks([task_id], self.collection_task_names).get(task_id),
+                    **self._named(task_id),
                     "started": idle,
                     "already_active": active,
                     "after": msgspec.to_builtins(after),

@@ -15,7 +15,6 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 from airflow_provider_webcollect.collection_tasks import (
     check_names,
     described,
-    named_tasks,
     task_id_of,
     task_ids_of,
 )
@@ -24,6 +23,7 @@ from airflow_provider_webcollect.common import (
     WebCollectTaskOperator,
     check_at_parse,
     for_each,
+    refuse_beside,
 )
 from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
 from airflow_provider_webcollect.landing.location import Location
@@ -246,9 +246,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         if self.updates is None:
             task_id = task_id_of("collection_task_id", self.collection_task_id)
             return {task_id: _Update(task_id, self.actions, self.loop_items).call()}
-        for name in _Update.__struct_fields__:
-            if (value := getattr(self, name)) is not None:
-                raise InvalidArgument(name, value, "it cannot be given beside `updates`")
+        refuse_beside("updates", self, _Update.__struct_fields__)
         calls: dict[str, Call[Any]] = {}
         for index, update in enumerate(arguments.parse("updates", list[_Update], self.updates)):
             place = f"updates[{index}]"
@@ -287,9 +285,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
             message = "%s step %s of task %s; number of values: %d."
             self.log.info(message, done, step["actionId"], called, count)
             loop_items.append({"action_id": step["actionId"], "count": count, "is_append": appended})
-        name = named_tasks([task_id], self.collection_task_names).get(task_id)
-        task = {"collection_task_id": task_id, "collection_task_name": name}
-        return {**task, "actions": actions, "loop_items": loop_items}
+        return {**self._named(task_id), "actions": actions, "loop_items": loop_items}
 
     def what_to_check(self) -> str:
         if self.updates is not None:

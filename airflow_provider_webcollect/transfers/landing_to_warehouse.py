@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import BaseHook, BaseOperator
 
 from airflow_provider_webcollect.assets import documentation, storable
 from airflow_provider_webcollect.collection_tasks import id_or_name
-from airflow_provider_webcollect.common import airflow_errors, check_at_parse, errors_about
+from airflow_provider_webcollect.common import airflow_errors, check_at_parse, errors_about, refuse_beside
 from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
 from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.landing.options import (
@@ -170,9 +170,7 @@ class WebCollectLoadOperator(BaseOperator):
         arguments.text("warehouse_conn_id", self.warehouse_conn_id)
         if self.sources is None:
             return [self._load_of({name: getattr(self, name) for name in _OWN})]
-        for name in _OWN:
-            if getattr(self, name) is not None:
-                raise InvalidArgument(name, getattr(self, name), "it cannot be given with `sources`")
+        refuse_beside("sources", self, _OWN)
         loads, claims = list[_Load](), Claims()
         for index, source in enumerate(arguments.items("sources", self.sources)):
             place = f"sources[{index}]"
@@ -222,7 +220,7 @@ class WebCollectLoadOperator(BaseOperator):
         from airflow_provider_webcollect.landing.reader import read_landing
         from airflow_provider_webcollect.transfers.reporting import MAX_LISTED
 
-        with errors_about({load.location.text: load.name} if load.name else {}):
+        with errors_about(load.name, load.location.text):
             landed = read_landing(load.location.open_landed(AirflowConnections()))
             new = loading.load(landed, load.options, load.table, warehouse.destination)
         self._landed.append((load, landed))

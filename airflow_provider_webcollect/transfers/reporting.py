@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.checks import CheckOutcome
     from airflow_provider_webcollect.landing.location import Location
     from airflow_provider_webcollect.landing.log.commits import SetApart
-    from airflow_provider_webcollect.landing.options import Mode
+    from airflow_provider_webcollect.landing.options import SourceOptions
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.call import ClientContext
 
@@ -67,14 +67,14 @@ class Contents(NamedTuple):
 class LandingReport(Observer):
     """The report of one landing: counts and logs while it runs, and a summary when it has ended.
 
+    :param name: of the collection task; None if it is not known.
     :param location: where it lands, as the DAG names it.
     :param files: where the files are: for a table of Iceberg, its catalog says that.
     :param run: the Airflow run.
-    :param whole_runs_key: the columns of the key by which changes are counted; empty to count none.
+    :param options: of the landing.
     :param log: gets a line every few seconds.
     :param client: of the service, whose rate and token are among the metrics.
     :param tags: of all metrics.
-    :param names: of the collection tasks, by id, as far as they are known.
     :param sources: how many the task lands.
     :param ended: counts those of them that have ended; all reports of the task share it.
     :ivar landed: the result of the landing, also if the mark after its commit fails; None if it has failed
@@ -88,15 +88,14 @@ class LandingReport(Observer):
     """
 
     source: Source
+    name: str | None
     location: Location
     files: Location
     run: Run
-    mode: Mode | None
-    whole_runs_key: tuple[str, ...]
+    options: SourceOptions
     log: Any
     client: ClientContext
     tags: dict[str, str]
-    names: Mapping[str, str] = field(default_factory=dict)
     sources: int = 1
     ended: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     requests: int = 0
@@ -109,11 +108,6 @@ class LandingReport(Observer):
     task: tuple[str, str] = ("", "")
     _first: tuple[float, int] | None = None
     _logged: float = field(default_factory=time.monotonic)
-
-    @property
-    def name(self) -> str | None:
-        """The name of the collection task; None if it is not known."""
-        return self.names.get(self.source.collection_task_id)
 
     @property
     def called(self) -> str:
@@ -159,12 +153,12 @@ class LandingReport(Observer):
 
         self.changes, source = None, self.called
         try:
-            self.changes = read_landing(folder).count_changes(self.whole_runs_key, self.run.run_id)
+            self.changes = read_landing(folder).count_changes(self.options.whole_runs_key, self.run.run_id)
         except Exception as error:
             self.log.warning("%s: what is new, changed or gone is not counted: %s", source, error)
         if self.changes:
             counts = ", ".join(f"{number} {change}" for change, number in self.changes.items())
-            key = ", ".join(self.whole_runs_key)
+            key = ", ".join(self.options.whole_runs_key)
             self.log.info("%s: since the whole run before, by %s: %s", source, key, counts)
 
     @contextlib.contextmanager
@@ -244,7 +238,7 @@ class LandingReport(Observer):
         folder, landed, manifest = self.location.text, self.result, self.result.manifest
         uri, key = self.files.asset_uri, self.files.key
         # a full landing whose rows all wait leaves what another has landed
-        is_whole = self.mode == "full" and not (self.quarantined and not landed.new)
+        is_whole = self.options.mode == "full" and not (self.quarantined and not landed.new)
         held = (
             Contents(manifest.part_count, manifest.rows, manifest.bytes, manifest.profile)
             if is_whole
@@ -287,7 +281,7 @@ class LandingReport(Observer):
         }
         if self.changes is not UNSET:
             facts["changes"] = self.changes
-        return facts if self.mode == "full" else {**facts, "total_rows": manifest.rows}
+        return facts if self.options.mode == "full" else {**facts, "total_rows": manifest.rows}
 
 
 def are_listed(reports: Iterable[LandingReport]) -> bool:

@@ -22,6 +22,7 @@ from airflow_provider_webcollect.common import (
     is_expanded_instance,
     is_literal,
     metric_tags,
+    refuse_beside,
 )
 from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
@@ -68,7 +69,6 @@ __all__ = ["WebCollectToObjectStorageOperator"]
 MOST_AT_ONCE = 32
 #: Maximum number of characters of a partition key, as Airflow stores it.
 LONGEST_KEY = 250
-_NO_PARTITIONS = "a landing adds no partitions to a table of Iceberg"
 #: The keys that an entry of ``sources`` can have.
 _KEYS = ("collection_task_id", "lotno", "destination", *SourceOptions.__struct_fields__)
 
@@ -331,8 +331,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     def _check(self) -> None:
         check_names(self.collection_task_names)
         modes = {self._options(target).mode for target in self._targets()}
-        if self.table_format == "iceberg":
-            self._check_iceberg()
+        if self.table_format == "iceberg" and self.object_storage_conn_id:
+            rule = "the catalog has the place and the credentials of a table of Iceberg"
+            raise InvalidArgument("object_storage_conn_id", self.object_storage_conn_id, rule)
         arguments.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
         if arguments.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and "full" in modes:
             raise InvalidArgument("skip_if_nothing_new", True, INCREMENTAL_ALONE)
@@ -362,17 +363,6 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             raise InvalidArgument("asset_partition", key, rule)
         return key
 
-    def _check_iceberg(self) -> None:
-        for name, rule in (
-            ("partition", _NO_PARTITIONS),
-            (
-                "object_storage_conn_id",
-                "the catalog has the place and the credentials of a table of Iceberg",
-            ),
-        ):
-            if value := getattr(self, name):
-                raise InvalidArgument(name, value, rule)
-
     def _targets(self) -> list[Target]:
         """Return each source with where its rows land; no two folders overlap.
 
@@ -387,9 +377,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 )
             task_id = task_id_of("collection_task_id", self.collection_task_id)
             return [Target.of(task_id, "lotno", self.lotno, location)]
-        for name in ("collection_task_id", "lotno"):
-            if getattr(self, name) is not None:
-                raise InvalidArgument(name, getattr(self, name), "it cannot be given with `sources`")
+        refuse_beside("sources", self, ("collection_task_id", "lotno"))
         entries = arguments.items("sources", self.sources)
         names = [f"sources[{index}]" for index in range(len(entries))]
         targets = [self._target(name, entry, location) for name, entry in zip(names, entries, strict=True)]
@@ -441,9 +429,11 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         given = {name: getattr(self, name) for name in SourceOptions.__struct_fields__}
         lotno, table_format = target.source.lotno, self.table_format or None
         with arguments.inside(target.name if target.own else ""):
-            if (partition := target.own.get("partition")) and table_format == "iceberg":
-                raise InvalidArgument("partition", partition, _NO_PARTITIONS)
-            return SourceOptions.parse({**given, **target.own}, lotno=lotno, table_format=table_format)
+            options = SourceOptions.parse({**given, **target.own}, lotno=lotno, table_format=table_format)
+            if options.partition and table_format == "iceberg":
+                rule = "a landing adds no partitions to a table of Iceberg"
+                raise InvalidArgument("partition", options.partition, rule)
+            return options
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Land the rows and return the summary."""
@@ -464,11 +454,11 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             # in this thread, since only here Airflow provides the connections
             landings = self._landings(client, context, began)
             reports = [report for report, _ in landings]
-            if any(report.whole_runs_key for report in reports):
+            if any(report.options.whole_runs_key for report in reports):
                 require("duckdb", "duckdb", "whole_runs_key")
             try:
                 if self.sources is None:
-                    with errors_about(reports[0].names):
+                    with errors_about(reports[0].name, reports[0].source.collection_task_id):
                         self._land_one(*landings[0])
                 else:
                     jobs = {
@@ -480,7 +470,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                     land_all(jobs, int(self.max_concurrency))
                 # one after another, since each takes DuckDB's memory
                 for report, job in landings:
-                    if report.whole_runs_key:
+                    if report.options.whole_runs_key:
                         report.count_changes(job.folder)
             finally:
                 # what has failed its checks says so, too
@@ -534,10 +524,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             "tags": metric_tags(self.webcollect_conn_id, context.get("dag_run")),
             "sources": len(targets),
             "ended": itertools.count(1),
-            "names": named_tasks(
-                [target.source.collection_task_id for target in targets], self.collection_task_names
-            ),
         }
+        ids = [target.source.collection_task_id for target in targets]
+        names = named_tasks(ids, self.collection_task_names)
         landings = []
         for target in targets:
             folder, files = target.location.open(connected, is_made=True), target.location
@@ -545,12 +534,12 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 # its catalog says where they are
                 files = Location("folder", str(folder.fs.unstrip_protocol(folder.root)))
             options = self._options(target)
-            report = LandingReport(
-                target.source, target.location, files, run, options.mode, options.whole_runs_key, **shared
-            )
+            source = target.source
+            name = names.get(source.collection_task_id)
+            report = LandingReport(source, name, target.location, files, run, options, **shared)
             job = job_of(
                 client,
-                target.source,
+                source,
                 folder,
                 run,
                 options,

@@ -21,6 +21,7 @@ from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.landing.log.commits import Run, Source
+from airflow_provider_webcollect.landing.options import SourceOptions
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.transfers import reporting
@@ -360,11 +361,11 @@ def test_no_rate_is_logged_before_there_is_one(monkeypatch: pytest.MonkeyPatch) 
     location = Location("folder", "/tmp/a")
     report = LandingReport(
         Source(collection_task_id="a"),
+        None,
         location,
         location,
         Run(dag_id="d", task_id="t", run_id="r"),
-        "full",
-        (),
+        SourceOptions(mode="full"),
         SimpleNamespace(info=lambda line, *arguments: lines.append(line % arguments)),
         WebCollectHook().client.context,
         {},
