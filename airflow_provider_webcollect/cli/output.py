@@ -90,13 +90,12 @@ def declared_options(
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def with_options(*positional: Any, **given: Any) -> Any:
-            values = {name: given.pop(name) for name in declaration.__struct_fields__}
-            values = {
+            options = {
                 name: [*value] if isinstance(value, tuple) else value
-                for name, value in values.items()
-                if value not in (None, ())
+                for name in declaration.__struct_fields__
+                if (value := given.pop(name)) not in (None, ())
             }
-            return command(*positional, options=values, **given)
+            return command(*positional, options=options, **given)
 
         for name in reversed(declaration.__struct_fields__):
             names, more = differences.get(name, ((), {}))
