@@ -165,18 +165,12 @@ def configured_warehouse(kind: str) -> Warehouse:
     require("dlt", "dlt", "a load by dlt")
     from dlt import destinations
     from dlt.common.configuration.container import Container
-    from dlt.common.configuration.providers import CustomLoaderDocProvider
-    from dlt.common.configuration.specs import PluggableRunContext
-    from dlt.common.runtime.run_context import RunContext
 
-    class OwnContext(RunContext):
-        def initial_providers(self) -> list[Any]:
-            without_airflow = {"providers": {"enable_airflow_secrets": False}}
-            return [CustomLoaderDocProvider("own", lambda: without_airflow), *super().initial_providers()]
+    from airflow_provider_webcollect.landing.read.loading import dlt_context
 
     destination: Any = getattr(destinations, kind)()
     try:
-        with Container().injectable_context(PluggableRunContext(OwnContext("."))):
+        with Container().injectable_context(dlt_context({}, and_found=True)):
             found = destination.configuration(destination.spec(), accept_partial=True)
     except Exception as error:
         # dlt has many errors for what it cannot read; without the text, which may have a secret

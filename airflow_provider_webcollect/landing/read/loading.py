@@ -519,7 +519,7 @@ def _own_settings() -> Iterator[None]:
     global _under_way
     with _settings_lock:
         if not _under_way:
-            _replaced_settings.enter_context(Container().injectable_context(_run_context()))
+            _replaced_settings.enter_context(Container().injectable_context(dlt_context(_settings())))
         _under_way += 1
     try:
         yield
@@ -530,31 +530,39 @@ def _own_settings() -> Iterator[None]:
                 _replaced_settings.close()
 
 
-def _run_context() -> PluggableRunContext:
-    """Return the context from which dlt gets its settings in loads. Two of them come from the environment."""
-    from dlt.common.configuration.providers import CustomLoaderDocProvider
-    from dlt.common.configuration.specs import PluggableRunContext
-    from dlt.common.runtime.run_context import RunContext
-
+def _settings() -> dict[str, Any]:
+    """Return dlt's settings in loads. Two of them come from the environment."""
     is_tracked = os.environ.get("RUNTIME__DLTHUB_TELEMETRY", "").lower() == "true"
     naming = os.environ.get("SCHEMA__NAMING")
-    settings = {
+    return {
         "schema": {"naming": naming} if naming else {},
         # signals are Airflow's
         "runtime": {"dlthub_telemetry": is_tracked, "intercept_signals": False},
         # a trace would write an id of this machine for telemetry
         "enable_runtime_trace": is_tracked,
-        "providers": {"enable_airflow_secrets": False},
     }
 
-    class LoadContext(RunContext):
+
+def dlt_context(settings: Mapping[str, Any], *, and_found: bool = False) -> PluggableRunContext:
+    """Return the context from which dlt gets its settings, without Airflow's Variables.
+
+    :param and_found: whether dlt also looks for those that are missing, in the environment and in ``.dlt``.
+    """
+    from dlt.common.configuration.providers import CustomLoaderDocProvider
+    from dlt.common.configuration.specs import PluggableRunContext
+    from dlt.common.runtime.run_context import RunContext
+
+    values = {**settings, "providers": {"enable_airflow_secrets": False}}
+
+    class Context(RunContext):
         #: The folder of a DuckDB file with a relative path, which DLT_LOCAL_DIR would choose.
         local_dir = "."
 
         def initial_providers(self) -> list[ConfigProvider]:
-            return [CustomLoaderDocProvider("settings of loads", lambda: settings)]
+            own = CustomLoaderDocProvider("settings of loads", lambda: values)
+            return [own, *(super().initial_providers() if and_found else ())]
 
-    return PluggableRunContext(LoadContext(None))
+    return PluggableRunContext(Context(None))
 
 
 @contextlib.contextmanager
