@@ -65,9 +65,9 @@ class _LandingOperator(BaseOperator):
         with airflow_errors():
             folder = self._location().open_landed(AirflowConnections())
             state = CommitLog(folder).read()
-            ids = [state.source.collection_task_id] if state else []
-            with errors_about(named_tasks(ids)):
-                yield folder, "".join(f"task {described(task_id)}" for task_id in ids)
+            task_id = state.source.collection_task_id if state else ""
+            with errors_about(named_tasks([task_id]).get(task_id), task_id):
+                yield folder, f"task {described(task_id)}"
 
 
 class WebCollectVerifyLandingOperator(_LandingOperator):

@@ -241,9 +241,11 @@ def newest_landings(session: Session) -> Iterator[tuple[str, LandingEvent]]:
     """
     newest = [extent.newest_id for extent in _known_extents(session).values()]
     columns = (AssetEvent.source_dag_id, AssetEvent.extra)
-    for dag_id, extra in session.execute(select(*columns).where(AssetEvent.id.in_(newest))):
-        if landing := LandingEvent.of(extra):
-            yield dag_id, landing
+    # databases limit the parameters of a query
+    for some in (newest[begin : begin + 1000] for begin in range(0, len(newest), 1000)):
+        for dag_id, extra in session.execute(select(*columns).where(AssetEvent.id.in_(some))):
+            if landing := LandingEvent.of(extra):
+                yield dag_id, landing
 
 
 def read_columns(session: Session, key: SeriesKey, now: datetime.datetime) -> dict[str, Any]:
