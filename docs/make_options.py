@@ -6,11 +6,13 @@ collection tasks.
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any, get_origin
 
 import airflow_provider_webcollect
+from airflow_provider_webcollect.landing.formats.types import ColumnType
 from airflow_provider_webcollect.landing.options import (
     LandOptions,
     LoadOptions,
@@ -24,7 +26,7 @@ SCHEMA = (
 )
 #: The keys whose schema is written by hand.
 BY_HAND = ("checks", "lotno", "tags", "loop_items")
-BEGIN = "<!-- `make docs` writes this table from {} of landing/options.py -->\n"
+BEGIN = "<!-- `make docs` writes this table from {} -->\n"
 END = "<!-- end of the table -->\n"
 HEAD = """
 | Option | Values | Default | Meaning |
@@ -35,7 +37,7 @@ HEAD = """
 def page() -> str:
     """Return the whole page: what is written by hand, with the tables between their comments."""
     text = PAGE.read_text()
-    for options in (LandOptions, LoadOptions):
+    for options in (LandOptions, LoadOptions, ColumnType):
         begin = BEGIN.format(options.__name__)
         before, _, rest = text.partition(begin)
         after = rest.partition(END)[2]
@@ -46,9 +48,10 @@ def page() -> str:
 def _rows(options: Any) -> str:
     rows = []
     for name, argument in declared(options).items():
-        default = "" if argument.default in (None, ()) else f"`{argument.default!r}`"
+        is_empty = argument.default in (None, (), inspect.Parameter.empty)
+        default = "" if is_empty else f"`{argument.default!r}`"
         rows.append(
-            f"| `{name}` | {_values(argument)} | {default} | {argument.help} |\n"
+            f"| `{name.rstrip('_')}` | {_values(argument)} | {default} | {argument.help} |\n"
         )
     return "".join(rows)
 
@@ -57,7 +60,7 @@ def _values(argument: Argument) -> str:
     if argument.choices:
         return ", ".join(f"`{word}`" for word in argument.choices)
     if argument.is_list:
-        return "a list of names"
+        return "a list of texts"
     if get_origin(argument.kind) is tuple:
         return "a name, or a list of names"
     kinds = {bool: "`True`, `False`", float: "seconds", str: "a text"}
@@ -74,7 +77,19 @@ def schema() -> str:
     options = written["$defs"]["options"]
     by_hand = {name: options["properties"][name] for name in BY_HAND}
     loads = {"anyOf": [load, {"const": False}, {"type": "null"}]}
-    options["properties"] = {**_schemas(SourceOptions), "load": loads, **by_hand}
+    types = {"anyOf": [text, {"$ref": "#/$defs/column_type"}]}
+    own = _schemas(SourceOptions)
+    own["column_types"]["anyOf"][0]["additionalProperties"] = types
+    options["properties"] = {**own, "load": loads, **by_hand}
+    keys = {name.rstrip("_"): value for name, value in _schemas(ColumnType).items()}
+    for name in ("decimal", "thousands"):
+        keys[name]["anyOf"][0] = {"type": "string", "minLength": 1, "maxLength": 1}
+    written["$defs"]["column_type"] = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["type"],
+        "properties": keys,
+    }
     return json.dumps(written, indent=2) + "\n"
 
 

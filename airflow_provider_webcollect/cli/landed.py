@@ -48,7 +48,7 @@ from airflow_provider_webcollect.landing.write import review
 from airflow_provider_webcollect.landing.write.job import Job, Landed, Observer, job_of
 from airflow_provider_webcollect.landing.write.run import run_job
 from airflow_provider_webcollect.service import arguments
-from airflow_provider_webcollect.service.errors import InvalidArgument, Stopped
+from airflow_provider_webcollect.service.errors import InvalidArgument, Stopped, quoted
 from airflow_provider_webcollect.service.threads import Stop, first_done, in_background
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.read.contents import RunProfile
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
-COLUMNS = ("column", "rows", "filled", "numbers", "booleans", "lists", "shortest", "longest")
+COLUMNS = ("column", "rows", "filled", "numbers", "booleans", "lists", "shortest", "longest", "misfits")
 RUNS = ("run", "finished_at", "rows")
 LEFTOVERS = ("name", "bytes", "modified")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -72,6 +72,11 @@ _since_option = click.option(
     type=click.IntRange(min=0),
     metavar="COMMIT",
     help="Only the rows of later commits than the one of this number, which `land` and `verify` show.",
+)
+
+
+_raw_option = click.option(
+    "--raw", is_flag=True, help="Texts of JSON lines and CSV as they are, without their types."
 )
 
 
@@ -303,8 +308,9 @@ def profile(location: Location, by: str, new_only: bool, since: int | None, outp
     """Show what the rows hold, by column or by run.
 
     No rows are read: the commits have the counts. By column: the rows that have it, the share of all rows in
-    which it is filled (not null, not blank), how many values are numbers, booleans and lists, and the
-    characters of the shortest and the longest text. By run: in what share of its rows each column is filled.
+    which it is filled (not null, not blank), how many values are numbers, booleans and lists, the characters
+    of the shortest and the longest text, and how many values became null in Parquet since they do not fit
+    their type. By run: in what share of its rows each column is filled.
     --new-only and --since are for the counts by column.
     """
     landed = read_landing(open_location(location))
@@ -440,17 +446,35 @@ def _user() -> str:
     help="The rows that the commit of this number has quarantined; `verify` shows the numbers.",
 )
 @click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["jsonl", "csv"]),
+    default="jsonl",
+    help="jsonl: rows as they landed; csv: typed, as a table, which must fit into memory.",
+)
+@_raw_option
+@click.option(
     "--reasons",
     is_flag=True,
     help="""With --quarantined: write {"broke": […], "row": {…}} for each row, with the rules it broke.""",
 )
 def cat(
-    location: Location, new_only: bool, since: int | None, quarantined: int | None, reasons: bool
+    location: Location,
+    new_only: bool,
+    since: int | None,
+    quarantined: int | None,
+    output: str,
+    raw: bool,
+    reasons: bool,
 ) -> None:
     """Write the landed rows as JSON lines, whatever their format is."""
-    if reasons and (quarantined is None or new_only or since is not None):
-        raise click.UsageError("--reasons requires --quarantined, and excludes --new-only and --since")
-    landed = read_landing(open_location(location), quarantined=quarantined)
+    if reasons and (quarantined is None or new_only or since is not None or output != "jsonl"):
+        raise click.UsageError("--reasons requires --quarantined, and excludes --new-only, --since and csv")
+    landed = read_landing(open_location(location), quarantined=quarantined, raw=raw)
+    if output == "csv":
+        table = landed.to_arrow(new_only, since=since)
+        show(table.to_pylist(), output, table.column_names, exactly=True)
+        return
     rows: Iterator[Any] = landed.iter_rows(new_only, since=since)
     if reasons:
         reasoned = zip(landed.reasons(), rows, strict=True)
@@ -461,18 +485,50 @@ def cat(
 
 @landing.command()
 @at_landing
+@click.option(
+    "--share",
+    type=float,
+    default=1.0,
+    metavar="SHARE",
+    help="The share of a column's texts that must fit, such as 0.99; by default all.",
+)
+def types(location: Location, share: float) -> None:
+    """Propose types for the columns, as YAML.
+
+    It is for `column_types` of the file of collection tasks. For each column it is the narrowest type that
+    fits, with marks and format. Where texts fit in two ways, such as 03/04/2026, a comment has both. All rows
+    are read.
+    """
+    proposed = read_landing(open_location(location)).propose_types(share)
+    lines = []
+    for column in proposed:
+        kinds = [column.type] if column.type is not None else column.readings
+        shown = [json.dumps({column.column: kind}, ensure_ascii=False)[1:-1] for kind in kinds]
+        of = f"{percent(column.share)} of {counted(column.values, 'text')}"
+        of += f"; not {', '.join(map(quoted, column.misfits))}" if column.misfits else ""
+        if column.type is not None:
+            lines.append(f"  {shown[0]}  # {of}")
+        elif shown:
+            lines.append(f"  # {' or '.join(shown)}: {of}")
+    has_types = any(column.type is not None for column in proposed)
+    write("\n".join(["column_types:" if has_types else "column_types: {}", *lines, ""]).encode())
+
+
+@landing.command()
+@at_landing
 @click.argument("query")
 @_new_only_option
 @_since_option
+@_raw_option
 @output_option
-def sql(location: Location, query: str, new_only: bool, since: int | None, output: str) -> None:
+def sql(location: Location, query: str, new_only: bool, since: int | None, raw: bool, output: str) -> None:
     """Run a query of DuckDB over the landed rows.
 
     The table `landing` has exactly the landed rows. For example "select city, count(*) from landing group by
     city". The rows must fit into memory, except those of a table of Delta Lake, which are read as needed.
     """
     arguments.encodable("query", query)
-    landed = read_landing(open_location(location))
+    landed = read_landing(open_location(location), raw=raw)
     relation = landed.to_duckdb(new_only=new_only, since=since)
     import duckdb
 

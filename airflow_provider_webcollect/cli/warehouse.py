@@ -18,7 +18,8 @@ from airflow_provider_webcollect.cli.connecting import (
     storage_option,
 )
 from airflow_provider_webcollect.cli.output import declared_options, output_option, progress, show
-from airflow_provider_webcollect.landing.formats import STRING, require
+from airflow_provider_webcollect.landing.formats import require
+from airflow_provider_webcollect.landing.formats.types import STRING, URL
 from airflow_provider_webcollect.landing.options import LoadOptions, check_table
 from airflow_provider_webcollect.landing.read import loading
 from airflow_provider_webcollect.landing.reader import read_landing
@@ -100,6 +101,7 @@ def _warehouse(conn_id: str | None, destination: str | None) -> Warehouse:
 #: The types of columns in a warehouse, by the landing's types; a decimal has the same name in both.
 _TYPES = {
     STRING: "text",
+    URL: "text",
     "bool": "boolean",
     "int32": "integer",
     "int64": "bigint",
@@ -184,9 +186,8 @@ def _dbt_columns(landed: LandedData) -> Iterator[tuple[str, str]]:
     """Yield the columns that a load makes, as dlt names them, and their types."""
     from dlt.common.normalizers.naming.snake_case import NamingConvention
 
-    manifest, naming = landed.manifest, NamingConvention()
-    types = manifest.encoding.get("column_types") or {}
-    for column in manifest.columns or manifest.profile.columns:
-        kind = types.get(column, STRING)
+    types, naming = landed.column_types, NamingConvention()
+    for column in landed.table_columns:
+        kind = types[column].type if column in types else STRING
         yield naming.normalize_path(column), _TYPES.get(kind, kind)
     yield from ((loading.LANDING, "text"), (loading.PART, "text"), (loading.ROW, "bigint"))

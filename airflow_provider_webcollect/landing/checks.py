@@ -29,8 +29,6 @@ State = Literal["passed", "failed", "warning", "skipped"]
 N = TypeVar("N", float, "Fraction")
 #: How many earlier landings decide what is usual, at most and at least.
 MOST_USUAL, LEAST_USUAL = 10, 4
-#: Types of columns that hold numbers begin with one of these.
-_NUMERIC = ("int", "float", "decimal")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -279,14 +277,13 @@ def make_checks(checks: Any, file_format: FileFormat) -> Checks | None:
             rule = "it must be 'allow', since no column can be new where `columns` are set"
             raise InvalidArgument("checks['new_columns']", made.new_columns, rule)
         for name in made.columns:
-            if name not in file_format.columns:
+            if file_format.source_of(name) not in file_format.columns:
                 raise InvalidArgument("checks['columns']", name, "it must be one of `columns`")
-    types = getattr(file_format, "column_types", {})
     for name, column in made.columns.items():
         for check in ("min", "max"):
-            kind = types.get(name)
-            if getattr(column, check) is not None and kind and not kind.startswith(_NUMERIC):
-                rule = f"column_types makes the column {kind}, which is not a number"
+            kind = file_format.column_types.get(name)
+            if getattr(column, check) is not None and kind and not kind.is_number:
+                rule = f"column_types makes the column {kind.type}, which is not a number"
                 given = checks["columns"][name][check]
                 raise InvalidArgument(f"checks['columns'][{name!r}][{check!r}]", given, rule)
     return None if made == Checks() else made

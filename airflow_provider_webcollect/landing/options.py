@@ -77,10 +77,12 @@ class LandOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         CompressionName, "Of the parts; by default snappy for Parquet, otherwise none."
     ] = None
     columns: Annotated[ColumnNames, "Only these columns, in this order; by default all."] = None
-    column_types: Annotated[ColumnTypes, "For Parquet: types by column; the others are strings."] = None
-    on_cast_error: Annotated[
-        OnCastError, "For Parquet: what to do with a value that does not fit its column's type."
-    ] = "fail"
+    column_types: Annotated[
+        ColumnTypes, "Types by column; the others are strings. A dict says what texts look like."
+    ] = None
+    on_cast_error: Annotated[OnCastError, "What to do with a value that does not fit its column's type."] = (
+        "fail"
+    )
     sanitize_formulas: Annotated[
         bool, "For CSV: put ' before values that a spreadsheet would read as a formula."
     ] = False

@@ -15,6 +15,7 @@ from airflow_provider_webcollect.landing.errors import (
     NothingToReview,
     RowsRewritten,
 )
+from airflow_provider_webcollect.landing.formats.types import ProposedType
 from airflow_provider_webcollect.landing.location import landing_at
 from airflow_provider_webcollect.landing.log.fold import as_landing
 from airflow_provider_webcollect.landing.read.contents import LandedData, RunProfile
@@ -34,11 +35,15 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.landing.tables.table import Snapshot
 
-__all__ = ["LandedData", "LandedTable", "QuarantinedData", "RunProfile", "read_landing"]
+__all__ = ["LandedData", "LandedTable", "ProposedType", "QuarantinedData", "RunProfile", "read_landing"]
 
 
 def read_landing(
-    landing: Any, storage_options: Mapping[str, Any] | None = None, *, quarantined: int | None = None
+    landing: Any,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    quarantined: int | None = None,
+    raw: bool = False,
 ) -> LandedData:
     """Open a landing, to read exactly the rows that it has committed.
 
@@ -50,6 +55,8 @@ def read_landing(
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
     :param quarantined: the number of a commit whose rows are quarantined, to read these alone; the manifest's
         ``quarantined`` has the numbers.
+    :param raw: whether tables of JSON lines and CSV have the texts, without ``column_types``. Parquet and
+        tables are written typed.
     :raises NothingLanded: if there is no commit.
     :raises NothingToReview: if no rows of the commit ``quarantined`` wait for a decision.
     :raises DestinationUnreadable: if the manifest or a commit is incomplete, missing, has a newer layout, or
@@ -71,7 +78,7 @@ def read_landing(
                 f"the manifest of {folder.url} contradicts itself: it has {whole} {name}, and its parts "
                 f"{summed}"
             )
-    return LandedData(folder, manifest)
+    return LandedData(folder, manifest, raw=raw)
 
 
 def _state(folder: Folder) -> Manifest:

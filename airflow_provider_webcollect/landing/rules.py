@@ -34,7 +34,7 @@ from airflow_provider_webcollect.landing.checks import (
     usual_of,
 )
 from airflow_provider_webcollect.landing.errors import UnreadableRow
-from airflow_provider_webcollect.landing.formats import STRING, JsonLines
+from airflow_provider_webcollect.landing.formats import JsonLines, require
 from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS, percent
 from airflow_provider_webcollect.landing.formats.writing import (
     Column,
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.formats.profile import Profile
+    from airflow_provider_webcollect.landing.formats.types import ColumnType
 
 READABLE = "rows.readable"
 _EXAMPLES = 3
@@ -91,21 +92,24 @@ class ValueRules:
 
     def __init__(self, checks: Checks, file_format: FileFormat, counts: RuleCounts = NOTHING_WRONG) -> None:
         self.offset = 0
-        self.first = tuple(checks.columns)
+        types = file_format.column_types
+        self.first = tuple(dict.fromkeys(map(file_format.source_of, checks.columns)))
         self.is_split = checks.rows.max_wrong > 0
         self._format = file_format
         self._broken = defaultdict(int, counts.broken)
         self._examples = dict(counts.examples)
         self._names_of_wrong = dict.fromkeys(counts.names)
         self._wrong_rows = counts.wrong_rows
-        fails = self.is_split and getattr(file_format, "on_cast_error", "null") == "fail"
-        kinds = getattr(file_format, "column_types", {}) if fails else {}
-        self._columns = {
-            name: _Column(name, checks.columns.get(name, ColumnChecks()), kinds.get(name, STRING))
-            for name in dict.fromkeys((*checks.columns, *kinds))
-        }
-        self._judged = [column for column in self._columns.values() if column.has_rules]
-        self._names = [column.name for column in self._judged]
+        fails = self.is_split and file_format.on_cast_error == "fail"
+        self._columns = [
+            _Column(name, checks.columns.get(name, ColumnChecks()), types.get(name), fails)
+            for name in dict.fromkeys((*checks.columns, *(types if fails else ())))
+        ]
+        if any(column.is_parsed for column in self._columns):
+            require("pyarrow", "parquet", "checking columns that have a type")
+        self._checked = self._columns[: len(checks.columns)]
+        self._judged = [column for column in self._columns if column.has_rules]
+        self._names = [column.source for column in self._judged]
         self._known = known_columns(self._names, others_dropped=True)
 
     @property
@@ -119,15 +123,15 @@ class ValueRules:
 
         With ``max_wrong``, which has judged them before, only examples of empty values are kept.
         """
-        for name in self.first if rows else ():
-            column, is_there = self._columns[name], name in names
+        for column in self._checked if rows else ():
+            is_there = column.source in names
             if self.is_split and not column.counts_filled:
                 continue
-            values = columns[names.index(name)] if is_there else (UNSET,)
+            values = columns[names.index(column.source)] if is_there else (UNSET,)
             texts = _texts(values)
             if column.counts_filled and not all(texts):
                 empty = (value for value, text in zip(values, texts, strict=True) if not text)
-                self._show(f"columns.{name}.filled", empty)
+                self._show(f"columns.{column.name}.filled", empty)
             for rule, wrong in () if self.is_split else column.broken(values, texts):
                 self._note(rule, values, wrong if is_there else [*wrong] * rows)
 
@@ -217,16 +221,20 @@ class ValueRules:
 class _Column:
     """The rules about the values of one column.
 
-    :param kind: the type that values must fit, by its name; ``string`` for any.
-    :ivar has_rules: whether there are any.
+    :param kind: what its texts mean; None for texts.
+    :param fails: whether values must fit the type.
+    :ivar source: the column of the rows that has its values.
+    :ivar has_rules: whether there are any; ``is_parsed`` says whether one needs the values of the type.
     :ivar counts_filled: whether there are checks of the share of rows that have a value.
     """
 
-    def __init__(self, name: str, checks: ColumnChecks, kind: str) -> None:
+    def __init__(self, name: str, checks: ColumnChecks, kind: ColumnType | None, fails: bool) -> None:
         self.name = name
+        self.source = (kind and kind.from_) or name
         self.counts_filled = checks.filled is not None or checks.filled_of_usual is not None
         by_row = msgspec.structs.replace(checks, filled=None, filled_of_usual=None)
-        self.has_rules = kind != STRING or by_row != ColumnChecks()
+        self._fits = kind if fails else None
+        self.has_rules = self._fits is not None or by_row != ColumnChecks()
         self._checks = checks
         self._kind = kind
         self._matchers = None if checks.pattern is None else matchers(checks.pattern)
@@ -235,6 +243,7 @@ class _Column:
             self._bounds["min"] = checks.min.__le__
         if checks.max is not None:
             self._bounds["max"] = checks.max.__ge__
+        self.is_parsed = self._fits is not None or bool(self._bounds and kind)
         self._allowed = None if checks.values is None else frozenset(checks.values)
         self._seen: set[int] = set()
 
@@ -252,10 +261,10 @@ class _Column:
             texts = [texts[index] for index in filled]
         for check, wrong in self._broken_by_texts(texts):
             yield prefix + check, [filled[index] for index in wrong]
-        if self._kind != STRING:
-            from airflow_provider_webcollect.landing.formats.parquet import arrow_type, as_texts, cast
+        if self._fits is not None:
+            from airflow_provider_webcollect.landing.formats.values import as_texts, parse
 
-            yield f"{prefix}type", [*cast(as_texts(values), arrow_type(self._kind))[1]]
+            yield f"{prefix}type", [*parse(as_texts(values), self._fits)[1]]
 
     def _broken_by_texts(self, texts: Sequence[str]) -> Iterator[tuple[str, Sequence[int]]]:
         if self._matchers is not None:
@@ -263,7 +272,7 @@ class _Column:
             encoded = list(map(str.encode, texts))
             yield "pattern", () if all(map(quick, encoded)) else _failing(exact, encoded)
         if self._bounds:
-            numbers = _numbers(texts)
+            numbers = _plain_numbers(texts) if self._kind is None else _typed_numbers(texts, self._kind)
             for check, holds in self._bounds.items():
                 yield check, _failing(holds, numbers)
         if self._allowed is not None:
@@ -309,7 +318,15 @@ def _text(value: Any) -> str:
     return _encode(value).decode()
 
 
-def _numbers(texts: Sequence[str]) -> Sequence[float]:
+def _typed_numbers(texts: Sequence[str], kind: ColumnType) -> Sequence[float]:
+    """Return texts as numbers of a type: NaN for those that do not fit."""
+    from airflow_provider_webcollect.landing.formats.values import as_texts, parse
+
+    numbers = parse(as_texts(texts), kind)[0].to_pylist()
+    return [math.nan if number is None else float(number) for number in numbers]
+
+
+def _plain_numbers(texts: Sequence[str]) -> Sequence[float]:
     """Return texts as numbers: NaN for those that are no plain number."""
     if not "".join(texts).strip(_OF_NUMBERS):
         with suppress(ValueError):
@@ -367,6 +384,7 @@ def evaluate(
     counts: RuleCounts,
     history: Sequence[Counts],
     rows_before: int = 0,
+    source_of: Callable[[str], str] = str,
 ) -> tuple[CheckOutcome, ...]:
     """Return the outcome of each check. Without rows, only their number is checked.
 
@@ -375,13 +393,14 @@ def evaluate(
     :param counts: of all rows.
     :param history: the landings before this one, the latest last.
     :param rows_before: rows of the run that were checked before: only their number counts.
+    :param source_of: gives the column of the rows that has the texts of a column.
     """
     recent = history[-MOST_USUAL:]
     outcomes = [*_of_rows(checks.rows, rows_before + rows - counts.wrong_rows, recent)]
     if rows:
         outcomes += _of_wrong_rows(checks.rows, rows, counts)
         for name in checks.columns:
-            outcomes += _of_column(name, checks, rows, profile, counts, recent)
+            outcomes += _of_column(name, source_of(name), checks, rows, profile, counts, recent)
         outcomes += _of_names(checks, profile, counts, recent)
     return tuple(outcomes)
 
@@ -463,15 +482,31 @@ def _named(name: str, check: str) -> str:
 
 
 def _of_column(
-    name: str, checks: Checks, rows: int, profile: Profile, counts: RuleCounts, history: Sequence[Counts]
+    name: str,
+    source: str,
+    checks: Checks,
+    rows: int,
+    profile: Profile,
+    counts: RuleCounts,
+    history: Sequence[Counts],
 ) -> Iterator[CheckOutcome]:
-    column, held, judged = checks.columns[name], profile.columns.get(name), rows - profile.unread
+    """Yield the outcomes for a column.
+
+    :param source: the column of the rows that has its texts.
+    """
+    column, held, judged = checks.columns[name], profile.columns.get(source), rows - profile.unread
     reasons = {"that break rules": counts.wrong_rows, "that cannot be decoded": profile.unread}
     without = "".join(f", without {count:,} {reason}" for reason, count in reasons.items() if count)
     if held is not None:
         empty = counts.examples.get(f"columns.{name}.filled", ())
-        yield from _of_shares(name, column, held.filled, judged - counts.wrong_rows, without, empty, history)
-    elif not (column.required and judged) and name not in counts.names:
+        past = [
+            # in a landing of very many columns, it is not known whether a column was filled
+            Fraction(record.filled.get(source, 0), record.rows)
+            for record in history
+            if record.rows and (source in record.filled or not record.is_cut)
+        ]
+        yield from _of_shares(name, column, held.filled, judged - counts.wrong_rows, without, empty, past)
+    elif not (column.required and judged) and source not in counts.names:
         yield _present(name, column, profile, judged - counts.wrong_rows, without)
     otherwise: State = "warning" if checks.rows.max_wrong else "failed"
     for check, expected, does in _value_rules(column) if judged else ():
@@ -509,20 +544,20 @@ def _of_shares(
     rows: int,
     without: str,
     examples: tuple[Example, ...],
-    history: Sequence[Counts],
+    past: Sequence[Fraction],
 ) -> Iterator[CheckOutcome]:
-    """Yield what is found of the share of the rows in which a column is filled."""
+    """Yield what is found of the share of the rows in which a column is filled.
+
+    :param past: the shares of earlier landings.
+    """
     share = Fraction(filled, rows)
     observed = f"filled in {percent(filled / rows)} of {rows:,} rows{without}"
     if (least := column.filled) is not None:
         expected = f"filled in at least {percent(least)} of the rows"
         yield _outcome(_named(name, "filled"), share >= _exact(least), expected, observed, examples)
     if (least := column.filled_of_usual) is not None:
-        # in a landing of very many columns, it is not known whether a column was filled
-        known = [past for past in history if past.rows and (name in past.filled or not past.is_cut)]
-        shares = [Fraction(past.filled.get(name, 0), past.rows) for past in known]
         compared = f"filled in at least {least:g} times", _exact(least), operator.ge, percent
-        yield _beside_usual(_named(name, "filled_of_usual"), share, observed, shares, *compared, examples)
+        yield _beside_usual(_named(name, "filled_of_usual"), share, observed, past, *compared, examples)
 
 
 def _value_rules(column: ColumnChecks) -> Iterator[tuple[str, str, str]]:

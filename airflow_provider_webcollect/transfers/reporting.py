@@ -427,10 +427,11 @@ def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any
         if not landing.has_output:
             continue
         manifest = landing.result.manifest
-        types = manifest.encoding.get("column_types") or {}
+        # files of text have texts, whatever the readers of this package make of them
+        types = manifest.column_types if manifest.format == "parquet" else {}
         untyped = "string" if manifest.format == "parquet" else None
         fields = [
-            facet.SchemaDatasetFacetFields(name=name, type=types.get(name, untyped))
+            facet.SchemaDatasetFacetFields(name=name, type=types[name].type if name in types else untyped)
             for name in manifest.columns or ()
         ]
         written = facet.OutputStatisticsOutputDatasetFacet(

@@ -215,11 +215,11 @@ class TestOptionsOfAnEntry:
     @pytest.mark.parametrize(
         ("entries", "options", "said"),
         [
-            # types are Parquet's, and the group lands JSON lines
+            # formulas are of CSV, and the group lands JSON lines
             (
-                [{"id": "b"}, {"id": "a", "column_types": {"price": "float64"}}],
+                [{"id": "b"}, {"id": "a", "sanitize_formulas": True}],
                 {},
-                ("collection task 'a': column_types", "it requires file_format='parquet'"),
+                ("collection task 'a': sanitize_formulas", "it requires file_format='csv'"),
             ),
             (
                 [{"id": "a", "columns": ["url"], "column_types": {"price": "float64"}}],
@@ -242,7 +242,7 @@ class TestOptionsOfAnEntry:
                 ("load.table", "collection task 'a' has it, too: loads into one table need a primary_key"),
             ),
         ],
-        ids=["types-of-texts", "a-column-left-out", "a-key-of-no-merge", "no-table", "one-table"],
+        ids=["formulas-of-json", "a-column-left-out", "a-key-of-no-merge", "no-table", "one-table"],
     )
     def test_what_does_not_fit_the_group_is_refused_while_parsing(
         self,

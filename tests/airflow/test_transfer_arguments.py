@@ -133,7 +133,7 @@ def test_a_source_may_name_a_connection_of_its_own() -> None:
     ("own", "said"),
     [
         ({"page_size": 0}, r"`sources\[1\]: page_size` is 0; it must be an integer"),
-        ({"column_types": {"a": "int64"}}, r"`sources\[1\]: column_types` .*requires file_format='parquet'"),
+        ({"column_types": {"a": "int"}}, r"`sources\[1\]: column_types\['a'\]` is 'int'; it must be one of"),
         ({"mode": "full", "whole_runs_key": "url"}, r"`sources\[1\]: whole_runs_key` is 'url'; it requires"),
         ({"retries": 3}, r"`sources\[1\]` is \['retries'\]; its keys can be collection_task_id"),
     ],

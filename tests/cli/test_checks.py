@@ -61,7 +61,8 @@ class TestProfile:
         assert columns["price"]["shortest"] <= columns["price"]["longest"] <= 7
         assert 0 < columns["city"]["filled"] < 1
         header, *table = run("landing", "profile", folder).out.splitlines()
-        assert " ".join(header.split()) == "column rows filled numbers booleans lists shortest longest"
+        names = "column rows filled numbers booleans lists shortest longest misfits"
+        assert " ".join(header.split()) == names
         assert ["price", "100", "100", "%"] in [line.split()[:4] for line in table]
 
     def test_runs_have_a_line_each(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_webcollect.collection_tasks import read_collection_tasks
 from airflow_provider_webcollect.sandbox import Sandbox
 from tests.cli.conftest import OUTPUTS, Run, Show, shown
 from tests.cli.processes import Started
@@ -324,3 +325,45 @@ class TestClean:
         ended = run("landing", "clean", landed, "--older-than", age, "--yes")
         ended.refused(2, "older-than")
         assert names(landed) == before
+
+
+class TestValues:
+    """Texts of JSON lines, with types."""
+
+    @pytest.fixture
+    def shop(self, run: Run, connected: None, sandbox: Sandbox, folder: Path) -> Path:
+        rows = [{"price": price, "day": "03/04/2026"} for price in ("22,90 €", "1.299,00 €", "?")]
+        task = sandbox.control.add_task(rows=rows, state="Finished")["task_id"]
+        price = {"type": "decimal(12,2)", "decimal": ",", "thousands": ".", "currency": True}
+        types = json.dumps({"amount": {**price, "from": "price"}})
+        ended = run("land", task, folder, "--column-types", types, "--on-cast-error", "null")
+        assert ended.code == 0, ended.err
+        return folder
+
+    def test_sql_and_csv_have_values_and_raw_ones_texts(self, run: Run, shop: Path) -> None:
+        query = "select sum(amount) as total from landing"
+        assert json.loads(run("landing", "sql", shop, query, "-o", "json").out) == [{"total": "1321.90"}]
+        assert run("landing", "sql", shop, query, "--raw").code == 2
+        assert run("landing", "cat", shop, "-o", "csv").out.splitlines() == [
+            "price,amount,day",
+            '"22,90 €",22.90,03/04/2026',
+            '"1.299,00 €",1299.00,03/04/2026',
+            "?,,03/04/2026",
+        ]
+        assert run("landing", "cat", shop, "-o", "csv", "--raw").out.splitlines()[1] == '"22,90 €",03/04/2026'
+        last = run("landing", "cat", shop).out.splitlines()[2]
+        assert json.loads(last) == {"price": "?", "day": "03/04/2026"}
+
+    def test_proposed_types_go_into_the_file_of_collection_tasks(self, run: Run, shop: Path) -> None:
+        ended = run("landing", "types", shop, "--share", "0.6")
+        assert ended.code == 0, ended.err
+        lines = ended.out.splitlines()
+        assert lines[0] == "column_types:"
+        assert lines[1].endswith("# 66.6 % of 3 texts; not '?'")
+        assert lines[2].startswith("  # ")
+        assert lines[2].endswith(": 100 % of 3 texts")
+        price = {"type": "decimal(18,2)", "decimal": ",", "thousands": ".", "currency": "true"}
+        entry = "- id: 5a9d0b0e-0000-4000-8000-000000000001\n  name: Shop\n"
+        (shop / "tasks.yaml").write_text(entry + "".join(f"  {line}\n" for line in lines))
+        (task,) = read_collection_tasks(shop / "tasks.yaml").tasks
+        assert task.options["column_types"] == {"price": price}

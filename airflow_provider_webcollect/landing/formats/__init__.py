@@ -20,7 +20,6 @@ first of the landing's columns, and the manifest says how many. Readers return n
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -32,6 +31,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.formats.profile import Inspector
+    from airflow_provider_webcollect.landing.formats.types import ColumnType
     from airflow_provider_webcollect.landing.formats.writing import Columns, RowWriter, SupportsWrite
 
 Compression = Literal["gzip", "zstd"]
@@ -39,24 +39,6 @@ OnCastError = Literal["fail", "null"]
 _TEXT_COMPRESSIONS = ("none", "gzip", "zstd")
 _PARQUET_COMPRESSIONS = ("snappy", "zstd", "gzip", "none")
 _SUFFIXES: dict[str | None, str] = {None: "", "gzip": ".gz", "zstd": ".zst"}
-STRING = "string"
-#: The names of types, besides ``decimal(precision,scale)``, with the pyarrow functions that make them.
-TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
-    STRING: ("string", ()),
-    "bool": ("bool_", ()),
-    "int32": ("int32", ()),
-    "int64": ("int64", ()),
-    "float32": ("float32", ()),
-    "float64": ("float64", ()),
-    "date32": ("date32", ()),
-    "timestamp": ("timestamp", ("us",)),
-    "timestamptz": ("timestamp", ("us", "UTC")),
-}
-_DECIMAL = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
-_MAX_PRECISION = 38
-_TYPE_RULE = (
-    f"it must be one of {', '.join(TYPES)}, decimal(precision,scale) with precision <= {_MAX_PRECISION}"
-)
 
 
 class FileFormat(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,16 +47,25 @@ class FileFormat(msgspec.Struct, frozen=True, kw_only=True):
     :cvar name: ``jsonl``, ``csv`` or ``parquet``.
     :ivar compression: None for no compression.
     :ivar columns: the columns given by the user; None for all keys of the rows.
+    :ivar column_types: what the texts of columns mean; other columns are strings.
+    :ivar on_cast_error: ``fail``, or ``null`` to have null in place of a value that does not fit.
     """
 
     name: ClassVar[str]
     compression: str | None = None
     columns: tuple[str, ...] | None = None
+    column_types: Mapping[str, ColumnType] = msgspec.field(default_factory=dict)
+    on_cast_error: OnCastError = "fail"
 
     @property
     def suffix(self) -> str:
         """The ending of parts' names: ``.jsonl.gz``, ``.parquet``."""
         raise NotImplementedError
+
+    def source_of(self, column: str) -> str:
+        """Return the column of the rows that has the texts of a column."""
+        kind = self.column_types.get(column)
+        return (kind and kind.from_) or column
 
     def require_extras(self) -> None:
         """Check that everything the format needs is installed.
@@ -156,15 +147,10 @@ class Parquet(FileFormat, frozen=True, kw_only=True):
     """Parquet files.
 
     :param compression: Parquet's own: ``snappy``, ``zstd``, ``gzip``, or None for no compression.
-    :param column_types: names of types by column; other columns are strings.
-    :param on_cast_error: whether a value that does not fit its column's type fails the landing, or becomes
-        null.
     """
 
     name: ClassVar[str] = "parquet"
     compression: str | None = "snappy"
-    column_types: Mapping[str, str] = msgspec.field(default_factory=dict)
-    on_cast_error: OnCastError = "fail"
 
     @property
     def suffix(self) -> str:
@@ -178,6 +164,14 @@ class Parquet(FileFormat, frozen=True, kw_only=True):
         from airflow_provider_webcollect.landing.formats.parquet import ParquetWriter
 
         return ParquetWriter(sink, columns, self, inspector)
+
+    def columns_after(self, earlier: Sequence[str] = ()) -> Columns:
+        from airflow_provider_webcollect.landing.formats.types import made_of
+        from airflow_provider_webcollect.landing.formats.writing import Columns
+
+        made = made_of(self.column_types)
+        names = earlier if self.columns is None else self.columns
+        return Columns(names, fixed=self.columns is not None, made=made)
 
 
 def _columns(argument: str, columns: object) -> tuple[str, ...]:
@@ -193,22 +187,19 @@ def _columns(argument: str, columns: object) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def _types(argument: str, types: object) -> Mapping[str, str]:
-    if not isinstance(types, Mapping):
-        raise InvalidArgument(argument, types, "it must be a dict of types by column")
-    for name, kind in types.items():
-        if not isinstance(name, str):
-            raise InvalidArgument(argument, name, "columns are named by strings")
-        if not isinstance(kind, str) or not (kind in TYPES or decimal_type(kind)):
-            raise InvalidArgument(f"{argument}[{name!r}]", kind, _TYPE_RULE)
-    return dict(types)
+def _column_types(argument: str, types: object) -> Mapping[str, ColumnType]:
+    # most DAGs declare none
+    from airflow_provider_webcollect.landing.formats.types import parse_types
+
+    return parse_types(argument, types)
 
 
 FormatName = Literal["jsonl", "csv", "parquet"]
 #: Which of them a format has is a rule of both.
 CompressionName: TypeAlias = Annotated[Literal["none", "gzip", "zstd", "snappy"] | None, as_given]
 ColumnNames: TypeAlias = Annotated[Sequence[str] | None, _columns]
-ColumnTypes: TypeAlias = Annotated[Mapping[str, str] | None, _types]
+#: Types by column: names, or dicts.
+ColumnTypes: TypeAlias = Annotated[Mapping[str, Any] | None, _column_types]
 
 
 def make_format(
@@ -225,35 +216,46 @@ def make_format(
     :param compression: ``gzip``, ``zstd`` or ``none``, the default, for JSON lines and CSV; Parquet's own
         ``snappy``, the default, ``zstd``, ``gzip`` or ``none``.
     :param columns: the columns in order; other keys are dropped. None for all keys in order of appearance.
-    :param column_types: for Parquet: types by column: ``string`` (the default), ``bool``, ``int32``,
-        ``int64``, ``float32``, ``float64``, ``decimal(precision,scale)``, ``date32``, ``timestamp``
-        (microseconds, for times without a time zone) or ``timestamptz`` (for times with one, stored in UTC).
-        Values are parsed from their text (ISO 8601 for times, ``true`` or ``1`` for bool); surrounding white
-        space is ignored, and an empty text is null. Only floats are rounded.
-    :param on_cast_error: ``fail``, or ``null`` to store null if a value does not fit its column's type.
+    :param column_types: types by column: ``string`` (the default), ``bool``, ``int32``, ``int64``,
+        ``float32``, ``float64``, ``decimal(precision,scale)``, ``date32``, ``timestamp`` (microseconds, for
+        times without a time zone), ``timestamptz`` (for times with one, in UTC) or ``url``. Values are parsed
+        from their text (ISO 8601 for times, ``true`` or ``1`` for bool); surrounding white space is ignored,
+        and an empty text is null. Only floats are rounded. A dict says what the texts look like, see
+        :class:`.ColumnType`. Parquet is written typed; JSON lines and CSV keep their texts, and are typed
+        when they are read as a table.
+    :param on_cast_error: ``fail``, or ``null`` to have null if a value does not fit its column's type.
     :param sanitize_formulas: for CSV: put ``'`` before values that a spreadsheet may read as a formula.
     :raises InvalidArgument: if an argument is wrong, or does not apply to the format.
     """
     parsed = parse_call(
         make_format, file_format, compression, columns, column_types, on_cast_error, sanitize_formulas
     )
-    fixed, types = parsed["columns"], parsed["column_types"] or {}
+    fixed = parsed["columns"]
+    types: Mapping[str, ColumnType] = parsed["column_types"] or {}
     choices = _PARQUET_COMPRESSIONS if file_format == "parquet" else _TEXT_COMPRESSIONS
     chosen = choices[0] if compression is None else compression
     packed = one_of("compression", chosen, choices, f" for file_format={file_format!r}")
-    for name in types:
-        if fixed is not None and name not in fixed:
-            raise InvalidArgument("column_types", name, "it must be one of `columns`")
-    if types and file_format != "parquet":
-        raise InvalidArgument("column_types", column_types, "it requires file_format='parquet'")
+    for name, kind in types.items() if fixed is not None else ():
+        place = f"column_types[{name!r}]['from']"
+        if (source := kind.from_ or name) not in fixed:
+            argument = "column_types" if kind.from_ is None else place
+            raise InvalidArgument(argument, source, "it must be one of `columns`")
+        if kind.from_ is not None and name in fixed:
+            rule = f"{name!r} is made of it, so `columns` cannot name {name!r} too"
+            raise InvalidArgument(place, source, rule)
     if sanitize_formulas and file_format != "csv":
         raise InvalidArgument("sanitize_formulas", sanitize_formulas, "it requires file_format='csv'")
-    common: dict[str, Any] = {"compression": None if packed == "none" else packed, "columns": fixed}
+    common: dict[str, Any] = {
+        "compression": None if packed == "none" else packed,
+        "columns": fixed,
+        "column_types": types,
+        "on_cast_error": on_cast_error,
+    }
     match file_format:
         case "csv":
             return Csv(**common, sanitize_formulas=sanitize_formulas)
         case "parquet":
-            return Parquet(**common, column_types=types, on_cast_error=on_cast_error)
+            return Parquet(**common)
     return JsonLines(**common)
 
 
@@ -297,15 +299,6 @@ def _named(argument: str, names: object, columns: Sequence[str] | None) -> list[
         if name in listed[:index]:
             raise InvalidArgument(place, name, "every column can be named once")
     return listed
-
-
-def decimal_type(name: str) -> tuple[int, int] | None:
-    """Return precision and scale of a decimal type."""
-    match = _DECIMAL.fullmatch(name)
-    if match is None:
-        return None
-    precision, scale = int(match[1]), int(match[2])
-    return (precision, scale) if 1 <= precision <= _MAX_PRECISION and scale <= precision else None
 
 
 def require_compression(compression: Compression | None) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec import UNSET
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 #: How many columns of a part are counted, those that appear first.
 MAX_COLUMNS = 200
@@ -27,6 +28,8 @@ class ColumnProfile(msgspec.Struct, frozen=True, array_like=True):
     :ivar lists: rows with a list, empty or not.
     :ivar shortest: characters of the shortest text that is not blank; None if there is none.
     :ivar longest: characters of the longest one.
+    :ivar misfits: values that became null in a part of Parquet, since they do not fit the type that
+        ``column_types`` has for their text.
     """
 
     present: int = 0
@@ -36,6 +39,7 @@ class ColumnProfile(msgspec.Struct, frozen=True, array_like=True):
     lists: int = 0
     shortest: int | None = None
     longest: int | None = None
+    misfits: int = 0
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> ColumnProfile:
@@ -86,6 +90,7 @@ class ColumnProfile(msgspec.Struct, frozen=True, array_like=True):
             lists=self.lists + other.lists,
             shortest=_of_both(min, self.shortest, other.shortest),
             longest=_of_both(max, self.longest, other.longest),
+            misfits=self.misfits + other.misfits,
         )
 
 
@@ -168,10 +173,13 @@ class Profiler:
         if self._other is not None:
             self._other.add(names, columns, rows)
 
-    def profile(self, rows: int) -> Profile:
+    def profile(self, rows: int, misfits: Mapping[str, int] = MappingProxyType({})) -> Profile:
         """Return the counts.
 
         :param rows: how many rows the part has, also those that could not be decoded.
+        :param misfits: how many values became null, by column.
         """
         columns = {name: counts for name, counts in self._columns.items() if counts.present}
+        for name in columns.keys() & misfits.keys():
+            columns[name] += ColumnProfile(misfits=misfits[name])
         return Profile(columns, rows - self._rows, self._is_cut)

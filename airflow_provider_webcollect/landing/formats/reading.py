@@ -14,12 +14,14 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import UnreadableRow
 from airflow_provider_webcollect.landing.formats import Compression, require, require_compression
+from airflow_provider_webcollect.landing.formats.types import ColumnType, made_of
 from airflow_provider_webcollect.landing.formats.writing import (
     Columns,
     Row,
@@ -31,6 +33,8 @@ from airflow_provider_webcollect.landing.formats.writing import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from airflow_provider_webcollect.landing.formats.values import Values
 
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -49,11 +53,21 @@ class PartReader(ABC):
     :param compression: None for none.
     :param columns: the landing's columns; empty for JSON lines without fixed columns. A part of CSV or
         Parquet may have only the first of them; the others are null.
+    :param types: of columns of tables; others are strings. Rows of JSON lines and CSV have no types.
+    :param on_cast_error: what to do with a text that does not fit its type.
     """
 
-    def __init__(self, compression: str | None, columns: Sequence[str]) -> None:
+    def __init__(
+        self,
+        compression: str | None,
+        columns: Sequence[str],
+        types: Mapping[str, ColumnType] = MappingProxyType({}),
+        on_cast_error: str = "fail",
+    ) -> None:
         self.compression = cast("Compression | None", compression)
         self.columns = columns
+        self._types = types
+        self._on_cast_error = on_cast_error
 
     @abstractmethod
     def rows(self, source: BinaryIO) -> Iterator[Row]:
@@ -61,7 +75,10 @@ class PartReader(ABC):
 
     @abstractmethod
     def tables(self, source: BinaryIO) -> Iterator[pa.Table]:
-        """Yield the rows of a part as Arrow tables, which may have the column :data:`ROWS`."""
+        """Yield the rows of a part as Arrow tables, which may have the column :data:`ROWS`.
+
+        :raises CastFailed: if a text does not fit the type of its column, and may not become null.
+        """
 
     @abstractmethod
     def count(self, source: BinaryIO, sha256: str) -> int | None:
@@ -69,9 +86,24 @@ class PartReader(ABC):
 
     def schema(self) -> pa.Schema:
         """Return the columns that are known before reading, with their types."""
-        import pyarrow as pa
+        return self.schema_of(self._landing().names)
 
-        return pa.schema([(name, pa.string()) for name in self.columns])
+    def schema_of(self, names: Sequence[str]) -> pa.Schema:
+        """Return the schema of columns of the landing."""
+        from airflow_provider_webcollect.landing.formats.values import schema
+
+        return schema(names, self._types)
+
+    def _landing(self) -> Columns:
+        """Return the columns that are known before reading, with those that are made of them."""
+        columns = Columns(fixed=bool(self.columns), made=made_of(self._types))
+        columns.add(self.columns)
+        return columns
+
+    def _values(self) -> Values:
+        from airflow_provider_webcollect.landing.formats.values import Values
+
+        return Values(self._types, self._on_cast_error)
 
     def joined(self, tables: Iterator[pa.Table]) -> pa.Table:
         """Return the rows of all ``tables``, with null where a row lacks a column."""
@@ -82,20 +114,16 @@ class PartReader(ABC):
 
 
 def part_reader(
-    file_format: str, compression: str | None, columns: Sequence[str], types: Mapping[str, str]
+    file_format: str,
+    compression: str | None,
+    columns: Sequence[str],
+    types: Mapping[str, ColumnType],
+    on_cast_error: str = "fail",
 ) -> PartReader | None:
-    """Return a reader for parts of a format; None for an unknown format.
-
-    :param types: types of Parquet columns other than ``string``.
-    """
-    match file_format:
-        case "jsonl":
-            return _JsonLines(compression, columns)
-        case "csv":
-            return _Csv(compression, columns)
-        case "parquet":
-            return _Parquet(columns, types)
-    return None
+    """Return a reader for parts of a format, see :class:`PartReader`; None for an unknown format."""
+    readers: dict[str, type[PartReader]] = {"jsonl": _JsonLines, "csv": _Csv, "parquet": _Parquet}
+    reader = readers.get(file_format)
+    return reader(compression, columns, types, on_cast_error) if reader else None
 
 
 class _TextReader(PartReader):
@@ -139,9 +167,9 @@ class _JsonLines(_TextReader):
     def tables(self, source: BinaryIO) -> Iterator[pa.Table]:
         import pyarrow as pa
 
-        from airflow_provider_webcollect.landing.formats.parquet import as_texts
+        from airflow_provider_webcollect.landing.formats.values import as_texts
 
-        columns = Columns(self.columns, fixed=bool(self.columns))
+        columns, parsed = self._landing(), self._values()
         for lines in self._lines(source):
             for raw in batches([msgspec.Raw(line) for line in lines]):
                 # numbers with a fraction or exponent are raw JSON
@@ -153,7 +181,7 @@ class _JsonLines(_TextReader):
                 columns.add(columns.missing([batch]))
                 values = columns_of(batch, columns.names)
                 texts = {name: as_texts(column) for name, column in zip(columns.names, values, strict=True)}
-                yield pa.table({**texts, ROWS: pa.nulls(len(batch))})
+                yield pa.table([*parsed.arrays(texts), pa.nulls(len(batch))], names=[*columns.names, ROWS])
 
     def _count(self, chunks: Iterator[bytes]) -> int:
         return sum(chunk.count(b"\n") for chunk in chunks)
@@ -189,10 +217,12 @@ class _Csv(_TextReader):
     def tables(self, source: BinaryIO) -> Iterator[pa.Table]:
         import pyarrow as pa
 
-        schema = self.schema()
+        schema, parsed = self.schema(), self._values()
         for batch in self._batches(source):
-            columns = zip(*batch, strict=True) if batch else [[]] * len(schema)
-            yield pa.table([pa.array(values, pa.string()) for values in columns], schema=schema)
+            texts = dict.fromkeys(schema.names, pa.nulls(len(batch), pa.string()))
+            for name, values in zip(self.columns, zip(*batch, strict=True), strict=False):
+                texts[name] = pa.array(values, pa.string())
+            yield pa.table(parsed.arrays(texts), schema=schema)
 
     def _batches(self, source: BinaryIO) -> Iterator[list[list[str | None]]]:
         begun: list[bytes] = []
@@ -228,10 +258,6 @@ class _Csv(_TextReader):
 
 
 class _Parquet(PartReader):
-    def __init__(self, columns: Sequence[str], types: Mapping[str, str]) -> None:
-        super().__init__(None, columns)
-        self._types = types
-
     def rows(self, source: BinaryIO) -> Iterator[Row]:
         whole = dict.fromkeys(self.columns)
         for batch in _parquet_file(source).iter_batches(_PARQUET_ROWS):
@@ -249,11 +275,6 @@ class _Parquet(PartReader):
         source.seek(0)
         rows: int = _parquet_file(source).metadata.num_rows
         return rows
-
-    def schema(self) -> pa.Schema:
-        from airflow_provider_webcollect.landing.formats.parquet import schema
-
-        return schema(self.columns, self._types)
 
 
 def decompressed(source: BinaryIO, compression: Compression | None) -> BinaryIO:

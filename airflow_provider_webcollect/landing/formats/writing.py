@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -168,11 +168,20 @@ class Columns:
 
     :param names: the names so far.
     :param fixed: whether no names may be added; other keys are then dropped.
+    :param made: columns that are made of others, by these: each comes with the other one.
     """
 
-    def __init__(self, names: Iterable[str] = (), *, fixed: bool = False) -> None:
+    def __init__(
+        self,
+        names: Iterable[str] = (),
+        *,
+        fixed: bool = False,
+        made: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self._names = dict.fromkeys(names)
+        self._made = made or {}
         self.fixed = fixed
+        self.add(self.names)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -188,7 +197,8 @@ class Columns:
 
     def add(self, names: Iterable[str]) -> None:
         """Append columns."""
-        self._names.update(dict.fromkeys(names))
+        for name in names:
+            self._names.update(dict.fromkeys((name, *self._made.get(name, ()))))
 
 
 class InspectedRows:
@@ -243,13 +253,19 @@ class RowWriter(ABC):
 
     :ivar columns: the part's columns, as far as known; empty for JSON lines without fixed columns.
     :ivar held_bytes: of rows that are in memory, and not encoded yet.
+    :ivar misfits: how many values became null since they do not fit their type, by the column of their texts.
     """
 
     columns: tuple[str, ...] = ()
     held_bytes = 0
+    misfits: Mapping[str, int] = {}
 
     def flush(self) -> None:  # noqa: B027  # most formats hold none
-        """Encode the rows that are held."""
+        """Encode the rows that are held.
+
+        :raises CastFailed: if a value does not fit its column's type, and ``on_cast_error`` is ``fail``; as
+            :meth:`write` and :meth:`close`, which do the same if there are enough, or to end the part.
+        """
 
     @abstractmethod
     def write(self, rows: Sequence[msgspec.Raw]) -> bool:
@@ -259,7 +275,6 @@ class RowWriter(ABC):
         :return: False if the rows have a key that this part has no column for: then nothing was written, and
             the page belongs to the next part. The first page of a part is always written.
         :raises UnreadableRow: if a row is not a JSON object.
-        :raises CastFailed: if a value does not fit its column's type, and ``on_cast_error`` is ``fail``.
         """
 
     @abstractmethod

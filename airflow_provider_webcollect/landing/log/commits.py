@@ -16,7 +16,9 @@ import pendulum
 from airflow_provider_webcollect.landing.checks import NOTHING_WRONG, CheckOutcome, Counts, RuleCounts
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable
 from airflow_provider_webcollect.landing.formats.profile import Profile
+from airflow_provider_webcollect.landing.formats.types import ColumnType, parse_types
 from airflow_provider_webcollect.landing.log.names import check_part_names
+from airflow_provider_webcollect.service.errors import InvalidArgument
 
 #: Version of the layout of all files.
 VERSION = 2
@@ -233,6 +235,14 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
     def written(self) -> tuple[Part, ...]:
         """All parts that it names."""
         return self.parts
+
+    @property
+    def column_types(self) -> Mapping[str, ColumnType]:
+        """What the texts of columns mean; other columns are strings."""
+        try:
+            return parse_types("column_types", self.encoding.get("column_types") or {})
+        except InvalidArgument as error:
+            raise DestinationUnreadable(f"this version cannot read a column's type: {error}") from error
 
     @property
     def place(self) -> dict[str, Any]:

@@ -18,7 +18,9 @@ from collections import deque
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from airflow_provider_webcollect.landing import MANIFEST
+from airflow_provider_webcollect.landing.checks import Number
 from airflow_provider_webcollect.landing.errors import (
+    CastFailed,
     DestinationUnreadable,
     LandingDamaged,
     LandingReplaced,
@@ -33,6 +35,8 @@ from airflow_provider_webcollect.landing.formats.reading import (
     SingleRows,
     part_reader,
 )
+from airflow_provider_webcollect.landing.formats.types import made_of
+from airflow_provider_webcollect.landing.formats.writing import Columns
 from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS, counted
 from airflow_provider_webcollect.landing.options import LoadOptions
 from airflow_provider_webcollect.landing.read.gone import DatedPart, dated_parts, times_of
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from dlt.extract import DltResource
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
+    from airflow_provider_webcollect.landing.formats.types import ColumnType, ProposedType
     from airflow_provider_webcollect.landing.formats.writing import Row
     from airflow_provider_webcollect.landing.log.commits import Commit, Manifest, Part, Run
     from airflow_provider_webcollect.landing.options import OnMissingKey, WriteDisposition
@@ -90,13 +95,17 @@ class LandedData:
       :class:`.InvalidArgument` is raised for a number that the landing does not have: it belongs to one that
       was there before.
 
+    :param raw: whether tables of JSON lines and CSV have texts alone.
     :ivar manifest: what the commits say, as in ``_manifest.json``.
+    :ivar column_types: of the columns of tables; others are strings.
     :ivar uri: the folder.
     :ivar fs: fsspec's filesystem of the storage, with which other tools can read :meth:`uris`.
     """
 
-    def __init__(self, folder: Folder, manifest: Manifest) -> None:
+    def __init__(self, folder: Folder, manifest: Manifest, *, raw: bool = False) -> None:
         self.manifest = manifest
+        is_text = raw and manifest.format != "parquet"
+        self.column_types: Mapping[str, ColumnType] = {} if is_text else manifest.column_types
         self.fs = folder.fs
         self.uri: str = folder.fs.unstrip_protocol(folder.root)
         self._folder = folder
@@ -108,6 +117,13 @@ class LandedData:
         """Its name, which no other landing has: the URI, and the account or endpoint that is not in it."""
         place = getattr(self.fs, "account_name", None) or getattr(self.fs, "endpoint_url", None)
         return f"{self.uri} at {place}" if place else self.uri
+
+    @property
+    def table_columns(self) -> tuple[str, ...]:
+        """The columns of its rows as a table: of JSON lines, as far as they are counted."""
+        columns = Columns(made=made_of(self.column_types))
+        columns.add(self.manifest.columns or self.manifest.profile.columns)
+        return columns.names
 
     def __repr__(self) -> str:
         parts = counted(self.manifest.part_count, "part")
@@ -231,27 +247,51 @@ class LandedData:
             else:
                 yield from ([] for _ in range(part.rows))
 
+    def propose_types(self, share: float = 1.0) -> list[ProposedType]:
+        """Return which types the texts of each column may be given in ``column_types``.
+
+        A type is proposed if the texts fit it in exactly one reading: of a column where each text may be 3
+        April or 4 March, or 1.234 may have thousands or decimals, the readings are returned instead. Numbers
+        with zeros in front stay texts, and bases of URLs are not guessed. All rows are read, some megabytes
+        at a time.
+
+        :param share: the least share of the texts that must fit, above 0 and up to 1; 1 by default.
+        :return: an entry for each column of texts, in order; columns that have a type in their files are left
+            out.
+        :raises InvalidArgument: if ``share`` is something else.
+        :raises ExtraMissing: if pyarrow or Babel (the extras ``parquet`` and ``locale``) is not installed;
+            other errors as in :meth:`iter_rows`.
+        """
+        least = Number(" above 0, up to 1", high=1, above=0)("share", share)
+        require("pyarrow", "parquet", "proposing types")
+        require("babel", "locale", "proposing types")
+        from airflow_provider_webcollect.landing.read.proposals import propose
+
+        source = (
+            self if self.manifest.format == "parquet" else LandedData(self._folder, self.manifest, raw=True)
+        )
+        return propose((table for part in source.parts() for table in source.tables_of(part)), least)
+
     def to_arrow(self, new_only: bool | str = False, *, since: int | None = None) -> pa.Table:
         """Return the rows as one Arrow table, which must fit into memory.
 
         The columns are the manifest's, in its order, or, if it has none (JSON lines), all keys in order of
-        appearance. Parquet columns have the types they were landed with. All columns of JSON lines and CSV
-        are strings, as are those of Parquet without ``column_types``; other values (numbers, lists) become
-        their JSON text. Missing values are null. Without parts, the table has the columns and no rows.
+        appearance. They have the types of ``column_types``; other columns are strings, and values that are no
+        texts (numbers, lists) become their JSON text. Missing values are null. Without parts, the table has
+        the columns and no rows.
 
         :param new_only: only the parts of a run, see above.
         :param since: only those of later commits, see above.
+        :raises CastFailed: naming part and row, if a text of JSON lines or CSV does not fit its type, unless
+            ``on_cast_error`` is ``null``.
         :raises LandingDamaged: in the same cases as :meth:`iter_rows`, which also lists the other errors.
         :raises ExtraMissing: if pyarrow (the extra ``parquet``) is not installed.
         """
         parts = self.parts(new_only, since=since)
         require("pyarrow", "parquet", "a table of Arrow")
-        import pyarrow as pa
-
         table = self._reader.joined(table for part in parts for table in self.tables_of(part))
         # no part has columns of JSON lines: those that other parts of the landing have
-        names = () if table.num_columns else self.manifest.profile.columns
-        return pa.table({name: pa.array([], pa.string()) for name in names}) if names else table
+        return table if table.num_columns else self._reader.schema_of(self.table_columns).empty_table()
 
     def to_duckdb(
         self,
@@ -435,6 +475,8 @@ class LandedData:
                 for table in self._reader_of(part).tables(file):
                     count += table.num_rows
                     yield table
+        except CastFailed as error:
+            raise CastFailed(f"{self.uri}/{part.name}: {error}") from error
         except (UnreadableRow, RecursionError) as error:
             # reading row by row finds the row to name in the error
             deque(self._rows(part), maxlen=0)
@@ -541,8 +583,9 @@ class LandedData:
             require(package, "duckdb", "a relation of DuckDB")
         from airflow_provider_webcollect.landing.read.keyed import KeyedRows
 
-        chosen_columns(key, compare, self.manifest.columns)  # before anything is read
-        columns = self.manifest.columns or self.manifest.profile.columns
+        columns = self.table_columns
+        # before anything is read; the columns of JSON lines need not all be known
+        chosen_columns(key, compare, columns if self.manifest.columns else None)
         return KeyedRows(self.tables_of, self._reader, list(parts), key, compare, columns)
 
     def _dated_parts(
@@ -574,8 +617,13 @@ class LandedData:
     @functools.cached_property
     def _reader(self) -> PartReader:
         manifest = self.manifest
-        types = manifest.encoding.get("column_types") or {}
-        reader = part_reader(manifest.format, manifest.compression, manifest.columns or (), types)
+        reader = part_reader(
+            manifest.format,
+            manifest.compression,
+            manifest.columns or (),
+            self.column_types,
+            manifest.encoding.get("on_cast_error", "fail"),
+        )
         if reader is None:
             raise DestinationUnreadable(
                 f"{self.uri} is of the format {manifest.format!r}, which this version cannot read"

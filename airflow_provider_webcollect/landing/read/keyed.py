@@ -189,8 +189,7 @@ class KeyedRows:
         types = {"part": pa.int64(), "landed_at": time, "is_before": pa.bool_(), "gone_at": time}
         parts = [{**dated._asdict(), "part": number} for number, dated in enumerate(self._parts)]
         connection.register("parts", pa.Table.from_pylist(parts, pa.schema(types)))
-        indexes = [self._schema.get_field_index(name) for name in self._key]
-        kinds = [pa.string() if index < 0 else self._schema.field(index).type for index in indexes]
+        kinds = self._reader.schema_of(self._key).types
         keys = pa.schema([(f"k{number}", kind) for number, kind in enumerate(kinds)])
         connection.register("keys", keys.empty_table())
         connection.execute(_TABLE)
@@ -235,7 +234,7 @@ class KeyedRows:
     def _add_columns(self, names: Iterable[str]) -> None:
         for name in names:
             if name != ROWS and self._schema.get_field_index(name) < 0:
-                self._schema = self._schema.append(pa.field(name, pa.string()))
+                self._schema = self._schema.append(self._reader.schema_of([name]).field(0))
 
 
 def _interruptible(connection: DuckDBPyConnection, work: Callable[[], T]) -> T:

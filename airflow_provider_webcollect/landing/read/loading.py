@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from dlt.common.destination import DestinationCapabilitiesContext
     from dlt.extract import DltResource
 
+    from airflow_provider_webcollect.landing.formats.types import ColumnType
     from airflow_provider_webcollect.landing.log.commits import Commit, Manifest, Part
 
 log = logging.getLogger(__name__)
@@ -108,6 +109,11 @@ class LandingSource(Protocol):
 
     uri: str
     manifest: Manifest
+    column_types: Mapping[str, ColumnType]
+
+    @property
+    def table_columns(self) -> Sequence[str]:
+        """Its columns, as far as they are known."""
 
     @property
     def identity(self) -> str:
@@ -171,7 +177,7 @@ class NewParts:
         if key := options.primary_key:
             profile = landed.manifest.profile
             is_known = landed.manifest.columns or not (profile.is_cut or profile.unread)
-            names = (is_known and self._names()) or None
+            names = (is_known and landed.table_columns) or None
             key_columns("primary_key", key if len(key) > 1 else key[0], names)
 
     def resource(self, name: str, *, by_row: bool = False, is_whole: bool = False) -> DltResource:
@@ -202,7 +208,7 @@ class NewParts:
             columns = _Columns(name, destination, (*_ADDED, *(_PERIOD if is_scd2 else ())))
             self._has_nul = destination.sqlglot_dialect not in _LIKE_POSTGRESQL
             # those of parts that were loaded before, too
-            columns.add(self._names())
+            columns.add(self._landed.table_columns)
             # the parts of the last commits are the last ones
             first_row = manifest.rows - sum(part.rows for part in missing)
             done, total = 0, sum(part.rows for part in self.parts)
@@ -225,17 +231,11 @@ class NewParts:
         hints = _hints(self._options, by_row, is_whole)
         return dlt.resource(tables, name=name, columns=self._column_hints(), **hints)
 
-    def _names(self) -> Sequence[str]:
-        """Return the columns of the landing."""
-        manifest = self._landed.manifest
-        return manifest.columns or tuple(manifest.profile.columns)
-
     def _column_hints(self) -> dict[str, Any]:
         """Return what dlt cannot see in the values of columns: it treats each time as one with a zone."""
-        manifest = self._landed.manifest
-        types = manifest.encoding.get("column_types") or {}
         naive = {"data_type": "timestamp", "timezone": False}
-        hints = {name: naive for name in manifest.columns or () if types.get(name) == "timestamp"}
+        types = self._landed.column_types
+        hints = {name: naive for name, kind in types.items() if kind.type == "timestamp"}
         if self._options.write_disposition == "merge":
             # the latest row of a key is that with the highest position
             hints[ROW] = {"data_type": "bigint", "dedup_sort": "desc"}

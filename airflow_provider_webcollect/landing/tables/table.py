@@ -98,9 +98,9 @@ def schema_of(manifest: Manifest, partition_by: Sequence[str] = ()) -> pa.Schema
     """Return the columns of a landing, and those of its partitions, which are texts."""
     import pyarrow as pa
 
-    from airflow_provider_webcollect.landing.formats.parquet import schema
+    from airflow_provider_webcollect.landing.formats.values import schema
 
-    columns = schema(manifest.columns or (), manifest.encoding.get("column_types") or {})
+    columns = schema(manifest.columns or (), manifest.column_types)
     return pa.schema([*columns, *(pa.field(name, pa.string()) for name in partition_by)])
 
 

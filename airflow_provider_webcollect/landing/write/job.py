@@ -9,7 +9,7 @@ import datetime
 import functools
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -270,7 +270,8 @@ def _resumed(job: Job, draft: Commit, starts: Sequence[Commit]) -> Commit | None
 
 def encoding_of(file_format: FileFormat) -> dict[str, Any]:
     """Return a format with all its options, as a commit has it."""
-    options = msgspec.to_builtins(msgspec.structs.asdict(file_format))
+    types = {name: kind.declared for name, kind in file_format.column_types.items()}
+    options = msgspec.to_builtins({**msgspec.structs.asdict(file_format), "column_types": types})
     # as it will be when read back: without tuples
     encoding = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
     return {"format": file_format.name, "compression": encoding.pop("compression"), "encoding": encoding}
@@ -278,6 +279,11 @@ def encoding_of(file_format: FileFormat) -> dict[str, Any]:
 
 def _options_of(landing: Landing) -> dict[str, Any]:
     return {"file_format": landing.format, "compression": landing.compression, **landing.encoding}
+
+
+def _changed_types(wanted: Mapping[str, Any], landed: Mapping[str, Any], columns: Sequence[str]) -> bool:
+    """Return whether a landing with types would need other ones: of columns that it has, none may change."""
+    return any(wanted.get(name) != landed.get(name) for name in (*landed, *columns))
 
 
 def _in_words(option: Any) -> str:
@@ -292,6 +298,12 @@ def _refuse_another_format(job: Job, draft: Commit, state: Manifest) -> None:
         if named[: len(state.columns)] == [*state.columns]:
             # from now on the landing gets no others
             landed["columns"] = named
+    if draft.format != "parquet":
+        # files keep their texts: what these mean may change
+        for name in ("column_types", "on_cast_error"):
+            landed[name] = wanted.get(name)
+    elif not _changed_types(wanted["column_types"], landed["column_types"], state.columns or ()):
+        landed["column_types"] = wanted["column_types"]
     differing = [
         f"`{name}` is {_in_words(wanted.get(name))} and was {_in_words(landed.get(name))}"
         for name in {**wanted, **landed}

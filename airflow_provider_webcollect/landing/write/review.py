@@ -241,7 +241,7 @@ def _written(
     return file.part(
         len(rows),
         columns=None if columns.fixed else len(writer.columns) or None,
-        profile=profiler.profile(len(rows)),
+        profile=profiler.profile(len(rows), writer.misfits),
         **part.place,
     )
 

@@ -276,6 +276,7 @@ class _Landing:
                 counts,
                 [past for past in (state.history if state else ()) if past.run != job.run],
                 rows_before=record.rows if record and job.options.mode == "incremental" else 0,
+                source_of=job.options.format.source_of,
             )
             failed = sum(outcome.state == "failed" for outcome in outcomes)
             recorded.set({"webcollect.checks.count": len(outcomes), "webcollect.checks.failed": failed})

@@ -241,7 +241,7 @@ class _PartFiles:
         parts, quarantined = [], []
         if self._file is not None and self._writer is not None:
             columns = None if self._columns.fixed else len(self._writer.columns) or None
-            profile = self.profiler.profile(self.rows)
+            profile = self.profiler.profile(self.rows, self._writer.misfits)
             parts = [self._file.part(self.rows, columns=columns, profile=profile, **place)]
         if self._apart is not None:
             broke = dict(self._broke)
@@ -261,7 +261,8 @@ def _refuse_another_letter_case(file_format: FileFormat, profile: Profile, rows:
     :param profile: of the part.
     :param rows: its first page.
     """
-    named = {"columns": file_format.columns or (), "column_types": getattr(file_format, "column_types", {})}
+    sources = list(dict.fromkeys(map(file_format.source_of, file_format.column_types)))
+    named = {"columns": file_format.columns or (), "column_types": sources}
     missing = [
         (argument, name) for argument in named for name in named[argument] if name not in profile.columns
     ]

@@ -15,7 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import zstandard
 
-from airflow_provider_webcollect.landing.formats import FileFormat, Parquet
+from airflow_provider_webcollect.landing.formats import FileFormat
 from airflow_provider_webcollect.landing.formats.reading import PartReader, part_reader
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.responses import Response, read_response
@@ -66,8 +66,8 @@ def land(file_format: FileFormat, *pages: Sequence[msgspec.Raw], earlier: Sequen
 
 def reader_of(file_format: FileFormat, names: Sequence[str]) -> PartReader:
     """The package's reader for the parts of a landing with these columns."""
-    types = file_format.column_types if isinstance(file_format, Parquet) else {}
-    chosen = part_reader(file_format.name, file_format.compression, names, types)
+    options = file_format.compression, names, file_format.column_types, file_format.on_cast_error
+    chosen = part_reader(file_format.name, *options)
     assert chosen is not None
     return chosen
 

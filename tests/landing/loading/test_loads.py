@@ -37,6 +37,7 @@ from tests.landing.forks import running
 from tests.landing.loading.databases import Database, Landing, as_rows, latest, load, product, products
 from tests.landing.loading.loads_at_once import load_twice
 from tests.landing.tables import TYPED_ROW, TYPES
+from tests.landing.values import NAMES, OPTIONS, ROW, as_expected
 from tests.postgresql import PostgreSQL
 
 
@@ -755,3 +756,11 @@ def test_parts_are_read_piece_by_piece(landing: Landing) -> None:
     (part,) = landed.manifest.parts
     assert [table.num_rows for table in landed.tables_of(part)] == [10_000, 10_000, 5_000]
     assert loading.ROW not in landed.to_arrow().column_names
+
+
+def test_texts_of_json_lines_are_loaded_as_the_values_that_they_mean(
+    landing: Landing, database: Database
+) -> None:
+    landing.land(ROW, file_format=make_format(**OPTIONS))
+    landing.load(database)
+    as_expected(dict(zip(NAMES, database.rows(*NAMES)[0], strict=True)), types=False)

@@ -1,0 +1,167 @@
+"""Types that the texts of a landing's columns may be given: those that all of them fit, in one reading.
+
+Texts are read once. Each declaration that may fit is tried on each part, and forgotten once too few of its
+texts fit, so memory does not grow with the rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_webcollect.landing.formats.types import ColumnType, ProposedType, column_type, names_of
+from airflow_provider_webcollect.landing.formats.values import arrow_type, parse
+
+_WORDS = ("true false", "yes no", "ja nein", "oui non", "sí no", "si no", "sim não", "ja nee", "tak nie")
+_MARKS = ((".", None), (",", None), (".", ","), (",", "."), (",", " "), (".", " "), (".", "'"))
+_LOCALES = ("en", "de", "fr", "es", "it", "nl", "pt", "pl", "sv", "da", "cs")
+_DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d")
+_SHORT_DAYS = ("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%y/%m/%d")
+_NAMED_DAYS = ("%d. %b %Y", "%d %b %Y", "%b %d, %Y", "%d de %b de %Y", "%d-%b-%Y")
+_CLOCKS = (" %H:%M", " %H:%M:%S", ", %H:%M", " %I:%M %p")
+#: What makes a number with letters around it an amount of money.
+_CODES = "AED|AUD|CAD|CHF|CNY|CZK|DKK|EUR|GBP|HUF|INR|JPY|NOK|PLN|RON|SEK|USD|Fr|kr|zł|Kč|Ft|lei"
+_MONEY = rf"\p{{Sc}}|(^|[^\p{{L}}])({_CODES})([^\p{{L}}]|$)"
+#: Of a column with such texts, the numbers are codes.
+_CODE = r"^[+-]?0[0-9]"
+_UNIT = r"^[0-9][0-9., ]*[\s\p{Z}]*(?P<unit>[^0-9\s\p{Z}.,'+-][^0-9]*)$"
+#: Digits of a proposed decimal, and the decimals with which numbers are tried.
+_DIGITS, _TRIED = 18, "decimal(38,9)"
+#: After the first texts of a column, a type stays only if this share of them fits.
+_LEAST, _SHOWN = 0.5, 3
+#: Texts of a column that say which languages and times are tried.
+_FIRST = 50
+
+
+def propose(tables: Iterable[pa.Table], share: float) -> list[ProposedType]:
+    """Return what the texts of each column may mean.
+
+    :param tables: of texts; columns of other types are left out.
+    :param share: the least share of the texts that must fit.
+    """
+    columns: dict[str, _Texts] = {}
+    for table in tables:
+        for field in table.schema:
+            if pa.types.is_string(field.type):
+                columns.setdefault(field.name, _Texts()).add(table[field.name].combine_chunks())
+    return [texts.proposed(name, share) for name, texts in columns.items()]
+
+
+class _Candidate:
+    """A type, and how many texts fit it."""
+
+    def __init__(self, kind: ColumnType, needed: str = "") -> None:
+        self.kind, self._needed = kind, needed
+        self.fits = self.decimals = 0
+        self.misfits: tuple[str, ...] = ()
+        self.others: set[_Candidate] = set()
+        self.read = pa.nulls(0)
+
+    def add(self, texts: pa.Array, counts: pa.Array) -> None:
+        values, _ = parse(texts, self.kind)
+        if self._needed:
+            values = pc.if_else(pc.match_substring_regex(texts, self._needed), values, None)
+        is_right = pc.is_valid(values)
+        self.fits += pc.sum(pc.if_else(is_right, counts, 0)).as_py() or 0
+        if len(self.misfits) < _SHOWN:
+            self.misfits = (*self.misfits, *texts.filter(pc.invert(is_right)).to_pylist())[:_SHOWN]
+        if self.kind.type == _TRIED:
+            ends = f"{re.escape(self.kind.marks[0])}(?P<decimals>[0-9]*)[^0-9]*$"
+            decimals = pc.struct_field(pc.extract_regex(texts.filter(is_right), ends), "decimals")
+            self.decimals = max(self.decimals, pc.max(pc.utf8_length(decimals)).as_py() or 0)
+        self.read = values.cast(arrow_type(_TRIED)) if self.kind.type == "int64" else values
+
+    @property
+    def declared(self) -> str | dict[str, Any]:
+        declared = self.kind.declared
+        if self.kind.type != _TRIED:
+            return declared
+        name = f"decimal({_DIGITS},{self.decimals})"
+        return {**declared, "type": name} if isinstance(declared, dict) else name
+
+
+class _Texts:
+    """The texts of a column."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._candidates: list[_Candidate] = []
+        self._are_codes = False
+
+    def add(self, texts: pa.Array) -> None:
+        filled = texts.filter(pc.not_equal(pc.utf8_trim_whitespace(texts), ""))
+        if not len(filled):
+            return
+        counted = filled.value_counts()
+        values, counts = counted.field("values"), counted.field("counts")
+        self._candidates = self._candidates if self._count else list(_candidates(values))
+        self._count += len(filled)
+        self._are_codes |= pc.any(pc.match_substring_regex(values, _CODE)).as_py()
+        for candidate in self._candidates:
+            candidate.add(values, counts)
+        self._candidates = [one for one in self._candidates if one.fits >= self._count * _LEAST]
+        for one, other in itertools.combinations(self._candidates, 2):
+            is_alike = one.read.type == other.read.type
+            if is_alike and pc.any(pc.not_equal(one.read, other.read)).as_py():
+                one.others.add(other)
+
+    def proposed(self, name: str, share: float) -> ProposedType:
+        fitting = [
+            one
+            for one in self._candidates
+            if one.fits >= self._count * share and not (self._are_codes and one.kind.is_number)
+        ]
+        if not fitting:
+            return ProposedType(name, None, (), self._count, 0.0, ())
+        best = fitting[0]
+        others = [one for one in fitting if one in best.others][:1]
+        readings = tuple(one.declared for one in (best, *others)) if others else ()
+        found = self._count, best.fits / self._count, best.misfits
+        return ProposedType(name, None if others else best.declared, readings, *found)
+
+
+def _candidates(texts: pa.Array) -> Iterator[_Candidate]:
+    """Yield the types that are tried, the narrower ones first.
+
+    :param texts: the first ones of a column.
+    """
+    for words in _WORDS:
+        true, false = words.split()
+        yield _candidate({"type": "bool", "true": [true], "false": [false]})
+    around: list[tuple[dict[str, Any], str]] = [({}, "^[^eE]*$"), ({"currency": True}, _MONEY)]
+    units = pc.unique(pc.struct_field(pc.extract_regex(texts, _UNIT), "unit")).to_pylist()
+    if len(units) == 1 and units[0] is not None:
+        around.append(({"unit": units[0].strip()}, ""))
+    for more, needed in around:
+        for kind in ("int64", _TRIED):
+            for decimal, thousands in _MARKS:
+                marks = {"decimal": None if decimal == "." else decimal, "thousands": thousands}
+                yield _candidate({"type": kind, **marks, **more}, needed)
+    for kind in ("float64", "date32", "timestamp", "timestamptz", "url"):
+        yield _candidate({"type": kind})
+    yield from map(_candidate, _dated(texts[:_FIRST].to_pylist()))
+
+
+def _dated(texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield types of dates and times with formats that may be those of texts."""
+    sample = "\n".join(texts).lower()
+    formats: list[dict[str, str]] = [{"format": form} for form in (*_DAYS, *_SHORT_DAYS)]
+    for locale in _LOCALES:
+        if any(name in sample for name in names_of(locale, "months")):
+            before = (
+                ("", "%a, ", "%a ") if any(name in sample for name in names_of(locale, "days")) else ("",)
+            )
+            formats += [{"format": day + form, "locale": locale} for day in before for form in _NAMED_DAYS]
+    for keys in formats if any(map(str.isdecimal, sample)) else ():
+        yield {"type": "date32", **keys}
+        for clock in _CLOCKS if ":" in sample else ():
+            yield {"type": "timestamp", **keys, "format": keys["format"] + clock}
+
+
+def _candidate(declared: dict[str, Any], needed: str = "") -> _Candidate:
+    return _Candidate(column_type("column_types", declared), needed)

@@ -1,0 +1,137 @@
+"""Types that are proposed for texts: right in five languages, or none, with what they could mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.reader import ProposedType, read_landing
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.landing.checked_runs import Runs
+from tests.landing.conftest import Folder
+from tests.storages import local
+
+MONEY = {"type": "decimal(18,2)", "currency": True}
+#: Columns of ten sites in five languages: their texts, and the type that these have in one reading.
+SITES: dict[str, dict[str, tuple[list[str], Any]]] = {
+    "a German shop": {
+        "price": (["22,90 €", "ab 1.299,00 €", "9,99 €"], {**MONEY, "decimal": ",", "thousands": "."}),
+        "added": (["Mo., 3. Aug. 2026", "Di., 14. Sept. 2026"], {"format": "%a, %d. %b %Y", "locale": "de"}),
+        "in_stock": (["ja", "nein", "Ja"], {"type": "bool", "true": ["ja"], "false": ["nein"]}),
+        "sku": (["00123", "00124", "91000"], None),
+    },
+    "a German estate agent": {
+        "area": (["64,5 m²", "120 m²"], {"type": "decimal(18,1)", "decimal": ",", "unit": "m²"}),
+        "rooms": (["3", "2", "4"], "int64"),
+        "free_from": (["13.04.2026", "01.05.2026"], {"type": "date32", "format": "%d.%m.%Y"}),
+    },
+    "a Swiss shop": {"price": (["CHF 1'299.50", "CHF 19.90"], {**MONEY, "thousands": "'"})},
+    "a French shop": {
+        "price": (["1\u202f299,00 €", "19,90 €"], {**MONEY, "decimal": ",", "thousands": " "}),
+        "date": (["3 août 2026", "14 févr. 2026"], {"format": "%d %b %Y", "locale": "fr"}),
+        "stock": (["oui", "non"], {"type": "bool", "true": ["oui"], "false": ["non"]}),
+    },
+    "a French list": {"model": (["A4", "A5", "A6"], None), "year": (["2024", "2025"], "int64")},
+    "a Spanish portal": {
+        "date": (["3 de agosto de 2026", "14 de mayo de 2026"], {"format": "%d de %b de %Y", "locale": "es"}),
+        "stock": (["sí", "no", "no"], {"type": "bool", "true": ["sí"], "false": ["no"]}),
+    },
+    "an Italian shop": {
+        "price": (["€ 22,90", "€ 5,00"], {**MONEY, "decimal": ","}),
+        "link": (["https://a.example/1", "https://a.example/2"], "url"),
+        "path": (["/p/1", "/p/2"], None),
+    },
+    "an American shop": {
+        "price": (["$1,299.00", "$9.99"], {**MONEY, "thousands": ","}),
+        "date": (["Aug 3, 2026", "July 14, 2026"], {"format": "%b %d, %Y", "locale": "en"}),
+        "weight": (["12 lbs", "7.5 lbs"], {"type": "decimal(18,1)", "unit": "lbs"}),
+        "time": (["08/23/2026 01:05 PM"], {"type": "timestamp", "format": "%m/%d/%Y %I:%M %p"}),
+    },
+    "a British list": {
+        "date": (["23/08/32", "01/09/26"], {"type": "date32", "format": "%d/%m/%y"}),
+        "price": (["£5", "£12"], {"type": "int64", "currency": True}),
+    },
+    "an interface": {
+        "at": (["2026-08-03T10:00:00Z", "2026-08-03T10:00:00+02:00"], "timestamptz"),
+        "day": (["2026-08-03"], "date32"),
+        "share": (["1e-5", "0.25"], "float64"),
+        "flag": (["true", "false"], {"type": "bool", "true": ["true"], "false": ["false"]}),
+        "empty": (["", " "], None),
+        "text": (["12 pieces or more", "none"], None),
+    },
+}
+
+
+def proposed(tmp_path: Path, columns: dict[str, list[str]], share: float = 1.0) -> dict[str, ProposedType]:
+    folder = Folder.new(local(tmp_path))
+    rows = [dict(zip(columns, texts, strict=True)) for texts in zip(*columns.values(), strict=True)]
+    Runs(folder, file_format=make_format()).land(rows)
+    return {one.column: one for one in read_landing(folder.root).propose_types(share)}
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_each_column_gets_the_one_type_that_fits_or_none(tmp_path: Path, site: str) -> None:
+    for number, (column, (texts, expected)) in enumerate(SITES[site].items()):
+        (found,) = proposed(tmp_path / str(number), {column: texts}).values()
+        if isinstance(expected, dict):
+            expected = {"type": "date32", **expected}
+        assert (found.type, found.readings) == (expected, ()), column
+        assert expected is None or (found.share, found.misfits) == (1.0, ())
+
+
+@pytest.mark.parametrize(
+    ("texts", "readings"),
+    [
+        (["03/04/2026", "05/06/2026"], ["%d/%m/%Y", "%m/%d/%Y"]),
+        (["23/08/26", "01/09/26"], ["%d/%m/%y", "%y/%m/%d"]),
+        (["1.234", "2.345"], [{"type": "int64", "decimal": ",", "thousands": "."}, "decimal(18,3)"]),
+        (
+            ["1,234", "2,345"],
+            [{"type": "int64", "thousands": ","}, {"type": "decimal(18,3)", "decimal": ","}],
+        ),
+    ],
+)
+def test_texts_with_two_readings_get_no_type_but_both(
+    tmp_path: Path, texts: list[str], readings: list[Any]
+) -> None:
+    (found,) = proposed(tmp_path, {"x": texts}).values()
+    assert found.type is None
+    given = [one.get("format", one) if isinstance(one, dict) else one for one in found.readings]
+    assert given == readings
+
+
+def test_one_text_decides_between_two_readings(tmp_path: Path) -> None:
+    (found,) = proposed(tmp_path, {"x": ["03/04/2026", "13/04/2026"]}).values()
+    assert found.type == {"type": "date32", "format": "%d/%m/%Y"}
+
+
+def test_a_share_of_the_texts_may_be_something_else(tmp_path: Path) -> None:
+    texts = [*(f"{number},50 €" for number in range(96)), "auf Anfrage", "?", "-", "22.90 €"]
+    assert proposed(tmp_path / "1", {"x": texts})["x"].type is None
+    found = proposed(tmp_path / "2", {"x": texts}, 0.95)["x"]
+    assert found.type == {**MONEY, "decimal": ","}
+    assert (found.values, found.share, found.misfits) == (100, 0.96, ("auf Anfrage", "?", "-"))
+
+
+def test_columns_of_all_parts_count(tmp_path: Path) -> None:
+    folder = Folder.new(local(tmp_path))
+    runs = Runs(folder, file_format=make_format(column_types={"n": "int64"}), max_part_bytes=1)
+    for row in ({"n": "1"}, {"n": "2", "x": "3"}, {"n": "2.5"}):
+        runs.land([row])
+    found = {one.column: one.type for one in read_landing(folder.root).propose_types()}
+    assert found == {"n": "decimal(18,1)", "x": "int64"}
+
+
+def test_columns_that_are_typed_already_are_left_out(tmp_path: Path) -> None:
+    folder = Folder.new(local(tmp_path))
+    Runs(folder, file_format=make_format("parquet", column_types={"n": "int64"})).land([{"n": "1", "x": "2"}])
+    assert [one.column for one in read_landing(folder.root).propose_types()] == ["x"]
+
+
+@pytest.mark.parametrize("share", [0, 1.1, "all", None])
+def test_a_wrong_share_is_refused(tmp_path: Path, share: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"`share` is .*; it must be a number above 0, up to 1"):
+        proposed(tmp_path, {"x": ["1"]}, share)
