@@ -22,13 +22,13 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_webcollect.landing import MANIFEST
-from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats import FormatName, make_format
 from airflow_provider_webcollect.landing.location import folder_at
 from airflow_provider_webcollect.landing.log.commits import Run, Source
 from airflow_provider_webcollect.landing.log.names import COMMITS
@@ -182,8 +182,13 @@ def with_pyiceberg(bodies: Sequence[bytes], folder: Path) -> int:
     return int(prices.scan().count())
 
 
-def landing(bodies: Sequence[bytes], folder: Folder, file_format: str = "parquet") -> int:
-    """Land the rows."""
+def landing(
+    bodies: Sequence[bytes], folder: Folder, file_format: FormatName = "parquet", types: Any = None
+) -> int:
+    """Land the rows.
+
+    :param types: of their columns; None for texts.
+    """
     total = len(bodies) * PAGE_ROWS
 
     def fetch(offset: int) -> DataPage:
@@ -195,7 +200,7 @@ def landing(bodies: Sequence[bytes], folder: Folder, file_format: str = "parquet
         fetch,
         folder=folder,
         run=Run(dag_id="d", task_id="t", run_id="r"),
-        file_format=make_format(file_format),
+        file_format=make_format(file_format, column_types=types),
     )
     return run_job(job).manifest.rows
 
