@@ -467,19 +467,22 @@ def cat(
     raw: bool,
     reasons: bool,
 ) -> None:
-    """Write the landed rows as JSON lines, whatever their format is."""
+    """Write the landed rows as JSON lines, or as a CSV table."""
     if reasons and (quarantined is None or new_only or since is not None or output != "jsonl"):
         raise click.UsageError("--reasons requires --quarantined, and excludes --new-only, --since and csv")
     landed = read_landing(open_location(location), quarantined=quarantined, raw=raw)
     if output == "csv":
         table = landed.to_arrow(new_only, since=since)
-        show(table.to_pylist(), output, table.column_names, exactly=True)
+        # as Arrow writes values: 0.0000001, true
+        texts = zip(*(column.cast("string").to_pylist() for column in table.columns), strict=True)
+        rows = [dict(zip(table.column_names, row, strict=True)) for row in texts]
+        show(rows, output, table.column_names, exactly=True)
         return
-    rows: Iterator[Any] = landed.iter_rows(new_only, since=since)
+    found: Iterator[Any] = landed.iter_rows(new_only, since=since)
     if reasons:
-        reasoned = zip(landed.reasons(), rows, strict=True)
-        rows = ({"broke": broke, "row": row} for broke, row in reasoned)
-    for row in rows:
+        reasoned = zip(landed.reasons(), found, strict=True)
+        found = ({"broke": broke, "row": row} for broke, row in reasoned)
+    for row in found:
         write(as_json(row).encode() + b"\n")
 
 
@@ -503,7 +506,7 @@ def types(location: Location, share: float) -> None:
     lines = []
     for column in proposed:
         kinds = [column.type] if column.type is not None else column.readings
-        shown = [json.dumps({column.column: kind}, ensure_ascii=False)[1:-1] for kind in kinds]
+        shown = [_as_yaml({column.column: kind}) for kind in kinds]
         of = f"{percent(column.share)} of {counted(column.values, 'text')}"
         of += f"; not {', '.join(map(quoted, column.misfits))}" if column.misfits else ""
         if column.type is not None:
@@ -512,6 +515,12 @@ def types(location: Location, share: float) -> None:
             lines.append(f"  # {' or '.join(shown)}: {of}")
     has_types = any(column.type is not None for column in proposed)
     write("\n".join(["column_types:" if has_types else "column_types: {}", *lines, ""]).encode())
+
+
+def _as_yaml(entry: dict[str, Any]) -> str:
+    """Return a key and its value on one line; what YAML does not take is escaped."""
+    text = json.dumps(entry, ensure_ascii=False)
+    return (text if text.isprintable() else json.dumps(entry))[1:-1]
 
 
 @landing.command()

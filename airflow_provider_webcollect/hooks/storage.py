@@ -239,6 +239,7 @@ def read_landing(
     object_storage_conn_id: str | None = None,
     *,
     quarantined: int | None = None,
+    raw: bool = False,
 ) -> LandedData:
     """Open landed rows for reading, in a task, a notebook or a script: from a folder or a table.
 
@@ -250,6 +251,7 @@ def read_landing(
     :param object_storage_conn_id: the Airflow connection of the storage, instead of options; None for the one
         in ``landing``, if any. Without a connection, Airflow is not needed.
     :param quarantined: the number of a commit whose rows are quarantined, to read these alone.
+    :param raw: whether tables of JSON lines and CSV have the texts, without ``column_types``.
     :raises InvalidArgument: if ``landing`` cannot be one, or Airflow cannot open the storage with the
         connection; other errors are those of :func:`airflow_provider_webcollect.landing.reader.read_landing`.
     """
@@ -271,4 +273,4 @@ def read_landing(
                 rule = "it must be None, since the Airflow connection has the options"
                 raise InvalidArgument("storage_options", "{…}", rule)
             landing = location.open_landed(ServerConnections())
-    return reader.read_landing(landing, storage_options, quarantined=quarantined)
+    return reader.read_landing(landing, storage_options, quarantined=quarantined, raw=raw)

@@ -259,20 +259,23 @@ class _Column:
                 yield f"{prefix}required", [index for index in filled if not texts[index]]
             filled = [index for index in filled if texts[index]]
             texts = [texts[index] for index in filled]
-        for check, wrong in self._broken_by_texts(texts):
+        there = values if len(filled) == len(values) else [values[index] for index in filled]
+        for check, wrong in self._broken_by_filled(there, texts):
             yield prefix + check, [filled[index] for index in wrong]
         if self._fits is not None:
-            from airflow_provider_webcollect.landing.formats.values import as_texts, parse
+            from airflow_provider_webcollect.landing.formats.values import MARK, as_texts, parse
 
-            yield f"{prefix}type", [*parse(as_texts(values), self._fits)[1]]
+            yield f"{prefix}type", parse(as_texts(values, MARK), self._fits)[1]
 
-    def _broken_by_texts(self, texts: Sequence[str]) -> Iterator[tuple[str, Sequence[int]]]:
+    def _broken_by_filled(
+        self, values: Sequence[Any], texts: Sequence[str]
+    ) -> Iterator[tuple[str, Sequence[int]]]:
         if self._matchers is not None:
             exact, quick = self._matchers
             encoded = list(map(str.encode, texts))
             yield "pattern", () if all(map(quick, encoded)) else _failing(exact, encoded)
         if self._bounds:
-            numbers = _plain_numbers(texts) if self._kind is None else _typed_numbers(texts, self._kind)
+            numbers = _plain_numbers(texts) if self._kind is None else _typed_numbers(values, self._kind)
             for check, holds in self._bounds.items():
                 yield check, _failing(holds, numbers)
         if self._allowed is not None:
@@ -318,11 +321,11 @@ def _text(value: Any) -> str:
     return _encode(value).decode()
 
 
-def _typed_numbers(texts: Sequence[str], kind: ColumnType) -> Sequence[float]:
-    """Return texts as numbers of a type: NaN for those that do not fit."""
-    from airflow_provider_webcollect.landing.formats.values import as_texts, parse
+def _typed_numbers(values: Sequence[Any], kind: ColumnType) -> Sequence[float]:
+    """Return values as numbers of a type: NaN for those that do not fit."""
+    from airflow_provider_webcollect.landing.formats.values import MARK, as_texts, parse
 
-    numbers = parse(as_texts(texts), kind)[0].to_pylist()
+    numbers = parse(as_texts(values, MARK), kind)[0].to_pylist()
     return [math.nan if number is None else float(number) for number in numbers]
 
 

@@ -1,5 +1,7 @@
 """Types that are proposed for texts: right in five languages, or none, with what they could mean."""
 
+# ruff: noqa: RUF001  # the characters are meant
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -87,6 +89,8 @@ def test_each_column_gets_the_one_type_that_fits_or_none(tmp_path: Path, site: s
     [
         (["03/04/2026", "05/06/2026"], ["%d/%m/%Y", "%m/%d/%Y"]),
         (["23/08/26", "01/09/26"], ["%d/%m/%y", "%y/%m/%d"]),
+        (["26.08.03", "26.08.04"], ["%d.%m.%y", "%y.%m.%d"]),
+        (["601 234 567", "602 345 678"], [{"type": "int64", "decimal": ",", "thousands": " "}, "string"]),
         (["1.234", "2.345"], [{"type": "int64", "decimal": ",", "thousands": "."}, "decimal(18,3)"]),
         (
             ["1,234", "2,345"],
@@ -101,6 +105,58 @@ def test_texts_with_two_readings_get_no_type_but_both(
     assert found.type is None
     given = [one.get("format", one) if isinstance(one, dict) else one for one in found.readings]
     assert given == readings
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["8.1.29", "8.2.20", "10.11.12"],
+        ["$1.2M", "$900K", "$5"],
+        ["1,5 Mio. €", "900 Tsd. €"],
+        ["T-Shirt 22,90 €", "Hose 19,90 €"],
+        ["+34 612 345 678", "+34 612 345 679"],
+        ["+491711234567", "+491711234568"],
+        [" 01067", "99084"],
+        ["０１０６７", "９９０８４"],
+        ["€ 0123", "€ 0124"],
+        ["NO", "NO"],
+        ["12a", "14a"],
+        ["3 pm", "4 pm"],
+        ["1.2k", "3.4k"],
+        ["12e5", "34e7"],
+        ["A4", "A5"],
+        ["10x20", "20x30"],
+        ["12:30", "13:30"],
+        ["1/2", "3/4"],
+    ],
+)
+def test_codes_versions_and_other_words_stay_texts(tmp_path: Path, texts: list[str]) -> None:
+    (found,) = proposed(tmp_path, {"x": texts}).values()
+    assert (found.type, found.readings) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["12345678901234567890", "1"], "decimal(20,0)"),
+        (["1234567890123.123456", "1"], "decimal(19,6)"),
+        (["１２.５０", "1.5"], {"type": "decimal(18,2)", "thousands": ","}),
+        (["-5 °C", "3 °C"], {"type": "int64", "unit": "°C"}),
+    ],
+)
+def test_a_type_that_is_proposed_fits_its_texts(tmp_path: Path, texts: list[str], expected: Any) -> None:
+    (found,) = proposed(tmp_path / "1", {"x": texts}).values()
+    assert found.type == expected
+    folder = Folder.new(local(tmp_path / "2"))
+    runs = Runs(folder, file_format=make_format(column_types={"x": found.type}))
+    runs.land([{"x": text} for text in texts])
+    assert read_landing(folder.root).to_arrow()["x"].null_count == 0
+
+
+def test_texts_that_do_not_fit_may_come_first(tmp_path: Path) -> None:
+    texts = [*["n/a"] * 10, *map(str, range(2000))]
+    (found,) = proposed(tmp_path, {"x": texts}, 0.99).values()
+    assert (found.type, found.misfits[0]) == ("int64", "n/a")
 
 
 def test_one_text_decides_between_two_readings(tmp_path: Path) -> None:
@@ -131,7 +187,7 @@ def test_columns_that_are_typed_already_are_left_out(tmp_path: Path) -> None:
     assert [one.column for one in read_landing(folder.root).propose_types()] == ["x"]
 
 
-@pytest.mark.parametrize("share", [0, 1.1, "all", None])
+@pytest.mark.parametrize("share", [0, 0.4, 1.1, "all", None])
 def test_a_wrong_share_is_refused(tmp_path: Path, share: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"`share` is .*; it must be a number above 0, up to 1"):
+    with pytest.raises(InvalidArgument, match=r"`share` is .*; it must be a number from 0.5 to 1"):
         proposed(tmp_path, {"x": ["1"]}, share)

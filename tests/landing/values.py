@@ -47,6 +47,7 @@ SECONDS = {"type": "timestamp", "format": "%d.%m.%Y %H:%M:%S.%f"}
 ZONED = {"type": "timestamptz", "format": "%d.%m.%Y %H:%M %z"}
 BERLIN = {"type": "timestamptz", "format": "%d.%m.%Y %H:%M", "timezone": "Europe/Berlin"}
 ISO_BERLIN = {"type": "timestamptz", "timezone": "Europe/Berlin"}
+NEW_YORK = {"type": "timestamptz", "timezone": "America/New_York"}
 STOCK = {"type": "bool", "true": ["ja", "in stock"], "false": ["nein"]}
 ONLY_TRUE = {"type": "bool", "true": ["ja"]}
 LINK = {"type": "url", "base": "https://shop.example/de/list?page=2"}
@@ -125,6 +126,7 @@ _NUMBERS = [
     (FRENCH, "1 234,5", price("1234.5")),
     (FRENCH, "1\u00a0234,5", price("1234.5")),
     (FRENCH, "1\u2009234,5", price("1234.5")),
+    (FRENCH, "1\u3000234,5", price("1234.5")),
     (FRENCH, "1  234,5", WRONG),
     (FRENCH, "1 23,5", WRONG),
     (INDIAN, "12,34,567.89", price("1234567.89")),
@@ -170,6 +172,10 @@ _NUMBERS = [
     (EURO, "gratis", WRONG),
     (EURO, "22.90 €", WRONG),
     (EURO, "1,5 Mio. €", price("1.50")),
+    (EURO, "T-Shirt 22,90 €", WRONG),
+    (EURO, "UVP-22,90 €", WRONG),
+    (EURO, "€ - 22,90", WRONG),
+    (EURO, "Sonderpreis: 22,90 €", WRONG),
     (DOLLAR, "22.90 USD", price("22.90")),
     (DOLLAR, "$1,299.00", price("1299")),
     (DOLLAR, "US$ 1,299", price("1299")),
@@ -250,6 +256,11 @@ _TIMES = [
     (ISO_BERLIN, "2026-08-03 10:00", datetime.datetime(2026, 8, 3, 8, tzinfo=UTC)),
     (ISO_BERLIN, "2026-08-03T10:00:00+00:00", datetime.datetime(2026, 8, 3, 10, tzinfo=UTC)),
     (ISO_BERLIN, "2026-08-03T10:00Z", datetime.datetime(2026, 8, 3, 10, tzinfo=UTC)),
+    (BERLIN, "01.07.2040 12:00", datetime.datetime(2040, 7, 1, 10, tzinfo=UTC)),
+    (BERLIN, "25.03.2040 02:30", WRONG),
+    (ISO_BERLIN, "0001-01-01T00:00:00", WRONG),
+    (NEW_YORK, "9999-12-31T23:59", WRONG),
+    (NEW_YORK, "9999-12-31T12:00", datetime.datetime(9999, 12, 31, 17, tzinfo=UTC)),
     (ISO_BERLIN, "2026-08-03", datetime.datetime(2026, 8, 2, 22, tzinfo=UTC)),
     ("timestamptz", "2026-08-03T10:00", WRONG),
     ("date32", "2026-08-03", day(2026, 8, 3)),
@@ -262,6 +273,8 @@ _OTHERS = [
     (STOCK, " Ja\n", True),
     (STOCK, "In Stock", True),
     (STOCK, "NEIN", False),
+    (STOCK, "in\u00a0 stock", True),
+    ({"type": "bool", "true": ["διαθέσιμος"]}, "ΔΙΑΘΈΣΙΜΟΣ", True),
     (STOCK, "true", WRONG),
     (STOCK, "vielleicht", WRONG),
     (STOCK, "", None),
@@ -282,6 +295,10 @@ _OTHERS = [
     (LINK, "javascript:void(0)", WRONG),
     (LINK, "/p/a b", WRONG),
     (LINK, "http://[", WRONG),
+    (LINK, "a\nb", WRONG),
+    (LINK, "//a\tb.example", WRONG),
+    (LINK, "///x", WRONG),
+    (LINK, "\x01/p", WRONG),
     (LINK, "https://", WRONG),
     (LINK, "", None),
     ("url", "https://shop.example/p", "https://shop.example/p"),

@@ -221,8 +221,8 @@ def make_format(
         times without a time zone), ``timestamptz`` (for times with one, in UTC) or ``url``. Values are parsed
         from their text (ISO 8601 for times, ``true`` or ``1`` for bool); surrounding white space is ignored,
         and an empty text is null. Only floats are rounded. A dict says what the texts look like, see
-        :class:`.ColumnType`. Parquet is written typed; JSON lines and CSV keep their texts, and are typed
-        when they are read as a table.
+        :class:`~airflow_provider_webcollect.landing.formats.types.ColumnType`. Parquet is written typed; JSON
+        lines and CSV keep their texts, and are typed when they are read as a table.
     :param on_cast_error: ``fail``, or ``null`` to have null if a value does not fit its column's type.
     :param sanitize_formulas: for CSV: put ``'`` before values that a spreadsheet may read as a formula.
     :raises InvalidArgument: if an argument is wrong, or does not apply to the format.

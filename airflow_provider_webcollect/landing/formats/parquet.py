@@ -71,7 +71,7 @@ class ParquetWriter(TableWriter):
         )
 
     def _append(self, columns: Sequence[Column], rows: int) -> None:
-        texts = [as_texts(values) for values in columns]
+        texts = [as_texts(values, self._values.mark) for values in columns]
         batch = pa.RecordBatch.from_arrays(texts, names=self.columns)
         self._held.append(batch)
         self._held_rows += rows

@@ -180,7 +180,10 @@ class _JsonLines(_TextReader):
                     batch = [_object(bytes(line)) for line in raw]
                 columns.add(columns.missing([batch]))
                 values = columns_of(batch, columns.names)
-                texts = {name: as_texts(column) for name, column in zip(columns.names, values, strict=True)}
+                texts = {
+                    name: as_texts(column, parsed.mark)
+                    for name, column in zip(columns.names, values, strict=True)
+                }
                 yield pa.table([*parsed.arrays(texts), pa.nulls(len(batch))], names=[*columns.names, ROWS])
 
     def _count(self, chunks: Iterator[bytes]) -> int:
@@ -218,13 +221,17 @@ class _Csv(_TextReader):
         import pyarrow as pa
 
         schema, parsed = self.schema(), self._values()
-        for batch in self._batches(source):
+        for batch in self._batches(source, parsed.mark):
             texts = dict.fromkeys(schema.names, pa.nulls(len(batch), pa.string()))
             for name, values in zip(self.columns, zip(*batch, strict=True), strict=False):
                 texts[name] = pa.array(values, pa.string())
             yield pa.table(parsed.arrays(texts), schema=schema)
 
-    def _batches(self, source: BinaryIO) -> Iterator[list[list[str | None]]]:
+    def _batches(self, source: BinaryIO, mark: str = "") -> Iterator[list[list[str | None]]]:
+        """Yield rows.
+
+        :param mark: to begin numbers and booleans with, which have no quotes.
+        """
         begun: list[bytes] = []
         missing: list[str | None] = []
         is_header, inside = True, False
@@ -237,7 +244,10 @@ class _Csv(_TextReader):
                 if not inside:
                     cells = _CELLS.findall(b"\n".join(begun).decode())
                     batch.append(
-                        [text.replace('""', '"') if quote else plain or None for quote, text, plain in cells]
+                        [
+                            text.replace('""', '"') if quote else f"{mark}{plain}" if plain else None
+                            for quote, text, plain in cells
+                        ]
                     )
                     begun.clear()
             if batch:

@@ -5,18 +5,19 @@ How texts are parsed is in :mod:`~airflow_provider_webcollect.landing.formats.va
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urldefrag, urlsplit
 
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import ExtraMissing
 from airflow_provider_webcollect.service import arguments
-from airflow_provider_webcollect.service.arguments import AnyText, Flag
+from airflow_provider_webcollect.service.arguments import Flag
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 STRING, URL = "string", "url"
@@ -33,6 +34,9 @@ TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "timestamptz": ("timestamp", ("us", "UTC")),
     URL: ("string", ()),
 }
+#: Zones that only some readers of the zones' files know.
+_OTHER_ZONES = ("posix", "right/", "Factory", "localtime")
+_CONTROLS = re.compile(r"[\x00-\x20\x7f]")
 _DECIMAL = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
 _MAX_PRECISION = 38
 _TYPE_RULE = (
@@ -51,9 +55,8 @@ _KEYS = {
 #: A blank of any script, in regular expressions of RE2.
 BLANK = r"[\s\p{Z}]"
 _SIGNS = {"": "", "+": "", "-": "-", "\u2212": "-"}
-_LONE_SIGN = re.compile(r"[-+\u2212]\s")
 #: Characters that stand for the same mark.
-_BLANKS = " \u00a0\u2009\u202f"
+_BLANKS = " \u00a0\u2007\u2009\u202f\u3000"
 _LIKE = {"'": "'\u2019", "\u2019": "'\u2019", **dict.fromkeys(_BLANKS, _BLANKS)}
 
 
@@ -97,25 +100,42 @@ def _timezone(argument: str, name: object) -> str:
     from zoneinfo import ZoneInfo
 
     text = arguments.text(argument, name)
-    try:
-        return ZoneInfo(text).key
-    except (KeyError, OSError, ValueError) as error:
-        raise InvalidArgument(argument, name, "it must be a time zone, such as Europe/Berlin") from error
+    with contextlib.suppress(KeyError, OSError, ValueError):
+        key = ZoneInfo(text).key
+        if not key.startswith(_OTHER_ZONES):
+            return key
+    raise InvalidArgument(argument, name, "it must be a time zone, such as Europe/Berlin")
+
+
+def _source(argument: str, name: object) -> str:
+    if name == "":
+        raise InvalidArgument(argument, name, "it must be the name of a column")
+    return arguments.encodable(argument, name)
 
 
 def _words(argument: str, words: object) -> tuple[str, ...]:
-    return tuple(word.lower() for word in arguments.texts(argument, words))
+    return tuple(map(folded, arguments.texts(argument, words)))
+
+
+def folded(text: str) -> str:
+    """Return a word for comparison: without letter case, and with one blank for several of any kind."""
+    return " ".join(text.casefold().split())
 
 
 def _base(argument: str, url: object) -> str:
     text = arguments.text(argument, url)
-    try:
-        is_url = urlsplit(text).scheme in ("http", "https") and bool(urlsplit(text).hostname)
-    except ValueError:
-        is_url = False
-    if not is_url or re.search(r"\s", text):
-        raise InvalidArgument(argument, url, "it must be a URL with http or https, and a host")
-    return text
+    rule = "it must be a URL with http or https and a host, without a user and password"
+    if "@" in text:
+        # it may have a password
+        raise InvalidArgument(argument, None, rule, as_text="a URL with @")
+    with contextlib.suppress(ValueError):
+        if (
+            urlsplit(text).scheme in ("http", "https")
+            and urlsplit(text).hostname
+            and not _CONTROLS.search(text)
+        ):
+            return urldefrag(text).url
+    raise InvalidArgument(argument, url, rule)
 
 
 class ColumnType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -125,8 +145,8 @@ class ColumnType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     type: Annotated[str, _type_name, "The name of the type."]
-    from_: Annotated[AnyText | None, "The column whose texts these are; it stays as it is."] = msgspec.field(
-        default=None, name="from"
+    from_: Annotated[str | None, _source, "The column whose texts these are; it stays as it is."] = (
+        msgspec.field(default=None, name="from")
     )
     decimal: Annotated[str | None, _mark, "The mark before decimals; by default a full stop."] = None
     thousands: Annotated[str | None, _mark, "The mark between groups of digits; by default none."] = None
@@ -147,6 +167,11 @@ class ColumnType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_number(self) -> bool:
         """Whether its values are numbers."""
         return self.type.startswith(_NUMBERS)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether texts are as the type itself is written."""
+        return msgspec.structs.replace(self, from_=None) == ColumnType(type=self.type)
 
     @property
     def declared(self) -> str | dict[str, Any]:
@@ -201,10 +226,10 @@ def column_type(argument: str, value: object) -> ColumnType:
     for name in value:
         if name not in names:
             raise InvalidArgument(argument, name, f"its keys can be {', '.join(names)}")
-    if "type" not in value:
-        raise InvalidArgument(argument, value, "it must have the key `type`")
     fields = {f"{name}_" if name == "from" else name: given for name, given in value.items()}
     given = {name: item for name, item in fields.items() if item is not None and item != []}
+    if "type" not in given:
+        raise InvalidArgument(argument, value, "it must have the key `type`")
     kind = arguments.parse_struct(ColumnType, given, where)
     for name, (types, words) in _KEYS.items():
         if getattr(kind, name) and not kind.type.startswith(types):
@@ -217,8 +242,9 @@ def _check_texts(kind: ColumnType, where: Callable[[str], str]) -> None:
     """Refuse a declaration that no text could fit, or that some texts could fit in two ways."""
     # the mark before decimals need not be declared of integers, which have none
     has_decimals = kind.decimal or kind.locale or not kind.type.startswith("int")
-    if kind.is_number and has_decimals and kind.marks[0] == kind.marks[1]:
-        rule = f"it must differ from the mark before decimals, which is {kind.marks[0]!r}"
+    decimal, thousands, _ = kind.marks if kind.is_number else ("", None, 0)
+    if thousands is not None and has_decimals and decimal in _LIKE.get(thousands, thousands):
+        rule = f"it must differ from the mark before decimals, which is {decimal!r}"
         raise InvalidArgument(where("thousands"), kind.thousands, rule)
     if kind.false and (not kind.true or {*kind.true} & {*kind.false}):
         raise InvalidArgument(where("false"), kind.false, "it needs `true`, which must have other words")
@@ -239,6 +265,7 @@ def parse_types(argument: str, types: object) -> Mapping[str, ColumnType]:
     for name, value in types.items():
         if not isinstance(name, str):
             raise InvalidArgument(argument, name, "columns are named by strings")
+        arguments.encodable(argument, name)
         place = f"{argument}[{name!r}]"
         parsed[name] = value if isinstance(value, ColumnType) else column_type(place, value)
     for name, kind in parsed.items():
@@ -293,8 +320,13 @@ def sign_of(kind: ColumnType, before: str, after: str) -> str | None:
     :param before: the text before its first digit.
     :param after: the text after its last digit.
     """
-    if _LONE_SIGN.search(before):
-        return None
+    for index, letter in enumerate(before):
+        # a hyphen of a word, as of `T-Shirt 5`, is no sign, and neither is a dash between blanks
+        is_inside = index and not (
+            before[index - 1].isspace() or unicodedata.category(before[index - 1]) == "Sc"
+        )
+        if letter in _SIGNS and (is_inside or before[index + 1 : index + 2].isspace()):
+            return None
     if kind.currency:
         cents = re.match(f"{re.escape(kind.marks[0])}[-\u2013\u2014]+", after)
         before, after = _without_words(before), _without_words(after[cents.end() :] if cents else after)
@@ -303,7 +335,7 @@ def sign_of(kind: ColumnType, before: str, after: str) -> str | None:
 
 def _without_words(text: str) -> str:
     """Return a text without letters, currency signs, and full stops at the ends of words."""
-    kept, is_word = "", False
+    kept, is_word = list[str](), False
     for letter in text:
         category = unicodedata.category(letter)
         if category[0] in "LM" or category == "Sc":
@@ -311,15 +343,16 @@ def _without_words(text: str) -> str:
         elif is_word and letter == ".":
             is_word = False
         else:
-            kept, is_word = kept + letter, False
-    return kept
+            kept.append(letter)
+            is_word = False
+    return "".join(kept)
 
 
 class DateFormat(NamedTuple):
     """How a date or time is read.
 
     :ivar pattern: of RE2, with a group for each directive but the names of days; ``b`` for names of months.
-    :ivar months: the names of months in small letters, with their numbers.
+    :ivar months: the names of months, :func:`folded`, with their numbers.
     """
 
     pattern: str
@@ -327,6 +360,7 @@ class DateFormat(NamedTuple):
     groups: frozenset[str]
 
 
+_DIGIT_BESIDE = re.compile(r"[0-9]%[A-Za-z]|%[A-Za-z][0-9]")
 _TOKEN = re.compile(r"%(.?)|\s+|[^%\s]+", re.DOTALL)
 _DIRECTIVES = {
     **dict.fromkeys("mdHIMS", "[0-9]{1,2}"),
@@ -347,6 +381,8 @@ def date_format(kind: ColumnType, argument: str = "format") -> DateFormat:
 
     :raises InvalidArgument: if it lacks a part of the date, or has what cannot be read.
     """
+    if _DIGIT_BESIDE.search(kind.format or ""):
+        raise InvalidArgument(argument, kind.format, "it must have no digit beside a part of the date")
     tokens = list(_TOKEN.finditer(kind.format or ""))
     letters = [token[1] for token in tokens]
     if rule := _broken_rule(kind, [letter for letter in letters if letter is not None]):
@@ -396,12 +432,12 @@ def _broken_rule(kind: ColumnType, letters: list[str]) -> str:
 
 @functools.cache
 def names_of(locale: str, of_what: str) -> dict[str, int]:
-    """Return the names of months or days, in small letters and without a full stop, with their numbers."""
+    """Return the names of months or days, :func:`folded` and without a full stop, with their numbers."""
     from babel import Locale
 
     forms = getattr(Locale.parse(locale), of_what).values()
     return {
-        name.rstrip(".").lower(): number
+        folded(name.rstrip(".")): number
         for form in forms
         for width in ("wide", "abbreviated")
         for number, name in form.get(width, {}).items()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 from urllib.parse import urljoin, urlsplit
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pyarrow as pa
@@ -24,13 +25,13 @@ from msgspec import UNSET
 
 from airflow_provider_webcollect.landing.errors import CastFailed
 from airflow_provider_webcollect.landing.formats.types import (
-    BLANK,
     STRING,
     TYPES,
     URL,
     ColumnType,
     date_format,
     decimal_type,
+    folded,
     number_format,
     sign_of,
 )
@@ -39,6 +40,9 @@ _SHOWN_CHARACTERS = 100
 #: Texts of a column that show whether they repeat.
 _FIRST = 1000
 _NULL = pa.scalar(None, pa.string())
+#: Begins the text of what is no text in JSON; no text of a site that means a value has it.
+MARK = "\0"
+_LOST = re.compile(r"[\x00-\x20\x7f]|^//(/|$)")
 _HTTP = re.compile("https?:", re.IGNORECASE)
 _ABSOLUTE = r"^(?i:https?)://([^\s\p{Z}/?#\[\]]+|\[[0-9a-fA-F:.]+\](:[0-9]*)?)([/?][^\s\p{Z}]*)?$"
 #: A path from the root of a site, without segments that lead up.
@@ -58,13 +62,15 @@ class Values:
 
     :param types: by column; others are strings.
     :param on_cast_error: ``fail``, or ``null`` to have null in place of a value that does not fit.
-    :ivar misfits: how many values did not fit, by the column that has their texts.
+    :ivar mark: begins the texts of JSON numbers and booleans, which have no marks of a site.
+    :ivar misfits: how many rows had texts that did not fit, by the column of these.
     """
 
     def __init__(self, types: Mapping[str, ColumnType], on_cast_error: str) -> None:
         self._types = types
         self._fails = on_cast_error == "fail"
         self._rows = 0
+        self.mark = "" if all(kind.is_plain for kind in types.values()) else MARK
         self.misfits: Counter[str] = Counter()
 
     def arrays(self, texts: Mapping[str, pa.Array]) -> list[pa.Array]:
@@ -75,14 +81,18 @@ class Values:
             rows have a column of the name of one that is made of another.
         """
         rows = max(map(len, texts.values()), default=0)
-        arrays = [self._of(name, texts, rows) for name in texts]
+        misfits: dict[str, set[int]] = {}
+        arrays = [self._of(name, texts, rows, misfits) for name in texts]
+        self.misfits.update({source: len(indexes) for source, indexes in misfits.items()})
         self._rows += rows
         return arrays
 
-    def _of(self, name: str, texts: Mapping[str, pa.Array], rows: int) -> pa.Array:
+    def _of(
+        self, name: str, texts: Mapping[str, pa.Array], rows: int, misfits: dict[str, set[int]]
+    ) -> pa.Array:
         kind = self._types.get(name)
         if kind is None:
-            return texts[name]
+            return _unmarked(texts[name]) if self.mark else texts[name]
         source = kind.from_ or name
         if kind.from_ is not None and texts[name].null_count < rows:
             raise CastFailed(
@@ -90,9 +100,10 @@ class Values:
                 "name there"
             )
         values, unread = parse(texts.get(source, pa.nulls(rows, pa.string())), kind)
-        self.misfits[source] += len(unread)
+        misfits.setdefault(source, set()).update(unread)
         if unread and self._fails:
-            text, row = texts[source][unread[0]].as_py(), self._rows + unread[0] + 1
+            text = texts[source][unread[0]].as_py().removeprefix(self.mark)
+            row = self._rows + unread[0] + 1
             if len(text) > _SHOWN_CHARACTERS:
                 text = f"{text[:_SHOWN_CHARACTERS]}…"
             kind_name = kind.declared if kind.declared == kind.type else msgspec.json.encode(kind).decode()
@@ -103,17 +114,30 @@ class Values:
         return values
 
 
-def as_texts(values: Sequence[Any]) -> pa.Array:
-    """Return ``values`` as strings; ``UNSET`` becomes null, values of other types become JSON."""
+def as_texts(values: Sequence[Any], mark: str = "") -> pa.Array:
+    """Return ``values`` as strings; ``UNSET`` becomes null, values of other types become JSON.
+
+    :param mark: to begin the texts of numbers and booleans with.
+    """
     try:
         return pa.array(values, pa.string())
     except (pa.ArrowTypeError, pa.ArrowInvalid):
         present = [None if value is UNSET else value for value in values]
         encode = msgspec.json.Encoder().encode
         texts = [
-            value if value is None or type(value) is str else encode(value).decode() for value in present
+            value
+            if value is None or type(value) is str
+            else f"{'' if isinstance(value, dict | list) else mark}{encode(value).decode()}"
+            for value in present
         ]
         return pa.array(texts, pa.string())
+
+
+def _unmarked(texts: pa.Array) -> pa.Array:
+    is_marked = pc.starts_with(texts, MARK)
+    if not pc.any(is_marked).as_py():
+        return texts
+    return pc.if_else(is_marked, pc.utf8_slice_codeunits(texts, len(MARK)), texts)
 
 
 def schema(names: Sequence[str], types: Mapping[str, ColumnType]) -> pa.Schema:
@@ -141,7 +165,7 @@ def parse(texts: pa.Array, kind: ColumnType) -> tuple[pa.Array, Sequence[int]]:
     :return: the values, with null where a text cannot be read, and the indices of these.
     """
     if kind.type == STRING:
-        return texts, ()
+        return _unmarked(texts), ()
     trimmed = pc.utf8_trim_whitespace(texts)
     filled = pc.if_else(pc.equal(trimmed, ""), _NULL, trimmed)
     first = filled[:_FIRST]
@@ -157,15 +181,23 @@ def parse(texts: pa.Array, kind: ColumnType) -> tuple[pa.Array, Sequence[int]]:
 
 def _plain(texts: pa.Array, kind: ColumnType) -> pa.Array:
     """Return texts as the type itself is written, with null for those that break the declaration."""
+    if kind.is_plain and kind.type != URL:
+        return _unmarked(texts)
+    # what JSON has a number or a boolean for can only be read in one way
+    is_marked = pc.starts_with(texts, MARK)
+    written = _unmarked(texts)
     if kind.type == URL:
-        return _urls(texts, kind.base)
-    if kind.true:
-        words = {**dict.fromkeys(kind.true, "true"), **dict.fromkeys(kind.false, "false")}
-        return _looked_up(pc.utf8_lower(texts), words)
-    if kind.format is not None:
-        return _of_any_digits(_dates, texts, kind)
-    has_marks = kind.decimal or kind.thousands or kind.currency or kind.unit or kind.locale
-    return _of_any_digits(_numbers, texts, kind) if has_marks else texts
+        plain = _urls(texts, kind.base)
+    elif kind.true:
+        plain = _looked_up(texts, {**dict.fromkeys(kind.true, "true"), **dict.fromkeys(kind.false, "false")})
+    elif kind.format is not None:
+        plain = _of_any_digits(_dates, texts, kind)
+    elif kind.is_number:
+        plain = _of_any_digits(_numbers, texts, kind)
+    else:
+        # a time in a zone
+        plain = texts
+    return pc.if_else(is_marked, written, plain)
 
 
 def _of_any_digits(
@@ -183,7 +215,7 @@ def _of_any_digits(
 @functools.cache
 def _digits() -> dict[int, str]:
     """Return the digits of other scripts, and those that they are."""
-    codes = (code for code in range(128, 0x10000) if chr(code).isdecimal())
+    codes = (code for code in range(128, 0x20000) if chr(code).isdecimal())
     return {code: str(unicodedata.decimal(chr(code))) for code in codes}
 
 
@@ -224,8 +256,8 @@ def _dates(texts: pa.Array, kind: ColumnType) -> pa.Array:
         year = pc.struct_field(found, "Y")
     month = digits("m")
     if "b" in groups:
-        name = pc.replace_substring_regex(pc.utf8_lower(pc.struct_field(found, "b")), f"{BLANK}+", " ")
-        month = _looked_up(name, {name: f"{number:02}" for name, number in months.items()})
+        numbers = {name: f"{number:02}" for name, number in months.items()}
+        month = _looked_up(pc.struct_field(found, "b"), numbers)
     date = pc.binary_join_element_wise(year, month, digits("d"), "-")
     if kind.type == "date32":
         return date
@@ -241,8 +273,10 @@ def _dates(texts: pa.Array, kind: ColumnType) -> pa.Array:
 
 
 def _looked_up(texts: pa.Array, table: Mapping[str, str]) -> pa.Array:
-    """Return what a table has for texts; null for those that it lacks."""
-    return pa.array([*table.values()], pa.string()).take(pc.index_in(texts, pa.array([*table], pa.string())))
+    """Return what a table has for words, :func:`folded`; null for those that it lacks."""
+    encoded = texts.dictionary_encode()
+    found = [table.get(folded(text)) for text in encoded.dictionary.to_pylist()]
+    return pa.array(found, pa.string()).take(encoded.indices)
 
 
 def _urls(texts: pa.Array, base: str | None) -> pa.Array:
@@ -266,6 +300,9 @@ def _absolute(texts: pa.Array) -> pa.Array:
 
 
 def _joined(base: str, url: str) -> str | None:
+    # `urljoin` drops some characters, and takes a missing host for that of the base
+    if _LOST.search(url):
+        return None
     with contextlib.suppress(ValueError):
         return url if _HTTP.match(url) else urljoin(base, url)
     return None
@@ -274,6 +311,7 @@ def _joined(base: str, url: str) -> str | None:
 _INTEGER = "^-?[0-9]+$"
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_FINITE = "(?i)^[+-]?(inf|infinity|nan)$"
+_LATE = datetime.datetime(2037, 1, 1)
 _ZONE = "[tT ][0-9:.]+([zZ]|[+-][0-9]{2}(:?[0-9]{2})?)$"
 
 
@@ -289,8 +327,23 @@ def _cast(texts: pa.Array, kind: ColumnType) -> pa.Array:
         pc.assume_timezone(local, kind.timezone, ambiguous=which, nonexistent=which).cast(to)
         for which in ("earliest", "latest")
     )
-    placed = pc.if_else(pc.equal(first, second), first, pa.scalar(None, to))
+    wrong = pc.or_kleene(pc.not_equal(first, second), _misread(first, texts))
+    placed = pc.if_else(wrong, pa.scalar(None, to), first)
+    # pyarrow knows no changes of the clock after 2037
+    is_late = pc.fill_null(pc.greater_equal(local, pa.scalar(_LATE, local.type)), False)
+    if pc.any(is_late).as_py():
+        zone = ZoneInfo(kind.timezone)
+        late = [_placed(moment, zone) for moment in local.filter(is_late).to_pylist()]
+        placed = pc.replace_with_mask(placed, is_late, pa.array(late, to))
     return pc.if_else(has_zone, _exactly(pc.if_else(has_zone, texts, _NULL), to), placed)
+
+
+def _placed(moment: datetime.datetime, zone: ZoneInfo) -> datetime.datetime | None:
+    """Return a time in a zone; None for one that a change of the clock skips or repeats."""
+    with contextlib.suppress(OverflowError):
+        first, second = (moment.replace(tzinfo=zone, fold=fold).astimezone(datetime.UTC) for fold in (0, 1))
+        return first if first == second else None
+    return None
 
 
 def _exactly(texts: pa.Array, to: pa.DataType) -> pa.Array:

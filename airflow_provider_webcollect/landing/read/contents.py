@@ -95,7 +95,6 @@ class LandedData:
       :class:`.InvalidArgument` is raised for a number that the landing does not have: it belongs to one that
       was there before.
 
-    :param raw: whether tables of JSON lines and CSV have texts alone.
     :ivar manifest: what the commits say, as in ``_manifest.json``.
     :ivar column_types: of the columns of tables; others are strings.
     :ivar uri: the folder.
@@ -255,14 +254,14 @@ class LandedData:
         with zeros in front stay texts, and bases of URLs are not guessed. All rows are read, some megabytes
         at a time.
 
-        :param share: the least share of the texts that must fit, above 0 and up to 1; 1 by default.
+        :param share: the least share of the texts that must fit, 0.5 to 1; 1 by default.
         :return: an entry for each column of texts, in order; columns that have a type in their files are left
             out.
         :raises InvalidArgument: if ``share`` is something else.
         :raises ExtraMissing: if pyarrow or Babel (the extras ``parquet`` and ``locale``) is not installed;
             other errors as in :meth:`iter_rows`.
         """
-        least = Number(" above 0, up to 1", high=1, above=0)("share", share)
+        least = Number(" from 0.5 to 1", low=0.5, high=1)("share", share)
         require("pyarrow", "parquet", "proposing types")
         require("babel", "locale", "proposing types")
         from airflow_provider_webcollect.landing.read.proposals import propose

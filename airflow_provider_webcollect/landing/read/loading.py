@@ -235,7 +235,8 @@ class NewParts:
         """Return what dlt cannot see in the values of columns: it treats each time as one with a zone."""
         naive = {"data_type": "timestamp", "timezone": False}
         types = self._landed.column_types
-        hints = {name: naive for name, kind in types.items() if kind.type == "timestamp"}
+        names = {*self._landed.table_columns} & types.keys()
+        hints = {name: naive for name in names if types[name].type == "timestamp"}
         if self._options.write_disposition == "merge":
             # the latest row of a key is that with the highest position
             hints[ROW] = {"data_type": "bigint", "dedup_sort": "desc"}

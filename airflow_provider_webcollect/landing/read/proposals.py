@@ -14,26 +14,41 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_webcollect.landing.formats.types import ColumnType, ProposedType, column_type, names_of
+from airflow_provider_webcollect.landing.formats.types import (
+    STRING,
+    ColumnType,
+    ProposedType,
+    column_type,
+    names_of,
+)
 from airflow_provider_webcollect.landing.formats.values import arrow_type, parse
 
 _WORDS = ("true false", "yes no", "ja nein", "oui non", "sí no", "si no", "sim não", "ja nee", "tak nie")
 _MARKS = ((".", None), (",", None), (".", ","), (",", "."), (",", " "), (".", " "), (".", "'"))
 _LOCALES = ("en", "de", "fr", "es", "it", "nl", "pt", "pl", "sv", "da", "cs")
 _DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d")
-_SHORT_DAYS = ("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%y/%m/%d")
+_SHORT_DAYS = ("%d.%m.%y", "%y.%m.%d", "%d/%m/%y", "%m/%d/%y", "%y/%m/%d", "%d-%m-%y", "%y-%m-%d")
 _NAMED_DAYS = ("%d. %b %Y", "%d %b %Y", "%b %d, %Y", "%d de %b de %Y", "%d-%b-%Y")
 _CLOCKS = (" %H:%M", " %H:%M:%S", ", %H:%M", " %I:%M %p")
-#: What makes a number with letters around it an amount of money.
-_CODES = "AED|AUD|CAD|CHF|CNY|CZK|DKK|EUR|GBP|HUF|INR|JPY|NOK|PLN|RON|SEK|USD|Fr|kr|zł|Kč|Ft|lei"
-_MONEY = rf"\p{{Sc}}|(^|[^\p{{L}}])({_CODES})([^\p{{L}}]|$)"
-#: Of a column with such texts, the numbers are codes.
-_CODE = r"^[+-]?0[0-9]"
-_UNIT = r"^[0-9][0-9., ]*[\s\p{Z}]*(?P<unit>[^0-9\s\p{Z}.,'+-][^0-9]*)$"
+_CURRENCIES = "AED|AUD|CAD|CHF|CNY|CZK|DKK|EUR|GBP|HUF|INR|JPY|NOK|PLN|RON|SEK|USD|Fr|kr|zł|Kč|Ft|lei"
+_OTHER = r"[^\p{L}\p{Sc}]*"
+#: An amount of money: a number and one currency, perhaps after a word for `from`. Other words, such as a word
+#: for millions, would be dropped.
+_MONEY = rf"^((?i:ab|from|desde|dès|od|vanaf)\s+)?{_OTHER}(({_CURRENCIES})\.?|[A-Z]{{0,2}}\p{{Sc}}){_OTHER}$"
+#: A number with zeros in front, or with a plus sign, is a code or a telephone number.
+_CODE = r"(^|[^\p{Nd}.,'\x{2019}])[0\x{ff10}\x{0660}\x{06f0}]\p{Nd}|^\s*[+]"
+_UNIT = r"^[-+]?[0-9][0-9., ]*(?P<unit>\s*[^0-9\s\p{Z}.,'+-][^0-9]*)$"
+#: Letters behind a number that change it, or make it something else than an amount.
+_NO_UNITS = {"am", "pm", "mio", "mln", "mrd", "tsd", "tys", "bn"}
+#: Texts with an exponent may be ids, unless they have a fraction.
+_EXACT, _FLOAT = "^[^eE]*$", "^[^eE]*$|[.]|[eE]-"
+#: Days with two digits for the year have two for all parts: others may be versions.
+_SHORT = r"^\s*[0-9]{2}[-./][0-9]{2}[-./][0-9]{2}"
 #: Digits of a proposed decimal, and the decimals with which numbers are tried.
 _DIGITS, _TRIED = 18, "decimal(38,9)"
-#: After the first texts of a column, a type stays only if this share of them fits.
-_LEAST, _SHOWN = 0.5, 3
+#: Once it has had so many texts, a type is forgotten if less than this share of them fits.
+_MANY, _LEAST = 1000, 0.5
+_SHOWN = 3
 #: Texts of a column that say which languages and times are tried.
 _FIRST = 50
 
@@ -55,9 +70,10 @@ def propose(tables: Iterable[pa.Table], share: float) -> list[ProposedType]:
 class _Candidate:
     """A type, and how many texts fit it."""
 
-    def __init__(self, kind: ColumnType, needed: str = "") -> None:
-        self.kind, self._needed = kind, needed
-        self.fits = self.decimals = 0
+    def __init__(self, kind: ColumnType, needed: str, may_be_text: bool) -> None:
+        self.kind, self._needed, self.may_be_text = kind, needed, may_be_text
+        self.fits = self.decimals = self.whole = 0
+        self.seen: set[Any] = set()
         self.misfits: tuple[str, ...] = ()
         self.others: set[_Candidate] = set()
         self.read = pa.nulls(0)
@@ -71,9 +87,12 @@ class _Candidate:
         if len(self.misfits) < _SHOWN:
             self.misfits = (*self.misfits, *texts.filter(pc.invert(is_right)).to_pylist())[:_SHOWN]
         if self.kind.type == _TRIED:
-            ends = f"{re.escape(self.kind.marks[0])}(?P<decimals>[0-9]*)[^0-9]*$"
+            ends = rf"{re.escape(self.kind.marks[0])}(?P<decimals>\p{{Nd}}*)\P{{Nd}}*$"
             decimals = pc.struct_field(pc.extract_regex(texts.filter(is_right), ends), "decimals")
             self.decimals = max(self.decimals, pc.max(pc.utf8_length(decimals)).as_py() or 0)
+            self.whole = max(self.whole, len(str(int(pc.max(pc.abs(values)).as_py() or 0))))
+        if self.kind.type == "bool":
+            self.seen.update(pc.unique(values.drop_null()).to_pylist())
         self.read = values.cast(arrow_type(_TRIED)) if self.kind.type == "int64" else values
 
     @property
@@ -81,7 +100,7 @@ class _Candidate:
         declared = self.kind.declared
         if self.kind.type != _TRIED:
             return declared
-        name = f"decimal({_DIGITS},{self.decimals})"
+        name = f"decimal({min(38, max(_DIGITS, self.whole + self.decimals))},{self.decimals})"
         return {**declared, "type": name} if isinstance(declared, dict) else name
 
 
@@ -104,7 +123,8 @@ class _Texts:
         self._are_codes |= pc.any(pc.match_substring_regex(values, _CODE)).as_py()
         for candidate in self._candidates:
             candidate.add(values, counts)
-        self._candidates = [one for one in self._candidates if one.fits >= self._count * _LEAST]
+        if self._count >= _MANY:
+            self._candidates = [one for one in self._candidates if one.fits >= self._count * _LEAST]
         for one, other in itertools.combinations(self._candidates, 2):
             is_alike = one.read.type == other.read.type
             if is_alike and pc.any(pc.not_equal(one.read, other.read)).as_py():
@@ -114,15 +134,18 @@ class _Texts:
         fitting = [
             one
             for one in self._candidates
-            if one.fits >= self._count * share and not (self._are_codes and one.kind.is_number)
+            if one.fits and one.fits >= self._count * share
+            if not (self._are_codes and one.kind.is_number) and len(one.seen) != 1
         ]
         if not fitting:
             return ProposedType(name, None, (), self._count, 0.0, ())
         best = fitting[0]
         others = [one for one in fitting if one in best.others][:1]
         readings = tuple(one.declared for one in (best, *others)) if others else ()
+        if best.may_be_text and not others:
+            readings = (best.declared, STRING)
         found = self._count, best.fits / self._count, best.misfits
-        return ProposedType(name, None if others else best.declared, readings, *found)
+        return ProposedType(name, None if readings else best.declared, readings, *found)
 
 
 def _candidates(texts: pa.Array) -> Iterator[_Candidate]:
@@ -133,18 +156,27 @@ def _candidates(texts: pa.Array) -> Iterator[_Candidate]:
     for words in _WORDS:
         true, false = words.split()
         yield _candidate({"type": "bool", "true": [true], "false": [false]})
-    around: list[tuple[dict[str, Any], str]] = [({}, "^[^eE]*$"), ({"currency": True}, _MONEY)]
+    around: list[tuple[dict[str, Any], str]] = [({}, _EXACT), ({"currency": True}, _MONEY)]
     units = pc.unique(pc.struct_field(pc.extract_regex(texts, _UNIT), "unit")).to_pylist()
-    if len(units) == 1 and units[0] is not None:
-        around.append(({"unit": units[0].strip()}, ""))
+    if len(units) == 1 and (unit := units[0]) is not None:
+        word = unit.strip()
+        # a letter that follows at once may be one of a thousand, or part of a code
+        if word.lower().rstrip(".") not in _NO_UNITS and (len(unit) > 1 or not unit.isalpha()):
+            around.append(({"unit": word}, ""))
+    lengths = pc.min_max(pc.utf8_length(texts))
+    have_one_length = lengths["min"] == lengths["max"] and len(texts) > 1
     for more, needed in around:
         for kind in ("int64", _TRIED):
             for decimal, thousands in _MARKS:
                 marks = {"decimal": None if decimal == "." else decimal, "thousands": thousands}
-                yield _candidate({"type": kind, **marks, **more}, needed)
-    for kind in ("float64", "date32", "timestamp", "timestamptz", "url"):
+                # telephone numbers and ids are written in groups, too
+                may_be_text = bool(thousands) and not more and have_one_length
+                yield _candidate({"type": kind, **marks, **more}, needed, may_be_text)
+    yield _candidate({"type": "float64"}, _FLOAT)
+    for kind in ("date32", "timestamp", "timestamptz", "url"):
         yield _candidate({"type": kind})
-    yield from map(_candidate, _dated(texts[:_FIRST].to_pylist()))
+    for keys in _dated(texts[:_FIRST].to_pylist()):
+        yield _candidate(keys, _SHORT if "%y" in keys["format"] else "")
 
 
 def _dated(texts: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -163,5 +195,5 @@ def _dated(texts: Sequence[str]) -> Iterator[dict[str, Any]]:
             yield {"type": "timestamp", **keys, "format": keys["format"] + clock}
 
 
-def _candidate(declared: dict[str, Any], needed: str = "") -> _Candidate:
-    return _Candidate(column_type("column_types", declared), needed)
+def _candidate(declared: dict[str, Any], needed: str = "", may_be_text: bool = False) -> _Candidate:
+    return _Candidate(column_type("column_types", declared), needed, may_be_text)

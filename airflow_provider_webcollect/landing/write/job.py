@@ -293,7 +293,9 @@ def _in_words(option: Any) -> str:
 def _refuse_another_format(job: Job, draft: Commit, state: Manifest) -> None:
     wanted, landed = _options_of(draft), _options_of(state)
     named, ways = wanted.get("columns"), "Use the same options"
-    if named and state.columns and not landed.get("columns"):
+    # parts have made columns where they appeared, and fixed ones come before all that are made
+    has_made = any(kind.from_ for kind in job.options.format.column_types.values())
+    if named and state.columns and not landed.get("columns") and not has_made:
         ways += f" (`columns` may also begin with {[*state.columns]})"
         if named[: len(state.columns)] == [*state.columns]:
             # from now on the landing gets no others

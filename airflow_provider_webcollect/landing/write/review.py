@@ -274,14 +274,13 @@ def _sorted_rows(
 
 def _is_alike(part: Part, read: Commit, landing: Landing) -> bool:
     """Return whether a part of quarantined rows can be one of the landing as it is."""
-    # later runs may name more columns
-    one, other = (
-        (
-            each.format,
-            each.compression,
-            {**each.encoding, "columns": None},
-            (each.columns or ())[: part.columns],
-        )
-        for each in (read, landing)
-    )
-    return one == other
+    # later runs may name more columns, and have other types of texts, which files of Parquet alone depend on
+    columns = (read.columns or ())[: part.columns]
+
+    def written(each: Landing) -> tuple[Any, ...]:
+        types = each.encoding.get("column_types") or {} if each.format == "parquet" else {}
+        own = {name: types.get(name) for name in columns}
+        others = {**each.encoding, "columns": None, "column_types": own, "on_cast_error": None}
+        return each.format, each.compression, others, (each.columns or ())[: part.columns]
+
+    return written(read) == written(landing)
