@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from airflow_provider_webcollect.collection_tasks import read_collection_tasks
 from airflow_provider_webcollect.sandbox import Sandbox
@@ -353,6 +354,15 @@ class TestValues:
         assert run("landing", "cat", shop, "-o", "csv", "--raw").out.splitlines()[1] == '"22,90 €",03/04/2026'
         last = run("landing", "cat", shop).out.splitlines()[2]
         assert json.loads(last) == {"price": "?", "day": "03/04/2026"}
+
+    def test_proposed_types_are_yaml_whatever_columns_are_called(
+        self, run: Run, connected: None, sandbox: Sandbox, folder: Path
+    ) -> None:
+        names = ["a\u2028b", "c\x7f", "d: e", "f # g", '"h"']
+        task = sandbox.control.add_task(rows=[dict.fromkeys(names, "1")], state="Finished")["task_id"]
+        assert run("land", task, folder).code == 0
+        proposed = yaml.safe_load(run("landing", "types", folder).out)
+        assert proposed == {"column_types": dict.fromkeys(names, "int64")}
 
     def test_proposed_types_go_into_the_file_of_collection_tasks(self, run: Run, shop: Path) -> None:
         ended = run("landing", "types", shop, "--share", "0.6")
