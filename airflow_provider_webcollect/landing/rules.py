@@ -102,7 +102,13 @@ class ValueRules:
         self._wrong_rows = counts.wrong_rows
         fails = self.is_split and file_format.on_cast_error == "fail"
         self._columns = [
-            _Column(name, checks.columns.get(name, ColumnChecks()), types.get(name), fails)
+            _Column(
+                name,
+                file_format.source_of(name),
+                checks.columns.get(name, ColumnChecks()),
+                types.get(name),
+                fails,
+            )
             for name in dict.fromkeys((*checks.columns, *(types if fails else ())))
         ]
         if any(column.is_parsed for column in self._columns):
@@ -221,16 +227,18 @@ class ValueRules:
 class _Column:
     """The rules about the values of one column.
 
+    :param source: the column of the rows that has its values.
     :param kind: what its texts mean; None for texts.
     :param fails: whether values must fit the type.
-    :ivar source: the column of the rows that has its values.
     :ivar has_rules: whether there are any; ``is_parsed`` says whether one needs the values of the type.
     :ivar counts_filled: whether there are checks of the share of rows that have a value.
     """
 
-    def __init__(self, name: str, checks: ColumnChecks, kind: ColumnType | None, fails: bool) -> None:
+    def __init__(
+        self, name: str, source: str, checks: ColumnChecks, kind: ColumnType | None, fails: bool
+    ) -> None:
         self.name = name
-        self.source = (kind and kind.from_) or name
+        self.source = source
         self.counts_filled = checks.filled is not None or checks.filled_of_usual is not None
         by_row = msgspec.structs.replace(checks, filled=None, filled_of_usual=None)
         self._fits = kind if fails else None

@@ -430,8 +430,8 @@ def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any
             continue
         manifest = landing.result.manifest
         # files of text have texts, whatever the readers of this package make of them
-        types = manifest.column_types if manifest.format == "parquet" else {}
-        untyped = "string" if manifest.format == "parquet" else None
+        types = manifest.column_types if manifest.has_typed_files else {}
+        untyped = "string" if manifest.has_typed_files else None
         fields = [
             facet.SchemaDatasetFacetFields(name=name, type=types[name].type if name in types else untyped)
             for name in manifest.columns or ()

@@ -237,7 +237,7 @@ def read_landings(
 def newest_landings(session: Session) -> Iterator[tuple[str, LandingEvent]]:
     """Yield the newest landing of each Airflow task for each of its assets, and the id of its DAG.
 
-    If there are very many, they are those of up to a minute ago.
+    If there are very many, a landing of the last minute may be missing.
     """
     newest = [extent.newest_id for extent in _known_extents(session).values()]
     columns = (AssetEvent.source_dag_id, AssetEvent.extra)

@@ -15,7 +15,7 @@ from urllib.parse import urldefrag, urlsplit
 
 import msgspec
 
-from airflow_provider_webcollect.landing.errors import ExtraMissing
+from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.arguments import Flag
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -82,13 +82,9 @@ def _mark(argument: str, mark: object) -> str:
 
 
 def _locale(argument: str, name: object) -> str:
-    try:
-        from babel import Locale, UnknownLocaleError
-    except ImportError as error:
-        raise ExtraMissing(
-            f"{argument} needs the package Babel, which cannot be imported here ({error}); install "
-            "airflow-provider-webcollect[locale]"
-        ) from error
+    require("babel", "locale", argument)
+    from babel import Locale, UnknownLocaleError
+
     text = arguments.text(argument, name)
     try:
         return str(Locale.parse(text.replace("-", "_")))
@@ -240,12 +236,13 @@ def column_type(argument: str, value: object) -> ColumnType:
 
 def _check_texts(kind: ColumnType, where: Callable[[str], str]) -> None:
     """Refuse a declaration that no text could fit, or that some texts could fit in two ways."""
-    # the mark before decimals need not be declared of integers, which have none
-    has_decimals = kind.decimal or kind.locale or not kind.type.startswith("int")
-    decimal, thousands, _ = kind.marks if kind.is_number else ("", None, 0)
-    if thousands is not None and has_decimals and decimal in _LIKE.get(thousands, thousands):
-        rule = f"it must differ from the mark before decimals, which is {decimal!r}"
-        raise InvalidArgument(where("thousands"), kind.thousands, rule)
+    if kind.is_number:
+        decimal, thousands, _ = kind.marks
+        # the mark before decimals need not be declared of integers, which have none
+        has_decimals = kind.decimal or kind.locale or not kind.type.startswith("int")
+        if thousands is not None and has_decimals and decimal in _LIKE.get(thousands, thousands):
+            rule = f"it must differ from the mark before decimals, which is {decimal!r}"
+            raise InvalidArgument(where("thousands"), kind.thousands, rule)
     if kind.false and (not kind.true or {*kind.true} & {*kind.false}):
         raise InvalidArgument(where("false"), kind.false, "it needs `true`, which must have other words")
     if kind.format is not None:

@@ -49,7 +49,7 @@ _ABSOLUTE = r"^(?i:https?)://([^\s\p{Z}/?#\[\]]+|\[[0-9a-fA-F:.]+\](:[0-9]*)?)([
 _ROOTED = r"^/([^/.?#\s\p{Z}][^/?#\s\p{Z}]*/?)*([?][^\s\p{Z}]*)?$"
 #: The first year of those that two digits mean, as in `strptime`.
 _FIRST_YEAR = "69"
-#: Hours of half a day, with the first letter of its half, in those of a day.
+#: The hour of the day, by the hour of half a day and the first letter of this half.
 _HOURS = {
     f"{hour:02}{half}": f"{hour % 12 + late:02}"
     for hour in range(1, 13)
@@ -183,9 +183,6 @@ def _plain(texts: pa.Array, kind: ColumnType) -> pa.Array:
     """Return texts as the type itself is written, with null for those that break the declaration."""
     if kind.is_plain and kind.type != URL:
         return _unmarked(texts)
-    # what JSON has a number or a boolean for can only be read in one way
-    is_marked = pc.starts_with(texts, MARK)
-    written = _unmarked(texts)
     if kind.type == URL:
         plain = _urls(texts, kind.base)
     elif kind.true:
@@ -197,7 +194,9 @@ def _plain(texts: pa.Array, kind: ColumnType) -> pa.Array:
     else:
         # a time in a zone
         plain = texts
-    return pc.if_else(is_marked, written, plain)
+    # what JSON has a number or a boolean for can only be read in one way
+    is_marked = pc.starts_with(texts, MARK)
+    return pc.if_else(is_marked, _unmarked(texts), plain) if pc.any(is_marked).as_py() else plain
 
 
 def _of_any_digits(
@@ -300,7 +299,7 @@ def _absolute(texts: pa.Array) -> pa.Array:
 
 
 def _joined(base: str, url: str) -> str | None:
-    # `urljoin` drops some characters, and takes a missing host for that of the base
+    # `urljoin` drops some characters, and puts the base's host in the place of a missing one
     if _LOST.search(url):
         return None
     with contextlib.suppress(ValueError):

@@ -261,10 +261,9 @@ class RowWriter(ABC):
     misfits: Mapping[str, int] = {}
 
     def flush(self) -> None:  # noqa: B027  # most formats hold none
-        """Encode the rows that are held.
+        """Encode the rows that are held; :meth:`write` does so for many, and :meth:`close` for the rest.
 
-        :raises CastFailed: if a value does not fit its column's type, and ``on_cast_error`` is ``fail``; as
-            :meth:`write` and :meth:`close`, which do the same if there are enough, or to end the part.
+        :raises CastFailed: if a value does not fit its column's type, and ``on_cast_error`` is ``fail``.
         """
 
     @abstractmethod

@@ -237,6 +237,11 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
         return self.parts
 
     @property
+    def has_typed_files(self) -> bool:
+        """Whether its files have the types of columns; JSON lines and CSV have texts."""
+        return self.format == "parquet"
+
+    @property
     def column_types(self) -> Mapping[str, ColumnType]:
         """What the texts of columns mean; other columns are strings."""
         try:

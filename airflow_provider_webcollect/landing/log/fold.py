@@ -89,7 +89,7 @@ def quarantined_by(commit: Commit) -> SetApart:
 def as_landing(commit: Commit) -> Manifest:
     """Return what a commit has quarantined as a landing of its own; only parts of Parquet have types."""
     rows, parts = commit.quarantined_rows, commit.quarantined
-    has_types = commit.format == "parquet" and not any(part.broke for part in parts)
+    has_types = commit.has_typed_files and not any(part.broke for part in parts)
     encoding = commit.encoding if has_types else {**commit.encoding, "column_types": None}
     own = {
         "kind": "landed",

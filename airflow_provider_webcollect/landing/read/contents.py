@@ -103,7 +103,7 @@ class LandedData:
 
     def __init__(self, folder: Folder, manifest: Manifest, *, raw: bool = False) -> None:
         self.manifest = manifest
-        is_text = raw and manifest.format != "parquet"
+        is_text = raw and not manifest.has_typed_files
         self.column_types: Mapping[str, ColumnType] = {} if is_text else manifest.column_types
         self.fs = folder.fs
         self.uri: str = folder.fs.unstrip_protocol(folder.root)
@@ -266,9 +266,7 @@ class LandedData:
         require("babel", "locale", "proposing types")
         from airflow_provider_webcollect.landing.read.proposals import propose
 
-        source = (
-            self if self.manifest.format == "parquet" else LandedData(self._folder, self.manifest, raw=True)
-        )
+        source = self if self.manifest.has_typed_files else LandedData(self._folder, self.manifest, raw=True)
         return propose((table for part in source.parts() for table in source.tables_of(part)), least)
 
     def to_arrow(self, new_only: bool | str = False, *, since: int | None = None) -> pa.Table:

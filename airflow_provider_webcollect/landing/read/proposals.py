@@ -46,7 +46,7 @@ _EXACT, _FLOAT = "^[^eE]*$", "^[^eE]*$|[.]|[eE]-"
 _SHORT = r"^\s*[0-9]{2}[-./][0-9]{2}[-./][0-9]{2}"
 #: Digits of a proposed decimal, and the decimals with which numbers are tried.
 _DIGITS, _TRIED = 18, "decimal(38,9)"
-#: Once it has had so many texts, a type is forgotten if less than this share of them fits.
+#: After this number of texts, a type is forgotten if less than this share of them fits.
 _MANY, _LEAST = 1000, 0.5
 _SHOWN = 3
 #: Texts of a column that say which languages and times are tried.
@@ -125,7 +125,8 @@ class _Texts:
             candidate.add(values, counts)
         if self._count >= _MANY:
             self._candidates = [one for one in self._candidates if one.fits >= self._count * _LEAST]
-        for one, other in itertools.combinations(self._candidates, 2):
+        fitting = [one for one in self._candidates if one.fits]
+        for one, other in itertools.combinations(fitting, 2):
             is_alike = one.read.type == other.read.type
             if is_alike and pc.any(pc.not_equal(one.read, other.read)).as_py():
                 one.others.add(other)
@@ -180,7 +181,7 @@ def _candidates(texts: pa.Array) -> Iterator[_Candidate]:
 
 
 def _dated(texts: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield types of dates and times with formats that may be those of texts."""
+    """Yield types of dates and times whose formats the texts may have."""
     sample = "\n".join(texts).lower()
     formats: list[dict[str, str]] = [{"format": form} for form in (*_DAYS, *_SHORT_DAYS)]
     for locale in _LOCALES:

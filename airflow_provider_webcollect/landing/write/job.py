@@ -300,7 +300,7 @@ def _refuse_another_format(job: Job, draft: Commit, state: Manifest) -> None:
         if named[: len(state.columns)] == [*state.columns]:
             # from now on the landing gets no others
             landed["columns"] = named
-    if draft.format != "parquet":
+    if not draft.has_typed_files:
         # files keep their texts: what these mean may change
         for name in ("column_types", "on_cast_error"):
             landed[name] = wanted.get(name)

@@ -278,7 +278,7 @@ def _is_alike(part: Part, read: Commit, landing: Landing) -> bool:
     columns = (read.columns or ())[: part.columns]
 
     def written(each: Landing) -> tuple[Any, ...]:
-        types = each.encoding.get("column_types") or {} if each.format == "parquet" else {}
+        types = each.encoding.get("column_types") or {} if each.has_typed_files else {}
         own = {name: types.get(name) for name in columns}
         others = {**each.encoding, "columns": None, "column_types": own, "on_cast_error": None}
         return each.format, each.compression, others, (each.columns or ())[: part.columns]
