@@ -579,8 +579,13 @@ class History:
         self.waiting: dict[int, Offers] = {}
 
     def run(self, number: int, how: str, offers: Offers) -> None:
-        """Land what a run has collected."""
+        """Land what a run has collected.
+
+        Its last row is of no other run: a source that was emptied and has equal rows again cannot be told
+        from one that has nothing new.
+        """
         options: dict[str, Any] = {"warned": WARNED, "quarantined": QUARANTINED}.get(how, {})
+        offers = [*offers, (" ", str(number))]
         if how == "from an emptied source":
             self.days.rows.clear()
         self.days.rows += [offer(*each) for each in offers]
