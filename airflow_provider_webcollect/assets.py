@@ -124,6 +124,16 @@ class WaitingRows(msgspec.Struct, frozen=True, kw_only=True):
     at: Annotated[datetime.datetime, msgspec.Meta(tz=True)]
 
 
+class InputsWithoutRows(msgspec.Struct, frozen=True, kw_only=True):
+    """The inputs of a collection task that have no row.
+
+    :ivar count: how many there are; ``inputs`` has the first 1,000 of them, or fewer of each of many sources.
+    """
+
+    count: int
+    inputs: list[str]
+
+
 class LandedSource(NamedTuple):
     """What an event says about one collection task.
 
@@ -132,6 +142,7 @@ class LandedSource(NamedTuple):
     :ivar usual_rows: None if they are not known.
     :ivar filled: by column, in which share of the rows it is filled, 0 to 1; empty if it is not known.
     :ivar checks: the outcome of each check, as :class:`~.landing.checks.CheckOutcome` has it.
+    :ivar missing_inputs: None if they are not known, or not checked.
     :ivar manifest: of its landing.
     :ivar commit: the number of the landing's last commit then; None if it is not known.
     :ivar quarantined: the numbers of the commits that have quarantined rows of the run.
@@ -144,6 +155,7 @@ class LandedSource(NamedTuple):
     usual_rows: float | None
     filled: dict[str, float]
     checks: list[dict[str, Any]]
+    missing_inputs: InputsWithoutRows | None
     manifest: str
     commit: int | None
     quarantined: list[int]
@@ -185,7 +197,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     :ivar changes: how many keys are ``new``, ``changed`` and ``gone`` since the whole run before, if they are
         counted (``whole_runs_key``); None for a run that is not whole; with several sources, the sums.
     :ivar collection_task_id: the source, with ``lotno``; this and the next seven are unset if there are
-        several sources, as are ``filled`` and ``checks``.
+        several sources, as are ``filled``, ``checks`` and ``missing_inputs``.
     :ivar collection_task_name: its name; None if it is not known.
     :ivar lotno: the batch; None for the whole history.
     :ivar manifest: the landing's manifest.
@@ -197,9 +209,11 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     :ivar manifests: those of their landings.
     :ivar source_rows: the rows of each of them; ``source_usual_rows`` and ``source_commits`` likewise, and,
         if there are no more than 1,000 columns, or checks, in all, ``source_filled`` and ``source_checks``.
-    :ivar source_quarantined: ``quarantined`` of each of them; ``source_waiting`` likewise.
+    :ivar source_quarantined: ``quarantined`` of each of them; ``source_waiting`` and
+        ``source_missing_inputs`` likewise.
     :ivar filled: by column, in which share of the rows it is filled, 0 to 1.
     :ivar checks: the outcome of each check, as :class:`~.landing.checks.CheckOutcome` has it.
+    :ivar missing_inputs: the inputs without a row; None if they are not known, or not checked.
     """
 
     webcollect_conn_id: str
@@ -232,6 +246,8 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     checks: list[dict[str, Any]] | UnsetType = UNSET
     source_filled: list[dict[str, float]] | UnsetType = UNSET
     source_checks: list[list[dict[str, Any]]] | UnsetType = UNSET
+    missing_inputs: InputsWithoutRows | UnsetType | None = UNSET
+    source_missing_inputs: list[InputsWithoutRows | None] | UnsetType = UNSET
     source_quarantined: list[list[int]] | UnsetType = UNSET
     source_waiting: list[list[WaitingRows]] | UnsetType = UNSET
 
@@ -275,6 +291,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 of_each(self.source_usual_rows, self.usual_rows, None),
                 of_each(self.source_filled, self.filled, {}),
                 of_each(self.source_checks, self.checks, []),
+                of_each(self.source_missing_inputs, self.missing_inputs, None),
                 of_each(self.manifests, self.manifest, ""),
                 of_each(self.source_commits, self.commit, None),
                 of_each(self.source_quarantined, self.quarantined, []),

@@ -26,6 +26,7 @@ D = TypeVar("D", bound=msgspec.Struct)
 Level = Literal["allow", "warn", "fail"]
 OnFailedChecks = Literal["fail", "warn", "quarantine"]
 State = Literal["passed", "failed", "warning", "skipped"]
+Match = Literal["text", "url"]
 N = TypeVar("N", float, "Fraction")
 #: How many earlier landings decide what is usual, at most and at least.
 MOST_USUAL, LEAST_USUAL = 10, 4
@@ -151,8 +152,31 @@ class ColumnChecks(msgspec.Struct, frozen=True, kw_only=True):
     filled_of_usual: Annotated[float | None, _SHARE] = None
 
 
+class InputChecks(msgspec.Struct, frozen=True, kw_only=True):
+    """A check that each input of the task, such as a word or a URL of its loop, has a row.
+
+    :ivar column: of the rows, which has the input that a row comes from.
+    :ivar missing: the largest share of the inputs that may have no row, 0 to 1.
+    :ivar action_id: the loop; only needed if several loops of the task have a list.
+    :ivar match: ``text``: letter case and blanks at the ends do not count; ``url``: nor do the scheme, a last
+        slash, the fragment, the order of the query, and how characters are percent-encoded.
+    """
+
+    column: Annotated[str, arguments.encodable]
+    missing: Annotated[float, Number(" from 0 to 1", low=0, high=1)] = 0.0
+    action_id: Annotated[str | None, arguments.text] = None
+    match: Match = "text"
+
+
 def _row_checks(argument: str, value: object) -> RowChecks:
     return _declared(argument, value, RowChecks)
+
+
+def _input_checks(argument: str, value: Any) -> InputChecks:
+    if isinstance(value, Mapping) and value.get("column") is None:
+        rule = "it must be the column of the rows that has the inputs"
+        raise InvalidArgument(f"{argument}['column']", None, rule)
+    return _declared(argument, value, InputChecks)
 
 
 def _columns_checks(argument: str, columns: object) -> dict[str, ColumnChecks]:
@@ -187,17 +211,19 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
 
     :ivar new_columns: what to do if rows have a column that earlier landings did not have.
     :ivar missing_columns: the same, if no row has a column that all earlier landings had.
+    :ivar inputs: whether each input of the task has a row; None for no such check.
     """
 
     rows: Annotated[RowChecks, _row_checks] = RowChecks()
     columns: Annotated[Mapping[str, ColumnChecks], _columns_checks] = {}
     new_columns: Level = "allow"
     missing_columns: Level = "allow"
+    inputs: Annotated[InputChecks | None, _input_checks] = None
 
     @property
     def is_resumable(self) -> bool:
-        """Whether a retry may continue: which values there were before, for ``unique``, is not kept."""
-        return not any(column.unique for column in self.columns.values())
+        """Whether a retry may continue: which values an earlier attempt has read is not kept."""
+        return self.inputs is None and not any(column.unique for column in self.columns.values())
 
 
 class Example(msgspec.Struct, frozen=True):
@@ -265,7 +291,7 @@ def make_checks(checks: Any, file_format: FileFormat) -> Checks | None:
     :param checks: a dict with any of ``rows`` (``min``, ``min_of_usual``, ``max_of_usual``, ``max_wrong``),
         ``columns`` (for each name ``required``, ``pattern``, ``min``, ``max``, ``values``, ``unique``,
         ``filled``, ``filled_of_usual``), ``new_columns`` and ``missing_columns`` (``allow``, ``warn``,
-        ``fail``).
+        ``fail``), and ``inputs`` (``column``, ``missing``, ``action_id``, ``match``).
     :param file_format: of the parts.
     :raises InvalidArgument: if a check is wrong, or does not go with the format.
     """
@@ -276,9 +302,12 @@ def make_checks(checks: Any, file_format: FileFormat) -> Checks | None:
         if made.new_columns != "allow":
             rule = "it must be 'allow', since no column can be new where `columns` are set"
             raise InvalidArgument("checks['new_columns']", made.new_columns, rule)
-        for name in made.columns:
+        named = [("checks['columns']", name) for name in made.columns]
+        if made.inputs:
+            named.append(("checks['inputs']['column']", made.inputs.column))
+        for argument, name in named:
             if file_format.source_of(name) not in file_format.columns:
-                raise InvalidArgument("checks['columns']", name, "it must be one of `columns`")
+                raise InvalidArgument(argument, name, "it must be one of `columns`")
     for name, column in made.columns.items():
         for check in ("min", "max"):
             kind = file_format.column_types.get(name)

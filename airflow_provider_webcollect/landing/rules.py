@@ -85,15 +85,27 @@ class ValueRules:
 
     :param file_format: of the parts.
     :param counts: of earlier attempts.
+    :param see_inputs: gets the texts of all rows in the column of inputs, if these are checked.
     :ivar offset: the cursor with which the rows are read that come next.
     :ivar first: the columns that checks name.
     :ivar is_split: whether wrong rows are set apart one by one: ``max_wrong`` is above 0.
     """
 
-    def __init__(self, checks: Checks, file_format: FileFormat, counts: RuleCounts = NOTHING_WRONG) -> None:
+    def __init__(
+        self,
+        checks: Checks,
+        file_format: FileFormat,
+        counts: RuleCounts = NOTHING_WRONG,
+        see_inputs: Callable[[Sequence[str]], object] | None = None,
+    ) -> None:
         self.offset = 0
         types = file_format.column_types
-        self.first = tuple(dict.fromkeys(map(file_format.source_of, checks.columns)))
+        self._see_inputs = see_inputs
+        self._of_inputs = (
+            [file_format.source_of(checks.inputs.column)] if checks.inputs and see_inputs else []
+        )
+        named = map(file_format.source_of, checks.columns)
+        self.first = tuple(dict.fromkeys((*named, *self._of_inputs)))
         self.is_split = checks.rows.max_wrong > 0
         self._format = file_format
         self._broken = defaultdict(int, counts.broken)
@@ -116,6 +128,7 @@ class ValueRules:
         self._checked = self._columns[: len(checks.columns)]
         self._judged = [column for column in self._columns if column.has_rules]
         self._names = [column.source for column in self._judged]
+        self._names += self._of_inputs
         self._known = known_columns(self._names, others_dropped=True)
 
     @property
@@ -129,6 +142,8 @@ class ValueRules:
 
         With ``max_wrong``, which has judged them before, only examples of empty values are kept.
         """
+        if not self.is_split and self._of_inputs and self._of_inputs[0] in names:
+            self._look_at_inputs(columns[names.index(self._of_inputs[0])])
         for column in self._checked if rows else ():
             is_there = column.source in names
             if self.is_split and not column.counts_filled:
@@ -165,6 +180,8 @@ class ValueRules:
         """Return the rules that rows break, by the index of the row."""
         broken: dict[int, list[str]] = defaultdict(list)
         unread, columns = self._decoded(batch)
+        if self._of_inputs:
+            self._look_at_inputs(columns[-1])
         read: Sequence[int] = range(len(batch))
         if unread:
             read = sorted({*read} - {*unread})
@@ -183,6 +200,10 @@ class ValueRules:
                 broken[index].append(READABLE)
                 self._note(READABLE, [bytes(row)[:_SHOWN_BYTES].decode(errors="replace")], [0])
         return broken
+
+    def _look_at_inputs(self, values: Sequence[Any]) -> None:
+        if self._see_inputs and any(value is not UNSET for value in values):
+            self._see_inputs(_texts(values))
 
     def _decoded(self, batch: Rows) -> tuple[Sequence[int], Sequence[Column]]:
         """Return the indices of rows that Python cannot decode, and the columns of the others."""

@@ -174,6 +174,19 @@ class Control:
         task.runs[-1].more_rows += rows
 
     @_command
+    def silence(self, task_id: str, loop_items: Sequence[str], runs: NotNegativeInt = 1) -> None:
+        """Let loop items of a task yield no rows, as pages that have moved, or that show a captcha.
+
+        Copies of the task do not have this, nor do tasks with rows of their own.
+
+        :param task_id: the task.
+        :param loop_items: those of its loop step, whose other values go on yielding rows.
+        :param runs: for how many of the runs that begin from now on, and that have the loop item; 0: it
+            yields rows again.
+        """
+        self._state.world.task(task_id).silent.update(dict.fromkeys(loop_items, runs))
+
+    @_command
     def rename_task(self, task_id: str, name: str) -> None:
         """Give a task another name, as a user can in the service's own client.
 

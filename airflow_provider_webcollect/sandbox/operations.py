@@ -379,10 +379,13 @@ def get_actions(
     state: State, *, task_ids: Texts, action_types: Annotated[list[ActionType], Meta(min_length=1)]
 ) -> object:
     """Endpoint 5."""
+    hides_files = state.settings.hide_url_files
     return [
         {
             "taskId": task.task_id,
-            "actions": [_step_record(step) for step in task.actions if step.action_type in action_types],
+            "actions": [
+                _step_record(step, hides_files) for step in task.actions if step.action_type in action_types
+            ],
         }
         for task in owned(state, task_ids)
     ]
@@ -400,6 +403,7 @@ def replace_urls(state: State, *, task_id: Text, file: bytes) -> None:
     if not urls or not all(url.lower().startswith(("http://", "https://")) for url in urls):
         raise invalid("The file must have one URL per line.")
     _set_loop_items(task.loop, "UrlList", urls, append=False)
+    task.loop.is_from_file = True
 
 
 def copy_task(state: State, *, task_id: Text, task_group_id: Integer | None = None) -> object:
@@ -488,12 +492,14 @@ def _step(task: world.Task, action_id: str, action_type: str) -> world.Action:
 def _set_loop_items(loop: world.Action, loop_type: str, items: list[str], append: bool) -> None:
     loop.loop_type = _LOOP_TYPES[loop_type.lower()]
     loop.loop_items = [*loop.loop_items, *items] if append else list(items)
+    loop.is_from_file = False
 
 
-def _step_record(step: world.Action) -> dict[str, Any]:
+def _step_record(step: world.Action, hides_files: bool) -> dict[str, Any]:
     record: dict[str, Any] = {"actionType": step.action_type, "actionId": step.action_id, "name": step.name}
     if step.action_type == world.LOOP_ACTION:
-        record |= {"loopType": _SHOWN_LOOP_TYPES[step.loop_type], "loopItems": step.loop_items}
+        items = [] if hides_files and step.is_from_file else step.loop_items
+        record |= {"loopType": _SHOWN_LOOP_TYPES[step.loop_type], "loopItems": items}
     elif step.action_type == world.ENTER_TEXT_ACTION:
         record["properties"] = [{"name": name, "value": value} for name, value in step.properties.items()]
     return record

@@ -71,6 +71,7 @@ class Settings:
     )
     hide_unexecuted: bool = _option(False, "leave tasks that never ran out of status responses")
     hide_unexecuted_subtasks: bool = _option(False, "list and count no sub-tasks of a task that never ran")
+    hide_url_files: bool = _option(False, "show no list of a loop whose URLs were given as a file")
     null_metrics: bool = _option(False, "leave all metrics of analytics open, as null")
     latency: NotNegative = _option(0.0, "seconds added to every response")
 

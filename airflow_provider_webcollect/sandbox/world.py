@@ -141,7 +141,10 @@ ENTER_TEXT_ACTION = "EnterTextAction"
 
 @dataclass
 class Action:
-    """A step of a task; LoopActions have ``loop_type`` and ``loop_items``, others ``properties``."""
+    """A step of a task; LoopActions have ``loop_type`` and ``loop_items``, others ``properties``.
+
+    :param is_from_file: whether the loop items were given as a file.
+    """
 
     action_id: str
     action_type: str
@@ -149,6 +152,7 @@ class Action:
     loop_type: str = "TextList"
     loop_items: list[str] = field(default_factory=list)
     properties: dict[str, str] = field(default_factory=dict)
+    is_from_file: bool = False
 
 
 @dataclass
@@ -159,6 +163,7 @@ class Task:
     :param given_rows: the rows that a run collects instead of generated ones.
     :param marked: a status word shown instead of the true one, until the next start.
     :param changes: changes of its rows, whose numbers count through all runs.
+    :param silent: for how many more runs a loop item yields no rows.
     """
 
     task_id: str
@@ -173,6 +178,7 @@ class Task:
     runs: list[Execution] = field(default_factory=list)
     marked: str | None = None
     changes: tuple[Change, ...] = ()
+    silent: dict[str, int] = field(default_factory=dict)
 
     @property
     def loop(self) -> Action:
@@ -324,6 +330,7 @@ class World:
             runs=[],
             marked=None,
             changes=(),
+            silent={},
         )
         self.tasks[task_id] = copy
         return copy
@@ -333,6 +340,7 @@ class World:
         now = self.clock.now()
         if not task.running(now):
             run = self._new_run(task)
+            task.silent = {item: runs - (item in task.loop.loop_items) for item, runs in task.silent.items()}
             run.shown_from = now + self.settings.stale_seconds / self.settings.speed
             task.runs.append(run)
         task.marked = None
@@ -359,11 +367,12 @@ class World:
     def _new_run(self, task: Task) -> Execution:
         settings, number = self.settings, len(task.runs) + 1
         own_rows = task.given_rows or self.table
+        items = tuple(item for item in task.loop.loop_items if task.silent.get(item, 0) <= 0)
         planned = task.rows_per_run
         if planned is None:
-            planned = len(own_rows) or len(task.loop.loop_items) * settings.rows_per_item
+            planned = len(own_rows) or len(items) * settings.rows_per_item
         lotno = f"{number:06d}"
-        seed, items = f"{settings.seed}/{task.task_id}", tuple(task.loop.loop_items)
+        seed = f"{settings.seed}/{task.task_id}"
         rows: Rows
         if own_rows:
             rows = GivenRows(own_rows)

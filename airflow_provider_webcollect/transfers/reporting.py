@@ -13,7 +13,13 @@ import msgspec
 from airflow.providers.common.compat.sdk import Asset, AssetAlias, Stats
 from msgspec import UNSET, UnsetType
 
-from airflow_provider_webcollect.assets import LandingEvent, dataset_name, documentation, landing_asset
+from airflow_provider_webcollect.assets import (
+    InputsWithoutRows,
+    LandingEvent,
+    dataset_name,
+    documentation,
+    landing_asset,
+)
 from airflow_provider_webcollect.common import send_gauges
 from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.checks import usual_of
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.landing.checks import CheckOutcome
     from airflow_provider_webcollect.landing.location import Location
-    from airflow_provider_webcollect.landing.log.commits import SetApart
+    from airflow_provider_webcollect.landing.log.commits import MissingInputs, SetApart
     from airflow_provider_webcollect.landing.options import SourceOptions
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.call import ClientContext
@@ -273,6 +279,7 @@ class LandingReport(Observer):
                 name: counts.filled * 10_000 // held.rows / 10_000
                 for name, counts in held.profile.columns.items()
             },
+            "missing_inputs": _missing(landed.missing_inputs),
             # without tuples, which XCom would mark as such
             "checks": msgspec.json.decode(msgspec.json.encode(landed.checks)),
             "uris": [f"{uri}/{part.name}" for part in landed.new] if listed else None,
@@ -284,6 +291,10 @@ class LandingReport(Observer):
         if self.changes is not UNSET:
             facts["changes"] = self.changes
         return facts if self.options.mode == "full" else {**facts, "total_rows": manifest.rows}
+
+
+def _missing(missing: MissingInputs | None) -> dict[str, Any] | None:
+    return {"count": missing.count, "inputs": [*missing.inputs]} if missing else None
 
 
 def are_listed(reports: Iterable[LandingReport]) -> bool:
@@ -396,6 +407,7 @@ def _events_of(
         source_commits=[summary["commit"] for summary in summaries],
         source_filled=_few([summary["filled"] for summary in summaries]),
         source_checks=_few([summary["checks"] for summary in summaries]),
+        source_missing_inputs=_few_inputs([summary["missing_inputs"] for summary in summaries]),
         source_quarantined=[summary["quarantined"] for summary in summaries],
         source_waiting=[summary["waiting"][: MAX_LISTED // len(summaries) or 1] for summary in summaries],
         **connections,
@@ -407,6 +419,15 @@ def _events_of(
         if (asset := landing_asset(summary["destination"]))
     }
     return event, own
+
+
+def _few_inputs(of_sources: list[dict[str, Any] | None]) -> list[InputsWithoutRows | None]:
+    """Return the missing inputs of all sources, of each only the first ones: an event has few in all."""
+    most = MAX_LISTED // len(of_sources) or 1
+    return [
+        InputsWithoutRows(count=missing["count"], inputs=missing["inputs"][:most]) if missing else None
+        for missing in of_sources
+    ]
 
 
 def _few(of_sources: list[T]) -> list[T] | UnsetType:

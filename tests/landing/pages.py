@@ -46,6 +46,7 @@ def make_job(fetch: Fetch, **arguments: Any) -> Job:
         options=LandOptions.parse({"mode": "full", "late_rows_delay": 0.0}),
         pages=SimpleNamespace(read=fetch, forget=nothing),
         mark=nothing,
+        loops=tuple,
         observer=Observer(),
         stop=Pauses(),
     )

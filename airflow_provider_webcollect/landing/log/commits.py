@@ -188,6 +188,24 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     is_accepted: bool
 
 
+class MissingInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """The inputs of a task, such as words or URLs, that have no row.
+
+    :ivar run: that has found this.
+    :ivar count: how many there are; ``inputs`` has the first 1,000 of them.
+    :ivar of: how many inputs there are in all.
+    """
+
+    run: Run
+    count: int
+    inputs: tuple[str, ...]
+    of: int
+
+    def is_of_dag_run(self, run: Run) -> bool:
+        """Return whether the run of a task belongs to the same DAG run."""
+        return (self.run.dag_id, self.run.run_id) == (run.dag_id, run.run_id)
+
+
 class RunRecord(Counts, frozen=True, kw_only=True, omit_defaults=True):
     """The rows that a run has landed, with which later runs are compared.
 
@@ -211,6 +229,7 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
     :ivar run: whose rows these are.
     :ivar started_at: when the attempt began that has made the commit at ``finished_at``; ISO 8601 in UTC.
     :ivar checks: the outcomes of the checks of the commit's rows.
+    :ivar missing_inputs: of the last run that has read rows; None if they are not known.
     """
 
     version: int = VERSION
@@ -229,6 +248,7 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: str
     provider_version: str
     checks: tuple[CheckOutcome, ...] = ()
+    missing_inputs: MissingInputs | None = None
     parts: tuple[Part, ...] = ()
 
     @property

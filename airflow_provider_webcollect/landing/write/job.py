@@ -18,16 +18,18 @@ import msgspec
 from airflow_provider_webcollect.landing.errors import DestinationTaken, FormatChanged
 from airflow_provider_webcollect.landing.log.commits import Manifest, Part, Run, Source
 from airflow_provider_webcollect.landing.log.fold import following
-from airflow_provider_webcollect.service.endpoints import mark_exported
+from airflow_provider_webcollect.service.endpoints import get_actions, mark_exported
+from airflow_provider_webcollect.service.models import ActionType
 from airflow_provider_webcollect.service.pages import PageReader
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.checks import CheckOutcome
     from airflow_provider_webcollect.landing.formats import FileFormat
-    from airflow_provider_webcollect.landing.log.commits import Commit, Landing
+    from airflow_provider_webcollect.landing.log.commits import Commit, Landing, MissingInputs
     from airflow_provider_webcollect.landing.options import LandOptions
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.client import Client
+    from airflow_provider_webcollect.service.models import Action
     from airflow_provider_webcollect.service.threads import Stop
 
 log = logging.getLogger(__name__)
@@ -83,6 +85,7 @@ class Job:
     :param options: see :class:`~airflow_provider_webcollect.landing.options.LandOptions`.
     :param pages: of the source.
     :param mark: confirms the export to the service.
+    :param loops: reads the loops of the task, for the check of inputs.
     :param observer: follows the landing while it runs.
     :param stop: ends the landing once it is set; nothing is committed from then on. The client of ``pages``
         and ``mark`` must share it, so that it sends nothing either.
@@ -97,6 +100,7 @@ class Job:
     options: LandOptions
     pages: PageReader
     mark: Callable[[], object]
+    loops: Callable[[], Sequence[Action]]
     observer: Observer
     stop: Stop
 
@@ -127,6 +131,11 @@ def job_of(
     """
     observer = observer or Observer()
     task, lotno = source.collection_task_id, source.lotno
+
+    def loops() -> list[Action]:
+        tasks = client.send(get_actions([task], [ActionType.LOOP]))
+        return [action for actions in tasks for action in actions.actions]
+
     return Job(
         source=msgspec.structs.replace(source, host=client.context.settings.host),
         called=called or str(source),
@@ -137,6 +146,7 @@ def job_of(
         options=options,
         pages=PageReader(client, task, lotno, size=options.page_size, sent=observer.on_request),
         mark=functools.partial(client.send, mark_exported(task)),
+        loops=loops,
         observer=observer,
         stop=client.stop,
     )
@@ -151,12 +161,14 @@ class Landed:
         without those that were replaced since.
     :ivar committed: those that this attempt has committed.
     :ivar checks: the outcomes of the checks of this run's rows, in any of its attempts.
+    :ivar missing_inputs: the inputs without a row; None if they are not known, or not checked.
     """
 
     manifest: Manifest
     new: tuple[Part, ...] = ()
     committed: tuple[Part, ...] = ()
     checks: tuple[CheckOutcome, ...] = ()
+    missing_inputs: MissingInputs | None = None
 
 
 def make_plan(

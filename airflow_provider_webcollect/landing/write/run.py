@@ -23,9 +23,10 @@ from airflow_provider_webcollect.landing.errors import (
     SourceReset,
 )
 from airflow_provider_webcollect.landing.formats.profile import sum_of
+from airflow_provider_webcollect.landing.inputs import Inputs
 from airflow_provider_webcollect.landing.log.commits import counted, missing_part, now
 from airflow_provider_webcollect.landing.log.fold import following
-from airflow_provider_webcollect.landing.rules import evaluate
+from airflow_provider_webcollect.landing.rules import READABLE, evaluate
 from airflow_provider_webcollect.landing.storage.commit_log import (
     TRIES,
     CommitLog,
@@ -115,6 +116,8 @@ class _Landing:
         landed = [commit for commit in self._own if state and commit.number >= state.first_commit]
         self._own_parts = tuple(part for commit in landed for part in commit.parts)
         self._own_checks = self._own[-1].checks if self._own else ()
+        self._inputs: Inputs | None = None
+        self._missing = self._own[-1].missing_inputs if self._own else None
 
     def run(self) -> Landed:
         job, state = self._job, self._state
@@ -132,6 +135,8 @@ class _Landing:
         starts = make_plan(job, state, resumable, has_committed=bool(self._own))
         if state is not None and not starts:
             return self._kept(state)
+        if checks and checks.inputs:
+            self._inputs = Inputs(checks.inputs, job.loops)
         scan = SourceScan(job)
         draft = _confirmed_start(job, scan, starts)
         pages = self._pages(scan, draft)
@@ -141,7 +146,7 @@ class _Landing:
         if draft.written:
             count = counted(parts_before + len(draft.parts), "part")
             log.info("Resuming after %s in %s.", counted(draft.total, "row"), count)
-        with Staging(job, draft, parts_before, drafts) as staging:
+        with Staging(job, draft, parts_before, drafts, self._inputs) as staging:
             staging.write(pages or iter(()))
             _complete(job, staging, scan)
             return self._commit(staging, scan, self._check(staging.draft, staging.rules.counts))
@@ -191,7 +196,7 @@ class _Landing:
         waiting = [apart for apart in latest.quarantined if apart.run == job.run and apart.has_failed]
         if waiting and job.options.on_failed_checks == "fail":
             raise _quarantined(job, waiting[-1])
-        return Landed(latest, self._own_parts, checks=self._own_checks)
+        return Landed(latest, self._own_parts, checks=self._own_checks, missing_inputs=self._missing)
 
     def _nothing_new(self, state: Manifest, draft: Commit, scan: SourceScan) -> Landed:
         """Return the result of a landing that has found nothing new; mark the export, if that is due."""
@@ -200,13 +205,19 @@ class _Landing:
         if not self._own and (failed := self._failed(outcomes)):
             raise _refusal(self._job, failed, "Nothing was committed or marked")
         log.info("%s has nothing new for %s.", self._job.called, self._job.folder.root)
-        return Landed(self._published(state, draft, scan), new=self._own_parts, checks=outcomes)
+        manifest = self._published(state, draft, scan)
+        return Landed(manifest, new=self._own_parts, checks=outcomes, missing_inputs=self._missing)
 
     def _commit(self, staging: Staging, scan: SourceScan, outcomes: tuple[CheckOutcome, ...]) -> Landed:
         """Commit what was read; if it has failed its checks, as rows that wait. Then mark the export."""
         job, draft = self._job, staging.draft
         commit = msgspec.structs.replace(
-            draft, checks=outcomes, finished_at=now(), rules="", rule_counts=NOTHING_WRONG
+            draft,
+            checks=outcomes,
+            missing_inputs=self._missing,
+            finished_at=now(),
+            rules="",
+            rule_counts=NOTHING_WRONG,
         )
         if failed := self._failed(outcomes):
             if not commit.written:
@@ -222,7 +233,7 @@ class _Landing:
             message = "%s of %s are quarantined by commit %d: %s. %s."
             log.warning(message, rows, job.called, apart.commit, checks, _ways(job, apart))
         new = commit.parts if commit.replaces and commit.parts else (*self._own_parts, *commit.parts)
-        landed = Landed(state, new=new, committed=commit.parts, checks=outcomes)
+        landed = Landed(state, new=new, committed=commit.parts, checks=outcomes, missing_inputs=self._missing)
         staging.end()
         job.observer.on_commit(landed)
         landed = dataclasses.replace(landed, manifest=self._published(state, draft, scan))
@@ -269,15 +280,22 @@ class _Landing:
             # only the mark is left to do, of rows that were checked before
             return self._own_checks
         with span("check", {}) as recorded:
+            rows, profile = sum(part.rows for part in written), sum_of(part.profile for part in parts)
             outcomes = evaluate(
                 checks,
-                sum(part.rows for part in written),
-                sum_of(part.profile for part in parts),
+                rows,
+                profile,
                 counts,
                 [past for past in (state.history if state else ()) if past.run != job.run],
                 rows_before=record.rows if record and job.options.mode == "incremental" else 0,
                 source_of=job.options.format.source_of,
             )
+            if self._inputs:
+                unread = profile.unread + counts.broken.get(READABLE, 0)
+                outcome, self._missing = self._inputs.judge(
+                    job.run, rows, unread, state.missing_inputs if state else None
+                )
+                outcomes = (*outcomes, outcome)
             failed = sum(outcome.state == "failed" for outcome in outcomes)
             recorded.set({"webcollect.checks.count": len(outcomes), "webcollect.checks.failed": failed})
         for outcome in outcomes:

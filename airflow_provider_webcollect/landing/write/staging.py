@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         SingleRow,
         SupportsWrite,
     )
+    from airflow_provider_webcollect.landing.inputs import Inputs
     from airflow_provider_webcollect.landing.log.commits import Commit, Part
     from airflow_provider_webcollect.landing.storage.folder import PartFile
     from airflow_provider_webcollect.landing.write.copy import Page
@@ -70,14 +71,24 @@ class Staging:
     :param parts_before: how many parts the landing has already: names continue from there, so that their
         order is that of the rows.
     :param earlier: the files of earlier attempts of the run.
+    :param inputs: what judges the inputs of the rows; None if they are not checked.
     :ivar draft: what is written.
     :ivar rules: what they have counted, also of parts that an earlier attempt has written.
     """
 
-    def __init__(self, job: Job, draft: Commit, parts_before: int, earlier: Iterable[str]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        draft: Commit,
+        parts_before: int,
+        earlier: Iterable[str],
+        inputs: Inputs | None = None,
+    ) -> None:
         options = job.options
         self.draft = draft
-        self.rules = ValueRules(options.checks or Checks(), options.format, draft.rule_counts)
+        self.rules = ValueRules(
+            options.checks or Checks(), options.format, draft.rule_counts, inputs.see if inputs else None
+        )
         self._job = job
         self._columns = options.format.columns_after(draft.columns or ())
         self._parts_before = parts_before

@@ -1,0 +1,153 @@
+"""The check of inputs: whether each word or URL in the list of a task's loop has a row."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from fractions import Fraction
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
+
+from airflow_provider_webcollect.landing.checks import CheckOutcome
+from airflow_provider_webcollect.landing.formats.profile import percent
+from airflow_provider_webcollect.landing.log.commits import MissingInputs, counted
+from airflow_provider_webcollect.service.errors import (
+    InvalidArgument,
+    ResponseTooLarge,
+    WebCollectError,
+    quoted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from airflow_provider_webcollect.landing.checks import InputChecks
+    from airflow_provider_webcollect.landing.log.commits import Run
+    from airflow_provider_webcollect.service.models import Action
+
+#: How many inputs without a row are kept; how many the outcome names, and how many characters of each.
+MOST_MISSING, _NAMED, _LONGEST = 1000, 10, 100
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
+_DEFAULT_PORTS = {None, 80, 443}
+
+
+def text_key(text: str) -> str:
+    """Return what equal inputs have in common: blanks at the ends and letter case do not count."""
+    return text.strip().casefold()
+
+
+def url_key(text: str) -> str:
+    """Return what equal URLs have in common; of a text that is no URL, what :func:`text_key` returns.
+
+    Blanks at the ends, the scheme and its port, the letter case of the host, a last slash, the fragment, the
+    order of the query, and how a character is percent-encoded do not count.
+    """
+    from requests.utils import requote_uri
+
+    text = text.strip()
+    try:
+        url = urlsplit(text if _SCHEME.match(text) else f"//{text}")
+        host = (url.hostname or "").encode("idna").decode()
+        place = host if url.port in _DEFAULT_PORTS else f"{host}:{url.port}"
+    except ValueError:
+        return text_key(text)
+    path = re.sub("%[0-9a-f]{2}", lambda code: code[0].upper(), requote_uri(url.path))
+    return repr((place, path.removesuffix("/"), sorted(parse_qsl(url.query, keep_blank_values=True))))
+
+
+class Inputs:
+    """Judges whether each input of a task has a row, from the list of its loop and the rows of a run.
+
+    :param read: returns the loops of the task, as the service has them now.
+    :raises InvalidArgument: if the task has no such loop, or several to choose from.
+    :raises WebCollectError: if the loops cannot be read now; if they never can, the check is skipped.
+    :ivar column: of the rows, which has their inputs.
+    """
+
+    def __init__(self, checks: InputChecks, read: Callable[[], Sequence[Action]]) -> None:
+        self.column = checks.column
+        self._checks = checks
+        self._read = read
+        self._key = url_key if checks.match == "url" else text_key
+        self._list, self._reason = self._read_list()
+        # eight bytes of each key, as for values that are unique
+        self._inputs = {hash(key): item for item in reversed(self._list) if (key := self._key(item))}
+        self._with_rows: set[int] = set()
+        self._has_column = False
+        self._others = 0
+
+    def _read_list(self) -> tuple[tuple[str, ...], str]:
+        """Return the list of the loop that is checked; if there is none, also the reason."""
+        try:
+            loops = self._read()
+        except WebCollectError as error:
+            if error.permanent or isinstance(error, ResponseTooLarge):
+                return (), f"the list cannot be read: {error}"
+            raise
+        chosen = self._checks.action_id
+        named = [loop for loop in loops if loop.action_id == chosen]
+        if chosen is None:
+            named = [loop for loop in loops if loop.loop_items] or [*loops[:1]]
+        if len(named) != 1:
+            rule = "the task has no such loop"
+            if named:
+                rule = "it must be set, since several loops of the task have a list"
+            ids = ", ".join(quoted(loop.action_id) for loop in loops) or "none"
+            argument = "checks['inputs']['action_id']"
+            raise InvalidArgument(argument, chosen, f"{rule}; its loops: {ids}")
+        items = named[0].loop_items or ()
+        return items, "" if items else "the service shows no list of the loop"
+
+    def see(self, texts: Sequence[str]) -> None:
+        """Look at the values of the column in some rows, as texts."""
+        self._has_column = True
+        for text, rows in Counter(texts).items():
+            if (digest := hash(self._key(text))) in self._inputs:
+                self._with_rows.add(digest)
+            else:
+                self._others += rows
+
+    def judge(
+        self, run: Run, rows: int, unread: int, before: MissingInputs | None
+    ) -> tuple[CheckOutcome, MissingInputs | None]:
+        """Return the outcome, and the inputs without a row; None if they are not known.
+
+        If the list has only inputs that an earlier landing of the DAG run has found missing, the outcome is
+        of both together.
+
+        :param rows: of the run; ``unread`` of them cannot be decoded.
+        :param before: what the last landing has found.
+        """
+        share = self._checks.missing
+        expected = f"at most {percent(share)} of the inputs without a row" if share else "a row of each input"
+        left = [item for digest, item in reversed(self._inputs.items()) if digest not in self._with_rows]
+        reason = self._reason
+        if not reason and rows and not self._has_column:
+            return CheckOutcome(
+                "inputs", "failed", expected, f"no row has the column {quoted(self.column)}"
+            ), None
+        if left and unread:
+            reason = f"{counted(unread, 'row')} cannot be decoded"
+        elif left and not reason:
+            # a person may be changing it
+            again, reason = self._read_list()
+            if again != self._list and not reason:
+                reason = "the list was changed during the landing"
+        if reason:
+            return CheckOutcome("inputs", "skipped", expected, reason), None
+        count, of = len(left), len(self._inputs)
+        if before and (before.run == run or (before.is_of_dag_run(run) and self._is_part_of(before.inputs))):
+            left = [item for item in before.inputs if hash(self._key(item)) not in self._with_rows]
+            count, of = before.count - len(before.inputs) + len(left), before.of
+        found = f"{count:,} of {counted(of, 'input')} have no row"
+        if count:
+            names = ", ".join(quoted(item[:_LONGEST]) for item in left[:_NAMED])
+            found += f": {names}" + (f" and {count - _NAMED:,} more" if count > _NAMED else "")
+        if self._others:
+            found += f"; {counted(self._others, 'row')} of no input"
+        missing = MissingInputs(run=run, count=count, inputs=tuple(left[:MOST_MISSING]), of=of)
+        is_right = count <= Fraction(str(share)) * of
+        return CheckOutcome("inputs", "passed" if is_right else "failed", expected, found), missing
+
+    def _is_part_of(self, inputs: Sequence[str]) -> bool:
+        return self._inputs.keys() <= {hash(self._key(item)) for item in inputs}

@@ -1,0 +1,365 @@
+"""The check of inputs: which words and URLs of a task's loop have no row."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+
+from airflow_provider_webcollect.landing.checks import CheckOutcome
+from airflow_provider_webcollect.landing.errors import ChecksFailed
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.log.commits import Run
+from airflow_provider_webcollect.landing.write.job import Landed
+from airflow_provider_webcollect.service.errors import (
+    InvalidArgument,
+    NoResponse,
+    PermissionDenied,
+    ResponseTooLarge,
+)
+from airflow_provider_webcollect.service.models import Action, DataPage
+from tests.landing.checked_runs import OVERWRITE, Runs
+from tests.landing.conftest import listed
+from tests.landing.pages import serving
+
+CHECK: dict[str, Any] = {"inputs": {"column": "keyword"}}
+
+
+def loop(*items: str, action_id: str = "loop") -> Action:
+    return Action(action_id=action_id, action_type="LoopAction", loop_items=items)
+
+
+def rows(*inputs: Any) -> list[dict[str, Any]]:
+    return [{"keyword": text, "price": "1.50"} for text in inputs]
+
+
+def judged(landed: Landed) -> CheckOutcome:
+    """Return the outcome of the check of inputs."""
+    (outcome,) = (outcome for outcome in landed.checks if outcome.check == "inputs")
+    return outcome
+
+
+def missing(landed: Landed) -> list[str] | None:
+    """Return the inputs without a row."""
+    return landed.missing_inputs and [*landed.missing_inputs.inputs]
+
+
+class Shop(Runs):
+    """Landings of a task whose loop has some inputs; what has failed lands with a warning."""
+
+    def __init__(self, folder: Any, *items: str, **options: Any) -> None:
+        super().__init__(folder, **{"on_failed_checks": "warn", **options})
+        self.loops = [loop(*items)]
+        self.reads = 0
+
+    def again(self, checks: Any = CHECK, **options: Any) -> Landed:
+        return super().again(checks or CHECK, **{"loops": self.read_loops, **options})
+
+    def read_loops(self) -> list[Action]:
+        self.reads += 1
+        return self.loops
+
+    def ask(self, asked: dict[str, Any], *items: Any) -> Landed:
+        """Land a row of each input, with these arguments of the check."""
+        return self.land(rows(*items), {"inputs": {"column": "keyword", **asked}})
+
+
+SAME = [
+    ("https://shop.example/a", "http://shop.example/a"),
+    ("https://shop.example/a", "shop.example/a"),
+    ("https://shop.example/a", "//shop.example/a"),
+    ("HTTPS://shop.example/a", "https://shop.example/a"),
+    ("https://shop.example/a/", "https://shop.example/a"),
+    ("https://shop.example", "https://shop.example/"),
+    ("https://shop.example/a/?q=1", "https://shop.example/a?q=1"),
+    ("https://shop.example/a#top", "https://shop.example/a"),
+    ("https://shop.example/a?q=1#top", "https://shop.example/a?q=1#end"),
+    ("https://shop.example/a?q=1&p=2", "https://shop.example/a?p=2&q=1"),
+    ("https://shop.example/a?q=2&q=1", "https://shop.example/a?q=1&q=2"),
+    ("https://shop.example/a?", "https://shop.example/a"),
+    ("https://shop.example/a?q=", "https://shop.example/a?q"),
+    ("https://SHOP.example/a", "https://shop.EXAMPLE/a"),
+    ("https://shop.example:443/a", "https://shop.example/a"),
+    ("http://shop.example:80/a", "https://shop.example/a"),
+    ("https://shop.example/caf%C3%A9", "https://shop.example/café"),
+    ("https://shop.example/caf%c3%a9", "https://shop.example/caf%C3%A9"),
+    ("https://shop.example/%7Ejo", "https://shop.example/~jo"),
+    ("https://shop.example/a%20b", "https://shop.example/a b"),
+    ("https://shop.example/a?q=a+b", "https://shop.example/a?q=a%20b"),
+    ("https://shop.example/a?q=%E5%8C%97", "https://shop.example/a?q=北"),
+    ("https://bücher.example/a", "https://xn--bcher-kva.example/a"),
+    ("  https://shop.example/a", "https://shop.example/a\n"),
+    ("https://[", "HTTPS://["),
+]
+OTHERS = [
+    ("https://shop.example/a", "https://shop.example/b"),
+    ("https://shop.example/a", "https://shop.example/A"),
+    ("https://shop.example/a", "https://shop.example/a/b"),
+    ("https://shop.example/a//b", "https://shop.example/a/b"),
+    ("https://shop.example/a", "https://www.shop.example/a"),
+    ("https://shop.example/a", "https://shop.example:8443/a"),
+    ("https://shop.example/a?q=1", "https://shop.example/a"),
+    ("https://shop.example/a?q=1", "https://shop.example/a?q=2"),
+    ("https://shop.example/a?q=1", "https://shop.example/a?Q=1"),
+    ("https://shop.example/a?q=1&q=1", "https://shop.example/a?q=1"),
+    ("https://shop.example/a?q=1%262", "https://shop.example/a?q=1&2"),
+    ("https://shop.example/a?q=a%2Bb", "https://shop.example/a?q=a+b"),
+    ("https://shop.example/a%2Fb", "https://shop.example/a/b"),
+    ("https://shop.example/a%3Fq=1", "https://shop.example/a?q=1"),
+    ("https://jo@shop.example/a", "https://shop.example/b"),
+]
+
+
+class TestMatch:
+    @pytest.mark.parametrize(("item", "value"), SAME)
+    def test_urls_that_are_the_same(self, shop: Shop, item: str, value: str) -> None:
+        shop.loops = [loop(item)]
+        assert missing(shop.ask({"match": "url"}, value)) == []
+
+    @pytest.mark.parametrize(("item", "value"), OTHERS)
+    def test_urls_that_are_others(self, shop: Shop, item: str, value: str) -> None:
+        shop.loops = [loop(item)]
+        assert missing(shop.ask({"match": "url"}, value)) == [item]
+
+    def test_of_texts_blanks_at_the_ends_and_letter_case_do_not_count(self, shop: Shop) -> None:
+        shop.loops = [loop("Kaffee ", "STRASSE", "two  words", "tea", "7", "a/")]
+        landed = shop.land(rows("kaffee", "\tStraße", "two words", "TEA", 7, "a"))
+        assert missing(landed) == ["two  words", "a/"]
+
+
+@pytest.fixture
+def shop(folder: Any) -> Shop:
+    """A task with three inputs."""
+    return Shop(folder, "tea", "coffee", "cocoa")
+
+
+class TestOutcome:
+    def test_inputs_without_a_row_are_named(self, shop: Shop) -> None:
+        landed = shop.land(rows("coffee", "coffee", "honey", None, " "))
+        assert judged(landed) == CheckOutcome(
+            "inputs",
+            "failed",
+            "a row of each input",
+            "2 of 3 inputs have no row: 'tea', 'cocoa'; 3 rows of no input",
+        )
+        assert missing(landed) == ["tea", "cocoa"]
+
+    def test_with_a_row_of_each_it_passes_with_one_request(self, shop: Shop) -> None:
+        landed = shop.land(rows("coffee", "tea", "cocoa"))
+        assert (judged(landed).state, judged(landed).found) == ("passed", "0 of 3 inputs have no row")
+        assert (missing(landed), shop.reads) == ([], 1)
+
+    def test_a_share_may_be_missing(self, shop: Shop) -> None:
+        landed = shop.ask({"missing": 0.34}, "tea", "coffee")
+        assert (judged(landed).state, missing(landed)) == ("passed", ["cocoa"])
+        assert judged(landed).expected == "at most 34 % of the inputs without a row"
+        assert judged(shop.ask({"missing": 0.33}, "tea", "coffee")).state == "failed"
+
+    def test_ten_are_named_and_a_thousand_kept(self, shop: Shop) -> None:
+        shop.loops = [loop(*(f"word {number}" for number in range(1200)))]
+        landed = shop.land(rows("word 0", "word 3"))
+        assert judged(landed).found.startswith(
+            "1,198 of 1,200 inputs have no row: 'word 1', 'word 2', 'word 4'"
+        )
+        assert judged(landed).found.endswith("'word 11' and 1,188 more")
+        assert landed.missing_inputs
+        assert (landed.missing_inputs.count, len(landed.missing_inputs.inputs)) == (1198, 1000)
+
+    def test_an_input_that_is_twice_in_the_list_counts_once(self, shop: Shop) -> None:
+        shop.loops = [loop("tea", "Tea", "tea ", "", " ")]
+        assert judged(shop.land(rows("x"))).found.startswith("1 of 1 input have no row: 'tea'")
+
+    def test_texts_are_shown_as_texts(self, shop: Shop) -> None:
+        shop.loops = [loop("{{ var.value.x }}", "a`rm -rf`\n", "x" * 500)]
+        landed = shop.land(rows("y"))
+        assert "'{{ var.value.x }}', 'a\\u0060rm -rf\\u0060\\n', 'xxx" in judged(landed).found
+        assert len(judged(landed).found) < 300
+        assert missing(landed) == ["{{ var.value.x }}", "a`rm -rf`\n", "x" * 500]
+
+    @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
+    def test_it_is_the_same_in_each_format(self, shop: Shop, file_format: str) -> None:
+        landed = shop.land(rows("tea"), file_format=make_format(file_format))
+        assert missing(landed) == ["coffee", "cocoa"]
+
+    def test_wrong_rows_that_are_quarantined_have_inputs_too(self, shop: Shop) -> None:
+        checks = {"rows": {"max_wrong": 0.9}, "columns": {"price": {"min": 2}}, **CHECK}
+        landed = shop.land([*rows("tea"), {"keyword": "coffee", "price": "3"}], checks)
+        assert (landed.manifest.rows, missing(landed)) == (1, ["cocoa"])
+
+    def test_without_new_rows_all_are_missing(self, shop: Shop) -> None:
+        shop.land(rows("tea", "coffee", "cocoa"))
+        landed = shop.next()
+        assert (missing(landed), judged(landed).state) == (["tea", "coffee", "cocoa"], "failed")
+
+    def test_each_run_is_judged_by_its_own_rows(self, shop: Shop) -> None:
+        assert missing(shop.land(rows("tea"))) == ["coffee", "cocoa"]
+        assert missing(shop.land(rows("coffee"))) == ["tea", "cocoa"]
+        assert missing(shop.next(**OVERWRITE)) == ["cocoa"]
+
+
+class TestVerdict:
+    def test_a_run_that_fails_is_quarantined(self, shop: Shop) -> None:
+        with pytest.raises(ChecksFailed, match="inputs: 2 of 3 inputs have no row: 'coffee', 'cocoa'"):
+            shop.land(rows("tea"), on_failed_checks="fail")
+        with pytest.raises(ChecksFailed, match="1 row of commit 1 is quarantined"):
+            shop.again(on_failed_checks="fail")
+        assert missing(shop.again()) == ["coffee", "cocoa"]
+
+    def test_a_retry_after_the_commit_says_the_same(self, shop: Shop) -> None:
+        first = shop.land(rows("tea"))
+        again = shop.again()
+        assert (again.checks, again.missing_inputs) == (first.checks, first.missing_inputs)
+
+    def test_a_retry_reads_all_rows_again(self, shop: Shop) -> None:
+        def breaking(pages: Any) -> Any:
+            yield from itertools.islice(pages, 2)
+            raise ConnectionError
+
+        shop.rows = rows("tea", "coffee", "cocoa")
+        with pytest.raises(ConnectionError):
+            shop.next(read=breaking, fetch=serving(shop.rows, 1), max_part_bytes=1)
+        assert missing(shop.again()) == []
+
+
+class TestSeveralLandingsOfADagRun:
+    """A run collects again only what was missing; the verdict is of both landings."""
+
+    def land_again(self, shop: Shop, *inputs: str, task_id: str = "again", **check: Any) -> Landed:
+        shop.rows += rows(*inputs)
+        run = Run(dag_id="d", task_id=task_id, run_id="run 1")
+        return shop.again({"inputs": {"column": "keyword", **check}}, run=run)
+
+    def test_what_the_second_brings_is_no_longer_missing(self, shop: Shop) -> None:
+        shop.land(rows("tea"))
+        shop.loops = [loop("Coffee", "cocoa")]
+        landed = self.land_again(shop, "coffee", missing=0.4)
+        assert (judged(landed).state, missing(landed)) == ("passed", ["cocoa"])
+        assert judged(landed).found == "1 of 3 inputs have no row: 'cocoa'"
+        shop.loops = [loop("cocoa")]
+        assert judged(self.land_again(shop, "cocoa", task_id="2")).found == "0 of 3 inputs have no row"
+
+    def test_another_list_is_judged_alone(self, shop: Shop) -> None:
+        shop.land(rows("tea"))
+        shop.loops = [loop("cocoa", "honey")]
+        assert judged(self.land_again(shop, "cocoa")).found == "1 of 2 inputs have no row: 'honey'"
+
+    def test_so_is_that_of_another_dag_run(self, shop: Shop) -> None:
+        shop.land(rows("tea"))
+        shop.loops = [loop("cocoa")]
+        assert judged(shop.land(rows("cocoa"))).found == "0 of 1 input have no row"
+
+    def test_of_more_than_a_thousand_the_others_stay_missing(self, shop: Shop) -> None:
+        words = [f"word {number}" for number in range(1200)]
+        shop.loops = [loop(*words)]
+        shop.land(rows(words[0]))
+        shop.loops = [loop(*words[1:1001])]
+        landed = self.land_again(shop, *words[1:1000])
+        assert judged(landed).found.startswith("200 of 1,200 inputs have no row: 'word 1000' and 1")
+
+
+class TestSkipped:
+    @pytest.mark.parametrize("error", [PermissionDenied("not in this plan"), ResponseTooLarge("64 MB")])
+    def test_a_list_that_cannot_be_read(self, shop: Shop, error: Exception) -> None:
+        def refuse() -> list[Action]:
+            raise error
+
+        landed = shop.land(rows("tea"), loops=refuse, on_failed_checks="fail")
+        assert (judged(landed).state, missing(landed)) == ("skipped", None)
+        assert judged(landed).found == f"the list cannot be read: {error}"
+
+    def test_if_reading_it_may_work_later_nothing_lands(self, shop: Shop) -> None:
+        def fail() -> list[Action]:
+            raise NoResponse("the network is down")
+
+        with pytest.raises(NoResponse):
+            shop.land(rows("tea"), loops=fail)
+        assert missing(shop.again()) == ["coffee", "cocoa"]
+
+    def test_a_list_that_the_service_does_not_show(self, shop: Shop) -> None:
+        shop.loops = [loop()]
+        landed = shop.land(rows("tea"))
+        assert (judged(landed).state, judged(landed).found) == (
+            "skipped",
+            "the service shows no list of the loop",
+        )
+
+    def test_a_list_that_is_changed_meanwhile(self, shop: Shop) -> None:
+        def changing(pages: Any) -> Any:
+            for page in pages:
+                shop.loops = [loop("tea", "coffee")]
+                yield page
+
+        landed = shop.land(rows("tea"), read=changing, on_failed_checks="fail")
+        assert (judged(landed).state, judged(landed).found, missing(landed)) == (
+            "skipped",
+            "the list was changed during the landing",
+            None,
+        )
+
+    def test_rows_that_cannot_be_decoded(self, shop: Shop) -> None:
+        deep = msgspec.Raw(b'{"keyword": "coffee", "x": ' + b"[" * 5000 + b"]" * 5000 + b"}")
+        page = DataPage(offset=2, total=2, rest_total=0, rows=[msgspec.Raw(b'{"keyword": "tea"}'), deep])
+        landed = shop.next(fetch=listed([page]))
+        assert (judged(landed).state, judged(landed).found) == ("skipped", "1 row cannot be decoded")
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("loops", "action_id", "rule"),
+        [
+            ([], None, "the task has no such loop; its loops: none"),
+            ([loop("a")], "other", "the task has no such loop; its loops: 'loop'"),
+            (
+                [loop("a"), loop("b", action_id="second")],
+                None,
+                "it must be set, since several loops of the task have a list; its loops: 'loop', 'second'",
+            ),
+        ],
+    )
+    def test_the_loop_must_be_clear(
+        self, shop: Shop, loops: list[Action], action_id: str | None, rule: str
+    ) -> None:
+        shop.loops = loops
+        with pytest.raises(InvalidArgument) as error:
+            shop.ask({"action_id": action_id}, "tea")
+        assert error.value.argument == "checks['inputs']['action_id']"
+        assert error.value.rule == rule
+
+    def test_one_of_several_loops_is_named(self, shop: Shop) -> None:
+        shop.loops = [loop("a"), loop("b", action_id="second")]
+        assert missing(shop.ask({"action_id": "second"}, "a")) == ["b"]
+
+    def test_of_several_loops_one_may_have_a_list(self, shop: Shop) -> None:
+        shop.loops = [loop(), loop("b", action_id="second")]
+        assert missing(shop.ask({}, "a")) == ["b"]
+
+    @pytest.mark.parametrize("max_wrong", [0, 0.5])
+    def test_a_column_that_no_row_has_fails(self, shop: Shop, max_wrong: float) -> None:
+        checks = {"rows": {"max_wrong": max_wrong}, "inputs": {"column": "word"}}
+        landed = shop.land(rows("tea", "coffee"), checks)
+        assert (judged(landed).state, judged(landed).found, missing(landed)) == (
+            "failed",
+            "no row has the column 'word'",
+            None,
+        )
+
+    @pytest.mark.parametrize(
+        ("inputs", "argument", "rule"),
+        [
+            ({}, "['column']", "it must be the column of the rows that has the inputs"),
+            ("keyword", "", "it must be a dict; its keys can be column, missing, action_id, match"),
+            ({"column": "a", "missing": 2}, "['missing']", "it must be a number from 0 to 1"),
+            ({"column": "a", "match": "regex"}, "['match']", "it must be one of text, url"),
+            ({"column": "a", "share": 1}, "", "its keys can be column, missing, action_id, match"),
+        ],
+    )
+    def test_a_declaration_that_is_wrong(self, shop: Shop, inputs: Any, argument: str, rule: str) -> None:
+        with pytest.raises(InvalidArgument) as error:
+            shop.land(rows("tea"), {"inputs": inputs})
+        assert (error.value.argument, error.value.rule) == (f"checks['inputs']{argument}", rule)
+
+    def test_with_fixed_columns_it_must_be_one_of_them(self, shop: Shop) -> None:
+        with pytest.raises(InvalidArgument, match="it must be one of `columns`"):
+            shop.land(rows("tea"), file_format=make_format(columns=["price"]))
