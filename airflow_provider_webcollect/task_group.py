@@ -31,8 +31,12 @@ from airflow_provider_webcollect.collection_tasks import (
 )
 from airflow_provider_webcollect.common import is_literal
 from airflow_provider_webcollect.landing.location import Location, folder_name, refuse_overlaps
+from airflow_provider_webcollect.operators.analytics import WebCollectMetricsCheckOperator
 from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
-from airflow_provider_webcollect.operators.webcollect import WebCollectUpdateTaskParametersOperator
+from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectSetMissingInputsOperator,
+    WebCollectUpdateTaskParametersOperator,
+)
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -46,6 +50,8 @@ from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow.providers.common.compat.sdk import DAG
 
 Arrangement = Literal["each", "together"]
@@ -54,6 +60,8 @@ _TOOLTIPS = {"each": "each (for hundreds, together is cheaper)", "together": "to
 _SUFFIXES = (".yaml", ".yml", ".json")
 #: The place of a source in errors.
 _SOURCE = re.compile(r"sources\[(\d+)\]")
+#: How often missing inputs can be collected again.
+_MOST_RETRIES = 3
 #: What Airflow renders of an entry: the folders of its rows, and its table, which can have no template in the
 #: file.
 _RENDERED = {"destination", "partition", "landing", "table"}
@@ -64,11 +72,17 @@ _WRITTEN = (
 )
 #: The operators of the group, by the ids of their tasks, which are also the arguments with theirs.
 _OPERATORS: dict[str, type] = {
+    "limit": WebCollectMetricsCheckOperator,
     "set_loop_items": WebCollectUpdateTaskParametersOperator,
     "start": WebCollectStartSubTasksOperator,
     "wait": WebCollectTaskStatusSensor,
     "land": WebCollectToObjectStorageOperator,
     "load": WebCollectLoadOperator,
+}
+#: The tasks that collect missing inputs again, which have the arguments of ``set_loop_items``, too.
+_SETTING = {
+    "set_missing_inputs": WebCollectSetMissingInputsOperator,
+    "restore_loop_items": WebCollectUpdateTaskParametersOperator,
 }
 
 
@@ -77,11 +91,13 @@ class _Part(msgspec.Struct, frozen=True):
 
     :ivar folder: of its rows, or its table of Iceberg.
     :ivar load: arguments of its load, with the table; None for no load.
+    :ivar loop: the entry of its ``loop_items`` whose missing inputs are collected again; None for no loop.
     """
 
     task: CollectionTask
     folder: str
     load: dict[str, Any] | None
+    loop: dict[str, Any] | None
 
     @property
     def called(self) -> str:
@@ -108,6 +124,13 @@ class WebCollectTaskGroup(TaskGroup):
     cheaper for hundreds, but a run that fails holds up the landing of all. Both land in the same folders,
     with the same outlets: an asset for each folder.
 
+    With ``retry_missing_inputs``, collection tasks whose ``loop_items`` are in the file, and whose landing
+    checks its ``inputs``, collect again what has no row: a group ``retry_1`` sets the loop to the missing
+    inputs (``set_missing_inputs``), starts the task, waits and lands; if no input is missing, its tasks are
+    skipped. What is missing in the end is in the outcome of the last landing, and only there it can fail. The
+    task ``restore_loop_items``, a teardown, then sets the whole list again, and ``landed`` is the last task
+    before the load.
+
     It is a ``TaskGroup`` of Airflow, with its arguments (``prefix_group_id``, ``default_args``, ``tooltip``,
     ``ui_color``…), also for dependencies and inside other groups. All other arguments, such as
     ``mark_exported=True``, are the landing's, like those in ``land``. There is no ``partial`` and no
@@ -125,6 +148,9 @@ class WebCollectTaskGroup(TaskGroup):
         ``destination`` overrides it; None (default) if each has one. (templated)
     :param arrangement: ``each`` (default), or ``together``, which is better for hundreds of collection tasks;
         the tooltip shows it. The tasks' ids, and so their history, depend on it.
+    :param retry_missing_inputs: how often inputs without a row are collected again, 0 (default) to 3.
+    :param limit: arguments of :class:`.WebCollectMetricsCheckOperator`: a task ``limit`` stands before each
+        start. None (default) for no limit.
     :param set_loop_items: arguments of :class:`.WebCollectUpdateTaskParametersOperator`.
     :param start: arguments of :class:`.WebCollectStartSubTasksOperator`.
     :param wait: arguments of :class:`.WebCollectTaskStatusSensor`, which is deferrable here.
@@ -145,6 +171,8 @@ class WebCollectTaskGroup(TaskGroup):
         collection_tasks: str | Path | Sequence[str | Mapping[str, Any]] | None = None,
         destination: str | None = None,
         arrangement: Arrangement = "each",
+        retry_missing_inputs: int = 0,
+        limit: Mapping[str, Any] | None = None,
         set_loop_items: Mapping[str, Any] | None = None,
         start: Mapping[str, Any] | None = None,
         wait: Mapping[str, Any] | None = None,
@@ -157,8 +185,10 @@ class WebCollectTaskGroup(TaskGroup):
         super().__init__(group_id, **{name: kwargs.pop(name) for name in own})
         service = {} if webcollect_conn_id is None else {"webcollect_conn_id": webcollect_conn_id}
         _refuse_mistakes(kwargs, self.default_args or {})
+        setting = {**service, **_arguments("set_loop_items", set_loop_items)}
         self._given: dict[str, dict[str, Any]] = {
-            "set_loop_items": {**service, **_arguments("set_loop_items", set_loop_items)},
+            "limit": {**service, **_arguments("limit", limit)},
+            **dict.fromkeys(("set_loop_items", *_SETTING), setting),
             "start": {**service, **_arguments("start", start)},
             "wait": {"deferrable": True, **service, **_arguments("wait", wait)},
             "land": {"mode": "incremental", **service, **kwargs, **_arguments("land", land)},
@@ -167,14 +197,22 @@ class WebCollectTaskGroup(TaskGroup):
         # each load has one of its own
         self._table = self._given["load"].pop("table", None)
         self._loads = load is not None
+        self._retries = arguments.integer("retry_missing_inputs", retry_missing_inputs, 0, _MOST_RETRIES)
+        self._is_limited = limit is not None
         parts = self._parts(_selected(collection_tasks, _folders_of(self.dag)), destination)
         arguments.one_of("arrangement", arrangement, get_args(Arrangement))
+        if self._retries and not any(part.loop for part in parts):
+            rule = "no collection task has `loop_items` and a landing that checks its `inputs`"
+            raise InvalidArgument("retry_missing_inputs", retry_missing_inputs, rule)
         self.tooltip = self.tooltip or f"{len(parts)} collection tasks, {_TOOLTIPS[arrangement]}"
         if arrangement == "together":
             self._add_together(parts, destination)
         else:
             for part in parts:
                 self._add(part)
+        if self._is_limited:
+            firsts = [*self.get_roots()]
+            self._made("limit", task_group=self) >> firsts
 
     def _made(self, task_id: str, options: Mapping[str, Any] | None = None, **given: Any) -> Any:
         """Return an operator of the group, for which Airflow does not render texts of the file as templates.
@@ -185,12 +223,13 @@ class WebCollectTaskGroup(TaskGroup):
         :param given: its other arguments, which the DAG cannot have for it.
         """
         own = {**self._given[task_id], **(options or {})}
-        made = _OPERATORS[task_id](task_id=task_id, dag=self.dag, **given, **own)
+        made = {**_OPERATORS, **_SETTING}[task_id](task_id=task_id, dag=self.dag, **given, **own)
         for name in (*_WRITTEN, *(options or {})):
             value = getattr(made, name) if name in made.template_fields else None
-            if value is not None and name not in _RENDERED:
+            # what another task returns, Airflow does not render either
+            if value is not None and name not in _RENDERED and not hasattr(value, "resolve"):
                 setattr(made, name, literal(value))
-        if "sources" in given:
+        if isinstance(given.get("sources"), list):
             made.sources = [
                 {name: value if name in _RENDERED else literal(value) for name, value in source.items()}
                 for source in given["sources"]
@@ -220,7 +259,7 @@ class WebCollectTaskGroup(TaskGroup):
             if (other := spelled.setdefault(table_name(task.name), task.name)) != task.name:
                 rule = f"its Airflow id or its table would be the same as that of {other!r}: rename one"
                 raise InvalidArgument("collection_tasks", task.name, rule)
-            part = _Part(task, folder, self._load_of(task))
+            part = _Part(task, folder, self._load_of(task), self._loop_of(task))
             if load := part.load and {**self._given["load"], **part.load}:
                 alone = None if load.get("primary_key") else "loads into one table need a primary_key"
                 claim_table(claims, part.called, f"{part.called}: load.table", load["table"], alone)
@@ -242,25 +281,126 @@ class WebCollectTaskGroup(TaskGroup):
         table = filled("load.table", arguments.text("load.table", table), task, table_name)
         return {**own, "table": table}
 
+    def _loop_of(self, task: CollectionTask) -> dict[str, Any] | None:
+        """Return the loop of a collection task whose missing inputs are collected again."""
+        checks = self._checks_of(task)
+        inputs = checks.get("inputs") if isinstance(checks, Mapping) else None
+        if not (self._retries and task.loop_items and inputs):
+            return None
+        action_id = inputs.get("action_id")
+        loops = [loop for loop in task.loop_items if action_id in (None, loop["action_id"])]
+        options = {**self._given["land"], **task.options}
+        with arguments.inside(f"collection task {task.name!r}"):
+            if len(loops) != 1:
+                rule = "with `retry_missing_inputs`, it must be the loop of one of the lists in `loop_items`"
+                raise InvalidArgument("checks['inputs']['action_id']", action_id, rule)
+            if loops[0].get("is_append"):
+                rule = "with `retry_missing_inputs`, it must be false: each run sets the whole list"
+                raise InvalidArgument("loop_items: is_append", True, rule)
+            if not is_literal(checks):
+                raise InvalidArgument(
+                    "checks", checks, "with `retry_missing_inputs`, it must have no template"
+                )
+            if options["mode"] != "incremental" or task.lotno is not None:
+                rule = "with `retry_missing_inputs`, it must be 'incremental', and `lotno` not set"
+                raise InvalidArgument("mode", options["mode"], rule)
+            if options.get("skip_if_nothing_new"):
+                rule = "with `retry_missing_inputs`, it must be false: what has no row is collected again"
+                raise InvalidArgument("skip_if_nothing_new", options["skip_if_nothing_new"], rule)
+        return loops[0]
+
+    def _checks_of(self, task: CollectionTask) -> Any:
+        return task.options.get("checks", self._given["land"].get("checks"))
+
+    def _options_of(self, part: _Part, retry: int) -> dict[str, Any]:
+        """Return the options of a landing that are the collection task's alone.
+
+        :param retry: 0 for the first landing; only after the last one, missing inputs can fail.
+        """
+        options = part.task.options
+        if not part.loop or retry == self._retries:
+            return options
+        checks = self._checks_of(part.task)
+        return {**options, "checks": {**checks, "inputs": {**checks["inputs"], "on_missing": "warn"}}}
+
+    def _add_retries(
+        self,
+        group: TaskGroup,
+        land: Any,
+        parts: Sequence[_Part],
+        add_landing: Callable[[int, dict[str, Any], Any], Any],
+        sources_of: Callable[[Sequence[_Part], int], Any] | None = None,
+    ) -> Any:
+        """Add the tasks that collect missing inputs again after a landing; return the task after all.
+
+        :param parts: those of the landing.
+        :param add_landing: adds the landing of a retry; takes its number, arguments of all tasks of its
+            group, and its ``sources``.
+        :param sources_of: returns the ``sources`` of a retry of parts, from which a run chooses; None for a
+            landing of one part.
+        """
+        from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+
+        if AIRFLOW_V_3_0_PLUS:
+            from airflow.providers.standard.operators.empty import EmptyOperator
+        else:
+            from airflow.operators.empty import EmptyOperator  # type: ignore[no-redef]
+
+        parts = [part for part in parts if part.loop]
+        if not parts:
+            return land
+        updates = [{"collection_task_id": part.task.id, "loop_items": [part.loop]} for part in parts]
+        setting: dict[str, Any] = {"updates": updates, "collection_task_names": _names(parts)}
+        landings, setups = [land], []
+        for number in range(1, self._retries + 1):
+            retry = TaskGroup(f"retry_{number}", parent_group=group, dag=self.dag)
+            usual = {"task_group": retry, "collection_task_names": _names(parts)}
+            chosen: dict[str, Any] = {"landed": landings[-1].output}
+            if sources_of:
+                chosen["sources"] = sources_of(parts, number)
+            set_missing = self._made("set_missing_inputs", task_group=retry, **setting, **chosen)
+            ids = {"collection_task_ids": set_missing.output["collection_task_ids"]}
+            of_run = {**(ids if sources_of else {"collection_task_id": parts[0].task.id}), **usual}
+            start = set_missing >> self._made("start", **of_run)
+            if self._is_limited:
+                set_missing >> self._made("limit", task_group=retry) >> start
+            landing = add_landing(number, usual, set_missing.output["sources"])
+            landing << self._made("wait", after=start.output, **of_run)
+            landings.append(landing)
+            setups.append(set_missing)
+        restore = self._made("restore_loop_items", task_group=group, **setting)
+        landings[-1] >> restore.as_teardown(setups=setups, on_failure_fail_dagrun=True)
+        landed = EmptyOperator(
+            task_id="landed", task_group=group, dag=self.dag, trigger_rule="none_failed_min_one_success"
+        )
+        landings >> landed
+        return landed
+
     def _add(self, part: _Part) -> None:
         """Add the tasks of one collection task, in a group of their own."""
         task = part.task
         tooltip = ", ".join((f"{task.name} ({task.id})", *task.tags))
         group = TaskGroup(plain_name(task.name), parent_group=self, dag=self.dag, tooltip=tooltip)
-        usual: dict[str, Any] = {"task_group": group, "collection_task_id": task.id}
-        usual["collection_task_names"] = _names([part])
-        start = self._made("start", **usual)
+        usual: dict[str, Any] = {"task_group": group, "collection_task_names": _names([part])}
+
+        def add_landing(retry: int, usual: dict[str, Any], _: object = None) -> Any:
+            own = {"collection_task_id": task.id, "lotno": task.lotno, "destination": part.folder}
+            with arguments.inside(part.called if task.options else ""):
+                return self._made("land", self._options_of(part, retry), **own, **usual)
+
+        start = self._made("start", collection_task_id=task.id, **usual)
         if task.loop_items:
-            start << self._made("set_loop_items", loop_items=task.loop_items, **usual)
-        own = {"destination": part.folder, "lotno": task.lotno}
-        with arguments.inside(part.called if task.options else ""):
-            land = self._made("land", task.options, **own, **usual)
-        land << self._made("wait", after=start.output, **usual)
+            start << self._made(
+                "set_loop_items", collection_task_id=task.id, loop_items=task.loop_items, **usual
+            )
+        land = add_landing(0, usual)
+        land << self._made("wait", collection_task_id=task.id, after=start.output, **usual)
+        landed = self._add_retries(group, land, [part], add_landing)
         if part.load:
             self._connect_load(land)
             own = {"landing": part.folder, "collection_task_name": part.name}
             with arguments.inside(part.called if task.load else ""):
-                land >> self._made("load", part.load, task_group=group, **own)
+                landed >> self._made("load", part.load, task_group=group, **own)
 
     def _add_together(self, parts: Sequence[_Part], destination: str | None) -> None:
         """Add the tasks of all collection tasks: one of each."""
@@ -276,28 +416,31 @@ class WebCollectTaskGroup(TaskGroup):
         outlets = [
             asset for part in parts if is_literal(part.folder) and (asset := landing_asset(part.folder))
         ]
-        sources: list[dict[str, Any]] = [
-            {
-                "collection_task_id": part.task.id,
-                "lotno": part.task.lotno,
-                "destination": part.folder,
-                **part.task.options,
-            }
-            for part in parts
-        ]
         # the folder around all, which names the landing
         around = FIELD.split(destination or "")[0].rpartition("/")[0]
         # without outlets of its own, a landing has its destination for one
         is_named = outlets and around and not around.endswith("/")
-        with _errors_of_sources(parts):
-            land = self._made(
-                "land",
-                {"outlets": self._given["land"].get("outlets") or outlets},
-                sources=sources,
-                destination=around if is_named else parts[0].folder,
-                **usual,
-            )
+        own = {"destination": around if is_named else parts[0].folder}
+
+        def sources_of(parts: Sequence[_Part], retry: int) -> list[dict[str, Any]]:
+            return [
+                {
+                    "collection_task_id": part.task.id,
+                    "lotno": part.task.lotno,
+                    "destination": part.folder,
+                    **self._options_of(part, retry),
+                }
+                for part in parts
+            ]
+
+        def add_landing(_: int, usual: dict[str, Any], sources: Any) -> Any:
+            outlets_of_all = {"outlets": self._given["land"].get("outlets") or outlets}
+            with _errors_of_sources(parts):
+                return self._made("land", outlets_of_all, sources=sources, **own, **usual)
+
+        land = add_landing(0, usual, sources_of(parts, 0))
         land << self._made("wait", collection_task_ids=ids, after=start.output, **usual)
+        landed = self._add_retries(self, land, parts, add_landing, sources_of)
         if loading := [part for part in parts if part.load is not None]:
             self._connect_load(land)
             loads: list[dict[str, Any]] = [
@@ -305,7 +448,7 @@ class WebCollectTaskGroup(TaskGroup):
                 for part in loading
             ]
             with _errors_of_sources(loading):
-                land >> self._made("load", sources=loads, task_group=self)
+                landed >> self._made("load", sources=loads, task_group=self)
 
 
 def _names(parts: Sequence[_Part]) -> dict[str, str]:

@@ -27,6 +27,8 @@ Level = Literal["allow", "warn", "fail"]
 OnFailedChecks = Literal["fail", "warn", "quarantine"]
 State = Literal["passed", "failed", "warning", "skipped"]
 Match = Literal["text", "url"]
+#: The name of the check of inputs.
+INPUTS = "inputs"
 N = TypeVar("N", float, "Fraction")
 #: How many earlier landings decide what is usual, at most and at least.
 MOST_USUAL, LEAST_USUAL = 10, 4
@@ -158,14 +160,17 @@ class InputChecks(msgspec.Struct, frozen=True, kw_only=True):
     :ivar column: of the rows, which has the input that a row comes from.
     :ivar missing: the largest share of the inputs that may have no row, 0 to 1.
     :ivar action_id: the loop; only needed if several loops of the task have a list.
-    :ivar match: ``text``: letter case and blanks at the ends do not count; ``url``: nor do the scheme, a last
-        slash, the fragment, the order of the query, and how characters are percent-encoded.
+    :ivar match: ``text``: letter case and blanks at the ends do not count; ``url``: of a URL, neither do the
+        scheme, a last slash, the fragment, the order of the query, and how characters are percent-encoded.
+    :ivar on_missing: ``fail``, or ``warn``: missing inputs alone do not fail the landing, whatever
+        ``on_failed_checks`` says.
     """
 
     column: Annotated[str, arguments.encodable]
     missing: Annotated[float, Number(" from 0 to 1", low=0, high=1)] = 0.0
     action_id: Annotated[str | None, arguments.text] = None
     match: Match = "text"
+    on_missing: Literal["fail", "warn"] = "fail"
 
 
 def _row_checks(argument: str, value: object) -> RowChecks:
@@ -291,7 +296,7 @@ def make_checks(checks: Any, file_format: FileFormat) -> Checks | None:
     :param checks: a dict with any of ``rows`` (``min``, ``min_of_usual``, ``max_of_usual``, ``max_wrong``),
         ``columns`` (for each name ``required``, ``pattern``, ``min``, ``max``, ``values``, ``unique``,
         ``filled``, ``filled_of_usual``), ``new_columns`` and ``missing_columns`` (``allow``, ``warn``,
-        ``fail``), and ``inputs`` (``column``, ``missing``, ``action_id``, ``match``).
+        ``fail``), and ``inputs`` (``column``, ``missing``, ``action_id``, ``match``, ``on_missing``).
     :param file_format: of the parts.
     :raises InvalidArgument: if a check is wrong, or does not go with the format.
     """

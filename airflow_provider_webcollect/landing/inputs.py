@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
-from airflow_provider_webcollect.landing.checks import CheckOutcome
+from airflow_provider_webcollect.landing.checks import INPUTS, CheckOutcome
 from airflow_provider_webcollect.landing.formats.profile import percent
 from airflow_provider_webcollect.landing.log.commits import MissingInputs, counted
 from airflow_provider_webcollect.service.errors import (
@@ -21,7 +21,7 @@ from airflow_provider_webcollect.service.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_provider_webcollect.landing.checks import InputChecks
+    from airflow_provider_webcollect.landing.checks import InputChecks, State
     from airflow_provider_webcollect.landing.log.commits import Run
     from airflow_provider_webcollect.service.models import Action
 
@@ -107,16 +107,23 @@ class Inputs:
             else:
                 self._others += rows
 
+    def repeats(self, run: Run, before: MissingInputs | None) -> bool:
+        """Return whether a run collects again what one of the same DAG run has missed, and no more.
+
+        :param before: what the last run has missed, which may be an earlier attempt of this one.
+        """
+        if before is None or (before.run.dag_id, before.run.run_id) != (run.dag_id, run.run_id):
+            return False
+        missed = {hash(self._key(item)) for item in before.inputs}
+        return before.run == run or (bool(self._inputs) and self._inputs.keys() <= missed)
+
     def judge(
         self, run: Run, rows: int, unread: int, before: MissingInputs | None
     ) -> tuple[CheckOutcome, MissingInputs | None]:
         """Return the outcome, and the inputs without a row; None if they are not known.
 
-        If the list has only inputs that an earlier landing of the DAG run has found missing, the outcome is
-        of both together.
-
         :param rows: of the run; ``unread`` of them cannot be decoded.
-        :param before: what the last landing has found.
+        :param before: what the run has missed that this one repeats, for the outcome of both; None for none.
         """
         share = self._checks.missing
         expected = f"at most {percent(share)} of the inputs without a row" if share else "a row of each input"
@@ -134,11 +141,11 @@ class Inputs:
             if again != self._list and not reason:
                 reason = "the list was changed during the landing"
         if reason:
-            return CheckOutcome("inputs", "skipped", expected, reason), None
+            return CheckOutcome(INPUTS, "skipped", expected, reason), None
         count, of = len(left), len(self._inputs)
-        if before and (before.run == run or (before.is_of_dag_run(run) and self._is_part_of(before.inputs))):
+        if before:
             left = [item for item in before.inputs if hash(self._key(item)) not in self._with_rows]
-            count, of = before.count - len(before.inputs) + len(left), before.of
+            count, of, run = before.count - len(before.inputs) + len(left), before.of, before.run
         found = f"{count:,} of {counted(of, 'input')} have no row"
         if count:
             names = ", ".join(quoted(item[:_LONGEST]) for item in left[:_NAMED])
@@ -146,8 +153,7 @@ class Inputs:
         if self._others:
             found += f"; {counted(self._others, 'row')} of no input"
         missing = MissingInputs(run=run, count=count, inputs=tuple(left[:MOST_MISSING]), of=of)
-        is_right = count <= Fraction(str(share)) * of
-        return CheckOutcome("inputs", "passed" if is_right else "failed", expected, found), missing
-
-    def _is_part_of(self, inputs: Sequence[str]) -> bool:
-        return self._inputs.keys() <= {hash(self._key(item)) for item in inputs}
+        state: State = "warning" if self._checks.on_missing == "warn" else "failed"
+        if count <= Fraction(str(share)) * of:
+            state = "passed"
+        return CheckOutcome(INPUTS, state, expected, found), missing

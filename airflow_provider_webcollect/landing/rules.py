@@ -415,7 +415,7 @@ def evaluate(
     profile: Profile,
     counts: RuleCounts,
     history: Sequence[Counts],
-    rows_before: int = 0,
+    before: Counts | None = None,
     source_of: Callable[[str], str] = str,
 ) -> tuple[CheckOutcome, ...]:
     """Return the outcome of each check. Without rows, only their number is checked.
@@ -424,16 +424,17 @@ def evaluate(
     :param profile: of the rows that would land: with ``max_wrong``, those that broke no rule.
     :param counts: of all rows.
     :param history: the landings before this one, the latest last.
-    :param rows_before: rows of the run that were checked before: only their number counts.
+    :param before: rows of the run that were checked before; rules about numbers and shares count them, too.
     :param source_of: gives the column of the rows that has the texts of a column.
     """
     recent = history[-MOST_USUAL:]
-    outcomes = [*_of_rows(checks.rows, rows_before + rows - counts.wrong_rows, recent)]
+    before = before or Counts(rows=0, filled={})
+    outcomes = [*_of_rows(checks.rows, before.rows + rows - counts.wrong_rows, recent)]
     if rows:
         outcomes += _of_wrong_rows(checks.rows, rows, counts)
         for name in checks.columns:
-            outcomes += _of_column(name, source_of(name), checks, rows, profile, counts, recent)
-        outcomes += _of_names(checks, profile, counts, recent)
+            outcomes += _of_column(name, source_of(name), checks, rows, profile, counts, recent, before)
+        outcomes += _of_names(checks, {*profile.columns, *counts.names, *before.filled}, profile, recent)
     return tuple(outcomes)
 
 
@@ -521,6 +522,7 @@ def _of_column(
     profile: Profile,
     counts: RuleCounts,
     history: Sequence[Counts],
+    before: Counts,
 ) -> Iterator[CheckOutcome]:
     """Yield the outcomes for a column.
 
@@ -537,7 +539,9 @@ def _of_column(
             for record in history
             if record.rows and (source in record.filled or not record.is_cut)
         ]
-        yield from _of_shares(name, column, held.filled, judged - counts.wrong_rows, without, empty, past)
+        filled = held.filled + before.filled.get(source, 0)
+        known = judged - counts.wrong_rows + before.rows
+        yield from _of_shares(name, column, filled, known, without, empty, past)
     elif not (column.required and judged) and source not in counts.names:
         yield _present(name, column, profile, judged - counts.wrong_rows, without)
     otherwise: State = "warning" if checks.rows.max_wrong else "failed"
@@ -616,10 +620,11 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _of_names(
-    checks: Checks, profile: Profile, counts: RuleCounts, history: Sequence[Counts]
+    checks: Checks, here: set[str], profile: Profile, history: Sequence[Counts]
 ) -> list[CheckOutcome]:
+    """Return the outcomes for the names of the columns that rows of the run have."""
     earlier = [set(record.filled) for record in history]
-    here, ever = {*profile.columns, *counts.names}, set().union(*earlier)
+    ever = set[str]().union(*earlier)
     always = set.intersection(*earlier) if earlier else set()
     outcomes = []
     for name, level, names, expected in (

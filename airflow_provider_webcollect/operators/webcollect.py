@@ -5,6 +5,8 @@ Those of starts, analytics and landings have modules of their own; DAGs import a
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -44,7 +46,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument, WebColle
 from airflow_provider_webcollect.service.models import ActionType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.service.endpoints import Call
@@ -66,6 +68,7 @@ __all__ = [
     "WebCollectQueryAnalyticsOperator",
     "WebCollectRefreshTokenOperator",
     "WebCollectReplaceUrlsOperator",
+    "WebCollectSetMissingInputsOperator",
     "WebCollectStartSubTasksOperator",
     "WebCollectUpdateLoopItemsOperator",
     "WebCollectUpdateTaskParametersOperator",
@@ -297,6 +300,103 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
             f"The values may have been appended already to step {', '.join(steps)} of task "
             f"{self._called(self.collection_task_id)}."
         )
+
+
+class WebCollectSetMissingInputsOperator(WebCollectUpdateTaskParametersOperator):
+    """Sets loops to the inputs that have no row, so that only these are collected again (contract.md,
+    endpoint 4).
+
+    What is missing is what the check of inputs has found in a landing. The task is skipped if nothing is. If
+    one update fails, all lists are put back; otherwise put them back once the run has ended, in a teardown of
+    this task: a :class:`WebCollectUpdateTaskParametersOperator` with the same ``updates``.
+
+    Returns ``{"collection_task_ids", "sources"}``: the tasks whose loops are set, and their entries of
+    ``sources``.
+
+    :param landed: the result of :class:`.WebCollectToObjectStorageOperator`. (templated)
+    :param updates: for each task ``{"collection_task_id", "loop_items"}``, with its whole list as
+        :class:`WebCollectUpdateTaskParametersOperator` takes it: one loop, and no ``is_append``. Other tasks
+        are left alone. (templated)
+    :param sources: arguments of a landing for the tasks, from which those of the result are chosen. None
+        (default) for none. (templated)
+    :param collection_task_names: what logs and errors call the tasks: names by id, before those of the file.
+        (templated)
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowSkipException: if no input is missing.
+    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if more
+        inputs are missing than the result names, and no row has landed.
+    :raises WebCollectError: for any other error of the service; the task is retried.
+    """
+
+    template_fields = (*WebCollectUpdateTaskParametersOperator.template_fields, "landed", "sources")
+    template_fields_renderers = {  # noqa: RUF012  # as in Airflow
+        **WebCollectUpdateTaskParametersOperator.template_fields_renderers,
+        **dict.fromkeys(("landed", "sources"), "json"),
+    }
+
+    def __init__(
+        self,
+        *,
+        landed: Mapping[str, Any],
+        updates: Sequence[Mapping[str, Any]],
+        sources: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(updates=updates, **{"multiple_outputs": True, **kwargs})
+        self.landed = landed
+        self.sources = sources
+        check_at_parse(self, self._missing)
+
+    def _missing(self) -> dict[str, Sequence[str]]:
+        """Return the missing inputs by task."""
+        calls = self._calls()
+        for task_id, call in calls.items():
+            loops = (call.body or {}).get("loopItems", ())
+            if len(loops) != 1 or loops[0]["isAppend"]:
+                rule = "its `loop_items` must have one loop, without `is_append`"
+                raise InvalidArgument("updates", task_id, rule)
+        if not isinstance(self.landed, Mapping) or "rows" not in self.landed:
+            rule = "it must be the result of a WebCollectToObjectStorageOperator"
+            raise InvalidArgument("landed", self.landed, rule)
+        missing: dict[str, Sequence[str]] = {}
+        of_one = {"collection_task_id": next(iter(calls)), **self.landed}
+        for result in self.landed.get("sources") or [of_one]:
+            task_id, found = result["collection_task_id"], result.get("missing_inputs")
+            if task_id not in calls or not (found and found["count"]):
+                continue
+            named = len(found["inputs"])
+            if found["count"] > named and not (result["rows"] or result["quarantined_rows"]):
+                raise AirflowFailException(
+                    f"No input of task {self._called(task_id)} has a row, and the result names only {named} "
+                    f"of {found['count']}: start the task again as a whole."
+                )
+            missing[task_id] = found["inputs"]
+        return missing
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        missing = self._missing()
+        if not missing:
+            raise AirflowSkipException("No input is missing.")
+        whole = [
+            {**update, "collection_task_id": task_id}
+            for task_id, update in zip(self._calls(), self.updates or (), strict=True)
+            if task_id in missing
+        ]
+        self.updates = [
+            {**update, "loop_items": [{**loop, "loop_items": missing[update["collection_task_id"]]}]}
+            for update in whole
+            for loop in update["loop_items"]
+        ]
+        try:
+            super().perform(hook)
+        except BaseException:
+            # Airflow runs no teardown of a task that has failed
+            self.updates = whole
+            with contextlib.suppress(Exception):
+                super().perform(hook)
+            raise
+        chosen = [source for source in self.sources or () if source["collection_task_id"] in missing]
+        return {"collection_task_ids": [*missing], "sources": chosen}
 
 
 class WebCollectGetActionsOperator(WebCollectOperator):

@@ -259,7 +259,10 @@ class LandingReport(Observer):
             "manifest": folder if manifest.table_format else f"{folder.rstrip('/')}/{MANIFEST}",
             "commit": manifest.commit,
             "rows": held.rows,
-            "usual_rows": usual_of([past.rows for past in manifest.history if past.run != self.run]),
+            # what repeats a few inputs of another run is not compared
+            "usual_rows": usual_of([past.rows for past in manifest.history if past.run != self.run])
+            if landed.missing_inputs is None or landed.missing_inputs.run == self.run
+            else None,
             "bytes": held.bytes,
             "parts": held.parts,
             "quarantined_rows": self.quarantined_rows,

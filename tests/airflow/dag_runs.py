@@ -19,7 +19,7 @@ from typing import Any
 from unittest import mock
 
 import pendulum
-from airflow.providers.common.compat.sdk import DAG
+from airflow.providers.common.compat.sdk import DAG, literal
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.settings import Session
 from sqlalchemy import text
@@ -115,6 +115,21 @@ def serialized(dag: DAG) -> Any:
     # a scheduler, or a test before this one that has run one, reads DAGs without links
     Serialization._load_operator_extra_links = True
     return Serialization.from_dict(json.loads(json.dumps(Serialization.to_dict(dag))))
+
+
+def edges(dag: Any) -> set[tuple[str, str]]:
+    """Return which task of a DAG comes before which."""
+    return {(task.task_id, after) for task in dag.tasks for after in task.downstream_task_ids}
+
+
+def passed(value: Any) -> Any:
+    """Return an argument as Airflow passes it on: a literal value without the sign that it is one."""
+    match value:
+        case dict():
+            return {name: passed(item) for name, item in value.items()}
+        case list():
+            return [passed(item) for item in value]
+    return value.value if isinstance(value, type(literal(None))) else value
 
 
 def _sleep(sleep: Callable[[float], None], when_idle: Callable[[], object], seconds: float) -> None:

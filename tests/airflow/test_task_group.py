@@ -20,7 +20,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, A
 from airflow_provider_webcollect import WebCollectMarkExportedOperator, WebCollectTaskGroup, read_landing
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from tests.airflow.dag_runs import make_dag, run_dag, serialized
+from tests.airflow.dag_runs import edges, make_dag, passed, run_dag, serialized
 from tests.airflow.executions import Said, on_sandbox
 
 EACH, TOGETHER = {"arrangement": "each"}, {"arrangement": "together"}
@@ -61,24 +61,9 @@ def quick(collection_tasks: Any, destination: str) -> dict[str, Any]:
     }
 
 
-def edges(dag: Any) -> set[tuple[str, str]]:
-    """Return which task of a DAG comes before which."""
-    return {(task.task_id, after) for task in dag.tasks for after in task.downstream_task_ids}
-
-
 def chain(*steps: str, prefix: str) -> set[tuple[str, str]]:
     """Return the edges between tasks, one after the other."""
     return {(f"{prefix}{first}", f"{prefix}{second}") for first, second in itertools.pairwise(steps)}
-
-
-def passed(value: Any) -> Any:
-    """Return an argument as Airflow passes it on: a literal value without the sign that it is one."""
-    match value:
-        case dict():
-            return {name: passed(item) for name, item in value.items()}
-        case list():
-            return [passed(item) for item in value]
-    return value.value if isinstance(value, type(literal(None))) else value
 
 
 def nameless(log: str, ids: dict[str, str]) -> list[str]:

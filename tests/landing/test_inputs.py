@@ -12,6 +12,7 @@ from airflow_provider_webcollect.landing.checks import CheckOutcome
 from airflow_provider_webcollect.landing.errors import ChecksFailed
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.log.commits import Run
+from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.write.job import Landed
 from airflow_provider_webcollect.service.errors import (
     InvalidArgument,
@@ -200,6 +201,15 @@ class TestOutcome:
 
 
 class TestVerdict:
+    def test_missing_inputs_may_only_warn(self, shop: Shop) -> None:
+        checks = {"inputs": {"column": "keyword", "on_missing": "warn"}, "rows": {"min": 1}}
+        landed = shop.land(rows("tea"), checks, on_failed_checks="fail")
+        assert (judged(landed).state, missing(landed), landed.manifest.rows) == (
+            "warning",
+            ["coffee", "cocoa"],
+            1,
+        )
+
     def test_a_run_that_fails_is_quarantined(self, shop: Shop) -> None:
         with pytest.raises(ChecksFailed, match="inputs: 2 of 3 inputs have no row: 'coffee', 'cocoa'"):
             shop.land(rows("tea"), on_failed_checks="fail")
@@ -239,6 +249,48 @@ class TestSeveralLandingsOfADagRun:
         assert judged(landed).found == "1 of 3 inputs have no row: 'cocoa'"
         shop.loops = [loop("cocoa")]
         assert judged(self.land_again(shop, "cocoa", task_id="2")).found == "0 of 3 inputs have no row"
+
+    def test_rules_about_the_run_count_the_rows_of_both(self, shop: Shop) -> None:
+        first = [*rows("tea", "tea", "tea"), {"keyword": "tea", "price": None}]
+        checks = {
+            "rows": {"min": 4, "min_of_usual": 0.5},
+            "columns": {"price": {"filled": 0.6}},
+            "missing_columns": "fail",
+            **CHECK,
+        }
+        for _ in range(4):
+            shop.land(first, CHECK)
+        shop.loops = [loop("coffee")]
+        shop.rows += [{"keyword": "coffee", "price": None}]
+        landed = shop.again(checks, run=Run(dag_id="d", task_id="again", run_id="run 4"))
+        found = {outcome.check: outcome.found for outcome in landed.checks}
+        assert found["rows.min"] == "5 rows"
+        assert found["rows.min_of_usual"] == "5 rows; earlier landings: 3"
+        assert found["columns.price.filled"] == "filled in 60 % of 5 rows"
+        assert {outcome.state for outcome in landed.checks} == {"passed", "skipped", "failed"}
+        assert [record.rows for record in landed.manifest.history] == [4, 4, 4, 5]
+
+    def test_a_retry_after_the_second_commit_says_the_same(self, shop: Shop) -> None:
+        first = shop.land(rows("tea"))
+        shop.loops = [loop("coffee", "cocoa")]
+        second = self.land_again(shop, "coffee")
+        again, first_again = self.land_again(shop), shop.again()
+        assert (again.checks, again.missing_inputs) == (second.checks, second.missing_inputs)
+        assert [part.rows for part in again.new] == [1]
+        assert (first_again.checks, first_again.new) == (first.checks, first.new)
+
+    def test_the_run_is_whole_once_no_input_is_missing(self, shop: Shop) -> None:
+        def gone() -> list[str]:
+            changes = read_landing(shop.folder.destination).changes("keyword", 1, whole_runs=True)
+            return [row[0] for row in changes.fetchall() if row[-2] == "gone"]
+
+        shop.land(rows("tea", "coffee", "cocoa", "honey"))
+        shop.land(rows("tea"))
+        assert gone() == []
+        shop.loops = [loop("coffee", "cocoa")]
+        shop.rows += rows("coffee", "cocoa")
+        shop.again(run=Run(dag_id="d", task_id="again", run_id="run 2"))
+        assert gone() == ["honey"]
 
     def test_another_list_is_judged_alone(self, shop: Shop) -> None:
         shop.land(rows("tea"))
@@ -349,10 +401,18 @@ class TestBadInput:
         ("inputs", "argument", "rule"),
         [
             ({}, "['column']", "it must be the column of the rows that has the inputs"),
-            ("keyword", "", "it must be a dict; its keys can be column, missing, action_id, match"),
+            (
+                "keyword",
+                "",
+                "it must be a dict; its keys can be column, missing, action_id, match, on_missing",
+            ),
             ({"column": "a", "missing": 2}, "['missing']", "it must be a number from 0 to 1"),
             ({"column": "a", "match": "regex"}, "['match']", "it must be one of text, url"),
-            ({"column": "a", "share": 1}, "", "its keys can be column, missing, action_id, match"),
+            (
+                {"column": "a", "share": 1},
+                "",
+                "its keys can be column, missing, action_id, match, on_missing",
+            ),
         ],
     )
     def test_a_declaration_that_is_wrong(self, shop: Shop, inputs: Any, argument: str, rule: str) -> None:

@@ -191,7 +191,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 class MissingInputs(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a task, such as words or URLs, that have no row.
 
-    :ivar run: that has found this.
+    :ivar run: whose rows lack them; later runs that collect only these again count for this one.
     :ivar count: how many there are; ``inputs`` has the first 1,000 of them.
     :ivar of: how many inputs there are in all.
     """
@@ -201,15 +201,11 @@ class MissingInputs(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[str, ...]
     of: int
 
-    def is_of_dag_run(self, run: Run) -> bool:
-        """Return whether the run of a task belongs to the same DAG run."""
-        return (self.run.dag_id, self.run.run_id) == (run.dag_id, run.run_id)
-
 
 class RunRecord(Counts, frozen=True, kw_only=True, omit_defaults=True):
     """The rows that a run has landed, with which later runs are compared.
 
-    :ivar commits: their numbers.
+    :ivar commits: their numbers, with those of runs that have collected its missing inputs again.
     """
 
     commits: tuple[int, ...]
@@ -229,7 +225,7 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
     :ivar run: whose rows these are.
     :ivar started_at: when the attempt began that has made the commit at ``finished_at``; ISO 8601 in UTC.
     :ivar checks: the outcomes of the checks of the commit's rows.
-    :ivar missing_inputs: of the last run that has read rows; None if they are not known.
+    :ivar missing_inputs: of the last run that has read rows; None if they are not known, or not checked.
     """
 
     version: int = VERSION

@@ -261,15 +261,16 @@ def _with_apart(state: Manifest, commit: Commit) -> Manifest:
 
 def _with_record(state: Manifest, commit: Commit, profile: Profile) -> tuple[RunRecord, ...]:
     """Return the records of the last runs with that of a commit's run, which may have landed rows before."""
+    run = commit.missing_inputs.run if commit.missing_inputs else commit.run
     record = RunRecord(
         commits=(commit.number,),
-        run=commit.run,
+        run=run,
         finished_at=commit.finished_at,
         rows=commit.rows,
         filled={name: counts.filled for name, counts in profile.columns.items()},
         is_cut=profile.is_cut,
     )
-    earlier = state.record_of(commit.run)
+    earlier = state.record_of(run)
     if earlier and not commit.replaces:
         filled = Counter(record.filled)
         filled.update(earlier.filled)

@@ -6,9 +6,12 @@ import datetime
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_provider_webcollect.landing.checks import INPUTS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from airflow_provider_webcollect.landing.checks import State
     from airflow_provider_webcollect.landing.log.commits import Commit, Part, SetApart
 
 
@@ -50,8 +53,8 @@ def whole_runs(commits: Sequence[Commit], set_apart: Iterable[SetApart]) -> list
     """Return the runs in which a missing key is gone, in the order in which they read the source.
 
     These are the runs whose rows have all landed, having passed their checks or been accepted by a person:
-    not those of which rows are quarantined or were discarded, or whose checks have failed with ``warn``. As
-    for ``new_only``, a run is what has landed under one id, in whichever tasks.
+    not those of which rows are quarantined or were discarded, whose checks have failed with ``warn``, or that
+    lack too many inputs. As for ``new_only``, a run is what has landed under one id, in whichever tasks.
 
     :param commits: that have landed rows, in order; all of those of each run.
     :param set_apart: the rows that the landing has skipped.
@@ -71,9 +74,19 @@ def whole_runs(commits: Sequence[Commit], set_apart: Iterable[SetApart]) -> list
             ended_at[run_id],
         )
         for run_id, landed in runs.items()
-        if all(commit.kind != "landed" or not commit.failed for commit in landed)
+        if _have_passed([commit for commit in landed if commit.kind == "landed"])
     ]
     return sorted(whole, key=lambda run: run.first)
+
+
+def _have_passed(commits: Iterable[Commit]) -> bool:
+    """Return whether the rows of a run have passed their checks; of inputs, the last is about all of them."""
+    latest: dict[object, State] = {}
+    for commit in commits:
+        for outcome in commit.checks:
+            key = outcome.check if outcome.check == INPUTS else (commit.number, outcome.check)
+            latest[key] = outcome.state
+    return "failed" not in latest.values() and latest.get(INPUTS) != "warning"
 
 
 def dated_parts(

@@ -224,17 +224,19 @@ class CommitLog:
 
         :param began: when the run began; None if that is not known.
         """
-        record, history = state.record_of(run), state.history
-        numbers = {*(record.commits if record else ())}
+        history = state.history
+        # a run that has collected missing inputs again has no record of its own
+        records = [record for record in history if record.run.run_id == run.run_id]
+        numbers = {number for record in records for number in record.commits}
         numbers.update(apart.commit for apart in state.set_apart if apart.run == run)
         earlier: list[Commit] = []
-        if record is None and len(history) >= MOST_RECORDS:
+        if all(record.run != run for record in records) and len(history) >= MOST_RECORDS:
             oldest = datetime.datetime.fromisoformat(history[0].finished_at)
             if began is None or began <= oldest:
                 before = self.commits(range(1, history[0].commits[-1]))
                 earlier = [commit for commit in before if commit.run == run and commit.written]
         numbers.difference_update(commit.number for commit in earlier)
-        return (*earlier, *self.commits(sorted(numbers)))
+        return (*earlier, *(commit for commit in self.commits(sorted(numbers)) if commit.run == run))
 
     def decision_by(self, state: Manifest, by: str, run_id: str | None, about: int | None) -> Commit | None:
         """Return the last decision of somebody; None if there is none.

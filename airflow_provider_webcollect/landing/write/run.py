@@ -275,10 +275,13 @@ class _Landing:
         if (checks := job.options.checks) is None:
             return ()
         parts, written = (draft.parts, draft.written) if draft else ((), ())
-        record = state and state.record_of(job.run)
-        if record is not None and not written:
+        if self._own and not written:
             # only the mark is left to do, of rows that were checked before
             return self._own_checks
+        before = state.missing_inputs if state else None
+        if not (self._inputs and self._inputs.repeats(job.run, before)):
+            before = None
+        record = state.record_of(before.run if before else job.run) if state else None
         with span("check", {}) as recorded:
             rows, profile = sum(part.rows for part in written), sum_of(part.profile for part in parts)
             outcomes = evaluate(
@@ -286,15 +289,13 @@ class _Landing:
                 rows,
                 profile,
                 counts,
-                [past for past in (state.history if state else ()) if past.run != job.run],
-                rows_before=record.rows if record and job.options.mode == "incremental" else 0,
+                [past for past in (state.history if state else ()) if past is not record],
+                before=record if job.options.mode == "incremental" else None,
                 source_of=job.options.format.source_of,
             )
             if self._inputs:
                 unread = profile.unread + counts.broken.get(READABLE, 0)
-                outcome, self._missing = self._inputs.judge(
-                    job.run, rows, unread, state.missing_inputs if state else None
-                )
+                outcome, self._missing = self._inputs.judge(job.run, rows, unread, before)
                 outcomes = (*outcomes, outcome)
             failed = sum(outcome.state == "failed" for outcome in outcomes)
             recorded.set({"webcollect.checks.count": len(outcomes), "webcollect.checks.failed": failed})

@@ -1,0 +1,463 @@
+"""Inputs without rows: what a landing tells of them, and a task group that collects only these again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from airflow.exceptions import AirflowException
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+
+from airflow_provider_webcollect import WebCollectTaskGroup, read_landing
+from airflow_provider_webcollect.assets import LandingEvent
+from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectReplaceUrlsOperator,
+    WebCollectSetMissingInputsOperator,
+)
+from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.airflow.dag_runs import edges, make_dag, passed, run_dag
+from tests.airflow.executions import Connect, Said, execute, on_sandbox
+from tests.airflow.landings import GROWING, reported, transfer
+
+pytestmark = on_sandbox(speed=300, rows_per_item=3)
+
+CHECK: dict[str, Any] = {"inputs": {"column": "keyword"}}
+WORDS = [f"word {number}" for number in range(100)]
+SILENT = [WORDS[number] for number in (0, 7, 23, 42, 66, 98, 99)]
+#: The tasks that collect missing inputs again.
+RETRY = ["set_missing_inputs", "start", "wait", "land"]
+#: Arrangement, the task that is killed, and whether the list is put back in the same run.
+KILLS = [
+    pytest.param(
+        *(arrangement, step, is_restored),
+        marks=() if is_by_day else pytest.mark.at_night,
+        id=f"{arrangement}-{step}-{'restored' if is_restored else 'not restored'}",
+    )
+    for arrangement in ("each", "together")
+    for step in RETRY
+    for is_restored in (True, False)
+    for is_by_day in [(arrangement, step) == ("together", "start")]
+]
+both = pytest.mark.parametrize("arrangement", ["each", "together"])
+
+
+def loops(sandbox: Sandbox, task_id: str) -> list[str]:
+    """Return the list of the loop of a task."""
+    items: list[str] = sandbox.control.task(task_id)["actions"][0]["loop_items"]
+    return items
+
+
+def task_lot(sandbox: Sandbox, task: dict[str, Any]) -> str:
+    """Return the number of a task's last batch."""
+    return str(sandbox.control.task(task["task_id"])["runs"][-1]["lotno"])
+
+
+class TestLanding:
+    @pytest.fixture
+    def task(self, sandbox: Sandbox) -> dict[str, Any]:
+        """A task that has collected a hundred words, seven of which have no row."""
+        task = sandbox.control.add_task(loop_items=WORDS)
+        sandbox.control.silence(task["task_id"], SILENT)
+        sandbox.control.start_task(task["task_id"])
+        sandbox.control.advance(3600)
+        return task
+
+    def test_result_and_event_have_what_is_missing(
+        self, sandbox: Sandbox, task: dict[str, Any], destination: str
+    ) -> None:
+        extra = reported(destination, task, checks=CHECK, on_failed_checks="warn", **GROWING)
+        missing = {"count": 7, "inputs": SILENT}
+        assert (extra["rows"], extra["missing_inputs"]) == (279, missing)
+        event = LandingEvent.of(extra)
+        assert event
+        assert event.sources()[0].missing_inputs.inputs == SILENT
+        (outcome,) = extra["checks"]
+        assert outcome["found"].startswith("7 of 100 inputs have no row: 'word 0', 'word 7', 'word 23'")
+        requests = sandbox.control.requests("/task/getActions")
+        # a second request, right before the verdict, shows that nobody is changing the list
+        assert [request["body"] for request in requests] == [
+            f'{{"taskIds":["{task["task_id"]}"],"actionTypes":["LoopAction"]}}'
+        ] * 2
+
+    def test_with_all_inputs_there_is_one_request_more(self, sandbox: Sandbox, destination: str) -> None:
+        task = sandbox.control.add_task(loop_items=WORDS, state="Finished")
+        transfer(f"{destination}/without", task, **GROWING)
+        reads = sandbox.control.requests("/data/all")
+        landed = transfer(f"{destination}/with", task, checks=CHECK, **GROWING)
+        assert landed["missing_inputs"] == {"count": 0, "inputs": []}
+        assert len(sandbox.control.requests("/data/all")) == 2 * len(reads)
+        assert len(sandbox.control.requests("/task/getActions")) == 1
+
+    def test_without_the_check_nothing_is_said(self, task: dict[str, Any], destination: str) -> None:
+        landed = transfer(destination, task, **GROWING)
+        assert landed["missing_inputs"] is None
+
+    def test_several_sources_have_their_own(
+        self, sandbox: Sandbox, task: dict[str, Any], destination: str
+    ) -> None:
+        other = sandbox.control.add_task(state="Finished")["task_id"]
+        sources = [{"collection_task_id": task["task_id"], "checks": CHECK}, other]
+        extra = reported(destination, sources=sources, on_failed_checks="warn", mode=None)
+        event = LandingEvent.of(extra)
+        assert event
+        assert [each.missing_inputs and each.missing_inputs.count for each in event.sources()] == [7, None]
+
+    def test_urls_of_a_file_are_seen_if_the_service_shows_them(
+        self, sandbox: Sandbox, destination: str
+    ) -> None:
+        urls = [f"https://shop.example/{number}" for number in range(5)]
+        task = sandbox.control.add_task(loop_items=[])
+        execute(WebCollectReplaceUrlsOperator(task_id="u", collection_task_id=task["task_id"], urls=urls))
+        sandbox.control.silence(task["task_id"], urls[:1])
+        sandbox.control.start_task(task["task_id"])
+        sandbox.control.advance(3600)
+        checks = {"inputs": {"column": "keyword", "match": "url", "missing": 0.5}}
+        landed = transfer(f"{destination}/shown", task, checks=checks, **GROWING)
+        assert landed["missing_inputs"] == {"count": 1, "inputs": urls[:1]}
+        sandbox.control.configure(hide_url_files=True)
+        landed = transfer(f"{destination}/hidden", task, checks=checks, **GROWING)
+        assert landed["missing_inputs"] is None
+        assert [(check["state"], check["found"]) for check in landed["checks"]] == [
+            ("skipped", "the service shows no list of the loop")
+        ]
+
+    @pytest.mark.parametrize("limit", ["plan", "key"])
+    def test_a_plan_or_a_key_that_may_not_read_the_list_skips_the_check(
+        self,
+        sandbox: Sandbox,
+        task: dict[str, Any],
+        destination: str,
+        set_connection: Connect,
+        limit: str,
+    ) -> None:
+        if limit == "plan":
+            sandbox.control.configure(tier="Flagship")
+        else:
+            set_connection(extra={"api_key": sandbox.api_key})
+        landed = transfer(destination, task, lotno=task_lot(sandbox, task), checks=CHECK)
+        (check,) = landed["checks"]
+        assert (landed["rows"], landed["missing_inputs"], check["state"]) == (279, None, "skipped")
+        assert check["found"].startswith("the list cannot be read: get_actions: ")
+
+
+class TestGroup:
+    """A task group that collects missing inputs again."""
+
+    @pytest.fixture
+    def shops(self, sandbox: Sandbox) -> list[dict[str, Any]]:
+        """Two shops with a list of their own and a check, and one without."""
+        shops = []
+        for name, words in (("Long", WORDS), ("Short", ["tea", "coffee"])):
+            task = sandbox.control.add_task(name=name, loop_items=[])
+            loop = {
+                "action_id": task["actions"][0]["action_id"],
+                "loop_type": "TextList",
+                "loop_items": words,
+            }
+            shops.append({"id": task["task_id"], "name": name, "loop_items": [loop], "checks": CHECK})
+        return [*shops, {"id": sandbox.control.add_task()["task_id"], "name": "No list"}]
+
+    @pytest.fixture
+    def make(self, shops: list[dict[str, Any]], tmp_path: Path) -> Callable[..., Any]:
+        """Makes a DAG with a group of these shops."""
+
+        def make(**arguments: Any) -> Any:
+            with make_dag() as dag:
+                usual = {
+                    "collection_tasks": shops,
+                    "destination": f"file://{tmp_path}/{{name}}",
+                    "wait": {"poke_interval": 0.2},
+                    "late_rows_delay": 0,
+                    "retry_missing_inputs": 1,
+                }
+                WebCollectTaskGroup("shops", **{**usual, **arguments})
+            return dag
+
+        return make
+
+    @both
+    def test_only_missing_inputs_are_collected_again(
+        self,
+        sandbox: Sandbox,
+        shops: list[dict[str, Any]],
+        make: Callable[..., Any],
+        tmp_path: Path,
+        arrangement: str,
+    ) -> None:
+        sandbox.control.silence(shops[0]["id"], SILENT)
+        run = run_dag(make(arrangement=arrangement))
+
+        assert run.state == "success"
+        landed = [*read_landing(f"file://{tmp_path}/Long").iter_rows()]
+        assert landed == sandbox.control.true_rows(shops[0]["id"])
+        assert [row["keyword"] for row in landed[279:]] == [word for word in SILENT for _ in range(3)]
+        assert {*WORDS} == {row["keyword"] for row in landed}
+        # what has a row is neither started nor read again
+        assert [len(sandbox.control.task(shop["id"])["runs"]) for shop in shops] == [2, 1, 1]
+        assert [loops(sandbox, shop["id"]) for shop in shops[:2]] == [WORDS, ["tea", "coffee"]]
+        (outcome,) = read_landing(f"file://{tmp_path}/Long").manifest.checks
+        assert (outcome.state, outcome.found) == ("passed", "0 of 100 inputs have no row")
+
+    @both
+    def test_what_stays_silent_is_told_once_and_fails_once_all_has_landed(
+        self,
+        sandbox: Sandbox,
+        shops: list[dict[str, Any]],
+        make: Callable[..., Any],
+        tmp_path: Path,
+        said: Said,
+        arrangement: str,
+    ) -> None:
+        sandbox.control.silence(shops[0]["id"], SILENT[:2], runs=3)
+        sandbox.control.silence(shops[0]["id"], SILENT[2:])
+        run = run_dag(make(arrangement=arrangement, retry_missing_inputs=2))
+
+        assert run.state == "failed"
+        landed = [*read_landing(f"file://{tmp_path}/Long").iter_rows()]
+        assert landed == sandbox.control.true_rows(shops[0]["id"])
+        assert loops(sandbox, shops[0]["id"]) == WORDS
+        assert [name for name, state in run.states.items() if state == "failed"] == [
+            "shops.retry_2.land" if arrangement == "together" else "shops.Long.retry_2.land"
+        ]
+        assert (
+            "inputs: 2 of 100 inputs have no row: 'word 0', 'word 7'; expected: a row of each input" in said()
+        )
+
+    @both
+    def test_without_missing_inputs_nothing_is_repeated(
+        self, sandbox: Sandbox, shops: list[dict[str, Any]], make: Callable[..., Any], arrangement: str
+    ) -> None:
+        run = run_dag(make(arrangement=arrangement))
+        assert run.state == "success"
+        skipped = {name for name, state in run.states.items() if state == "skipped"}
+        groups = ["shops"] if arrangement == "together" else ["shops.Long", "shops.Short"]
+        steps = ["restore_loop_items", *(f"retry_1.{step}" for step in RETRY)]
+        assert skipped == {f"{group}.{step}" for group in groups for step in steps}
+        assert {state for name, state in run.states.items() if name not in skipped} == {"success"}
+        assert all(len(sandbox.control.task(shop["id"])["runs"]) == 1 for shop in shops)
+
+    def test_inputs_are_no_templates(
+        self, sandbox: Sandbox, shops: list[dict[str, Any]], make: Callable[..., Any]
+    ) -> None:
+        words = ["{{ 7 * 7 }}", "50 {# off #}", "['tea']"]
+        sandbox.control.silence(shops[1]["id"], words, runs=2)
+        shops[1]["loop_items"][0]["loop_items"] = ["tea", *words]
+        run = run_dag(make(collection_tasks=shops[1:], on_failed_checks="warn"))
+        assert run.xcoms["shops.Short.retry_1.land"]["missing_inputs"] == {"count": 3, "inputs": words}
+        set_again = sandbox.control.requests("/task/updateTaskParameters")[1]
+        assert json.loads(set_again["body"])["loopItems"][0]["loopItems"] == words
+        assert loops(sandbox, shops[1]["id"]) == ["tea", *words]
+
+    @pytest.mark.parametrize(("arrangement", "step", "is_restored"), KILLS)
+    def test_killed_at_any_step_the_list_is_that_of_the_file_again(
+        self,
+        sandbox: Sandbox,
+        shops: list[dict[str, Any]],
+        make: Callable[..., Any],
+        tmp_path: Path,
+        arrangement: str,
+        step: str,
+        is_restored: bool,
+    ) -> None:
+        def killed(*_: object) -> None:
+            raise AirflowFailException
+
+        sandbox.control.silence(shops[0]["id"], SILENT)
+        dag = make(arrangement=arrangement)
+        for task in dag.tasks:
+            if task.label == step and "retry_1" in task.task_id:
+                task._post_execute_hook = killed
+            elif task.label == "restore_loop_items" and not is_restored:
+                task._pre_execute_hook = killed
+        assert run_dag(dag).state == "failed"
+        if is_restored and step != "set_missing_inputs":
+            assert loops(sandbox, shops[0]["id"]) == WORDS
+        sandbox.control.advance(3600)
+        assert run_dag(make(arrangement=arrangement)).state == "success"
+        assert loops(sandbox, shops[0]["id"]) == WORDS
+        assert [*read_landing(f"file://{tmp_path}/Long").iter_rows()] == sandbox.control.true_rows(
+            shops[0]["id"]
+        )
+
+
+class TestTasksOfAGroup:
+    """What ``retry_missing_inputs`` adds to a DAG, and what it refuses."""
+
+    ENTRY: ClassVar[dict[str, Any]] = {
+        "id": "a-1",
+        "name": "A",
+        "loop_items": [{"action_id": "step", "loop_type": "TextList", "loop_items": ["tea"]}],
+        "checks": CHECK,
+    }
+
+    def group(self, dag: Any, *entries: dict[str, Any], **arguments: Any) -> Any:
+        usual = {
+            "collection_tasks": list(entries or (self.ENTRY,)),
+            "destination": "s3://lake/{name}",
+            "retry_missing_inputs": 1,
+        }
+        with dag:
+            return WebCollectTaskGroup("g", **{**usual, **arguments})
+
+    def test_a_retry_is_a_group_before_the_load(self) -> None:
+        dag = make_dag()
+        limit = {"start": "2026-11-01", "end": "2026-11-28", "max_volume": 10}
+        load = {"table": "shops.{name}", "warehouse_conn_id": "w"}
+        self.group(dag, retry_missing_inputs=2, arrangement="together", limit=limit, load=load)
+        first = ["limit", "set_loop_items", "start", "wait", "land"]
+        again = ["set_missing_inputs", "limit", "start", "wait", "land"]
+        rounds = [first, *([f"retry_{number}.{step}" for step in again] for number in (1, 2))]
+        landings = [steps[-1] for steps in rounds]
+        setups = [steps[0] for steps in rounds[1:]]
+        expected = {
+            *itertools.pairwise(itertools.chain(*rounds)),
+            *((setup, setup.replace("set_missing_inputs", "start")) for setup in setups),
+            *((setup, setup.replace("set_missing_inputs", "wait")) for setup in setups),
+            *((setup, setup.replace("set_missing_inputs", "land")) for setup in setups),
+            *((setup, "restore_loop_items") for setup in setups),
+            *((landing, "landed") for landing in landings),
+            (landings[-1], "restore_loop_items"),
+            ("landed", "load"),
+        }
+        assert {(one.removeprefix("g."), other.removeprefix("g.")) for one, other in edges(dag)} == expected
+        restore = dag.get_task("g.restore_loop_items")
+        assert (restore.is_teardown, restore.on_failure_fail_dagrun) == (True, True)
+
+    def test_only_the_last_landing_can_fail(self) -> None:
+        group = self.group(make_dag(), retry_missing_inputs=2, checks={"rows": {"min": 1}})
+        shop = group.get_child_by_label("A")
+        groups = [shop, *(shop.get_child_by_label(f"retry_{number}") for number in (1, 2))]
+        warned = {"inputs": {"column": "keyword", "on_missing": "warn"}}
+        checks = [passed(each.get_child_by_label("land").checks) for each in groups]
+        assert checks == [warned, warned, CHECK]
+
+    def test_the_checks_may_be_those_of_all(self) -> None:
+        entry = {name: value for name, value in self.ENTRY.items() if name != "checks"}
+        group = self.group(make_dag(), entry, {"id": "b"}, checks=CHECK, arrangement="together")
+        (first, second) = passed(group.get_child_by_label("land").sources)
+        assert first["checks"]["inputs"]["on_missing"] == "warn"
+        assert "checks" not in second
+        sources = passed(group.get_child_by_label("retry_1").get_child_by_label("set_missing_inputs").sources)
+        assert [source["collection_task_id"] for source in sources] == ["a-1"]
+
+    @pytest.mark.parametrize(
+        ("entry", "arguments", "said"),
+        [
+            (
+                {},
+                {"retry_missing_inputs": 4},
+                "`retry_missing_inputs` is 4; it must be an integer from 0 to 3",
+            ),
+            (
+                {"loop_items": None},
+                {},
+                "`retry_missing_inputs` is 1; no collection task has `loop_items` and a landing that checks",
+            ),
+            ({"checks": {"rows": {"min": 1}}}, {}, "`retry_missing_inputs` is 1; no collection task has"),
+            ({"lotno": "7"}, {}, "collection task 'A': mode` is 'incremental'; .* `lotno` not set"),
+            ({"mode": "full"}, {}, "collection task 'A': mode` is 'full'; .* must be 'incremental'"),
+            ({}, {"skip_if_nothing_new": True}, "skip_if_nothing_new` is True; .* must be false"),
+            (
+                {"checks": {"inputs": {"column": "keyword", "action_id": "other"}}},
+                {},
+                r"checks\['inputs'\]\['action_id'\]` is 'other'; .* must be the loop of one of the lists",
+            ),
+            (
+                {"loop_items": [*ENTRY["loop_items"], {**ENTRY["loop_items"][0], "action_id": "second"}]},
+                {},
+                r"checks\['inputs'\]\['action_id'\]` is None; .* must be the loop of one of the lists",
+            ),
+            (
+                {"loop_items": [{**ENTRY["loop_items"][0], "is_append": True}]},
+                {},
+                "loop_items: is_append` is True; .* must be false",
+            ),
+            (
+                {"checks": None},
+                {"checks": {**CHECK, "rows": {"min": "{{ 1 }}"}}},
+                "`.*checks` is .* no template",
+            ),
+        ],
+    )
+    def test_what_cannot_be_repeated_is_refused(
+        self, entry: dict[str, Any], arguments: dict[str, Any], said: str
+    ) -> None:
+        with pytest.raises(InvalidArgument, match=said):
+            self.group(make_dag(), {**self.ENTRY, **entry}, **arguments)
+
+
+class TestSetMissingInputs:
+    @pytest.fixture
+    def updates(self, sandbox: Sandbox) -> list[dict[str, Any]]:
+        """The lists of two tasks."""
+        tasks = [sandbox.control.add_task(loop_items=["tea", "coffee"]) for _ in range(2)]
+        return [
+            {
+                "collection_task_id": task["task_id"],
+                "loop_items": [
+                    {
+                        "action_id": task["actions"][0]["action_id"],
+                        "loop_type": "TextList",
+                        "loop_items": ["tea", "coffee"],
+                    }
+                ],
+            }
+            for task in tasks
+        ]
+
+    def set_missing(self, updates: list[dict[str, Any]], *missing: Any, **arguments: Any) -> Any:
+        """Execute the operator for the result of a landing with a source for each task."""
+        sources = [
+            {"collection_task_id": update["collection_task_id"], "rows": 5, "missing_inputs": of_one}
+            for update, of_one in zip(updates, missing, strict=True)
+        ]
+        landed = {"rows": 10, "sources": sources}
+        operator = WebCollectSetMissingInputsOperator(
+            task_id="set", updates=updates, landed=landed, **arguments
+        )
+        return execute(operator)
+
+    def test_of_tasks_that_lack_none_the_lists_stay(
+        self, sandbox: Sandbox, updates: list[dict[str, Any]]
+    ) -> None:
+        ids = [update["collection_task_id"] for update in updates]
+        sources = [{"collection_task_id": id_, "destination": f"s3://lake/{id_}"} for id_ in ids]
+        missing = {"count": 1, "inputs": ["tea"]}
+        result = self.set_missing(updates, {"count": 0, "inputs": []}, missing, sources=sources)
+        assert result == {"collection_task_ids": ids[1:], "sources": sources[1:]}
+        assert [loops(sandbox, id_) for id_ in ids] == [["tea", "coffee"], ["tea"]]
+
+    @pytest.mark.parametrize("missing", [None, {"count": 0, "inputs": []}])
+    def test_without_missing_inputs_it_is_skipped(self, updates: list[dict[str, Any]], missing: Any) -> None:
+        with pytest.raises(AirflowSkipException, match="No input is missing"):
+            self.set_missing(updates, None, missing)
+
+    def test_if_one_update_fails_all_lists_are_put_back(
+        self, sandbox: Sandbox, updates: list[dict[str, Any]]
+    ) -> None:
+        updates[1]["loop_items"][0]["action_id"] = "gone"
+        missing = {"count": 1, "inputs": ["tea"]}
+        with pytest.raises(AirflowException, match="1 of 2 collection tasks failed"):
+            self.set_missing(updates, missing, missing)
+        bodies = [
+            json.loads(request["body"]) for request in sandbox.control.requests("/task/updateTaskParameters")
+        ]
+        assert [body["loopItems"][0]["loopItems"] for body in bodies][::2] == [["tea"], ["tea", "coffee"]]
+        assert loops(sandbox, updates[0]["collection_task_id"]) == ["tea", "coffee"]
+
+    def test_if_nothing_has_landed_of_a_long_list_it_is_not_cut(self, updates: list[dict[str, Any]]) -> None:
+        landed = {"rows": 0, "quarantined_rows": 0, "missing_inputs": {"count": 1200, "inputs": ["a"] * 1000}}
+        with pytest.raises(AirflowFailException, match="the result names only 1000 of 1200"):
+            execute(WebCollectSetMissingInputsOperator(task_id="set", updates=updates[:1], landed=landed))
+
+    def test_wrong_arguments_are_refused(self, updates: list[dict[str, Any]]) -> None:
+        with pytest.raises(InvalidArgument, match="it must be the result of"):
+            WebCollectSetMissingInputsOperator(task_id="set", updates=updates, landed="x")  # type: ignore[arg-type]
+        updates[0]["loop_items"][0]["is_append"] = True
+        with pytest.raises(InvalidArgument, match="its `loop_items` must have one loop"):
+            WebCollectSetMissingInputsOperator(task_id="set", updates=updates, landed={"rows": 1})
