@@ -24,8 +24,9 @@ USED_BY = {
     "query_analytics": "`WebCollectQueryAnalyticsOperator`, `WebCollectMetricsCheckOperator`, "
     "`WebCollectDiscoverOperator`",
     "update_loop_items": "`WebCollectUpdateLoopItemsOperator`",
-    "update_task_parameters": "`WebCollectUpdateTaskParametersOperator`",
-    "get_actions": "`WebCollectGetActionsOperator`",
+    "update_task_parameters": "`WebCollectUpdateTaskParametersOperator`, "
+    "`WebCollectSetMissingInputsOperator`",
+    "get_actions": "`WebCollectGetActionsOperator`, the check of inputs",
     "replace_urls": "`WebCollectReplaceUrlsOperator`",
     "copy_task": "`WebCollectCopyTaskOperator`",
     "copy_tasks": "`WebCollectCopyTasksOperator`",

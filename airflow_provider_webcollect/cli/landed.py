@@ -311,7 +311,8 @@ def profile(location: Location, by: str, new_only: bool, since: int | None, outp
     which it is filled (not null, not blank), how many values are numbers, booleans and lists, the characters
     of the shortest and the longest text, and how many values became null in Parquet since they do not fit
     their type. By run: in what share of its rows each column is filled.
-    --new-only and --since are for the counts by column.
+    --new-only and --since are for the counts by column. Inputs without a row in the last run, if its landing
+    has checked them, are named on standard error.
     """
     landed = read_landing(open_location(location))
     if by == "run":
@@ -333,6 +334,11 @@ def profile(location: Location, by: str, new_only: bool, since: int | None, outp
         tell(f"Only the first {MAX_COLUMNS} columns of each part are counted.")
     if columns.unread:
         tell(f"{counted(columns.unread, 'row')} could not be read for this.")
+    if (missing := landed.manifest.missing_inputs) and missing.count:
+        names = ", ".join(map(quoted, missing.inputs))
+        more = f" and {left:,} more" if (left := missing.count - len(missing.inputs)) else ""
+        of = f"{missing.count:,} of {counted(missing.of, 'input')}"
+        tell(f"In the last run that has landed rows, {of} have no row: {names}{more}.")
 
 
 def _show_runs(runs: Sequence[RunProfile], output: str) -> None:

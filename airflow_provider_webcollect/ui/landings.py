@@ -9,9 +9,10 @@ import functools
 import itertools
 import json
 import math
+import re
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.models.asset import AssetEvent, AssetModel
@@ -25,7 +26,13 @@ from msgspec import UNSET, ValidationError, convert
 from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select, true
 
 from airflow_provider_webcollect.assets import LandingEvent
-from airflow_provider_webcollect.landing.checks import LEAST_USUAL, MOST_USUAL, CheckOutcome, usual_of
+from airflow_provider_webcollect.landing.checks import (
+    INPUTS,
+    LEAST_USUAL,
+    MOST_USUAL,
+    CheckOutcome,
+    usual_of,
+)
 from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS
 
 if TYPE_CHECKING:
@@ -33,7 +40,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from airflow_provider_webcollect.assets import LandedSource
+    from airflow_provider_webcollect.assets import InputsWithoutRows, LandedSource
 
 #: How many series of landings are shown, and how many runs of each.
 MOST_SERIES, MOST_RUNS = 200, 30
@@ -46,6 +53,10 @@ MOST_COLUMNS = 50
 ODD_FACTOR = 2
 #: How many checks that a source has not passed are shown, and how many characters of each.
 MOST_OUTCOMES, MOST_CHARACTERS = 5, 300
+#: How many missing inputs of a source are shown.
+MOST_INPUTS = 20
+#: The group of a retry in the id of its landing, and the numbers: a task group collects missing inputs again.
+_RETRY, _RETRIES = re.compile(r"(?<![^.])retry_\d\.(?=land$)"), range(1, 4)
 #: The events in Airflow's audit log of decisions on quarantined rows, as the page makes them.
 DECISIONS = {"accept": "webcollect_accept", "discard": "webcollect_discard"}
 #: No decision was made before.
@@ -85,6 +96,17 @@ class SeriesKey(NamedTuple):
     task_id: str
     map_index: int
 
+    @property
+    def first(self) -> SeriesKey:
+        """The series of the landing whose missing inputs this one has collected again; mostly the same."""
+        return self._replace(task_id=_RETRY.sub("", self.task_id))
+
+    @property
+    def retries(self) -> list[SeriesKey]:
+        """The series of landings that may have collected missing inputs of this one again."""
+        group, _, label = self.task_id.rpartition("land")
+        return [] if label else [self._replace(task_id=f"{group}retry_{number}.land") for number in _RETRIES]
+
 
 class _Extent(NamedTuple):
     """All events of a series, without their contents.
@@ -114,6 +136,7 @@ class PastRun:
 
     :ivar event: None if it has failed.
     :ivar is_planned: whether a schedule or an asset has started it.
+    :ivar retries: the events of landings that have collected missing inputs again.
     """
 
     run_id: str
@@ -121,11 +144,16 @@ class PastRun:
     event: LandingEvent | None
     logical_date: datetime.datetime | None = None
     is_planned: bool = True
+    retries: list[LandingEvent] = field(default_factory=list)
 
     @functools.cached_property
     def sources(self) -> list[LandedSource]:
-        """What its event says about each collection task."""
-        return self.event.sources() if self.event else []
+        """What its events say about each collection task."""
+        sources = self.event.sources() if self.event else []
+        for event in self.retries:
+            retried = {source.collection_task_id: source for source in event.sources()}
+            sources = [_with_retry(source, retried.get(source.collection_task_id)) for source in sources]
+        return sources
 
     @property
     def state(self) -> str:
@@ -134,6 +162,20 @@ class PastRun:
         if self.event.rows:
             return "landed"
         return "quarantined" if self.event.quarantined_rows else "empty"
+
+
+def _with_retry(source: LandedSource, retry: LandedSource | None) -> LandedSource:
+    """Return what is known of a collection task after missing inputs were collected again."""
+    if retry is None:
+        return source
+    return source._replace(
+        rows=None if source.rows is None or retry.rows is None else source.rows + retry.rows,
+        checks=[*(check for check in source.checks if check.get("check") != INPUTS), *retry.checks],
+        missing_inputs=retry.missing_inputs,
+        commit=retry.commit,
+        quarantined=[*source.quarantined, *retry.quarantined],
+        waiting=retry.waiting,
+    )
 
 
 class _Expectation(NamedTuple):
@@ -355,7 +397,8 @@ def _extents(session: Session, condition: ColumnElement[bool]) -> dict[SeriesKey
     moment = AssetEvent.timestamp
     columns = (*_SERIES, func.max(moment), func.min(moment), func.count(), func.max(AssetEvent.id))
     rows = session.execute(select(*columns).where(*_IS_LANDING, condition).group_by(*_SERIES))
-    return {SeriesKey(*row[:4]): _Extent(*row[4:]) for row in rows}
+    extents = {SeriesKey(*row[:4]): _Extent(*row[4:]) for row in rows}
+    return {key: extent for key, extent in extents.items() if key.first == key or key.first not in extents}
 
 
 def _landed(session: Session, keys: Collection[SeriesKey]) -> dict[SeriesKey, list[PastRun]]:
@@ -365,7 +408,8 @@ def _landed(session: Session, keys: Collection[SeriesKey]) -> dict[SeriesKey, li
         partition_by=_SERIES_TEXT, order_by=(event.timestamp.desc(), event.id.desc())
     )
     # the condition on the assets has an index
-    is_asked = (event.asset_id.in_({key.asset_id for key in keys}), _SERIES_TEXT.in_(map(_text, keys)))
+    texts = [_text(each) for key in keys for each in (key, *key.retries)]
+    is_asked = (event.asset_id.in_({key.asset_id for key in keys}), _SERIES_TEXT.in_(texts))
     numbered = select(event.id, number.label("number")).where(*_IS_LANDING, *is_asked).subquery()
     # neither objects of the ORM nor dicts of the JSON: they keep the garbage collector busy for longer than
     # the query takes
@@ -378,10 +422,16 @@ def _landed(session: Session, keys: Collection[SeriesKey]) -> dict[SeriesKey, li
         .order_by(event.timestamp, event.id)
     )
     landed_of: dict[SeriesKey, list[PastRun]] = {key: [] for key in keys}
-    for *key, timestamp, run_id, extra, logical_date, run_type in rows:
-        if landing := LandingEvent.of(extra):
+    for *parts, timestamp, run_id, extra, logical_date, run_type in rows:
+        if not (landing := LandingEvent.of(extra)):
+            continue
+        if (key := SeriesKey(*parts)) in landed_of:
             past = PastRun(run_id, timestamp, landing, logical_date, run_type not in _UNPLANNED)
-            landed_of[SeriesKey(*key)].append(past)
+            landed_of[key].append(past)
+        else:
+            for past in landed_of[key.first][-1:]:
+                if past.run_id == run_id:
+                    past.retries.append(landing)
     return landed_of
 
 
@@ -419,7 +469,9 @@ def _failures(
         assert ended_at
         failed = PastRun(run_id, ended_at, None, logical_date, run_type not in _UNPLANNED)
         of_task.setdefault((dag_id, task_id, map_index), []).append(failed)
-    return {key: of_task.get(key[1:], []) for key in landed_of}
+    return {
+        key: [run for each in (key, *key.retries) for run in of_task.get(each[1:], ())] for key in landed_of
+    }
 
 
 def _retired(
@@ -553,10 +605,19 @@ def _sources(runs: Sequence[PastRun], newest: PastRun) -> list[dict[str, Any]]:
                 "commit": source.commit,
                 "usual_rows": source.usual_rows,
                 "mark": mark,
+                "missing_inputs": _shown_inputs(source.missing_inputs) if has_ended_well else None,
                 **told_checks(_not_passed(source) if has_ended_well else []),
             }
         )
     return described
+
+
+def _shown_inputs(missing: InputsWithoutRows | None) -> dict[str, Any] | None:
+    """Return the first missing inputs, and the number of the others; None if none is missing."""
+    if not (missing and missing.count):
+        return None
+    shown = [shortened(item) for item in missing.inputs[:MOST_INPUTS]]
+    return {"inputs": shown, "left_out": max(0, missing.count - len(shown))}
 
 
 def told_checks(outcomes: Sequence[CheckOutcome]) -> dict[str, Any]:

@@ -282,6 +282,23 @@ def test_rows_without_prices_land_only_if_a_person_accepts_them(
 
 
 @WITHOUT_LIMITS
+def test_words_without_rows_are_collected_again(sandbox: Sandbox, conf: dict[str, Any]) -> None:
+    dag = without_pauses("webcollect_missing_inputs")
+    dag.get_task("land_again").late_rows_delay = 0
+    for wait in ("wait", "wait_again"):
+        dag.get_task(wait).poke_interval = 0.2
+    task_id = conf["collection_task_id"]
+    sandbox.control.silence(task_id, ["Phone"])
+    conf["action_id"] = sandbox.control.task(task_id)["actions"][0]["action_id"]
+    run = run_dag(dag, conf)
+    assert {*run.states.values()} == {"success"}
+    assert run.xcoms["land"]["missing_inputs"] == {"count": 1, "inputs": ["Phone"]}
+    assert run.xcoms["land_again"]["missing_inputs"] == {"count": 0, "inputs": []}
+    assert landed(conf["destination"]) == sandbox.control.true_rows(task_id)
+    assert sandbox.control.task(task_id)["actions"][0]["loop_items"] == ["Laptop", "Phone", "Tablet"]
+
+
+@WITHOUT_LIMITS
 @needs_warehouses
 def test_bigquery_is_given_what_is_not_loaded_yet(sandbox: Sandbox, conf: dict[str, Any]) -> None:
     # without a connection of Google's the load gets no further than its arguments

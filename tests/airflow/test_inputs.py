@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pendulum
 import pytest
 from airflow.exceptions import AirflowException
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 
 from airflow_provider_webcollect import WebCollectTaskGroup, read_landing
 from airflow_provider_webcollect.assets import LandingEvent
@@ -227,6 +229,35 @@ class TestGroup:
         assert (
             "inputs: 2 of 100 inputs have no row: 'word 0', 'word 7'; expected: a row of each input" in said()
         )
+
+    @pytest.mark.skipif(not AIRFLOW_V_3_1_PLUS, reason="older versions have no page")
+    @both
+    def test_the_page_shows_what_is_missing_in_the_end(
+        self, sandbox: Sandbox, shops: list[dict[str, Any]], make: Callable[..., Any], arrangement: str
+    ) -> None:
+        from airflow.utils.session import create_session
+
+        from airflow_provider_webcollect.ui.landings import read_landings
+
+        sandbox.control.silence(shops[0]["id"], SILENT[:2], runs=2)
+        sandbox.control.silence(shops[0]["id"], SILENT[2:])
+        dag = make(arrangement=arrangement, on_failed_checks="warn")
+        run_dag(dag)
+        with create_session() as session:
+            page = read_landings(session, {dag.dag_id}, pendulum.now("UTC"))
+        assert {series["task_id"].count("retry") for series in page["series"]} == {0}
+        (source,) = (
+            source
+            for series in page["series"]
+            if series["asset"]["uri"].endswith("/Long")
+            for source in series["sources"]
+            if source["collection_task_id"] == shops[0]["id"]
+        )
+        assert source["missing_inputs"] == {"inputs": SILENT[:2], "left_out": 0}
+        assert source["rows"] == 294
+        assert [check["text"] for check in source["checks"]] == [
+            "inputs: 2 of 100 inputs have no row: 'word 0', 'word 7'; expected: a row of each input"
+        ]
 
     @both
     def test_without_missing_inputs_nothing_is_repeated(

@@ -166,9 +166,11 @@ export function landingDetails(series, names, links, details, now, act) {
     stored.length ? fact("Links", el("span", { class: "links" }, stored)) : null,
     fact("DAG", airflowLink(series.dag_id, "dags", series.dag_id), ", to trigger it"),
   );
+  const inputs = series.sources.filter((each) => each.missing_inputs).map((each) => inputsBlock(each, isOne, known));
   const sources = isOne ? null : sourcesTable(series, known);
   const content = [
     facts,
+    inputs,
     columnsBlock(series, known, details.columns, now, act),
     rowsBlock(series, known, details.rows),
     loadsBlock(series, details.loads),
@@ -176,6 +178,15 @@ export function landingDetails(series, names, links, details, now, act) {
     runsTable(series),
   ];
   return el("tr", { class: "details" }, cell({ colspan: LANDING_HEADS.length }, content));
+}
+
+/** Return the inputs of a collection task that have no row, such as words or URLs. */
+function inputsBlock({ collection_task_id: id, missing_inputs: { inputs, left_out } }, isOne, known) {
+  const of = isOne ? "" : ` of ${collectionName([id], known)}`;
+  const items = inputs.map((item) => el("li", {}, el("code", {}, item)));
+  const title = `${counted(inputs.length + left_out, "input")}${of} without a row in the newest run:`;
+  const left = el("p", { class: "left" }, leftOut(left_out, "input"));
+  return el("div", { "data-inputs": id }, el("p", {}, title), el("ul", {}, items), left);
 }
 
 function columnsBlock(series, known, { data, problem, isOpen }, now, act) {
