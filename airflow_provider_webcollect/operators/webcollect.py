@@ -302,23 +302,23 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         )
 
 
-class WebCollectSetMissingInputsOperator(WebCollectUpdateTaskParametersOperator):
+class WebCollectSetMissingInputsOperator(WebCollectOperator):
     """Sets loops to the inputs that have no row, so that only these are collected again (contract.md,
     endpoint 4).
 
-    What is missing is what the check of inputs has found in a landing. The task is skipped if nothing is. If
-    one update fails, all lists are put back; otherwise put them back once the run has ended, in a teardown of
-    this task: a :class:`WebCollectUpdateTaskParametersOperator` with the same ``updates``.
+    What is missing is what the check of inputs has found in a landing. If nothing is, the task is skipped. If
+    the update of one loop fails, the whole lists of all are set again. After the run, set them again in a
+    teardown of this task: by :class:`WebCollectUpdateTaskParametersOperator` with the same ``updates``.
 
-    Returns ``{"collection_task_ids", "sources"}``: the tasks whose loops are set, and their entries of
-    ``sources``.
+    Returns ``{"collection_task_ids", "sources"}``, each with a key of its own: the tasks whose loops are set,
+    and their entries of ``sources``.
 
     :param landed: the result of :class:`.WebCollectToObjectStorageOperator`. (templated)
-    :param updates: for each task ``{"collection_task_id", "loop_items"}``, with its whole list as
-        :class:`WebCollectUpdateTaskParametersOperator` takes it: one loop, and no ``is_append``. Other tasks
-        are left alone. (templated)
-    :param sources: arguments of a landing for the tasks, from which those of the result are chosen. None
-        (default) for none. (templated)
+    :param updates: for each task ``{"collection_task_id", "loop_items"}``, with the whole list of one loop as
+        :class:`WebCollectUpdateTaskParametersOperator` takes it, without ``is_append``. Other tasks stay as
+        they are. (templated)
+    :param sources: ``sources`` of a landing of the tasks, from which the result has those of the tasks whose
+        loops are set; None (default) for none. (templated)
     :param collection_task_names: what logs and errors call the tasks: names by id, before those of the file.
         (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
@@ -328,11 +328,9 @@ class WebCollectSetMissingInputsOperator(WebCollectUpdateTaskParametersOperator)
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields = (*WebCollectUpdateTaskParametersOperator.template_fields, "landed", "sources")
-    template_fields_renderers = {  # noqa: RUF012  # as in Airflow
-        **WebCollectUpdateTaskParametersOperator.template_fields_renderers,
-        **dict.fromkeys(("landed", "sources"), "json"),
-    }
+    _own_fields = ("landed", "updates", "sources", "collection_task_names")
+    template_fields = (*WebCollectOperator.template_fields, *_own_fields)
+    template_fields_renderers = dict.fromkeys(_own_fields, "json")
 
     def __init__(
         self,
@@ -340,35 +338,48 @@ class WebCollectSetMissingInputsOperator(WebCollectUpdateTaskParametersOperator)
         landed: Mapping[str, Any],
         updates: Sequence[Mapping[str, Any]],
         sources: Sequence[Mapping[str, Any]] | None = None,
+        collection_task_names: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(updates=updates, **{"multiple_outputs": True, **kwargs})
+        super().__init__(**{"multiple_outputs": True, **kwargs})
         self.landed = landed
+        self.updates = updates
         self.sources = sources
+        self.collection_task_names = collection_task_names
+        check_at_parse(self, self._loops, ("updates", "collection_task_names"))
         check_at_parse(self, self._missing)
+
+    def _loops(self) -> dict[str, dict[str, Any]]:
+        """Return the loop of each task, with its whole list."""
+        check_names(self.collection_task_names)
+        loops = {}
+        for index, update in enumerate(arguments.parse("updates", list[_Update], self.updates)):
+            with arguments.inside(f"updates[{index}]"):
+                update.call()
+                if len(update.loop_items or ()) != 1 or update.loop_items[0].get("is_append"):
+                    rule = "it must have one loop, without `is_append`"
+                    raise InvalidArgument("loop_items", update.loop_items, rule)
+            loops[update.collection_task_id] = update.loop_items[0]
+        return loops
 
     def _missing(self) -> dict[str, Sequence[str]]:
         """Return the missing inputs by task."""
-        calls = self._calls()
-        for task_id, call in calls.items():
-            loops = (call.body or {}).get("loopItems", ())
-            if len(loops) != 1 or loops[0]["isAppend"]:
-                rule = "its `loop_items` must have one loop, without `is_append`"
-                raise InvalidArgument("updates", task_id, rule)
+        loops = self._loops()
         if not isinstance(self.landed, Mapping) or "rows" not in self.landed:
             rule = "it must be the result of a WebCollectToObjectStorageOperator"
             raise InvalidArgument("landed", self.landed, rule)
         missing: dict[str, Sequence[str]] = {}
-        of_one = {"collection_task_id": next(iter(calls)), **self.landed}
+        of_one = {"collection_task_id": next(iter(loops)), **self.landed}
         for result in self.landed.get("sources") or [of_one]:
             task_id, found = result["collection_task_id"], result.get("missing_inputs")
-            if task_id not in calls or not (found and found["count"]):
+            if task_id not in loops or not (found and found["count"]):
                 continue
             named = len(found["inputs"])
             if found["count"] > named and not (result["rows"] or result["quarantined_rows"]):
+                called = described(task_id, self.collection_task_names)
                 raise AirflowFailException(
-                    f"No input of task {self._called(task_id)} has a row, and the result names only {named} "
-                    f"of {found['count']}: start the task again as a whole."
+                    f"No input of task {called} has a row, and the result names only {named} of "
+                    f"{found['count']}: start the task again as a whole."
                 )
             missing[task_id] = found["inputs"]
         return missing
@@ -377,23 +388,22 @@ class WebCollectSetMissingInputsOperator(WebCollectUpdateTaskParametersOperator)
         missing = self._missing()
         if not missing:
             raise AirflowSkipException("No input is missing.")
-        whole = [
-            {**update, "collection_task_id": task_id}
-            for task_id, update in zip(self._calls(), self.updates or (), strict=True)
-            if task_id in missing
-        ]
-        self.updates = [
-            {**update, "loop_items": [{**loop, "loop_items": missing[update["collection_task_id"]]}]}
-            for update in whole
-            for loop in update["loop_items"]
-        ]
+        whole = {task_id: loop for task_id, loop in self._loops().items() if task_id in missing}
+
+        def set_loops(loops: Mapping[str, Mapping[str, Any]]) -> None:
+            def set_one(task_id: str) -> None:
+                loop, called = loops[task_id], described(task_id, self.collection_task_names)
+                hook.client.send(endpoints.update_task_parameters(task_id, loop_items=[loop]))
+                self.log.info("Set the loop of task %s to %d inputs.", called, len(loop["loop_items"]))
+
+            for_each(loops, set_one, self.collection_task_names)
+
         try:
-            super().perform(hook)
+            set_loops({task_id: {**loop, "loop_items": missing[task_id]} for task_id, loop in whole.items()})
         except BaseException:
             # Airflow runs no teardown of a task that has failed
-            self.updates = whole
             with contextlib.suppress(Exception):
-                super().perform(hook)
+                set_loops(whole)
             raise
         chosen = [source for source in self.sources or () if source["collection_task_id"] in missing]
         return {"collection_task_ids": [*missing], "sources": chosen}

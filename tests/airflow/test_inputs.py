@@ -490,5 +490,5 @@ class TestSetMissingInputs:
         with pytest.raises(InvalidArgument, match="it must be the result of"):
             WebCollectSetMissingInputsOperator(task_id="set", updates=updates, landed="x")  # type: ignore[arg-type]
         updates[0]["loop_items"][0]["is_append"] = True
-        with pytest.raises(InvalidArgument, match="its `loop_items` must have one loop"):
+        with pytest.raises(InvalidArgument, match="it must have one loop, without"):
             WebCollectSetMissingInputsOperator(task_id="set", updates=updates, landed={"rows": 1})

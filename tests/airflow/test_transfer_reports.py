@@ -76,6 +76,7 @@ class TestSummary:
             "destination": destination,
             "quarantined_rows": 0,
             "quarantined": [],
+            "missing_inputs": None,
             "waiting": [],
             "checks": [],
             "manifest": f"{destination}/_manifest.json",
@@ -181,6 +182,7 @@ class TestAssetEvents:
         assert told == {
             "quarantined_rows": 0,
             "source_checks": [[], []],
+            "source_missing_inputs": [None, None],
             "source_quarantined": [[], []],
             "source_waiting": [[], []],
             "webcollect_conn_id": "webcollect_default",

@@ -52,6 +52,23 @@ def failed(grown: None, land: Callable[..., Ended]) -> Ended:
 
 
 class TestProfile:
+    def test_inputs_without_a_row_are_named(
+        self, run: Run, connected: None, sandbox: Sandbox, folder: Path
+    ) -> None:
+        task = sandbox.control.add_task(loop_items=["tea", "`coffee`\n", "cocoa"])["task_id"]
+        sandbox.control.silence(task, ["tea", "`coffee`\n"])
+        sandbox.control.start_task(task)
+        sandbox.control.advance(3600)
+        checks = json.dumps({"inputs": {"column": "keyword"}})
+        landed = run("land", task, folder, "--checks", checks, "--on-failed-checks", "warn")
+        assert landed.code == 0
+        profile = run("landing", "profile", folder, "-o", "json")
+        assert {line["column"]: line["rows"] for line in profile.json}["keyword"] == 40
+        assert profile.err.strip() == (
+            "In the last run that has landed rows, 2 of 3 inputs have no row: "
+            "'tea', '\\u0060coffee\\u0060\\n'."
+        )
+
     def test_columns_have_a_line_each(self, run: Run, land: Callable[..., Ended], folder: Path) -> None:
         land("good")
         profile = run("landing", "profile", folder, "-o", "json").json

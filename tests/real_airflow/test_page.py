@@ -519,6 +519,27 @@ class TestDetails:
             assert text in row
         assert "2 rows without a key: 2 in part-1.jsonl" in row
 
+    def test_inputs_without_a_row_are_texts(self, page: Page, url: str) -> None:
+        markup = "<img src=x onerror=alert(1)>"
+
+        def with_inputs(route: Route) -> None:
+            landings = route.fetch().json()
+            for series in landings["series"]:
+                if series["dag_id"] == "books_daily":
+                    series["sources"][0]["missing_inputs"] = {"inputs": ["tea", markup], "left_out": 5}
+            route.fulfill(json=landings)
+
+        page.route("**/webcollect/landings", with_inputs)
+        view = show(page, url)
+        series_of(view, "books_daily").get_by_role("button").click()
+        inputs = view.locator("[data-inputs]")
+        assert inputs.locator("p").all_inner_texts() == [
+            "7 inputs without a row in the newest run:",
+            "5 inputs more are left out",
+        ]
+        assert inputs.locator("li").all_inner_texts() == ["tea", markup]
+        assert view.locator("img").count() == 0
+
     def test_the_text_of_an_error_is_a_text_and_no_command_is_made_of_it(self, page: Page, url: str) -> None:
         value = "9`webcollect landing accept x;touch owned;`<img src=x onerror=alert(1)>"
         reason = f"1 check failed for task t: 1 of 9 values do not match ({value!r} at offset 0)"
