@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from array import array
+from bisect import bisect_left
 from collections import Counter
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -69,10 +72,11 @@ class Inputs:
         self._checks = checks
         self._read = read
         self._key = url_key if checks.match == "url" else text_key
-        self._list, self._reason = self._read_list()
-        # eight bytes of each key, as for values that are unique
-        self._inputs = {hash(key): item for item in reversed(self._list) if (key := self._key(item))}
-        self._with_rows: set[int] = set()
+        items, self._reason = self._read_list()
+        self._digest = _digest(items)
+        # nine bytes for each input, since a list may have 100,000 URLs
+        self._inputs = array("q", sorted({hash(key) for key in map(self._key, items) if key}))
+        self._has_row = bytearray(len(self._inputs))
         self._has_column = False
         self._others = 0
 
@@ -102,10 +106,16 @@ class Inputs:
         """Look at the values of the column in some rows, as texts."""
         self._has_column = True
         for text, rows in Counter(texts).items():
-            if (digest := hash(self._key(text))) in self._inputs:
-                self._with_rows.add(digest)
-            else:
+            if (place := self._place(text)) is None:
                 self._others += rows
+            else:
+                self._has_row[place] = True
+
+    def _place(self, text: str) -> int | None:
+        """Return the place of an input among the sorted ones; None if the text is none."""
+        key = hash(self._key(text))
+        place = bisect_left(self._inputs, key)
+        return place if place < len(self._inputs) and self._inputs[place] == key else None
 
     def repeats(self, run: Run, before: MissingInputs | None) -> bool:
         """Return whether a run collects again what one of the same DAG run has missed, and no more.
@@ -115,7 +125,7 @@ class Inputs:
         if before is None or (before.run.dag_id, before.run.run_id) != (run.dag_id, run.run_id):
             return False
         missed = {hash(self._key(item)) for item in before.inputs}
-        return before.run == run or (bool(self._inputs) and self._inputs.keys() <= missed)
+        return before.run == run or (bool(self._inputs) and missed.issuperset(self._inputs))
 
     def judge(
         self, run: Run, rows: int, unread: int, before: MissingInputs | None
@@ -127,24 +137,23 @@ class Inputs:
         """
         share = self._checks.missing
         expected = f"at most {percent(share)} of the inputs without a row" if share else "a row of each input"
-        left = [item for digest, item in reversed(self._inputs.items()) if digest not in self._with_rows]
-        reason = self._reason
+        reason, left = self._reason, list[str]()
         if not reason and rows and not self._has_column:
-            return CheckOutcome(
-                "inputs", "failed", expected, f"no row has the column {quoted(self.column)}"
-            ), None
-        if left and unread:
+            found = f"no row has the column {quoted(self.column)}"
+            return CheckOutcome(INPUTS, "failed", expected, found), None
+        count, of = self._has_row.count(False), len(self._inputs)
+        if count and unread:
             reason = f"{counted(unread, 'row')} cannot be decoded"
-        elif left and not reason:
-            # a person may be changing it
-            again, reason = self._read_list()
-            if again != self._list and not reason:
+        elif count:
+            # their names; and a person may be changing the list
+            items, reason = self._read_list()
+            if _digest(items) != self._digest and not reason:
                 reason = "the list was changed during the landing"
+            left = self._named(items)
         if reason:
             return CheckOutcome(INPUTS, "skipped", expected, reason), None
-        count, of = len(left), len(self._inputs)
         if before:
-            left = [item for item in before.inputs if hash(self._key(item)) not in self._with_rows]
+            left = [item for item in before.inputs if not self._found(item)]
             count, of, run = before.count - len(before.inputs) + len(left), before.of, before.run
         found = f"{count:,} of {counted(of, 'input')} have no row"
         if count:
@@ -157,3 +166,23 @@ class Inputs:
         if count <= Fraction(str(share)) * of:
             state = "passed"
         return CheckOutcome(INPUTS, state, expected, found), missing
+
+    def _found(self, item: str) -> bool:
+        place = self._place(item)
+        return place is not None and bool(self._has_row[place])
+
+    def _named(self, items: Sequence[str]) -> list[str]:
+        """Return the inputs without a row, each once, in the order of the list."""
+        named, is_named = list[str](), bytearray(self._has_row)
+        for item in items:
+            if (place := self._place(item)) is not None and not is_named[place]:
+                is_named[place] = True
+                named.append(item)
+        return named
+
+
+def _digest(items: Sequence[str]) -> bytes:
+    digest = hashlib.sha256()
+    for item in items:
+        digest.update(b"%d:" % len(item) + item.encode(errors="surrogatepass"))
+    return digest.digest()
