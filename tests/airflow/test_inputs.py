@@ -14,11 +14,16 @@ from airflow.exceptions import AirflowException
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 
-from airflow_provider_webcollect import WebCollectTaskGroup, read_landing
+from airflow_provider_webcollect import (
+    WebCollectTaskGroup,
+    WebCollectToObjectStorageOperator,
+    read_landing,
+)
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.operators.webcollect import (
     WebCollectReplaceUrlsOperator,
     WebCollectSetMissingInputsOperator,
+    WebCollectUpdateLoopItemsOperator,
 )
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -108,6 +113,31 @@ class TestLanding:
         event = LandingEvent.of(extra)
         assert event
         assert [each.missing_inputs and each.missing_inputs.count for each in event.sources()] == [7, None]
+
+    def test_what_repeats_missing_inputs_is_not_compared_with_whole_runs(
+        self, sandbox: Sandbox, destination: str
+    ) -> None:
+        task = sandbox.control.add_task(loop_items=["tea", "coffee"])
+        task_id, loop = task["task_id"], task["actions"][0]["action_id"]
+        options = {"checks": CHECK, "on_failed_checks": "warn", "late_rows_delay": 0}
+
+        def land(name: str, run: int) -> dict[str, Any]:
+            sandbox.control.start_task(task_id)
+            sandbox.control.advance(3600)
+            operator = WebCollectToObjectStorageOperator(
+                task_id=name, collection_task_id=task_id, destination=destination, **options
+            )
+            return dict(execute(operator, run_id=f"run {run}"))
+
+        for run in range(5):
+            sandbox.control.silence(task_id, ["coffee"])
+            assert land("land", run)["missing_inputs"]["count"] == 1
+        words = {"action_id": loop, "loop_type": "TextList", "loop_items": ["coffee"]}
+        execute(WebCollectUpdateLoopItemsOperator(task_id="set", collection_task_id=task_id, **words))
+        repeated = land("again", 4)
+        assert (repeated["rows"], repeated["missing_inputs"]["count"]) == (3, 0)
+        assert repeated["usual_rows"] is None
+        assert [record.rows for record in read_landing(destination).manifest.history] == [3, 3, 3, 3, 6]
 
     def test_urls_of_a_file_are_seen_if_the_service_shows_them(
         self, sandbox: Sandbox, destination: str

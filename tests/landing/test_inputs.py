@@ -186,8 +186,11 @@ class TestOutcome:
 
     def test_wrong_rows_that_are_quarantined_have_inputs_too(self, shop: Shop) -> None:
         checks = {"rows": {"max_wrong": 0.9}, "columns": {"price": {"min": 2}}, **CHECK}
-        landed = shop.land([*rows("tea"), {"keyword": "coffee", "price": "3"}], checks)
-        assert (landed.manifest.rows, missing(landed)) == (1, ["cocoa"])
+        landed = shop.land(
+            [*rows("tea"), *({"keyword": word, "price": "3"} for word in ("coffee", "x"))], checks
+        )
+        assert (landed.manifest.rows, missing(landed)) == (2, ["cocoa"])
+        assert judged(landed).found == "1 of 3 inputs have no row: 'cocoa'; 1 row of no input"
 
     def test_without_new_rows_all_are_missing(self, shop: Shop) -> None:
         shop.land(rows("tea", "coffee", "cocoa"))
@@ -251,7 +254,7 @@ class TestSeveralLandingsOfADagRun:
         assert judged(self.land_again(shop, "cocoa", task_id="2")).found == "0 of 3 inputs have no row"
 
     def test_rules_about_the_run_count_the_rows_of_both(self, shop: Shop) -> None:
-        first = [*rows("tea", "tea", "tea"), {"keyword": "tea", "price": None}]
+        first = [*rows("tea", "tea", "tea"), {"keyword": "tea", "price": None, "seller": "x"}]
         checks = {
             "rows": {"min": 4, "min_of_usual": 0.5},
             "columns": {"price": {"filled": 0.6}},
@@ -267,7 +270,8 @@ class TestSeveralLandingsOfADagRun:
         assert found["rows.min"] == "5 rows"
         assert found["rows.min_of_usual"] == "5 rows; earlier landings: 3"
         assert found["columns.price.filled"] == "filled in 60 % of 5 rows"
-        assert {outcome.state for outcome in landed.checks} == {"passed", "skipped", "failed"}
+        failed = [outcome.check for outcome in landed.checks if outcome.state == "failed"]
+        assert failed == ["inputs"]
         assert [record.rows for record in landed.manifest.history] == [4, 4, 4, 5]
 
     def test_a_retry_after_the_second_commit_says_the_same(self, shop: Shop) -> None:
@@ -279,13 +283,16 @@ class TestSeveralLandingsOfADagRun:
         assert [part.rows for part in again.new] == [1]
         assert (first_again.checks, first_again.new) == (first.checks, first.new)
 
-    def test_the_run_is_whole_once_no_input_is_missing(self, shop: Shop) -> None:
+    @pytest.mark.parametrize("on_missing", ["fail", "warn"])
+    def test_the_run_is_whole_once_no_input_is_missing(self, shop: Shop, on_missing: str) -> None:
+        checks = {"inputs": {"column": "keyword", "on_missing": on_missing}}
+
         def gone() -> list[str]:
             changes = read_landing(shop.folder.destination).changes("keyword", 1, whole_runs=True)
             return [row[0] for row in changes.fetchall() if row[-2] == "gone"]
 
         shop.land(rows("tea", "coffee", "cocoa", "honey"))
-        shop.land(rows("tea"))
+        shop.land(rows("tea"), checks)
         assert gone() == []
         shop.loops = [loop("coffee", "cocoa")]
         shop.rows += rows("coffee", "cocoa")

@@ -163,7 +163,7 @@ def _moved(state: Manifest, commit: Commit) -> Manifest:
         place_commit=commit.number,
         exported_at=None,
         set_apart=apart,
-        missing_inputs=commit.missing_inputs if commit.kind == "landed" else state.missing_inputs,
+        missing_inputs=commit.missing_inputs,
         **commit.place,
     )
     if commit.changes_rows:
