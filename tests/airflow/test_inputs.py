@@ -262,8 +262,14 @@ class TestGroup:
 
     @pytest.mark.skipif(not AIRFLOW_V_3_1_PLUS, reason="older versions have no page")
     @both
+    @pytest.mark.parametrize("verdict", ["warn", "fail"])
     def test_the_page_shows_what_is_missing_in_the_end(
-        self, sandbox: Sandbox, shops: list[dict[str, Any]], make: Callable[..., Any], arrangement: str
+        self,
+        sandbox: Sandbox,
+        shops: list[dict[str, Any]],
+        make: Callable[..., Any],
+        arrangement: str,
+        verdict: str,
     ) -> None:
         from airflow.utils.session import create_session
 
@@ -271,18 +277,16 @@ class TestGroup:
 
         sandbox.control.silence(shops[0]["id"], SILENT[:2], runs=2)
         sandbox.control.silence(shops[0]["id"], SILENT[2:])
-        dag = make(arrangement=arrangement, on_failed_checks="warn")
+        dag = make(arrangement=arrangement, on_failed_checks=verdict)
         run_dag(dag)
         with create_session() as session:
             page = read_landings(session, {dag.dag_id}, pendulum.now("UTC"))
         assert {series["task_id"].count("retry") for series in page["series"]} == {0}
-        (source,) = (
-            source
-            for series in page["series"]
-            if series["asset"]["uri"].endswith("/Long")
-            for source in series["sources"]
-            if source["collection_task_id"] == shops[0]["id"]
-        )
+        (series,) = (series for series in page["series"] if series["asset"]["uri"].endswith("/Long"))
+        assert series["marks"] == (["checks"] if verdict == "warn" else ["failed"])
+        if verdict == "fail":
+            return
+        (source,) = (each for each in series["sources"] if each["collection_task_id"] == shops[0]["id"])
         assert source["missing_inputs"] == {"inputs": SILENT[:2], "left_out": 0}
         assert source["rows"] == 294
         assert [check["text"] for check in source["checks"]] == [
