@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
-from airflow.providers.common.compat.sdk import TaskGroup, literal
+from airflow.providers.common.compat.sdk import AssetAlias, TaskGroup, literal
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.assets import landing_asset
 from airflow_provider_webcollect.collection_tasks import (
@@ -30,6 +31,8 @@ from airflow_provider_webcollect.collection_tasks import (
     task_of,
 )
 from airflow_provider_webcollect.common import is_literal
+from airflow_provider_webcollect.landing.checks import make_checks
+from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.location import Location, folder_name, refuse_overlaps
 from airflow_provider_webcollect.operators.analytics import WebCollectMetricsCheckOperator
 from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
@@ -129,7 +132,8 @@ class WebCollectTaskGroup(TaskGroup):
     inputs (``set_missing_inputs``), starts the task, waits and lands; if no input is missing, its tasks are
     skipped. What is missing in the end is in the outcome of the last landing, and only there it can fail. The
     task ``restore_loop_items``, a teardown, then sets the whole list again, and ``landed`` is the last task
-    before the load.
+    before the load. With ``"together"``, the folders of what is collected again get a second event, on Airflow
+    3 and later.
 
     It is a ``TaskGroup`` of Airflow, with its arguments (``prefix_group_id``, ``default_args``, ``tooltip``,
     ``ui_color``…), also for dependencies and inside other groups. All other arguments, such as
@@ -186,9 +190,12 @@ class WebCollectTaskGroup(TaskGroup):
         service = {} if webcollect_conn_id is None else {"webcollect_conn_id": webcollect_conn_id}
         _refuse_mistakes(kwargs, self.default_args or {})
         setting = {**service, **_arguments("set_loop_items", set_loop_items)}
+        # parameters of other steps are set once
+        again = {name: value for name, value in setting.items() if name != "actions"}
         self._given: dict[str, dict[str, Any]] = {
             "limit": {**service, **_arguments("limit", limit)},
-            **dict.fromkeys(("set_loop_items", *_SETTING), setting),
+            "set_loop_items": setting,
+            **dict.fromkeys(_SETTING, again),
             "start": {**service, **_arguments("start", start)},
             "wait": {"deferrable": True, **service, **_arguments("wait", wait)},
             "land": {"mode": "incremental", **service, **kwargs, **_arguments("land", land)},
@@ -283,24 +290,25 @@ class WebCollectTaskGroup(TaskGroup):
 
     def _loop_of(self, task: CollectionTask) -> dict[str, Any] | None:
         """Return the loop of a collection task whose missing inputs are collected again."""
-        checks = self._checks_of(task)
-        inputs = checks.get("inputs") if isinstance(checks, Mapping) else None
-        if not (self._retries and task.loop_items and inputs):
+        given = self._checks_of(task)
+        if not (self._retries and task.loop_items and given):
             return None
-        action_id = inputs.get("action_id")
-        loops = [loop for loop in task.loop_items if action_id in (None, loop["action_id"])]
         options = {**self._given["land"], **task.options}
         with arguments.inside(f"collection task {task.name!r}"):
+            if not is_literal(given):
+                rule = "with `retry_missing_inputs`, it must have no template"
+                raise InvalidArgument("checks", given, rule)
+            checks = make_checks(given, make_format())
+            if not (checks and checks.inputs):
+                return None
+            action_id = checks.inputs.action_id
+            loops = [loop for loop in task.loop_items if action_id in (None, loop["action_id"])]
             if len(loops) != 1:
                 rule = "with `retry_missing_inputs`, it must be the loop of one of the lists in `loop_items`"
                 raise InvalidArgument("checks['inputs']['action_id']", action_id, rule)
             if loops[0].get("is_append"):
                 rule = "with `retry_missing_inputs`, it must be false: each run sets the whole list"
                 raise InvalidArgument("loop_items: is_append", True, rule)
-            if not is_literal(checks):
-                raise InvalidArgument(
-                    "checks", checks, "with `retry_missing_inputs`, it must have no template"
-                )
             if options["mode"] != "incremental" or task.lotno is not None:
                 rule = "with `retry_missing_inputs`, it must be 'incremental', and `lotno` not set"
                 raise InvalidArgument("mode", options["mode"], rule)
@@ -339,8 +347,6 @@ class WebCollectTaskGroup(TaskGroup):
         :param sources_of: returns the ``sources`` of a retry of parts, from which a run chooses; None for a
             landing of one part.
         """
-        from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
-
         if AIRFLOW_V_3_0_PLUS:
             from airflow.providers.standard.operators.empty import EmptyOperator
         else:
@@ -355,7 +361,7 @@ class WebCollectTaskGroup(TaskGroup):
         for number in range(1, self._retries + 1):
             retry = TaskGroup(f"retry_{number}", parent_group=group, dag=self.dag)
             usual = {"task_group": retry, "collection_task_names": _names(parts)}
-            chosen: dict[str, Any] = {"landed": landings[-1].output}
+            chosen: dict[str, Any] = {"landed": [each.output for each in landings]}
             if sources_of:
                 chosen["sources"] = sources_of(parts, number)
             set_missing = self._made("set_missing_inputs", task_group=retry, **setting, **chosen)
@@ -366,6 +372,9 @@ class WebCollectTaskGroup(TaskGroup):
                 set_missing >> self._made("limit", task_group=retry) >> start
             landing = add_landing(number, usual, set_missing.output["sources"])
             landing << self._made("wait", after=start.output, **of_run)
+            for task in retry:
+                # a setup is followed by no other rule, and what is skipped skips the others
+                task.trigger_rule = "all_success"
             landings.append(landing)
             setups.append(set_missing)
         restore = self._made("restore_loop_items", task_group=group, **setting)
@@ -433,10 +442,14 @@ class WebCollectTaskGroup(TaskGroup):
                 for part in parts
             ]
 
-        def add_landing(_: int, usual: dict[str, Any], sources: Any) -> Any:
-            outlets_of_all = {"outlets": self._given["land"].get("outlets") or outlets}
+        def add_landing(retry: int, usual: dict[str, Any], sources: Any) -> Any:
+            given = self._given["land"].get("outlets")
             with _errors_of_sources(parts):
-                return self._made("land", outlets_of_all, sources=sources, **own, **usual)
+                land = self._made("land", {"outlets": given or outlets}, sources=sources, **own, **usual)
+            if retry and not given:
+                # only folders of what is collected again get an event; Airflow 2 takes no list of an alias
+                land.outlets = [AssetAlias(f"{self.group_id}.retries")] if AIRFLOW_V_3_0_PLUS else []
+            return land
 
         land = add_landing(0, usual, sources_of(parts, 0))
         land << self._made("wait", collection_task_ids=ids, after=start.output, **usual)

@@ -9,10 +9,10 @@ from bisect import bisect_left
 from collections import Counter
 from fractions import Fraction
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlsplit
+from unicodedata import normalize
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from airflow_provider_webcollect.landing.checks import INPUTS, CheckOutcome
-from airflow_provider_webcollect.landing.formats.profile import percent
 from airflow_provider_webcollect.landing.log.commits import MissingInputs, counted
 from airflow_provider_webcollect.service.errors import (
     InvalidArgument,
@@ -28,15 +28,17 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.log.commits import Run
     from airflow_provider_webcollect.service.models import Action
 
-#: How many inputs without a row are kept; how many the outcome names, and how many characters of each.
-MOST_MISSING, _NAMED, _LONGEST = 1000, 10, 100
+#: How many inputs without a row are kept, with how many characters in all: they are in results and events.
+MOST_MISSING, MOST_CHARACTERS = 1000, 100_000
+#: How many of them the outcome names, and how many characters of each.
+_NAMED, _LONGEST = 10, 100
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
-_DEFAULT_PORTS = {None, 80, 443}
+_PORTS = {"http": {80}, "https": {443}, "": {80, 443}}
 
 
 def text_key(text: str) -> str:
     """Return what equal inputs have in common: blanks at the ends and letter case do not count."""
-    return text.strip().casefold()
+    return normalize("NFC", text.strip()).casefold()
 
 
 def url_key(text: str) -> str:
@@ -45,40 +47,76 @@ def url_key(text: str) -> str:
     Blanks at the ends, the scheme and its port, the letter case of the host, a last slash, the fragment, the
     order of the query, and how a character is percent-encoded do not count.
     """
-    from requests.utils import requote_uri
-
     text = text.strip()
     try:
         url = urlsplit(text if _SCHEME.match(text) else f"//{text}")
-        host = (url.hostname or "").encode("idna").decode()
-        place = host if url.port in _DEFAULT_PORTS else f"{host}:{url.port}"
+        host, port = ".".join(map(_label, (url.hostname or "").rstrip(".").split("."))), url.port
     except ValueError:
         return text_key(text)
-    path = re.sub("%[0-9a-f]{2}", lambda code: code[0].upper(), requote_uri(url.path))
-    return repr((place, path.removesuffix("/"), sorted(parse_qsl(url.query, keep_blank_values=True))))
+    if port in _PORTS.get(url.scheme, ()):
+        port = None
+    path = "/".join(map(_encoded, url.path.split("/"))).removesuffix("/")
+    pairs = (pair.replace("+", " ").partition("=") for pair in url.query.split("&") if pair)
+    query = sorted((_encoded(name), _encoded(value)) for name, _, value in pairs)
+    return repr((url.netloc.rpartition("@")[0], host, port, path, query))
+
+
+def _label(label: str) -> str:
+    return label[4:].encode().decode("punycode") if label.startswith("xn--") else label
+
+
+def _encoded(text: str) -> str:
+    return quote(unquote_to_bytes(text), safe="")
 
 
 class Inputs:
     """Judges whether each input of a task has a row, from the list of its loop and the rows of a run.
 
+    A run repeats another one of the same DAG run if its list has only inputs that are missing there. Its
+    outcome is then of both together.
+
     :param read: returns the loops of the task, as the service has them now.
+    :param run: whose rows are judged.
+    :param before: what an earlier run of the same DAG run has missed; None for none.
+    :param is_own: whether an earlier attempt of this run has found that.
     :raises InvalidArgument: if the task has no such loop, or several to choose from.
     :raises WebCollectError: if the loops cannot be read now; if they never can, the check is skipped.
-    :ivar column: of the rows, which has their inputs.
+    :ivar before: what this run repeats; None if it repeats none.
     """
 
-    def __init__(self, checks: InputChecks, read: Callable[[], Sequence[Action]]) -> None:
-        self.column = checks.column
+    def __init__(
+        self,
+        checks: InputChecks,
+        read: Callable[[], Sequence[Action]],
+        run: Run,
+        before: MissingInputs | None,
+        *,
+        is_own: bool,
+    ) -> None:
         self._checks = checks
+        self._run = run
         self._read = read
         self._key = url_key if checks.match == "url" else text_key
         items, self._reason = self._read_list()
         self._digest = _digest(items)
+        keys = self._keys(items)
+        missed = self._keys(before.inputs) if before else set()
+        # without the list, nobody knows that it is another one
+        repeats = missed.issuperset(keys)
+        if before and is_own and not repeats:
+            repeats = before.run != run
+            if not repeats and not self._reason:
+                repeats = missed <= keys and (before.of, before.count) == (len(keys), len(before.inputs))
+                self._reason = "" if repeats else "an earlier attempt has had another list, or a long one"
+        self.before = before if repeats else None
         # nine bytes for each input, since a list may have 100,000 URLs
-        self._inputs = array("q", sorted({hash(key) for key in map(self._key, items) if key}))
+        self._inputs = array("q", sorted(keys | missed if repeats else keys))
         self._has_row = bytearray(len(self._inputs))
         self._has_column = False
         self._others = 0
+
+    def _keys(self, items: Sequence[str]) -> set[int]:
+        return {hash(self._key(item)) for item in items if item.strip()}
 
     def _read_list(self) -> tuple[tuple[str, ...], str]:
         """Return the list of the loop that is checked; if there is none, also the reason."""
@@ -117,59 +155,42 @@ class Inputs:
         place = bisect_left(self._inputs, key)
         return place if place < len(self._inputs) and self._inputs[place] == key else None
 
-    def repeats(self, run: Run, before: MissingInputs | None) -> bool:
-        """Return whether a run collects again what one of the same DAG run has missed, and no more.
-
-        :param before: what the last run has missed, which may be an earlier attempt of this one.
-        """
-        if before is None or (before.run.dag_id, before.run.run_id) != (run.dag_id, run.run_id):
-            return False
-        missed = {hash(self._key(item)) for item in before.inputs}
-        return before.run == run or (bool(self._inputs) and missed.issuperset(self._inputs))
-
-    def judge(
-        self, run: Run, rows: int, unread: int, before: MissingInputs | None
-    ) -> tuple[CheckOutcome, MissingInputs | None]:
+    def judge(self, rows: int, unread: int) -> tuple[CheckOutcome, MissingInputs | None]:
         """Return the outcome, and the inputs without a row; None if they are not known.
 
         :param rows: of the run; ``unread`` of them cannot be decoded.
-        :param before: what the run has missed that this one repeats, for the outcome of both; None for none.
         """
-        share = self._checks.missing
-        expected = f"at most {percent(share)} of the inputs without a row" if share else "a row of each input"
-        reason, left = self._reason, list[str]()
-        if not reason and rows and not self._has_column:
-            found = f"no row has the column {quoted(self.column)}"
-            return CheckOutcome(INPUTS, "failed", expected, found), None
-        count, of = self._has_row.count(False), len(self._inputs)
+        share, before, reason, run = self._checks.missing, self.before, self._reason, self._run
+        otherwise: State = "warning" if self._checks.on_missing == "warn" else "failed"
+        expected = "a row of each input"
+        if share:
+            expected = f"at most {share * 100:g} % of the inputs without a row"
+        if rows > unread and not self._has_column and (before or not reason):
+            found = f"no row has the column {quoted(self._checks.column)}"
+            return CheckOutcome(INPUTS, otherwise, expected, found), before
+        if before:
+            left: Sequence[str] = self._named(before.inputs)
+            count, of, run = before.count - len(before.inputs) + len(left), before.of, before.run
+        else:
+            count, of, left = self._has_row.count(False), len(self._inputs), ()
         if count and unread:
             reason = f"{counted(unread, 'row')} cannot be decoded"
-        elif count:
+        elif count and not (before or reason):
             # their names; and a person may be changing the list
             items, reason = self._read_list()
             if _digest(items) != self._digest and not reason:
                 reason = "the list was changed during the landing"
             left = self._named(items)
-        if reason:
-            return CheckOutcome(INPUTS, "skipped", expected, reason), None
-        if before:
-            left = [item for item in before.inputs if not self._found(item)]
-            count, of, run = before.count - len(before.inputs) + len(left), before.of, before.run
         found = f"{count:,} of {counted(of, 'input')} have no row"
-        if count:
-            names = ", ".join(quoted(item[:_LONGEST]) for item in left[:_NAMED])
+        if names := ", ".join(quoted(item[:_LONGEST]) for item in left[:_NAMED]):
             found += f": {names}" + (f" and {count - _NAMED:,} more" if count > _NAMED else "")
         if self._others:
             found += f"; {counted(self._others, 'row')} of no input"
-        missing = MissingInputs(run=run, count=count, inputs=tuple(left[:MOST_MISSING]), of=of)
-        state: State = "warning" if self._checks.on_missing == "warn" else "failed"
-        if count <= Fraction(str(share)) * of:
-            state = "passed"
-        return CheckOutcome(INPUTS, state, expected, found), missing
-
-    def _found(self, item: str) -> bool:
-        place = self._place(item)
-        return place is not None and bool(self._has_row[place])
+        is_right = count <= Fraction(str(share)) * of
+        missing = MissingInputs(run=run, count=count, inputs=_kept(left), of=of)
+        if reason and (is_right or not before):
+            return CheckOutcome(INPUTS, "skipped", expected, reason), missing if before else None
+        return CheckOutcome(INPUTS, "passed" if is_right else otherwise, expected, found), missing
 
     def _named(self, items: Sequence[str]) -> list[str]:
         """Return the inputs without a row, each once, in the order of the list."""
@@ -179,6 +200,16 @@ class Inputs:
                 is_named[place] = True
                 named.append(item)
         return named
+
+
+def _kept(items: Sequence[str]) -> tuple[str, ...]:
+    """Return the first inputs, as many as are kept."""
+    kept, characters = list[str](), 0
+    for item in items[:MOST_MISSING]:
+        if (characters := characters + len(item)) > MOST_CHARACTERS:
+            break
+        kept.append(item)
+    return tuple(kept)
 
 
 def _digest(items: Sequence[str]) -> bytes:

@@ -14,6 +14,7 @@ import msgspec
 import pendulum
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
+from airflow_provider_webcollect.assets import InputsWithoutRows
 from airflow_provider_webcollect.collection_tasks import (
     check_names,
     described,
@@ -302,6 +303,19 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         )
 
 
+class _Landed(msgspec.Struct):
+    """What the result of a landing says of a source.
+
+    :ivar collection_task_id: None in a result without ``sources``.
+    """
+
+    rows: int
+    quarantined_rows: int
+    missing_inputs: InputsWithoutRows | None = None
+    collection_task_id: str | None = None
+    sources: tuple[_Landed, ...] = ()
+
+
 class WebCollectSetMissingInputsOperator(WebCollectOperator):
     """Sets loops to the inputs that have no row, so that only these are collected again (contract.md,
     endpoint 4).
@@ -313,7 +327,8 @@ class WebCollectSetMissingInputsOperator(WebCollectOperator):
     Returns ``{"collection_task_ids", "sources"}``, each with a key of its own: the tasks whose loops are set,
     and their entries of ``sources``.
 
-    :param landed: the result of :class:`.WebCollectToObjectStorageOperator`. (templated)
+    :param landed: the result of :class:`.WebCollectToObjectStorageOperator`; or the results of several ones
+        in the same DAG run, as a list in their order. (templated)
     :param updates: for each task ``{"collection_task_id", "loop_items"}``, with the whole list of one loop as
         :class:`WebCollectUpdateTaskParametersOperator` takes it, without ``is_append``. Other tasks stay as
         they are. (templated)
@@ -335,7 +350,7 @@ class WebCollectSetMissingInputsOperator(WebCollectOperator):
     def __init__(
         self,
         *,
-        landed: Mapping[str, Any],
+        landed: Mapping[str, Any] | Sequence[Any],
         updates: Sequence[Mapping[str, Any]],
         sources: Sequence[Mapping[str, Any]] | None = None,
         collection_task_names: Mapping[str, str] | None = None,
@@ -365,30 +380,50 @@ class WebCollectSetMissingInputsOperator(WebCollectOperator):
     def _missing(self) -> dict[str, Sequence[str]]:
         """Return the missing inputs by task."""
         loops = self._loops()
-        if not isinstance(self.landed, Mapping) or "rows" not in self.landed:
-            rule = "it must be the result of a WebCollectToObjectStorageOperator"
+        for index, source in enumerate(self.sources or ()):
+            if not isinstance(source, Mapping) or "collection_task_id" not in source:
+                rule = "it must be a dict with `collection_task_id`"
+                raise InvalidArgument(f"sources[{index}]", source, rule)
+        latest: dict[str | None, InputsWithoutRows] = {}
+        with_rows = set[str | None]()
+        for result in self._landed():
+            if result.rows or result.quarantined_rows:
+                with_rows.add(result.collection_task_id)
+            if result.missing_inputs:
+                latest[result.collection_task_id] = result.missing_inputs
+        if None in latest and len(loops) > 1:
+            rule = "with several `updates`, it must be the result of a landing with `sources`"
             raise InvalidArgument("landed", self.landed, rule)
         missing: dict[str, Sequence[str]] = {}
-        of_one = {"collection_task_id": next(iter(loops)), **self.landed}
-        for result in self.landed.get("sources") or [of_one]:
-            task_id, found = result["collection_task_id"], result.get("missing_inputs")
-            if task_id not in loops or not (found and found["count"]):
+        for task_id in loops:
+            key = None if None in latest else task_id
+            if (found := latest.get(key)) is None or not found.inputs:
                 continue
-            named = len(found["inputs"])
-            if found["count"] > named and not (result["rows"] or result["quarantined_rows"]):
+            if found.count > len(found.inputs) and key not in with_rows:
                 called = described(task_id, self.collection_task_names)
                 raise AirflowFailException(
-                    f"No input of task {called} has a row, and the result names only {named} of "
-                    f"{found['count']}: start the task again as a whole."
+                    f"No input of task {called} has a row, and the result names only {len(found.inputs)} of "
+                    f"{found.count}: start the task again as a whole."
                 )
-            missing[task_id] = found["inputs"]
+            missing[task_id] = found.inputs
         return missing
+
+    def _landed(self) -> list[_Landed]:
+        """Return what the landings say of each source; one that was skipped has no result."""
+        given = self.landed if isinstance(self.landed, list | tuple) else [self.landed]
+        try:
+            results = [msgspec.convert(landed, _Landed) for landed in given if landed is not None]
+        except msgspec.ValidationError as error:
+            rule = f"it must be the result of a WebCollectToObjectStorageOperator: {error}"
+            raise InvalidArgument("landed", self.landed, rule) from error
+        return [source for result in results for source in result.sources or (result,)]
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         missing = self._missing()
         if not missing:
             raise AirflowSkipException("No input is missing.")
         whole = {task_id: loop for task_id, loop in self._loops().items() if task_id in missing}
+        chosen = [source for source in self.sources or () if source["collection_task_id"] in missing]
 
         def set_loops(loops: Mapping[str, Mapping[str, Any]]) -> None:
             def set_one(task_id: str) -> None:
@@ -405,7 +440,6 @@ class WebCollectSetMissingInputsOperator(WebCollectOperator):
             with contextlib.suppress(Exception):
                 set_loops(whole)
             raise
-        chosen = [source for source in self.sources or () if source["collection_task_id"] in missing]
         return {"collection_task_ids": [*missing], "sources": chosen}
 
 

@@ -156,10 +156,20 @@ class PastRun:
         return sources
 
     @property
+    def events(self) -> list[LandingEvent]:
+        """All of its events, in order."""
+        return [self.event, *self.retries] if self.event else []
+
+    @property
+    def rows(self) -> int:
+        """The rows that it has landed, also with retries."""
+        return sum(event.rows for event in self.events)
+
+    @property
     def state(self) -> str:
         if self.event is None:
             return "failed"
-        if self.event.rows:
+        if self.rows:
             return "landed"
         return "quarantined" if self.event.quarantined_rows else "empty"
 
@@ -429,7 +439,7 @@ def _landed(session: Session, keys: Collection[SeriesKey]) -> dict[SeriesKey, li
             past = PastRun(run_id, timestamp, landing, logical_date, run_type not in _UNPLANNED)
             landed_of[key].append(past)
         else:
-            for past in landed_of[key.first][-1:]:
+            for past in landed_of[key.first]:
                 if past.run_id == run_id:
                     past.retries.append(landing)
     return landed_of
@@ -707,25 +717,25 @@ def _decisions(session: Session, since: datetime.datetime | None) -> dict[tuple[
 
 
 def _run(run: PastRun, newest: LandingEvent) -> dict[str, Any]:
-    event = run.event
+    event, last = run.event, run.events[-1] if run.event else None
     facts: dict[str, Any] = {
         "run_id": run.run_id,
         "logical_date": run.logical_date and run.logical_date.isoformat(),
         "ended_at": run.ended_at.isoformat(),
         "state": run.state,
-        "rows": event and event.rows,
-        "total_rows": None if event is None or event.total_rows is UNSET else event.total_rows,
-        "commit": None if event is None or event.commit is UNSET else event.commit,
-        "bytes": event and event.bytes,
-        "duration": event and event.duration,
+        "rows": event and run.rows,
+        "total_rows": None if last is None or last.total_rows is UNSET else last.total_rows,
+        "commit": None if last is None or last.commit is UNSET else last.commit,
+        "bytes": event and sum(each.bytes for each in run.events),
+        "duration": event and sum(each.duration for each in run.events),
         "usual_rows": event and event.usual_rows,
         # of rows that are quarantined, their checks say what is wrong
         "is_odd": event is not None
         and not any(source.is_quarantined for source in run.sources)
-        and _is_odd(event.rows, event.usual_rows),
+        and _is_odd(run.rows, event.usual_rows),
     }
-    if event and event.quarantined_rows:
-        facts["quarantined_rows"] = event.quarantined_rows
+    if quarantined := sum(each.quarantined_rows for each in run.events):
+        facts["quarantined_rows"] = quarantined
     if event and event.changes:
         facts["changes"] = event.changes
     if event and event.all_manifests() != newest.all_manifests():

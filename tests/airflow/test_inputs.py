@@ -12,7 +12,7 @@ import pendulum
 import pytest
 from airflow.exceptions import AirflowException
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_1_PLUS
 
 from airflow_provider_webcollect import (
     WebCollectTaskGroup,
@@ -38,6 +38,7 @@ WORDS = [f"word {number}" for number in range(100)]
 SILENT = [WORDS[number] for number in (0, 7, 23, 42, 66, 98, 99)]
 #: The tasks that collect missing inputs again.
 RETRY = ["set_missing_inputs", "start", "wait", "land"]
+LIMIT = {"start": "2026-11-01", "end": "2026-11-28", "max_volume": 10}
 #: Arrangement, the task that is killed, and whether the list is put back in the same run.
 KILLS = [
     pytest.param(
@@ -57,6 +58,20 @@ def loops(sandbox: Sandbox, task_id: str) -> list[str]:
     """Return the list of the loop of a task."""
     items: list[str] = sandbox.control.task(task_id)["actions"][0]["loop_items"]
     return items
+
+
+def events_by_folder(run_id: str) -> dict[str, list[dict[str, Any]]]:
+    """Return what the asset events of a DAG run say, in their order, by the last name in the asset's URI."""
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    found: dict[str, list[dict[str, Any]]] = {}
+    with create_session() as session:
+        query = select(AssetEvent).where(AssetEvent.source_run_id == run_id).order_by(AssetEvent.id)
+        for event in session.scalars(query):
+            found.setdefault(event.uri.rpartition("/")[2], []).append(event.extra)
+    return found
 
 
 def task_lot(sandbox: Sandbox, task: dict[str, Any]) -> str:
@@ -260,6 +275,32 @@ class TestGroup:
             "inputs: 2 of 100 inputs have no row: 'word 0', 'word 7'; expected: a row of each input" in said()
         )
 
+    @pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="Airflow 2 names the tables otherwise")
+    @both
+    def test_only_what_is_collected_again_has_a_second_event(
+        self, sandbox: Sandbox, shops: list[dict[str, Any]], make: Callable[..., Any], arrangement: str
+    ) -> None:
+        sandbox.control.silence(shops[0]["id"], SILENT)
+        run = run_dag(make(arrangement=arrangement))
+        rows = {
+            name: [event.rows for event in map(LandingEvent.of, extras) if event]
+            for name, extras in events_by_folder(run.run_id).items()
+        }
+        assert rows == {"Long": [279, 21], "Short": [6], "No~_list": [rows["No~_list"][0]]}
+
+    @pytest.mark.skipif(AIRFLOW_V_3_0_PLUS, reason="Airflow 3 repeats no run by `dag.test()`")
+    def test_a_cleared_run_collects_nothing_again(
+        self, sandbox: Sandbox, shops: list[dict[str, Any]], make: Callable[..., Any]
+    ) -> None:
+        sandbox.control.silence(shops[1]["id"], ["tea"])
+        dag = make(collection_tasks=shops[1:2])
+        first, again = (
+            run_dag(dag, execution_date=pendulum.datetime(2026, 1, 2, tz="UTC")) for _ in range(2)
+        )
+        assert first.run_id == again.run_id
+        assert again.states["shops.Short.retry_1.land"] == "skipped"
+        assert len(sandbox.control.task(shops[1]["id"])["runs"]) == 3
+
     @pytest.mark.skipif(not AIRFLOW_V_3_1_PLUS, reason="older versions have no page")
     @both
     @pytest.mark.parametrize("verdict", ["warn", "fail"])
@@ -288,7 +329,9 @@ class TestGroup:
             return
         (source,) = (each for each in series["sources"] if each["collection_task_id"] == shops[0]["id"])
         assert source["missing_inputs"] == {"inputs": SILENT[:2], "left_out": 0}
-        assert source["rows"] == 294
+        run = series["runs"][-1]
+        assert source["rows"] == run["rows"] == run["total_rows"] == 294
+        assert (run["commit"], run["is_odd"]) == (source["commit"], False)
         assert [check["text"] for check in source["checks"]] == [
             "inputs: 2 of 100 inputs have no row: 'word 0', 'word 7'; expected: a row of each input"
         ]
@@ -371,9 +414,8 @@ class TestTasksOfAGroup:
 
     def test_a_retry_is_a_group_before_the_load(self) -> None:
         dag = make_dag()
-        limit = {"start": "2026-11-01", "end": "2026-11-28", "max_volume": 10}
         load = {"table": "shops.{name}", "warehouse_conn_id": "w"}
-        self.group(dag, retry_missing_inputs=2, arrangement="together", limit=limit, load=load)
+        self.group(dag, retry_missing_inputs=2, arrangement="together", limit=LIMIT, load=load)
         first = ["limit", "set_loop_items", "start", "wait", "land"]
         again = ["set_missing_inputs", "limit", "start", "wait", "land"]
         rounds = [first, *([f"retry_{number}.{step}" for step in again] for number in (1, 2))]
@@ -385,6 +427,8 @@ class TestTasksOfAGroup:
             *((setup, setup.replace("set_missing_inputs", "wait")) for setup in setups),
             *((setup, setup.replace("set_missing_inputs", "land")) for setup in setups),
             *((setup, "restore_loop_items") for setup in setups),
+            # what the first landing has had counts, too
+            ("land", "retry_2.set_missing_inputs"),
             *((landing, "landed") for landing in landings),
             (landings[-1], "restore_loop_items"),
             ("landed", "load"),
@@ -392,6 +436,17 @@ class TestTasksOfAGroup:
         assert {(one.removeprefix("g."), other.removeprefix("g.")) for one, other in edges(dag)} == expected
         restore = dag.get_task("g.restore_loop_items")
         assert (restore.is_teardown, restore.on_failure_fail_dagrun) == (True, True)
+
+    def test_arguments_that_hold_for_all_tasks_do_not_change_how_they_follow(self) -> None:
+        dag = make_dag(default_args={"trigger_rule": "all_done"})
+        step = {"action_type": "EnterTextAction", "action_id": "t", "properties": {"TextToSet": "x"}}
+        group = self.group(
+            dag, set_loop_items={"actions": [step]}, limit={**LIMIT, "trigger_rule": "one_done"}
+        )
+        shop = group.get_child_by_label("A")
+        assert {task.trigger_rule for task in shop.get_child_by_label("retry_1")} == {"all_success"}
+        assert shop.get_child_by_label("set_loop_items").actions == [step]
+        dag.validate_setup_teardown()
 
     def test_only_the_last_landing_can_fail(self) -> None:
         group = self.group(make_dag(), retry_missing_inputs=2, checks={"rows": {"min": 1}})
@@ -444,6 +499,11 @@ class TestTasksOfAGroup:
             ),
             (
                 {"checks": None},
+                {"checks": {"inputs": "keyword"}},
+                "inputs.*` is 'keyword'; it must be a dict",
+            ),
+            (
+                {"checks": None},
                 {"checks": {**CHECK, "rows": {"min": "{{ 1 }}"}}},
                 "`.*checks` is .* no template",
             ),
@@ -478,10 +538,15 @@ class TestSetMissingInputs:
     def set_missing(self, updates: list[dict[str, Any]], *missing: Any, **arguments: Any) -> Any:
         """Execute the operator for the result of a landing with a source for each task."""
         sources = [
-            {"collection_task_id": update["collection_task_id"], "rows": 5, "missing_inputs": of_one}
+            {
+                "collection_task_id": update["collection_task_id"],
+                "rows": 5,
+                "quarantined_rows": 0,
+                "missing_inputs": of_one,
+            }
             for update, of_one in zip(updates, missing, strict=True)
         ]
-        landed = {"rows": 10, "sources": sources}
+        landed = {"rows": 10, "quarantined_rows": 0, "sources": sources}
         operator = WebCollectSetMissingInputsOperator(
             task_id="set", updates=updates, landed=landed, **arguments
         )
@@ -520,9 +585,48 @@ class TestSetMissingInputs:
         with pytest.raises(AirflowFailException, match="the result names only 1000 of 1200"):
             execute(WebCollectSetMissingInputsOperator(task_id="set", updates=updates[:1], landed=landed))
 
+    @pytest.mark.parametrize(
+        "landed",
+        [
+            "x",
+            {"rows": 5},
+            {"rows": 5, "quarantined_rows": 0, "missing_inputs": {"count": 1}},
+            {"rows": 5, "quarantined_rows": 0, "missing_inputs": 5},
+            {"rows": 5, "quarantined_rows": 0, "sources": ["x"]},
+            [{"rows": 5, "quarantined_rows": 0}, 5],
+        ],
+    )
+    def test_what_is_no_result_of_a_landing_is_refused(
+        self, updates: list[dict[str, Any]], landed: Any
+    ) -> None:
+        with pytest.raises(
+            InvalidArgument, match="it must be the result of a WebCollectToObjectStorageOperator"
+        ):
+            WebCollectSetMissingInputsOperator(task_id="set", updates=updates, landed=landed)
+
+    def test_the_result_of_one_task_is_not_taken_for_that_of_another(
+        self, updates: list[dict[str, Any]]
+    ) -> None:
+        landed = {"rows": 5, "quarantined_rows": 0, "missing_inputs": {"count": 1, "inputs": ["tea"]}}
+        with pytest.raises(InvalidArgument, match="it must be the result of a landing with `sources`"):
+            WebCollectSetMissingInputsOperator(task_id="set", updates=updates, landed=landed)
+
+    def test_of_several_landings_the_last_one_counts(
+        self, sandbox: Sandbox, updates: list[dict[str, Any]]
+    ) -> None:
+        usual = {"rows": 5, "quarantined_rows": 0}
+        landed = [
+            {**usual, "missing_inputs": {"count": 1200, "inputs": ["tea", "coffee"]}},
+            {**usual, "rows": 0, "missing_inputs": {"count": 1200, "inputs": ["tea"]}},
+            None,
+        ]
+        execute(WebCollectSetMissingInputsOperator(task_id="set", updates=updates[:1], landed=landed))
+        assert loops(sandbox, updates[0]["collection_task_id"]) == ["tea"]
+
     def test_wrong_arguments_are_refused(self, updates: list[dict[str, Any]]) -> None:
-        with pytest.raises(InvalidArgument, match="it must be the result of"):
-            WebCollectSetMissingInputsOperator(task_id="set", updates=updates, landed="x")  # type: ignore[arg-type]
+        landed = {"rows": 1, "quarantined_rows": 0}
+        with pytest.raises(InvalidArgument, match="it must be a dict with `collection_task_id`"):
+            WebCollectSetMissingInputsOperator(task_id="set", updates=updates, landed=landed, sources=[{}])
         updates[0]["loop_items"][0]["is_append"] = True
         with pytest.raises(InvalidArgument, match="it must have one loop, without"):
-            WebCollectSetMissingInputsOperator(task_id="set", updates=updates, landed={"rows": 1})
+            WebCollectSetMissingInputsOperator(task_id="set", updates=updates, landed=landed)

@@ -23,7 +23,7 @@ from airflow_provider_webcollect.service.errors import (
 from airflow_provider_webcollect.service.models import Action, DataPage
 from tests.landing.checked_runs import OVERWRITE, Runs
 from tests.landing.conftest import listed
-from tests.landing.pages import serving
+from tests.landing.pages import nothing, serving, unreachable
 
 CHECK: dict[str, Any] = {"inputs": {"column": "keyword"}}
 
@@ -92,6 +92,11 @@ SAME = [
     ("https://shop.example/a?q=%E5%8C%97", "https://shop.example/a?q=北"),
     ("https://bücher.example/a", "https://xn--bcher-kva.example/a"),
     ("  https://shop.example/a", "https://shop.example/a\n"),
+    ("https://shop.example/a%2Cb%28c%29", "https://shop.example/a,b(c)"),
+    ("https://shop.example/100%zz/%7Ea", "https://shop.example/100%zz/~a"),
+    ("https://shop.example/s?q=%b1%b1", "https://shop.example/s?q=%B1%B1"),
+    ("https://straße.example/a", "https://xn--strae-oqa.example/a"),
+    ("https://shop.example./a", "https://shop.example/a"),
     ("https://[", "HTTPS://["),
 ]
 OTHERS = [
@@ -109,7 +114,11 @@ OTHERS = [
     ("https://shop.example/a?q=a%2Bb", "https://shop.example/a?q=a+b"),
     ("https://shop.example/a%2Fb", "https://shop.example/a/b"),
     ("https://shop.example/a%3Fq=1", "https://shop.example/a?q=1"),
-    ("https://jo@shop.example/a", "https://shop.example/b"),
+    ("https://jo@shop.example/a", "https://shop.example/a"),
+    ("https://shop.example/s?q=%B1%B1", "https://shop.example/s?q=%B6%AB"),
+    ("https://[::1]:8080/", "https://[::1:8080]/"),
+    ("https://straße.example/a", "https://strasse.example/a"),
+    ("http://shop.example:443/a", "http://shop.example/a"),
 ]
 
 
@@ -125,8 +134,8 @@ class TestMatch:
         assert missing(shop.ask({"match": "url"}, value)) == [item]
 
     def test_of_texts_blanks_at_the_ends_and_letter_case_do_not_count(self, shop: Shop) -> None:
-        shop.loops = [loop("Kaffee ", "STRASSE", "two  words", "tea", "7", "a/")]
-        landed = shop.land(rows("kaffee", "\tStraße", "two words", "TEA", 7, "a"))
+        shop.loops = [loop("Kaffee ", "STRASSE", "two  words", "tea", "7", "a/", "Café")]
+        landed = shop.land(rows("kaffee", "\tStraße", "two words", "TEA", 7, "a", "cafe\u0301"))
         assert missing(landed) == ["two  words", "a/"]
 
 
@@ -168,9 +177,19 @@ class TestOutcome:
         assert landed.missing_inputs
         assert (landed.missing_inputs.count, len(landed.missing_inputs.inputs)) == (1198, 1000)
 
-    def test_an_input_that_is_twice_in_the_list_counts_once(self, shop: Shop) -> None:
-        shop.loops = [loop("tea", "Tea", "tea ", "", " ")]
-        assert judged(shop.land(rows("x"))).found.startswith("1 of 1 input have no row: 'tea'")
+    @pytest.mark.parametrize("match", ["text", "url"])
+    def test_an_input_that_is_twice_in_the_list_counts_once(self, shop: Shop, match: str) -> None:
+        shop.loops = [loop("tea", "tea ", "", " ")]
+        assert judged(shop.ask({"match": match}, "x", None)).found.startswith(
+            "1 of 1 input have no row: 'tea'"
+        )
+
+    def test_of_long_inputs_fewer_are_kept(self, shop: Shop) -> None:
+        shop.loops = [loop(*(f"{number} {'x' * 30_000}" for number in range(5)))]
+        landed = shop.land(rows("x"))
+        assert landed.missing_inputs
+        assert (landed.missing_inputs.count, len(landed.missing_inputs.inputs)) == (5, 3)
+        assert judged(landed).found.endswith("; 1 row of no input")
 
     def test_texts_are_shown_as_texts(self, shop: Shop) -> None:
         shop.loops = [loop("{{ var.value.x }}", "a`rm -rf`\n", "x" * 500)]
@@ -299,6 +318,68 @@ class TestSeveralLandingsOfADagRun:
         shop.again(run=Run(dag_id="d", task_id="again", run_id="run 2"))
         assert gone() == ["honey"]
 
+    @pytest.mark.parametrize("error", [PermissionDenied("not in this plan"), None])
+    def test_what_is_missing_stays_so_if_the_second_cannot_be_judged(
+        self, shop: Shop, error: Exception | None
+    ) -> None:
+        def read() -> list[Action]:
+            if error:
+                raise error
+            return [loop()]
+
+        shop.land(rows("tea"))
+        shop.rows += rows("coffee")
+        run = Run(dag_id="d", task_id="again", run_id="run 1")
+        landed = shop.again(loops=read, run=run)
+        assert (judged(landed).state, missing(landed)) == ("failed", ["cocoa"])
+        assert judged(landed).found == "1 of 3 inputs have no row: 'cocoa'"
+        shop.rows += rows("cocoa")
+        landed = shop.again(loops=read, run=Run(dag_id="d", task_id="third", run_id="run 1"))
+        assert (judged(landed).state, missing(landed)) == ("skipped", [])
+
+    def test_nor_does_a_column_that_the_second_lacks_change_it(self, shop: Shop) -> None:
+        shop.land(rows("tea"))
+        shop.loops = [loop("coffee", "cocoa")]
+        shop.rows += [{"price": "1.50"}]
+        landed = shop.again(run=Run(dag_id="d", task_id="again", run_id="run 1"))
+        assert (judged(landed).state, missing(landed)) == ("failed", ["coffee", "cocoa"])
+        assert [record.rows for record in landed.manifest.history] == [2]
+
+    def test_late_rows_of_a_retry_count_with_its_others(self, shop: Shop) -> None:
+        shop.land(rows("tea"))
+        shop.loops = [loop("coffee", "cocoa")]
+        shop.rows += rows("coffee")
+        again = {"run": Run(dag_id="d", task_id="again", run_id="run 1")}
+        with pytest.raises(ConnectionError):
+            shop.again(mark=unreachable, **again)
+        shop.rows += rows("cocoa")
+        landed = shop.again(mark=nothing, **again)
+        assert judged(landed).found == "0 of 3 inputs have no row"
+
+    def test_late_rows_of_a_long_list_are_not_judged(self, shop: Shop) -> None:
+        words = [f"word {number}" for number in range(1200)]
+        shop.loops = [loop(*words)]
+        shop.rows += rows(words[0])
+        with pytest.raises(ConnectionError):
+            shop.next(mark=unreachable)
+        shop.rows += rows(*words[1:])
+        landed = shop.again(mark=nothing)
+        assert (judged(landed).state, missing(landed)) == ("skipped", None)
+
+    @pytest.mark.parametrize("options", [OVERWRITE, {"on_reset": "full"}])
+    def test_what_replaces_the_first_is_judged_alone(self, shop: Shop, options: dict[str, Any]) -> None:
+        shop.land(rows("tea"))
+        shop.loops = [loop("coffee", "cocoa")]
+        shop.rows[:] = rows("coffee", "cocoa")
+        landed = shop.again(run=Run(dag_id="d", task_id="again", run_id="run 1"), **options)
+        assert judged(landed).found == "0 of 2 inputs have no row"
+
+    def test_a_cleared_run_knows_what_has_come_since(self, shop: Shop) -> None:
+        shop.land(rows("tea"))
+        shop.loops = [loop("coffee", "cocoa")]
+        self.land_again(shop, "coffee")
+        assert missing(shop.again()) == ["cocoa"]
+
     def test_another_list_is_judged_alone(self, shop: Shop) -> None:
         shop.land(rows("tea"))
         shop.loops = [loop("cocoa", "honey")]
@@ -362,6 +443,9 @@ class TestSkipped:
         page = DataPage(offset=2, total=2, rest_total=0, rows=[msgspec.Raw(b'{"keyword": "tea"}'), deep])
         landed = shop.next(fetch=listed([page]))
         assert (judged(landed).state, judged(landed).found) == ("skipped", "1 row cannot be decoded")
+        page = DataPage(offset=1, total=1, rest_total=0, rows=[deep])
+        landed = shop.next(fetch=listed([page]), **OVERWRITE)
+        assert (judged(landed).state, judged(landed).found) == ("skipped", "1 row cannot be decoded")
 
 
 class TestBadInput:
@@ -403,6 +487,8 @@ class TestBadInput:
             "no row has the column 'word'",
             None,
         )
+        landed = shop.land(rows("tea"), {"inputs": {"column": "word", "on_missing": "warn"}})
+        assert judged(landed).state == "warning"
 
     @pytest.mark.parametrize(
         ("inputs", "argument", "rule"),

@@ -192,7 +192,7 @@ class MissingInputs(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a task, such as words or URLs, that have no row.
 
     :ivar run: whose rows lack them; later runs that collect only these again count for this one.
-    :ivar count: how many there are; ``inputs`` has the first 1,000 of them.
+    :ivar count: how many there are; ``inputs`` has the first 1,000 of them, or fewer if they are long.
     :ivar of: how many inputs there are in all.
     """
 
@@ -200,6 +200,10 @@ class MissingInputs(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     inputs: tuple[str, ...]
     of: int
+
+    def is_of_dag_run(self, run: Run) -> bool:
+        """Return whether the run of a task belongs to the same DAG run."""
+        return (self.run.dag_id, self.run.run_id) == (run.dag_id, run.run_id)
 
 
 class RunRecord(Counts, frozen=True, kw_only=True, omit_defaults=True):

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from airflow_provider_webcollect.landing.checks import CheckOutcome, RuleCounts
-    from airflow_provider_webcollect.landing.log.commits import Commit, Manifest, SetApart
+    from airflow_provider_webcollect.landing.log.commits import Commit, Manifest, MissingInputs, SetApart
     from airflow_provider_webcollect.landing.write.copy import Page
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,10 @@ class _Landing:
         self._own_parts = tuple(part for commit in landed for part in commit.parts)
         self._own_checks = self._own[-1].checks if self._own else ()
         self._inputs: Inputs | None = None
+        #: What runs that have collected missing inputs again have found since counts, too.
         self._missing = self._own[-1].missing_inputs if self._own else None
+        if self._missing and self._last_missed and self._missing.run == self._last_missed.run:
+            self._missing = self._last_missed
 
     def run(self) -> Landed:
         job, state = self._job, self._state
@@ -135,10 +138,12 @@ class _Landing:
         starts = make_plan(job, state, resumable, has_committed=bool(self._own))
         if state is not None and not starts:
             return self._kept(state)
-        if checks and checks.inputs:
-            self._inputs = Inputs(checks.inputs, job.loops)
         scan = SourceScan(job)
         draft = _confirmed_start(job, scan, starts)
+        if checks and checks.inputs:
+            before = None if draft.replaces else self._last_missed
+            is_own = before is not None and self._missing is before
+            self._inputs = Inputs(checks.inputs, job.loops, job.run, before, is_own=is_own)
         pages = self._pages(scan, draft)
         if state is not None and pages is None:
             return self._nothing_new(state, draft, scan)
@@ -150,6 +155,12 @@ class _Landing:
             staging.write(pages or iter(()))
             _complete(job, staging, scan)
             return self._commit(staging, scan, self._check(staging.draft, staging.rules.counts))
+
+    @property
+    def _last_missed(self) -> MissingInputs | None:
+        """What the last run of the same DAG run has missed; None if another one has landed since."""
+        missed = self._state.missing_inputs if self._state else None
+        return missed if missed and missed.is_of_dag_run(self._job.run) else None
 
     def _refuse_foreign_files(self) -> None:
         """Refuse files of others where nothing has landed.
@@ -278,9 +289,7 @@ class _Landing:
         if self._own and not written:
             # only the mark is left to do, of rows that were checked before
             return self._own_checks
-        before = state.missing_inputs if state else None
-        if not (self._inputs and self._inputs.repeats(job.run, before)):
-            before = None
+        before = self._inputs.before if self._inputs else None
         record = state.record_of(before.run if before else job.run) if state else None
         with span("check", {}) as recorded:
             rows, profile = sum(part.rows for part in written), sum_of(part.profile for part in parts)
@@ -295,7 +304,7 @@ class _Landing:
             )
             if self._inputs:
                 unread = profile.unread + counts.broken.get(READABLE, 0)
-                outcome, self._missing = self._inputs.judge(job.run, rows, unread, before)
+                outcome, self._missing = self._inputs.judge(rows, unread)
                 outcomes = (*outcomes, outcome)
             failed = sum(outcome.state == "failed" for outcome in outcomes)
             recorded.set({"webcollect.checks.count": len(outcomes), "webcollect.checks.failed": failed})
