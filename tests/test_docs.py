@@ -91,7 +91,7 @@ def templates(package: str) -> Iterator[str]:
                     yield " ".join(re.sub(r"%[\d.]*[sdf]", "…", text).split())
 
 
-@pytest.mark.parametrize("name", ["endpoints", "connection"])
+@pytest.mark.parametrize("name", ["connection", "endpoints", "options"])
 def test_a_page_that_is_made_is_the_one_that_the_code_gives_now(name: str) -> None:
     made = runpy.run_path(str(DOCS / f"make_{name}.py"))
     assert made["page"]() == made["PAGE"].read_text(), "run make docs"
