@@ -106,6 +106,7 @@ format: $(READY) ## fix style and layout in place
 	.venv/bin/ruff format
 
 docs: $(READY) ## make the site of the documentation in build/docs
+	.venv/bin/python docs/make_architecture.py
 	.venv/bin/python docs/make_endpoints.py
 	.venv/bin/python docs/make_connection.py
 	.venv/bin/python docs/make_options.py

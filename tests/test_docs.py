@@ -29,10 +29,11 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 ENDPOINT_TABLE = REFERENCE / "endpoints.md"
-CONTRACT, ASSUMPTIONS, PROTOCOL, RELIABILITY = (
+ARCHITECTURE, CONTRACT, ASSUMPTIONS, PROTOCOL, RELIABILITY = (
     DOCS / "contributing" / f"{name}.md"
-    for name in ("contract", "assumptions", "landing-protocol", "reliability")
+    for name in ("architecture", "contract", "assumptions", "landing-protocol", "reliability")
 )
+PACKAGE = ROOT / "airflow_provider_webcollect"
 LOG_LINES = DOCS / "guides" / "find-out-what-runs.md"
 CITATION = re.compile(r"\b(contract|assumptions)\.md, ")
 #: What may follow: "endpoint 7", "endpoints 17, 18 and 19", or a heading.
@@ -91,7 +92,27 @@ def templates(package: str) -> Iterator[str]:
                     yield " ".join(re.sub(r"%[\d.]*[sdf]", "…", text).split())
 
 
-@pytest.mark.parametrize("name", ["connection", "endpoints", "options"])
+def files_named(page: str) -> set[str]:
+    """Return the paths of files and folders that a page has in backticks."""
+    return set(re.findall(r"`([\w/]+(?:\.\w+|/))`", page))
+
+
+def modules_drawn(page: str) -> set[str]:
+    """Return the modules and packages that the picture of the architecture has, relative to the package."""
+    drawn = set()
+    package_at: dict[int, str] = {}
+    for line in "".join(re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)).splitlines():
+        for title in re.finditer(r"┌─ (\S+/) ", line):
+            package_at[title.start()] = title[1].removeprefix(f"{PACKAGE.name}/")
+        cells = [(package_at[cell.start()], cell[1]) for cell in re.finditer(r"│ (.*?) │", line)]
+        if listed := re.match(r"(\S+/): (.*)", line):
+            cells.append((listed[1], listed[2]))
+        for package, cell in cells:
+            drawn |= {package + name for name in re.findall(r"\w+", cell.replace("(no Airflow)", ""))}
+    return drawn
+
+
+@pytest.mark.parametrize("name", ["architecture", "connection", "endpoints", "options"])
 def test_a_page_that_is_made_is_the_one_that_the_code_gives_now(name: str) -> None:
     made = runpy.run_path(str(DOCS / f"make_{name}.py"))
     assert made["page"]() == made["PAGE"].read_text(), "run make docs"
@@ -141,11 +162,32 @@ def test_every_citation_in_the_code_names_a_heading_of_the_reference() -> None:
 
 def test_the_landing_protocol_names_files_that_exist_and_every_kind_of_commit() -> None:
     page = PROTOCOL.read_text()
-    names = re.findall(r"`([\w/]+(?:\.py|/))`", page)
+    names = {name for name in files_named(page) if name.endswith((".py", "/"))}
     assert "write/job.py" in names
     for name in names:
-        assert (ROOT / name).exists() or (ROOT / "airflow_provider_webcollect/landing" / name).exists(), name
+        assert (ROOT / name).exists() or (PACKAGE / "landing" / name).exists(), name
     assert [kind for kind in get_args(Kind) if f"`{kind}`" not in page] == []
+
+
+def test_the_architecture_has_every_module_and_no_other() -> None:
+    modules = {file.relative_to(PACKAGE).with_suffix("") for file in PACKAGE.rglob("*.py")}
+    packages = {module.parent for module in modules if module.name == "__init__"}
+    modules = {module for module in modules if module.name != "__init__"}
+    expected = {module.as_posix() for module in modules | packages if module != Path()}
+    assert modules_drawn(ARCHITECTURE.read_text()) == expected
+
+
+def test_the_architecture_names_files_that_exist_with_what_they_define() -> None:
+    page = ARCHITECTURE.read_text()
+    named = files_named(page)
+    assert {"landing/write/copy.py", "ui/static/logic.js", "docs/make_options.py", "ui/"} <= named
+    for name in named:
+        assert (PACKAGE / name).exists() or (ROOT / name).exists(), name
+    definitions = re.findall(r"`([\w/]+\.py)`\s\(`(\w+)`", page)
+    assert ("waiting/conditions.py", "Wait") in definitions
+    for file, name in definitions:
+        code = (PACKAGE / file).read_text()
+        assert re.search(rf"^(?:class |def |async def )?{name}\b", code, re.MULTILINE), f"{file}: {name}"
 
 
 def test_the_reference_explains_every_key_of_manifest_and_commits() -> None:
