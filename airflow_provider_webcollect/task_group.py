@@ -132,8 +132,8 @@ class WebCollectTaskGroup(TaskGroup):
     inputs (``set_missing_inputs``), starts the task, waits and lands; if no input is missing, its tasks are
     skipped. What is missing in the end is in the outcome of the last landing, and only there it can fail. The
     task ``restore_loop_items``, a teardown, then sets the whole list again, and ``landed`` is the last task
-    before the load. With ``"together"``, folders of what is collected again get a second event (from Airflow 3
-    on).
+    before the load. With ``"together"``, only folders of what is collected again get a second event, from
+    Airflow 3 on.
 
     It is a ``TaskGroup`` of Airflow, with its arguments (``prefix_group_id``, ``default_args``, ``tooltip``,
     ``ui_color``…), also for dependencies and inside other groups. All other arguments, such as
