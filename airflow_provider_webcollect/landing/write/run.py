@@ -117,7 +117,7 @@ class _Landing:
         self._own_parts = tuple(part for commit in landed for part in commit.parts)
         self._own_checks = self._own[-1].checks if self._own else ()
         self._inputs: Inputs | None = None
-        #: What runs that have collected missing inputs again have found since counts, too.
+        #: Other runs may have collected its missing inputs since.
         self._missing = self._own[-1].missing_inputs if self._own else None
         if self._missing and self._last_missed and self._missing.run == self._last_missed.run:
             self._missing = self._last_missed
