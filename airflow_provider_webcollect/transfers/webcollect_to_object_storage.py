@@ -168,9 +168,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     :param compression: ``none``, ``gzip``, ``zstd`` or, for Parquet, ``snappy``; None for the format's own
         default. (templated)
     :param columns: the columns, in order; None for all keys of the rows. (templated)
-    :param column_types: for Parquet: types by column; columns without one are strings. (templated)
-    :param on_cast_error: for Parquet, if a value does not fit its column's type: ``fail`` (default) or
-        ``null``. (templated)
+    :param column_types: what texts mean, by column; columns without a type are strings. (templated)
+    :param on_cast_error: if a value does not fit its column's type: ``fail`` (default) or ``null``.
+        (templated)
     :param sanitize_formulas: for CSV: put ``'`` before values that a spreadsheet would read as a formula.
     :param mode: ``incremental`` adds new rows to one growing landing; ``full`` lands all rows in a folder for
         this run; None (default) means ``full`` for a source with ``lotno``, and ``incremental`` for others.
