@@ -174,6 +174,10 @@ def _schema(field: Field) -> dict[str, Any]:
         schema["format"] = "password"
     if field.choices:
         schema["enum"] = list(field.choices)
+    if field.limits:
+        schema["minimum"], schema["maximum"] = field.limits
+    if field.web_page:
+        schema["format"] = "url"
     return schema
 
 

@@ -55,6 +55,9 @@ def test_the_form_has_every_extra_says_what_it_is_for_and_hides_secrets() -> Non
     assert all(field["label"] and field["description"] for field in fields.values())
     schemas = {name: field["schema"] for name, field in fields.items()}
     assert {name for name, schema in schemas.items() if schema.get("format") == "password"} == SECRETS.keys()
+    urls = {name for name, schema in schemas.items() if schema.get("format") == "url"}
+    assert urls == {"task_url_template", "export_url_template"}
+    assert (schemas["status_batch_size"]["minimum"], schemas["status_batch_size"]["maximum"]) == (1, 100)
     for schema in schemas.values():
         jsonschema.Draft7Validator.check_schema(schema)
         jsonschema.validate(schema.get("default"), {"type": schema["type"]})
