@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperator
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
+from airflow.providers.common.compat.sdk import AirflowSkipException, AssetAlias, BaseOperator
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.assets import landing_asset, storable
 from airflow_provider_webcollect.collection_tasks import check_names, named_tasks, task_id_of, task_of
@@ -327,6 +327,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         if not self.outlets and not is_expanded_instance(self) and is_literal(destination):
             self.outlets = [asset for asset in [landing_asset(destination)] if asset]
         # whatever is a template
+        check_at_parse(self, self._check_outlets, ())
         check_at_parse(self, self._check_asset_partition, ())
         check_at_parse(self, self._partition_key, ("asset_partition",))
 
@@ -339,6 +340,13 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         arguments.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
         if arguments.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and "full" in modes:
             raise InvalidArgument("skip_if_nothing_new", True, INCREMENTAL_ALONE)
+
+    def _check_outlets(self) -> None:
+        """Refuse an alias where Airflow fails the task after the landing, since its events have no lists."""
+        aliases = [outlet for outlet in self.outlets if isinstance(outlet, AssetAlias)]
+        if aliases and not AIRFLOW_V_3_0_PLUS:
+            rule = "a landing's events have lists, which Airflow takes from an alias from 3.0 on"
+            raise InvalidArgument("outlets", aliases[0], rule)
 
     def _check_asset_partition(self) -> None:
         """Refuse a partition key, whatever its value, where the task's events can have none."""

@@ -39,6 +39,12 @@ needs_partitions = pytest.mark.skipif(
 )
 
 
+@pytest.mark.skipif(AIRFLOW_V_3_0_PLUS, reason="it takes lists from an alias")
+def test_airflow_2_is_not_given_an_alias() -> None:
+    with make_dag(), pytest.raises(InvalidArgument, match=r"`outlets.*from 3\.0 on"):
+        make_transfer("s3://bucket/prices", {"task_id": "t"}, outlets=[AssetAlias("prices")])
+
+
 class TestAssetPartition:
     """It is mostly a template, and what it needs beside is known when the DAG is parsed."""
 
