@@ -231,7 +231,7 @@ class WebCollectTaskGroup(TaskGroup):
         """
         own = {**self._given[task_id], **(options or {})}
         made = {**_OPERATORS, **_SETTING}[task_id](task_id=task_id, dag=self.dag, **given, **own)
-        for name in (*_WRITTEN, *(options or {})):
+        for name in (*(name for name in _WRITTEN if name in given), *(options or {})):
             value = getattr(made, name) if name in made.template_fields else None
             # what another task returns, Airflow does not render either
             if value is not None and name not in _RENDERED and not hasattr(value, "resolve"):

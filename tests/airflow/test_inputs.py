@@ -448,6 +448,15 @@ class TestTasksOfAGroup:
         assert shop.get_child_by_label("set_loop_items").actions == [step]
         dag.validate_setup_teardown()
 
+    def test_the_guard_of_the_bill_may_have_templates(self) -> None:
+        group = self.group(make_dag(), limit={**LIMIT, "collection_task_ids": ["{{ params.id }}"]})
+        shop = group.get_child_by_label("A")
+        for guard in (
+            group.get_child_by_label("limit"),
+            shop.get_child_by_label("retry_1").get_child_by_label("limit"),
+        ):
+            assert guard.collection_task_ids == ["{{ params.id }}"]
+
     def test_only_the_last_landing_can_fail(self) -> None:
         group = self.group(make_dag(), retry_missing_inputs=2, checks={"rows": {"min": 1}})
         shop = group.get_child_by_label("A")
