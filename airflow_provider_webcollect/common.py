@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+#: The name of a group that collects missing inputs again, and how many of them a task group has at most.
+RETRY_GROUP, MOST_RETRIES = "retry_{}", 3
 #: Number of failures in a row after which the remaining collection tasks are left to a retry: while the
 #: service is down, each takes minutes. Failures that are about one collection task do not count.
 MOST_FAILURES = 3

@@ -30,7 +30,7 @@ from airflow_provider_webcollect.collection_tasks import (
     table_name,
     task_of,
 )
-from airflow_provider_webcollect.common import is_literal
+from airflow_provider_webcollect.common import MOST_RETRIES, RETRY_GROUP, is_literal
 from airflow_provider_webcollect.landing.checks import make_checks
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.location import Location, folder_name, refuse_overlaps
@@ -63,8 +63,6 @@ _TOOLTIPS = {"each": "each (for hundreds, together is cheaper)", "together": "to
 _SUFFIXES = (".yaml", ".yml", ".json")
 #: The place of a source in errors.
 _SOURCE = re.compile(r"sources\[(\d+)\]")
-#: How often missing inputs can be collected again.
-_MOST_RETRIES = 3
 #: What Airflow renders of an entry: the folders of its rows, and its table, which can have no template in the
 #: file.
 _RENDERED = {"destination", "partition", "landing", "table"}
@@ -204,7 +202,7 @@ class WebCollectTaskGroup(TaskGroup):
         # each load has one of its own
         self._table = self._given["load"].pop("table", None)
         self._loads = load is not None
-        self._retries = arguments.integer("retry_missing_inputs", retry_missing_inputs, 0, _MOST_RETRIES)
+        self._retries = arguments.integer("retry_missing_inputs", retry_missing_inputs, 0, MOST_RETRIES)
         self._is_limited = limit is not None
         parts = self._parts(_selected(collection_tasks, _folders_of(self.dag)), destination)
         arguments.one_of("arrangement", arrangement, get_args(Arrangement))
@@ -341,7 +339,7 @@ class WebCollectTaskGroup(TaskGroup):
     ) -> Any:
         """Add the tasks that collect missing inputs again after a landing; return the task after all.
 
-        :param parts: those of the landing.
+        :param parts: of which the landing has the rows.
         :param add_landing: adds the landing of a retry; takes its number, arguments of all tasks of its
             group, and its ``sources``.
         :param sources_of: returns the ``sources`` of a retry of parts, from which a run chooses; None for a
@@ -359,7 +357,7 @@ class WebCollectTaskGroup(TaskGroup):
         setting: dict[str, Any] = {"updates": updates, "collection_task_names": _names(parts)}
         landings, setups = [land], []
         for number in range(1, self._retries + 1):
-            retry = TaskGroup(f"retry_{number}", parent_group=group, dag=self.dag)
+            retry = TaskGroup(RETRY_GROUP.format(number), parent_group=group, dag=self.dag)
             usual = {"task_group": retry, "collection_task_names": _names(parts)}
             chosen: dict[str, Any] = {"landed": [each.output for each in landings]}
             if sources_of:

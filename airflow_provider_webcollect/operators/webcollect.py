@@ -47,7 +47,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument, WebColle
 from airflow_provider_webcollect.service.models import ActionType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.service.endpoints import Call
@@ -332,8 +332,8 @@ class WebCollectSetMissingInputsOperator(WebCollectOperator):
     :param updates: for each task ``{"collection_task_id", "loop_items"}``, with the whole list of one loop as
         :class:`WebCollectUpdateTaskParametersOperator` takes it, without ``is_append``. Other tasks stay as
         they are. (templated)
-    :param sources: ``sources`` of a landing of the tasks, from which the result has those of the tasks whose
-        loops are set; None (default) for none. (templated)
+    :param sources: ``sources`` of a landing of the tasks; the result has the entries of the tasks whose loops
+        are set. None (default) for none. (templated)
     :param collection_task_names: what logs and errors call the tasks: names by id, before those of the file.
         (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
@@ -362,7 +362,7 @@ class WebCollectSetMissingInputsOperator(WebCollectOperator):
         self.sources = sources
         self.collection_task_names = collection_task_names
         check_at_parse(self, self._loops, ("updates", "collection_task_names"))
-        check_at_parse(self, self._missing)
+        check_at_parse(self, lambda: self._missing(self._loops()))
 
     def _loops(self) -> dict[str, dict[str, Any]]:
         """Return the loop of each task, with its whole list."""
@@ -377,9 +377,11 @@ class WebCollectSetMissingInputsOperator(WebCollectOperator):
             loops[update.collection_task_id] = update.loop_items[0]
         return loops
 
-    def _missing(self) -> dict[str, Sequence[str]]:
-        """Return the missing inputs by task."""
-        loops = self._loops()
+    def _missing(self, loops: Collection[str]) -> dict[str, Sequence[str]]:
+        """Return the missing inputs by task.
+
+        :param loops: the tasks whose loops can be set.
+        """
         for index, source in enumerate(self.sources or ()):
             if not isinstance(source, Mapping) or "collection_task_id" not in source:
                 rule = "it must be a dict with `collection_task_id`"
@@ -419,10 +421,11 @@ class WebCollectSetMissingInputsOperator(WebCollectOperator):
         return [source for result in results for source in result.sources or (result,)]
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        missing = self._missing()
+        loops = self._loops()
+        missing = self._missing(loops)
         if not missing:
             raise AirflowSkipException("No input is missing.")
-        whole = {task_id: loop for task_id, loop in self._loops().items() if task_id in missing}
+        whole = {task_id: loops[task_id] for task_id in missing}
         chosen = [source for source in self.sources or () if source["collection_task_id"] in missing]
 
         def set_loops(loops: Mapping[str, Mapping[str, Any]]) -> None:

@@ -180,7 +180,7 @@ class Control:
         Copies of the task do not have this, nor do tasks with rows of their own.
 
         :param task_id: the task.
-        :param loop_items: those of its loop step, whose other values go on yielding rows.
+        :param loop_items: values of its loop step; the others go on yielding rows.
         :param runs: for how many of the runs that begin from now on, and that have the loop item; 0: it
             yields rows again.
         """

@@ -26,6 +26,7 @@ from msgspec import UNSET, ValidationError, convert
 from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select, true
 
 from airflow_provider_webcollect.assets import LandingEvent
+from airflow_provider_webcollect.common import MOST_RETRIES, RETRY_GROUP
 from airflow_provider_webcollect.landing.checks import (
     INPUTS,
     LEAST_USUAL,
@@ -55,8 +56,8 @@ ODD_FACTOR = 2
 MOST_OUTCOMES, MOST_CHARACTERS = 5, 300
 #: How many missing inputs of a source are shown.
 MOST_INPUTS = 20
-#: The group of a retry in the id of its landing, and the numbers: a task group collects missing inputs again.
-_RETRY, _RETRIES = re.compile(r"(?<![^.])retry_\d\.(?=land$)"), range(1, 4)
+#: The group of a retry in the id of its landing.
+_RETRY = re.compile(rf"(?<![^.]){RETRY_GROUP.format('[0-9]')}\.(?=land$)")
 #: The events in Airflow's audit log of decisions on quarantined rows, as the page makes them.
 DECISIONS = {"accept": "webcollect_accept", "discard": "webcollect_discard"}
 #: No decision was made before.
@@ -105,7 +106,8 @@ class SeriesKey(NamedTuple):
     def retries(self) -> list[SeriesKey]:
         """The series of landings that may have collected missing inputs of this one again."""
         group, _, label = self.task_id.rpartition("land")
-        return [] if label else [self._replace(task_id=f"{group}retry_{number}.land") for number in _RETRIES]
+        groups = [RETRY_GROUP.format(number) for number in range(1, MOST_RETRIES + 1)]
+        return [] if label else [self._replace(task_id=f"{group}{retry}.land") for retry in groups]
 
 
 class _Extent(NamedTuple):

@@ -78,6 +78,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     map_index: int = -1
 
+    def is_beside(self, other: Run) -> bool:
+        """Return whether both belong to the same DAG run."""
+        return (self.dag_id, self.run_id) == (other.dag_id, other.run_id)
+
     def digest(self) -> str:
         """Return the hex digest that stands for the run in names of files."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
@@ -201,15 +205,11 @@ class MissingInputs(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[str, ...]
     of: int
 
-    def is_of_dag_run(self, run: Run) -> bool:
-        """Return whether the run of a task belongs to the same DAG run."""
-        return (self.run.dag_id, self.run.run_id) == (run.dag_id, run.run_id)
-
 
 class RunRecord(Counts, frozen=True, kw_only=True, omit_defaults=True):
     """The rows that a run has landed, with which later runs are compared.
 
-    :ivar commits: their numbers, with those of runs that have collected its missing inputs again.
+    :ivar commits: their numbers, also of runs that have collected its missing inputs again.
     """
 
     commits: tuple[int, ...]

@@ -54,7 +54,7 @@ def whole_runs(commits: Sequence[Commit], set_apart: Iterable[SetApart]) -> list
 
     These are the runs whose rows have all landed, having passed their checks or been accepted by a person:
     not those of which rows are quarantined or were discarded, whose checks have failed with ``warn``, or that
-    lack too many inputs. As for ``new_only``, a run is what has landed under one id, in whichever tasks.
+    lack too many inputs. As for ``new_only``, a run is what has landed under one id, in any tasks.
 
     :param commits: that have landed rows, in order; all of those of each run.
     :param set_apart: the rows that the landing has skipped.

@@ -226,7 +226,7 @@ class CommitLog:
         """
         history = state.history
         # a run that has collected missing inputs again has no record of its own
-        records = [record for record in history if record.run.run_id == run.run_id]
+        records = [record for record in history if record.run.is_beside(run)]
         numbers = {number for record in records for number in record.commits}
         numbers.update(apart.commit for apart in state.set_apart if apart.run == run)
         earlier: list[Commit] = []

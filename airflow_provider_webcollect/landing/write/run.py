@@ -160,7 +160,7 @@ class _Landing:
     def _last_missed(self) -> MissingInputs | None:
         """What the last run of the same DAG run has missed; None if another one has landed since."""
         missed = self._state.missing_inputs if self._state else None
-        return missed if missed and missed.is_of_dag_run(self._job.run) else None
+        return missed if missed and missed.run.is_beside(self._job.run) else None
 
     def _refuse_foreign_files(self) -> None:
         """Refuse files of others where nothing has landed.
