@@ -29,7 +29,7 @@ from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import edges, make_dag, passed, run_dag
 from tests.airflow.executions import Connect, Said, execute, on_sandbox
-from tests.airflow.landings import GROWING, reported, transfer
+from tests.airflow.landings import GROWING, landed, reported, transfer
 
 pytestmark = on_sandbox(speed=300, rows_per_item=3)
 
@@ -110,14 +110,14 @@ class TestLanding:
         task = sandbox.control.add_task(loop_items=WORDS, state="Finished")
         transfer(f"{destination}/without", task, **GROWING)
         reads = sandbox.control.requests("/data/all")
-        landed = transfer(f"{destination}/with", task, checks=CHECK, **GROWING)
-        assert landed["missing_inputs"] == {"count": 0, "inputs": []}
+        summary = transfer(f"{destination}/with", task, checks=CHECK, **GROWING)
+        assert summary["missing_inputs"] == {"count": 0, "inputs": []}
         assert len(sandbox.control.requests("/data/all")) == 2 * len(reads)
         assert len(sandbox.control.requests("/task/getActions")) == 1
 
     def test_without_the_check_nothing_is_said(self, task: dict[str, Any], destination: str) -> None:
-        landed = transfer(destination, task, **GROWING)
-        assert landed["missing_inputs"] is None
+        summary = transfer(destination, task, **GROWING)
+        assert summary["missing_inputs"] is None
 
     def test_several_sources_have_their_own(
         self, sandbox: Sandbox, task: dict[str, Any], destination: str
@@ -164,12 +164,12 @@ class TestLanding:
         sandbox.control.start_task(task["task_id"])
         sandbox.control.advance(3600)
         checks = {"inputs": {"column": "keyword", "match": "url", "missing": 0.5}}
-        landed = transfer(f"{destination}/shown", task, checks=checks, **GROWING)
-        assert landed["missing_inputs"] == {"count": 1, "inputs": urls[:1]}
+        summary = transfer(f"{destination}/shown", task, checks=checks, **GROWING)
+        assert summary["missing_inputs"] == {"count": 1, "inputs": urls[:1]}
         sandbox.control.configure(hide_url_files=True)
-        landed = transfer(f"{destination}/hidden", task, checks=checks, **GROWING)
-        assert landed["missing_inputs"] is None
-        assert [(check["state"], check["found"]) for check in landed["checks"]] == [
+        summary = transfer(f"{destination}/hidden", task, checks=checks, **GROWING)
+        assert summary["missing_inputs"] is None
+        assert [(check["state"], check["found"]) for check in summary["checks"]] == [
             ("skipped", "the service shows no list of the loop")
         ]
 
@@ -186,9 +186,9 @@ class TestLanding:
             sandbox.control.configure(tier="Flagship")
         else:
             set_connection(extra={"api_key": sandbox.api_key})
-        landed = transfer(destination, task, lotno=task_lot(sandbox, task), checks=CHECK)
-        (check,) = landed["checks"]
-        assert (landed["rows"], landed["missing_inputs"], check["state"]) == (279, None, "skipped")
+        summary = transfer(destination, task, lotno=task_lot(sandbox, task), checks=CHECK)
+        (check,) = summary["checks"]
+        assert (summary["rows"], summary["missing_inputs"], check["state"]) == (279, None, "skipped")
         assert check["found"].startswith("the list cannot be read: get_actions: ")
 
 
@@ -240,10 +240,10 @@ class TestGroup:
         run = run_dag(make(arrangement=arrangement))
 
         assert run.state == "success"
-        landed = [*read_landing(f"file://{tmp_path}/Long").iter_rows()]
-        assert landed == sandbox.control.true_rows(shops[0]["id"])
-        assert [row["keyword"] for row in landed[279:]] == [word for word in SILENT for _ in range(3)]
-        assert {*WORDS} == {row["keyword"] for row in landed}
+        rows = landed(f"file://{tmp_path}/Long")
+        assert rows == sandbox.control.true_rows(shops[0]["id"])
+        assert [row["keyword"] for row in rows[279:]] == [word for word in SILENT for _ in range(3)]
+        assert {*WORDS} == {row["keyword"] for row in rows}
         # what has a row is neither started nor read again
         assert [len(sandbox.control.task(shop["id"])["runs"]) for shop in shops] == [2, 1, 1]
         assert [loops(sandbox, shop["id"]) for shop in shops[:2]] == [WORDS, ["tea", "coffee"]]
@@ -251,7 +251,7 @@ class TestGroup:
         assert (outcome.state, outcome.found) == ("passed", "0 of 100 inputs have no row")
 
     @both
-    def test_what_stays_silent_is_told_once_and_fails_once_all_has_landed(
+    def test_what_stays_silent_fails_once_all_has_landed(
         self,
         sandbox: Sandbox,
         shops: list[dict[str, Any]],
@@ -265,8 +265,7 @@ class TestGroup:
         run = run_dag(make(arrangement=arrangement, retry_missing_inputs=2))
 
         assert run.state == "failed"
-        landed = [*read_landing(f"file://{tmp_path}/Long").iter_rows()]
-        assert landed == sandbox.control.true_rows(shops[0]["id"])
+        assert landed(f"file://{tmp_path}/Long") == sandbox.control.true_rows(shops[0]["id"])
         assert loops(sandbox, shops[0]["id"]) == WORDS
         assert [name for name, state in run.states.items() if state == "failed"] == [
             "shops.retry_2.land" if arrangement == "together" else "shops.Long.retry_2.land"
@@ -388,9 +387,7 @@ class TestGroup:
         sandbox.control.advance(3600)
         assert run_dag(make(arrangement=arrangement)).state == "success"
         assert loops(sandbox, shops[0]["id"]) == WORDS
-        assert [*read_landing(f"file://{tmp_path}/Long").iter_rows()] == sandbox.control.true_rows(
-            shops[0]["id"]
-        )
+        assert landed(f"file://{tmp_path}/Long") == sandbox.control.true_rows(shops[0]["id"])
 
 
 class TestTasksOfAGroup:

@@ -79,7 +79,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     map_index: int = -1
 
     def is_beside(self, other: Run) -> bool:
-        """Return whether both belong to the same DAG run."""
+        """Return whether both belong to the same DAG run.
+
+        :param other: the other run.
+        """
         return (self.dag_id, self.run_id) == (other.dag_id, other.run_id)
 
     def digest(self) -> str:
