@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout, Stats, conf
 
+from airflow_provider_webcollect.common import send_gauges
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.errors import TokenUnavailable, WebCollectError
 from airflow_provider_webcollect.waiting.conditions import (
@@ -259,8 +260,7 @@ class StatusFeed:
         # as Airflow's own metrics of a triggerer: another one has other waits
         own = {**tags, "hostname": socket.gethostname()}
         Stats.gauge("webcollect.waits.running", self._users, tags=own)
-        for name, value in self._clients[-1].context.gauges().items():
-            Stats.gauge(name, value, tags=tags)
+        send_gauges(self._clients[-1].context, tags)
 
     async def _ask(self, query: Query, keys: Sequence[str]) -> Mapping[str, Any]:
         """Query the states of some keys.
