@@ -143,7 +143,7 @@ release-check: ## say what this version lacks to be released (TAG=v…)
 newcomer: dist ## follow README.md with the wheel in a fresh environment
 	.venv/bin/python -m tests.docs.newcomer dist
 
-RUNTIME = pyproject.toml --extra sandbox --extra parquet --extra gzip --extra zstd --extra duckdb --extra delta --extra iceberg --extra dlt --extra s3
+RUNTIME = pyproject.toml --extra sandbox --extra parquet --extra gzip --extra zstd --extra duckdb --extra delta --extra iceberg --extra dlt --extra patterns --extra s3
 
 # Strict, since a package that the index's list of vulnerabilities does not know is else taken for a good one.
 audit: $(READY) # look up known vulnerabilities of what the package needs (unsafe code: make lint)
@@ -240,9 +240,9 @@ define install
 	@$(PYTHON) -m venv --clear $(@D)
 	@$(@D)/bin/pip install --quiet --constraint $(1) uv && \
 	$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python \
-		--constraint $(1) --editable '.[sandbox,parquet,gzip,zstd,duckdb,delta,iceberg,dlt]' --group dev $(2) || { \
+		--constraint $(1) --editable '.[sandbox,parquet,gzip,zstd,duckdb,delta,iceberg,dlt,patterns]' --group dev $(2) || { \
 	echo 'uv cannot do it: trying pip'; \
 	$(@D)/bin/pip install --quiet --upgrade 'pip>=25.1' && \
-	$(@D)/bin/pip install --quiet --constraint $(1) --editable '.[sandbox,parquet,gzip,zstd,duckdb,delta,iceberg,dlt]' --group dev $(2); }
+	$(@D)/bin/pip install --quiet --constraint $(1) --editable '.[sandbox,parquet,gzip,zstd,duckdb,delta,iceberg,dlt,patterns]' --group dev $(2); }
 	@touch $@
 endef

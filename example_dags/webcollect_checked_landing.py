@@ -1,9 +1,11 @@
 """Add a task's new rows to one landing, unless the site seems to have changed.
 
-Needs the connection ``webcollect_default``. The rows of a run are checked before they are committed. Single
-wrong rows are quarantined, and the others land. If more than one row in a hundred is wrong, or another check
-fails, all rows of the run are quarantined, and the task fails. Readers of the landing do not see quarantined
-rows. Run ``webcollect_decide_on_rows`` with the number of the commit; after *accept*, clear the failed task.
+Needs the connection ``webcollect_default``, and the extra ``patterns``.
+
+The rows of a run are checked before they are committed. Single wrong rows are quarantined, and the others
+land. If more than one row in a hundred is wrong, or another check fails, all rows of the run are quarantined,
+and the task fails. Readers of the landing do not see quarantined rows. Run ``webcollect_decide_on_rows`` with
+the number of the commit; after *accept*, clear the failed task.
 """
 
 from __future__ import annotations

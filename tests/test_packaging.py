@@ -101,7 +101,8 @@ def test_constraints_are_plain_pins_in_order(constraints: Path) -> None:
 @pytest.mark.parametrize("constraints", AIRFLOW_CONSTRAINTS, ids=lambda path: path.name)
 def test_all_that_make_installs_is_pinned(project: dict[str, Any], constraints: Path) -> None:
     extras, groups = project["project"]["optional-dependencies"], project["dependency-groups"]
-    wanted = [*project["project"]["dependencies"], *extras["sandbox"], *extras["parquet"], *extras["s3"]]
+    wanted = [*project["project"]["dependencies"]]
+    wanted += [entry for name in ("sandbox", "parquet", "patterns", "s3") for entry in extras[name]]
     # the scenarios on a distributed Airflow run on the newest one only
     used = [group for name, group in groups.items() if name != "system" or "3.3" in constraints.name]
     wanted += [entry for group in used for entry in group if isinstance(entry, str)]

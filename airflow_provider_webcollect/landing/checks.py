@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.arguments import Flag, Range
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -76,6 +77,7 @@ def _allowed(argument: str, values: object) -> tuple[str, ...]:
 
 
 def _pattern(argument: str, pattern: object) -> str:
+    require("re2", "patterns", argument)
     import re2
 
     if not isinstance(pattern, str):
@@ -135,7 +137,8 @@ class ColumnChecks(msgspec.Struct, frozen=True, kw_only=True):
     rules about values, which single rows break. All of them but ``required`` are about values that are there.
 
     :ivar required: each row has a value.
-    :ivar pattern: a regular expression of RE2 that each value matches as a whole.
+    :ivar pattern: a regular expression of RE2 that each value matches as a whole; needs the extra
+        ``patterns``.
     :ivar min: each value is a number, also one in a text, and at least this one; ``max`` is the greatest.
         Numbers are compared as 64-bit floats.
     :ivar values: the allowed values, as texts; of a value that is no text, its JSON is compared.
@@ -299,6 +302,7 @@ def make_checks(checks: Any, file_format: FileFormat) -> Checks | None:
         ``fail``), and ``inputs`` (``column``, ``missing``, ``action_id``, ``match``, ``on_missing``).
     :param file_format: of the parts.
     :raises InvalidArgument: if a check is wrong, or does not go with the format.
+    :raises ExtraMissing: if there is a pattern, and RE2 (the extra ``patterns``) is not installed.
     """
     if checks is None or checks == "":
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import random
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AssetAlias
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect import read_landing
+from airflow_provider_webcollect.landing.errors import ExtraMissing
 from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.landing.options import check_partition
 from airflow_provider_webcollect.sandbox import Sandbox
@@ -43,6 +45,13 @@ needs_partitions = pytest.mark.skipif(
 def test_airflow_2_is_not_given_an_alias() -> None:
     with make_dag(), pytest.raises(InvalidArgument, match=r"`outlets.*from 3\.0 on"):
         make_transfer("s3://bucket/prices", {"task_id": "t"}, outlets=[AssetAlias("prices")])
+
+
+def test_a_missing_extra_is_named_while_the_dag_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    checks = {"columns": {"price": {"pattern": r"\d+"}}}
+    with make_dag(), pytest.raises(ExtraMissing, match=r"webcollect\[patterns\]$"):
+        make_transfer("s3://bucket/prices", {"task_id": "t"}, checks=checks)
 
 
 class TestAssetPartition:

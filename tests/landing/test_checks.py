@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from airflow_provider_webcollect.landing import rules
 from airflow_provider_webcollect.landing.checks import make_checks
-from airflow_provider_webcollect.landing.errors import ChecksFailed
+from airflow_provider_webcollect.landing.errors import ChecksFailed, ExtraMissing
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS
 from airflow_provider_webcollect.landing.write.review import in_review
@@ -95,6 +96,14 @@ def test_nothing_to_check_is_no_check(checks: Any) -> None:
     assert make_checks(checks, make_format()) is None
 
 
+def test_a_pattern_names_the_extra_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    argument = r"checks\['columns'\]\['price'\]\['pattern'\]"
+    said = rf"^{argument} needs the package re2.*; install airflow-provider-webcollect\[patterns\]$"
+    with pytest.raises(ExtraMissing, match=said):
+        make_checks(price(pattern=r"\d+"), make_format())
+
+
 def prices(*values: Any) -> list[dict[str, Any]]:
     """Return rows with these prices; None leaves it out."""
     return [row for value in values for row in goods(1, price=value)]
@@ -172,6 +181,13 @@ class TestOutcomes:
         rows = [row for count in (60, 100_000) for row in goods(1, price=f"{'a' * count}!")]
         outcomes = runs.outcomes(rows, {"columns": {"price": {"pattern": r"(\w+\s?)+"}}})
         assert outcomes["columns.price.pattern"].found == "2 of 2 values do not match"
+
+    def test_checks_without_a_pattern_need_no_re2(self, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "re2", None)
+        column = {"required": True, "min": 1, "max": 2, "values": ["1.50"], "unique": True, "filled": 1}
+        checks = {"rows": {"min": 1, "max_wrong": 0.5}, "columns": {"price": column}, "new_columns": "fail"}
+        outcomes = runs.outcomes(goods(1), checks)
+        assert outcomes["columns.price.values"].state == "passed"
 
     def test_rows_that_cannot_be_decoded_are_counted_apart(self, runs: Runs) -> None:
         nested = msgspec.Raw(b'{"url":' + b"[" * 5000 + b"]" * 5000 + b"}")

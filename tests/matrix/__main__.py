@@ -69,7 +69,7 @@ def combination(wheel: Path, airflow: str, python: str) -> Result:
     folder.mkdir(parents=True)
     interpreter = folder / "venv" / "bin" / "python"
     tools = ("pytest", "psutil", "filelock")
-    requirements = (f"{wheel}[sandbox,duckdb]", f"apache-airflow=={airflow}.*", *tools)
+    requirements = (f"{wheel}[sandbox,duckdb,patterns]", f"apache-airflow=={airflow}.*", *tools)
     if problem := install(python, interpreter, requirements):
         return Result(airflow, dotted(number), f"not installed: {problem}", bad=True)
     release = "import importlib.metadata as m; print(m.version('apache-airflow'), end='')"
