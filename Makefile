@@ -89,7 +89,7 @@ nightly: coverage test-night test-dbt mutants test-system test-safeguards test-m
 	$(MAKE) test-2.11 BY_DAY=
 
 MATRIX_AIRFLOWS ?= 2.11 3.1 3.3
-MATRIX_PYTHONS ?= python3.11 python3.12 python3.13
+MATRIX_PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 
 test-matrix: dist # try the wheel on Airflow 2.11, 3.1 and 3.3 with each Python that is there (MATRIX_PYTHONS=…)
 	.venv/bin/python tests/matrix dist/*.whl --airflow $(MATRIX_AIRFLOWS) --python $(MATRIX_PYTHONS)

@@ -89,6 +89,15 @@ def test_provider_info_has_the_documentation_that_a_wheel_names(
     assert integration.get("external-doc-url") == urls.get("Documentation")
 
 
+def test_every_python_of_the_metadata_is_in_the_matrix(project: dict[str, Any]) -> None:
+    classifiers = project["project"]["classifiers"]
+    named = re.findall(r"Python :: (3\.\d+)$", "\n".join(classifiers), re.MULTILINE)
+    (pythons,) = re.findall(r"^MATRIX_PYTHONS \?= (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert pythons.split() == [f"python{version}" for version in named]
+    nightly = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text())
+    assert nightly["jobs"]["test-matrix"]["strategy"]["matrix"]["python"] == named
+
+
 @pytest.mark.parametrize("constraints", CONSTRAINTS, ids=lambda path: path.name)
 def test_constraints_are_plain_pins_in_order(constraints: Path) -> None:
     lines = pins(constraints)

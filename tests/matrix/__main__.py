@@ -19,7 +19,7 @@ NEEDED = ("demo", "example_dags", "tests/real_airflow")
 ANSWERS = "tests/real_airflow/test_answers.py"
 FOLDER = Path(".cache/matrix").resolve()
 #: The first Python that an Airflow does not run on, where the range matters.
-TOO_NEW = {"2.11": (3, 13)}
+TOO_NEW = {"2.11": (3, 13), "3.1": (3, 14)}
 
 
 class Result(NamedTuple):
