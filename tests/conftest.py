@@ -7,7 +7,6 @@ import functools
 import gc
 import itertools
 import os
-import random
 import shutil
 import time
 from collections import Counter, defaultdict
@@ -23,6 +22,7 @@ from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 from airflow_provider_webcollect.service.threads import Stop
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, renewal
+from tests.simulation.samples import ALL_HISTORIES, SEED, leave_to_the_night
 
 pytest.register_assert_rewrite("tests.operations")
 
@@ -37,10 +37,6 @@ pytest_plugins = ["airflow_provider_webcollect.sandbox.pytest_plugin", "tests.bu
 
 #: Tries as in production, with short waits.
 RETRIES = Retries(first_wait=0.01, longest_wait=0.05)
-#: Whether all histories and interleavings are tried (``make nightly``); if not, a sample of them.
-ALL_HISTORIES = os.environ.get("WEBCOLLECT_ALL_HISTORIES") == "1"
-#: What the sample is drawn with: ``make test SEED=7`` draws another.
-SEED = os.environ.get("WEBCOLLECT_SEED", "1")
 
 #: The fixtures of tests that run DAGs, or load into warehouses.
 RUNS_AND_LOADS = {"airflow_database", "database", "in_duckdb", "postgresql"}
@@ -68,14 +64,6 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.enable()
-
-
-def leave_to_the_night(name: str, cases: list[pytest.Item], count: int) -> None:
-    """Mark all cases but ``count`` of them, which are drawn with SEED."""
-    kept = random.Random(f"{SEED} {name}").sample(cases, min(count, len(cases)))
-    for case in cases:
-        if case not in kept:
-            case.add_marker(pytest.mark.at_night)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at marks, and xdist for groups

@@ -45,8 +45,8 @@ from airflow_provider_webcollect.sensors.webcollect import WebCollectCapacitySen
 from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
 from tests.airflow.executions import Connect, Store, Task, on_sandbox
 from tests.airflow.waits import MODES, SENSORS, STATUS_PATHS, outcome
-from tests.conftest import ALL_HISTORIES
 from tests.interruption import PATIENCE
+from tests.simulation.samples import ALL_HISTORIES
 
 pytestmark = on_sandbox(wait_seconds=0.2, run_seconds=0.4, stale_seconds=0, subtasks=2)
 

@@ -27,7 +27,7 @@ from airflow_provider_webcollect.waits import shared_feed
 from tests.airflow.executions import Connect, Task, on_sandbox
 from tests.airflow.waits import STATUS_PATHS, for_subtasks, for_task, other_tasks, outcome, until
 from tests.interruption import PATIENCE
-from tests.waiting.simulated_time import Turns
+from tests.simulation.clock import Turns
 
 pytestmark = on_sandbox(stale_seconds=0, run_seconds=10_000)
 

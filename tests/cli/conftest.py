@@ -20,7 +20,7 @@ from airflow_provider_webcollect.cli.main import main
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.threads import Stop
 from tests.cli.processes import Started
-from tests.conftest import SEED
+from tests.simulation.samples import SEED
 
 
 class Ended(NamedTuple):

@@ -19,10 +19,10 @@ from schemathesis.core.failures import Failure
 
 import airflow_provider_webcollect.sandbox
 from airflow_provider_webcollect.sandbox import Sandbox, demo
-from tests.conftest import ALL_HISTORIES, SEED
 from tests.interruption import PATIENCE
 from tests.operations import OPERATIONS as TABLE
 from tests.operations import Scene
+from tests.simulation.samples import ALL_HISTORIES, SEED
 
 SPEC_FILE = Path(airflow_provider_webcollect.sandbox.__file__).with_name("openapi.yaml")
 DATA_APP_PATH = "/v1/data-apps/{app_id}/deprecate"

@@ -28,12 +28,13 @@ from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import PageReader
-from tests.conftest import leave_to_the_night
 from tests.interruption import Pauses
 from tests.landing.checked_runs import Runs
 from tests.landing.decisions import Ledger
 from tests.landing.formats.parts import read_part
 from tests.landing.pages import Fetch, Stream, make_job, through
+from tests.simulation.samples import leave_to_the_night
+from tests.simulation.steps import Crash
 from tests.storages import Storage
 
 #: Fixtures of several kinds; by day, each case is tried on one: a landing does not know the kind of its
@@ -72,10 +73,6 @@ def long_reads(monkeypatch: pytest.MonkeyPatch) -> None:
 def each_part_is_staged(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is staged is written after each part, however quick the machine is."""
     monkeypatch.setattr(staging, "INTERVAL", 0.0)
-
-
-class Crash(BaseException):
-    """The process ends here."""
 
 
 def crashing_at(number: int) -> Callable[[Iterator[DataPage]], Iterator[DataPage]]:

@@ -22,7 +22,7 @@ from airflow_provider_webcollect.landing.write.job import Landed, encoding_of
 from airflow_provider_webcollect.landing.write.run import run_job
 from tests.landing import conftest
 from tests.landing.pages import make_job, serving
-from tests.landing.relay import Relay, relayed
+from tests.simulation.relay import Relay, relayed
 from tests.storages import Storage
 
 Rows = list[dict[str, str]]

@@ -21,8 +21,8 @@ from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore
-from tests.landing.forks import die, disturbed_at, serve
 from tests.landing.pages import make_job
+from tests.simulation.forks import die, disturbed_at, serve
 from tests.storages import filesystem
 
 #: The files of object stores, whose uploads and commits are changes too.

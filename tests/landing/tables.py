@@ -29,8 +29,8 @@ from airflow_provider_webcollect.landing.write.job import Job, Landed
 from airflow_provider_webcollect.landing.write.run import run_job
 from tests.landing import pages as numbered
 from tests.landing.conftest import Folder
-from tests.landing.interleaving import Held, Losing, Stepping
 from tests.landing.pages import job
+from tests.simulation.steps import Held, Losing, Stepping
 from tests.storages import Storage, local
 
 T = TypeVar("T")

@@ -21,7 +21,8 @@ from airflow_provider_webcollect.landing.write.review import in_review
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.checked_runs import FILLED, OVERWRITE, Runs, goods
-from tests.landing.conftest import Crash, Folder, crashing_at, listed
+from tests.landing.conftest import Folder, crashing_at, listed
+from tests.simulation.steps import Crash
 from tests.storages import local
 
 

@@ -17,9 +17,9 @@ from airflow_provider_webcollect.landing.errors import NothingLanded
 from airflow_provider_webcollect.landing.write.review import accept
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.checked_runs import Runs, goods
-from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed, crashing_at, listed
-from tests.landing.interleaving import Held
+from tests.landing.conftest import OTHER_RUN, Folder, Landed, crashing_at, listed
 from tests.landing.pages import rows_of, widening
+from tests.simulation.steps import Crash, Held
 from tests.storages import local
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)

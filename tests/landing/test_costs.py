@@ -10,11 +10,11 @@ import pytest
 from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.storage.object_stores import S3
 from airflow_provider_webcollect.landing.write import staging
-from tests.conftest import ALL_HISTORIES
 from tests.interruption import PATIENCE
 from tests.landing.costs import EACH, Landing, Runs, rows_of
-from tests.landing.relay import relayed
 from tests.landing.tables import IcebergTable, Table, land, numbers, sql_catalog
+from tests.simulation.relay import relayed
+from tests.simulation.samples import ALL_HISTORIES
 from tests.storages import Storage
 
 pytestmark = pytest.mark.xdist_group("s3")

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox
-from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.conftest import Folder
-from tests.landing.forks import Forks, running
 from tests.landing.formats.parts import as_texts
 from tests.landing.tables import IcebergTable, Table, same, sql_catalog
+from tests.simulation.forks import Forks, running
+from tests.simulation.samples import ALL_HISTORIES, SEED
 from tests.storages import Storage
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)

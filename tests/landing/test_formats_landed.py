@@ -13,9 +13,10 @@ from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.checked_runs import Runs
-from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed, crashing_at, listed
+from tests.landing.conftest import OTHER_RUN, Folder, Landed, crashing_at, listed
 from tests.landing.formats.parts import FORMATS, as_texts, filled, named
 from tests.landing.pages import rows_of, serving, widening
+from tests.simulation.steps import Crash
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 

@@ -16,11 +16,11 @@ from airflow_provider_webcollect.landing.write import copy, staging
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import RequestRejected, WebCollectError
 from airflow_provider_webcollect.service.models import DataPage
-from tests.conftest import ALL_HISTORIES
 from tests.interruption import PATIENCE
 from tests.landing.conftest import Folder, Landed, Task, in_order, listed
-from tests.landing.interleaving import stepping
 from tests.landing.pages import Fetch, counted_page, serving
+from tests.simulation.samples import ALL_HISTORIES
+from tests.simulation.steps import stepping
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 

@@ -45,13 +45,23 @@ from airflow_provider_webcollect.landing.storage import Exists
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.landing.write.job import Landed
 from airflow_provider_webcollect.landing.write.run import run_job
-from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing import decisions
-from tests.landing.conftest import Crash, Folder
+from tests.landing.conftest import Folder
 from tests.landing.decisions import Ledger, Row, Target, Verdict, repeated
-from tests.landing.interleaving import LOST, Held, Land, Losing, Outcome, Stepping, outcome_of, with_storage
 from tests.landing.pages import Rows, job, nothing
 from tests.landing.tables import Table, same, tables_in
+from tests.simulation.samples import ALL_HISTORIES, SEED
+from tests.simulation.steps import (
+    LOST,
+    Crash,
+    Held,
+    Land,
+    Losing,
+    Outcome,
+    Stepping,
+    outcome_of,
+    with_storage,
+)
 from tests.storages import local
 
 pytestmark = [

@@ -32,7 +32,6 @@ from tests.landing.checked_runs import OVERWRITE, Runs, goods
 from tests.landing.conftest import (
     OTHER_RUN,
     RUN,
-    Crash,
     Folder,
     Landed,
     Landing,
@@ -41,8 +40,8 @@ from tests.landing.conftest import (
     listed,
     rows_of_last_run,
 )
-from tests.landing.interleaving import kill, stepping
 from tests.landing.pages import PAGE, nothing, rows_of, serving, true_rows, unreachable, widening
+from tests.simulation.steps import Crash, kill, stepping
 
 pytestmark = [
     pytest.mark.webcollect_sandbox(enforce_limits=False),

@@ -34,10 +34,12 @@ from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import ClientTiming
 from airflow_provider_webcollect.service.threads import Stop
-from tests.conftest import ALL_HISTORIES, SEED
-from tests.landing.conftest import OTHER_RUN, SERVERS, Crash, Folder, Landing
-from tests.landing.interleaving import (
+from tests.landing.conftest import OTHER_RUN, SERVERS, Folder, Landing
+from tests.landing.pages import PAGE, Rows, changed, job, true_rows, unreachable
+from tests.simulation.samples import ALL_HISTORIES, SEED
+from tests.simulation.steps import (
     LOST,
+    Crash,
     Held,
     Land,
     Losing,
@@ -47,7 +49,6 @@ from tests.landing.interleaving import (
     stepping,
     with_storage,
 )
-from tests.landing.pages import PAGE, Rows, changed, job, true_rows, unreachable
 from tests.storages import Storage, local
 
 pytestmark = [

@@ -24,12 +24,12 @@ from airflow_provider_webcollect.landing.log.commits import Part, Run
 from airflow_provider_webcollect.landing.reader import LandedData
 from airflow_provider_webcollect.landing.write import review
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from tests.conftest import ALL_HISTORIES
 from tests.interruption import Signalled, signalled_when
 from tests.landing.checked_runs import OVERWRITE, Runs
 from tests.landing.conftest import Folder
 from tests.landing.pages import serving
 from tests.landing.tables import tables_in
+from tests.simulation.samples import ALL_HISTORIES
 
 FORMATS = ["jsonl", "csv", "parquet"]
 #: What a column of a type may hold, as the service sends it.

@@ -19,7 +19,6 @@ from tests.landing.conftest import (
     OTHER_RUN,
     RUN,
     SERVERS,
-    Crash,
     Folder,
     Landed,
     Landing,
@@ -28,6 +27,7 @@ from tests.landing.conftest import (
     listed,
 )
 from tests.landing.pages import page, rows_of, widening
+from tests.simulation.steps import Crash
 from tests.storages import Storage
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)

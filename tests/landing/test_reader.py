@@ -34,12 +34,12 @@ from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.landing.write.review import accept, discard
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import DataPage
-from tests.conftest import ALL_HISTORIES
 from tests.landing.checked_runs import FILLED, OVERWRITE, Runs, goods
 from tests.landing.conftest import OTHER_RUN, Folder, Landed, Task, in_order, listed
 from tests.landing.formats.parts import FORMATS, as_texts, filled, named
 from tests.landing.pages import page, rows_of, widening
 from tests.landing.tables import Table
+from tests.simulation.samples import ALL_HISTORIES
 from tests.storages import local
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)

@@ -25,12 +25,12 @@ from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS
 from airflow_provider_webcollect.landing.write.review import accept, discard, in_review
 from airflow_provider_webcollect.service.models import DataPage
-from tests.conftest import SEED
 from tests.landing.checked_runs import FILLED, OVERWRITE, Runs, goods
-from tests.landing.conftest import Crash, Folder, crashing_at
-from tests.landing.interleaving import Held
+from tests.landing.conftest import Folder, crashing_at
 from tests.landing.pages import serving, unreachable
 from tests.landing.tables import tables_in
+from tests.simulation.samples import SEED
+from tests.simulation.steps import Crash, Held
 from tests.storages import local
 
 pytestmark = pytest.mark.usefixtures("each_part_is_staged")

@@ -31,7 +31,7 @@ from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.storage.object_stores import S3, SMALL_BYTES
 from tests.landing.conftest import Store
 from tests.landing.logs import commit_after
-from tests.landing.relay import Relay, relayed
+from tests.simulation.relay import Relay, relayed
 from tests.storages import AZURITE_KEY, Storage
 
 COMMIT = commit_name(1)

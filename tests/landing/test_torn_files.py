@@ -24,8 +24,8 @@ from airflow_provider_webcollect.landing.write.review import accept, in_review
 from airflow_provider_webcollect.landing.write.run import run_job
 from tests.interruption import PATIENCE
 from tests.landing.conftest import Folder, Store
-from tests.landing.interleaving import Stepping, kill, with_storage
 from tests.landing.pages import PAGE, Rows, job, nothing, true_rows
+from tests.simulation.steps import Stepping, kill, with_storage
 
 pytestmark = pytest.mark.usefixtures("each_part_is_staged")
 

@@ -22,11 +22,11 @@ from airflow_provider_webcollect.service import errors
 from airflow_provider_webcollect.service.endpoints import Call, Retry
 from airflow_provider_webcollect.service.responses import NOTHING
 from airflow_provider_webcollect.service.settings import Retries
-from tests.conftest import ALL_HISTORIES, SEED
 from tests.interruption import until
 from tests.operations import Scene, one_call_of_each
 from tests.service.conftest import Connect
 from tests.service.servers import Server, answer, make_authority, refusal, serving
+from tests.simulation.samples import ALL_HISTORIES, SEED
 
 pytestmark = [
     pytest.mark.usefixtures("plain_environment"),

@@ -19,10 +19,10 @@ from airflow_provider_webcollect.service.errors import RequestRejected
 from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader
 from airflow_provider_webcollect.service.responses import offset_before_rows
 from airflow_provider_webcollect.service.settings import ClientTiming, Credentials
-from tests.conftest import SEED
 from tests.interruption import PATIENCE, Signalled, signalled_when
 from tests.service.conftest import Clock, Connect, rows_of
 from tests.service.servers import answer, client_of, query_number, refusal, serving
+from tests.simulation.samples import SEED
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 

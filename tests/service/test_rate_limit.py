@@ -17,8 +17,8 @@ from airflow_provider_webcollect.service.rate_limit import (
     shared_rate_limiters,
 )
 from benchmarks.rate_limits import SETTLING, WINDOW, Simulation
-from tests.conftest import ALL_HISTORIES
 from tests.service.conftest import Clock, Connect, Crowd
+from tests.simulation.samples import ALL_HISTORIES
 
 
 def moments(limiter: RateLimiter, clock: Clock, count: int) -> list[float]:

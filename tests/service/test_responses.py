@@ -20,9 +20,9 @@ from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.call import may_be_size
 from airflow_provider_webcollect.service.endpoints import Call
 from airflow_provider_webcollect.service.responses import Response, parse_time, read_response
-from tests.conftest import ALL_HISTORIES
 from tests.service.conftest import Connect
 from tests.service.servers import answer, serving
+from tests.simulation.samples import ALL_HISTORIES
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 values = st.recursive(

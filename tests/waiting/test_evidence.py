@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_webcollect.service.models import TaskStatus
 from airflow_provider_webcollect.waiting.conditions import Outcome, TaskStates
 from airflow_provider_webcollect.waiting.runs import Baseline, LastRun, follow
-from tests.conftest import ALL_HISTORIES, SEED
+from tests.simulation.samples import ALL_HISTORIES, SEED
 from tests.waiting.conftest import Clock, PolledWait, shown
 
 DOCS = Path(__file__).parents[2] / "docs/reference/waiting.md"

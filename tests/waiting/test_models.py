@@ -16,7 +16,7 @@ from airflow_provider_webcollect.landing.log.commits import counted
 from airflow_provider_webcollect.service.models import FINAL_STATES, TaskStatus
 from airflow_provider_webcollect.waiting.conditions import Outcome, TaskStates, Wait
 from airflow_provider_webcollect.waiting.runs import Baseline, LastRun, follow
-from tests.conftest import ALL_HISTORIES
+from tests.simulation.samples import ALL_HISTORIES
 from tests.waiting.conftest import EPOCH, Clock, Log, by_id
 
 #: Seconds for which a response may be older than it is.

@@ -14,8 +14,8 @@ import pytest
 from airflow_provider_webcollect.service.errors import PermissionDenied, ServiceFailure
 from airflow_provider_webcollect.waiting.conditions import LONGEST_BACKOFF, REFUSALS
 from airflow_provider_webcollect.waiting.poll import LONGEST_TURN, Poll
+from tests.simulation.clock import Turns, simulated
 from tests.waiting.services import Service
-from tests.waiting.simulated_time import Turns, simulated
 
 
 def states(seen: Mapping[str, Any]) -> dict[str, Any]:

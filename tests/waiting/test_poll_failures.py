@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from airflow_provider_webcollect.service import errors
 from airflow_provider_webcollect.waiting.conditions import LONGEST_BACKOFF
 from airflow_provider_webcollect.waiting.poll import QUERIES_AT_ONCE, Poll
-from tests.conftest import ALL_HISTORIES
+from tests.simulation.clock import simulated
+from tests.simulation.samples import ALL_HISTORIES
 from tests.waiting.services import Service, now
-from tests.waiting.simulated_time import simulated
 
 CONNECTION_REFUSALS = [
     errors.TokenRejected,

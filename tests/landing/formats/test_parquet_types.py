@@ -22,8 +22,8 @@ import pytest
 
 from airflow_provider_webcollect.landing.errors import CastFailed
 from airflow_provider_webcollect.landing.formats import OnCastError, make_format
-from tests.conftest import ALL_HISTORIES
 from tests.landing.formats.parts import land, page, read_parquet
+from tests.simulation.samples import ALL_HISTORIES
 
 DAY = datetime.date(2024, 2, 29)
 MOMENT = datetime.datetime(2024, 2, 29, 13, 5, 1, 250_000)

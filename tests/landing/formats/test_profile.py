@@ -21,8 +21,8 @@ from airflow_provider_webcollect.landing.formats.profile import (
     Profiler,
     sum_of,
 )
-from tests.conftest import ALL_HISTORIES
 from tests.landing.formats.parts import page
+from tests.simulation.samples import ALL_HISTORIES
 
 quickly = settings(
     max_examples=300 if ALL_HISTORIES else 8, deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.landing.formats import make_format
-from tests.conftest import ALL_HISTORIES
 from tests.landing.formats.parts import (
     TABLES,
     csv_records,
@@ -29,6 +28,7 @@ from tests.landing.formats.parts import (
     rows_of,
     table_of,
 )
+from tests.simulation.samples import ALL_HISTORIES
 
 NASTY = (
     *('"', '""', ",", "\n", "\r\n", "\r", "\\", "\\n", "\u2028", "🎧", "\x00", "\x1f", "\x7f"),

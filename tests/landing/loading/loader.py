@@ -15,8 +15,8 @@ from dlt.load import Load  # noqa: F401
 
 from airflow_provider_webcollect.landing.errors import LoadFailed
 from airflow_provider_webcollect.landing.reader import read_landing
-from tests.landing.forks import die, disturbed_at, serve
 from tests.landing.loading.databases import Database, load
+from tests.simulation.forks import die, disturbed_at, serve
 
 CLIENTS = {"duckdb": DuckDbSqlClient, "postgres": Psycopg2SqlClient}
 #: The exit status of a load that has failed.

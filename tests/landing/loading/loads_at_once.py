@@ -8,9 +8,9 @@ import pytest
 
 from airflow_provider_webcollect.landing.options import LoadOptions
 from airflow_provider_webcollect.landing.read import loading
-from tests.landing.forks import running
 from tests.landing.loading.databases import Database, Landing, as_rows, products
 from tests.landing.loading.loader import FAILED
+from tests.simulation.forks import running
 
 
 def load_twice(landing: Landing, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,9 @@ from unittest.mock import Mock
 import pytest
 
 from airflow_provider_webcollect.landing.read.loading import GONE
-from tests.landing.forks import Forks, running
 from tests.landing.loading.databases import Database, Landing, as_rows, latest, products
 from tests.landing.loading.loader import FAILED
+from tests.simulation.forks import Forks, running
 
 pytestmark = pytest.mark.at_night
 HISTORIES, LONGEST = 50, 8

@@ -22,11 +22,11 @@ from airflow_provider_webcollect.service.errors import GrantRejected, TokenStore
 from airflow_provider_webcollect.service.settings import ClientTiming, Credentials
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Register, RenewalNote, RenewalState
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
-from tests.conftest import ALL_HISTORIES
 from tests.interruption import PATIENCE, Pauses, Signalled, signalled_when, until
 from tests.service.conftest import Clock
 from tests.service.tokens.cases import CALL, SETTINGS, Account, Unreachable, refreshes
 from tests.service.tokens.fleet import SlowFileTokenStore, exit_code_of_one_that_dies, fleet, store_expired
+from tests.simulation.samples import ALL_HISTORIES
 
 WAITERS = 1000 if ALL_HISTORIES else 100
 #: Processes of a host and of two hosts, and how often a token is dropped.

@@ -13,7 +13,11 @@ from airflow_provider_webcollect.landing.storage import Exists, Storage
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.write.job import Landed
 from tests.interruption import PATIENCE
-from tests.landing.conftest import Crash
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
 
 Outcome = Landed | BaseException
 Land = Callable[[Folder], Any]
