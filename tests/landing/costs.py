@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from airflow_provider_webcollect.landing import MANIFEST
-from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats import FormatName, make_format
 from airflow_provider_webcollect.landing.formats.profile import Profile, Profiler
 from airflow_provider_webcollect.landing.log.commits import Commit, PageFingerprint, Part, Run, Source, encode
 from airflow_provider_webcollect.landing.log.fold import fold
@@ -99,7 +99,7 @@ class Runs:
     :param count: the number of runs.
     """
 
-    def __init__(self, count: int, file_format: str) -> None:
+    def __init__(self, count: int, file_format: FormatName) -> None:
         self.count = count
         self.format = make_format(file_format)
         self.rows = [row for number in range(count) for row in rows_of(number)]

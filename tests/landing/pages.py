@@ -38,13 +38,14 @@ def make_job(fetch: Fetch, **arguments: Any) -> Job:
     :param arguments: those of :class:`Job`, and, by their own names, those of its options, observer and
         pages. With ``mark``, the export is marked.
     """
+    pages: Any = SimpleNamespace(read=fetch, forget=nothing)
     job = Job(
         source=Source(collection_task_id="t"),
         called="task t",
         folder=arguments["folder"],
         run=arguments["run"],
         options=LandOptions.parse({"mode": "full", "late_rows_delay": 0.0}),
-        pages=SimpleNamespace(read=fetch, forget=nothing),
+        pages=pages,
         mark=nothing,
         loops=tuple,
         observer=Observer(),

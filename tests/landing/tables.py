@@ -21,6 +21,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.schema import Schema
 
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.log.commits import Manifest
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
 from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
@@ -122,11 +123,15 @@ class Table(Folder):
         """Return the log of its commits."""
         return CommitLog(self.destination)
 
-    def manifest(self) -> Any:
-        log = self.log()
-        state = log.read()
+    def state(self) -> Manifest:
+        """Return what its commits say has landed."""
+        state = self.log().read()
         assert state is not None
-        return msgspec.to_builtins(msgspec.structs.replace(state, parts=log.parts_after(state, 0)))
+        return state
+
+    def manifest(self) -> Any:
+        state = self.state()
+        return msgspec.to_builtins(msgspec.structs.replace(state, parts=self.log().parts_after(state, 0)))
 
     def committed_rows(self) -> Rows:
         """Return the rows of the parts that the commits list."""
@@ -309,7 +314,10 @@ def _of_library(fs: Any, root: str) -> tuple[str, dict[str, str]]:
 
 
 def _queried(table: DeltaTable) -> Rows:
-    return pa.table(QueryBuilder().register("t", table).execute("select * from t").read_all()).to_pylist()
+    rows: Rows = pa.table(
+        QueryBuilder().register("t", table).execute("select * from t").read_all()
+    ).to_pylist()
+    return rows
 
 
 def same(rows: Rows, others: Rows) -> bool:

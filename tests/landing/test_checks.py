@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_webcollect.landing import rules
 from airflow_provider_webcollect.landing.checks import make_checks
 from airflow_provider_webcollect.landing.errors import ChecksFailed, ExtraMissing
-from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats import FormatName, make_format
 from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS
 from airflow_provider_webcollect.landing.write.review import in_review
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -143,7 +143,7 @@ OUTCOMES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str | None]] = {
 
 class TestOutcomes:
     @pytest.mark.parametrize("name", OUTCOMES)
-    def test_what_they_find(self, runs: Runs, name: str) -> None:
+    def test_what_they_find(self, runs: Runs, name: FormatName) -> None:
         rows, checks, said = OUTCOMES[name]
         outcomes = runs.outcomes(rows, checks).values()
         assert {outcome.state for outcome in outcomes} == {"failed" if said else "passed"}
@@ -251,7 +251,7 @@ class TestOutcomes:
         assert (outcome.state, outcome.found) == ("failed", "price")
 
     @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
-    def test_all_formats_are_checked_alike(self, runs: Runs, name: str) -> None:
+    def test_all_formats_are_checked_alike(self, runs: Runs, name: FormatName) -> None:
         checks = {"columns": {"price": {"filled": 0.9, "pattern": r"\d\.\d\d", "unique": True}}}
         rows = [*goods(1, price=1.25), *goods(1, price="1.25"), *goods(1, price="2"), *goods(1, price="")]
         outcomes = runs.outcomes(rows, checks, file_format=make_format(name))
@@ -308,8 +308,8 @@ class TestFailures:
 
     @pytest.mark.usefixtures("each_part_is_staged")
     @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
-    def test_an_interrupted_landing_is_checked_as_a_whole(self, runs: Runs, name: str) -> None:
-        chosen = make_format(name, **({"sanitize_formulas": True} if name == "csv" else {}))
+    def test_an_interrupted_landing_is_checked_as_a_whole(self, runs: Runs, name: FormatName) -> None:
+        chosen = make_format(name, sanitize_formulas=name == "csv")
         checks = {"columns": {"price": {"pattern": r"1\.50|\+490|=1|true", "unique": True, "filled": 1}}}
         texts = ["1.50", "+490", "=1", "1.5", "", "x, y", "two\nlines", 'a "word"']
         prices: list[Any] = [*texts, [], {}, None, True, 7, 0.25]

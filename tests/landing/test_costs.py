@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_webcollect.landing import MANIFEST
+from airflow_provider_webcollect.landing.formats import FormatName
 from airflow_provider_webcollect.landing.storage.object_stores import S3
 from airflow_provider_webcollect.landing.write import staging
 from tests.interruption import PATIENCE
@@ -17,6 +19,7 @@ from tests.simulation.relay import relayed
 from tests.simulation.samples import ALL_HISTORIES
 from tests.storages import Storage
 
+Grown = Callable[[int, FormatName], Landing]
 pytestmark = pytest.mark.xdist_group("s3")
 
 #: Runs that have landed before: enough to show a cost that grows with them.
@@ -31,17 +34,9 @@ def in_no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def grown(storage_of: Callable[[str], Storage]) -> Callable[[int, str], Landing]:
+def grown(storage_of: Callable[[str], Storage]) -> Grown:
     """Gives a landing of that many runs, and more that tests have added."""
-    made: dict[tuple[int, str], Landing] = {}
-
-    def grown(runs: int, file_format: str) -> Landing:
-        key = runs, file_format
-        if key not in made:
-            made[key] = Landing(storage_of("s3"), Runs(*key))
-        return made[key]
-
-    return grown
+    return functools.cache(lambda runs, file_format: Landing(storage_of("s3"), Runs(runs, file_format)))
 
 
 @pytest.mark.by_day(1)
@@ -49,7 +44,7 @@ def grown(storage_of: Callable[[str], Storage]) -> Callable[[int, str], Landing]
 @pytest.mark.parametrize("runs", COUNTS)
 class TestOneMoreRun:
     def test_it_sends_the_part_the_manifest_and_four_kilobytes_in_ten_requests(
-        self, grown: Callable[[int, str], Landing], runs: int, file_format: str
+        self, grown: Grown, runs: int, file_format: FormatName
     ) -> None:
         landing = grown(runs, file_format)
         bill = landing.land(rows_of(landing.runs))
@@ -60,7 +55,7 @@ class TestOneMoreRun:
         assert bill.bytes <= 4096
 
     def test_with_nothing_new_it_only_reads_in_four_requests(
-        self, grown: Callable[[int, str], Landing], runs: int, file_format: str
+        self, grown: Grown, runs: int, file_format: FormatName
     ) -> None:
         bill = grown(runs, file_format).land([])
         assert bill.landed.new == ()
@@ -72,7 +67,9 @@ class TestOneMoreRun:
 
 @pytest.mark.by_day(1)
 @pytest.mark.parametrize("file_format", ["jsonl", "csv"])
-def test_what_a_run_leaves_is_a_whole_landing(storage_of: Callable[[str], Storage], file_format: str) -> None:
+def test_what_a_run_leaves_is_a_whole_landing(
+    storage_of: Callable[[str], Storage], file_format: FormatName
+) -> None:
     """The proof that what is measured here is what landings write."""
     landing = Landing(storage_of("s3"), Runs(10, file_format))
     before = landing.folder.manifest()
@@ -90,7 +87,7 @@ def test_what_a_run_leaves_is_a_whole_landing(storage_of: Callable[[str], Storag
 
 
 @pytest.mark.parametrize(("file_format", "most"), [("jsonl", 195), ("csv", 205)])
-def test_a_manifest_has_some_200_bytes_a_part(file_format: str, most: int) -> None:
+def test_a_manifest_has_some_200_bytes_a_part(file_format: FormatName, most: int) -> None:
     """76 of them for the digest; of CSV, 12 for the number of columns."""
     content = Runs(1000, file_format).files()[MANIFEST]
     entries = [line for line in content.splitlines() if line.startswith(b'{"name"')]
@@ -113,11 +110,9 @@ def test_a_run_sends_as_few_requests_at_any_age(
     storage_of: Callable[[str], Storage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     with relayed(storage_of("s3")) as (storage, relay):
-        table: Table = (
-            Table.new(storage)
-            if kind == "delta"
-            else IcebergTable(sql_catalog(tmp_path, storage), "shop.prices")
-        )
+        table = Table.new(storage)
+        if kind == "iceberg":
+            table = IcebergTable(sql_catalog(tmp_path, storage), "shop.prices")
         for run in range(1, MANY):
             relay.requests.clear()
             # in a process that knows nothing of the bucket

@@ -145,7 +145,12 @@ def test_more_or_fewer_than_announced_are_not_landed(landing: Landed, folder: Fo
 def test_a_total_that_shrinks_to_the_rows_that_came_is_believed(landing: Landed) -> None:
     asked: list[int] = []
     pages = listed([counted_page(TWO_ROWS, 2, 6, 4), counted_page(TWO_ROWS, 4, 4, 0)])
-    assert landing("t", fetch=lambda offset: asked.append(offset) or pages(offset)).rows == 4
+
+    def fetch(offset: int) -> DataPage:
+        asked.append(offset)
+        return pages(offset)
+
+    assert landing("t", fetch=fetch).rows == 4
     # and the first page, since all rows may have been taken away
     assert asked == [0, 2, 0]
 

@@ -17,7 +17,7 @@ import time_machine
 
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import DestinationTaken, RowsMissing, SourceReset
-from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats import FormatName, make_format
 from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS, Manifest, Run, Source
 from airflow_provider_webcollect.landing.write import copy
 from airflow_provider_webcollect.landing.write.job import Landed as Outcome
@@ -89,7 +89,9 @@ class TestGrowth:
         assert folder.names() == folder.needed()
 
     @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-    def test_new_columns_change_no_old_part(self, landing: Landed, folder: Folder, file_format: str) -> None:
+    def test_new_columns_change_no_old_part(
+        self, landing: Landed, folder: Folder, file_format: FormatName
+    ) -> None:
         pages = widening()
         seen = [msgspec.structs.replace(page, total=6, rest_total=6 - page.offset) for page in pages[:3]]
         options: dict[str, Any] = {"file_format": make_format(file_format), "mode": "incremental"}
@@ -451,15 +453,17 @@ class TestWhatOthersCommitMeanwhile:
 AllRows = list[dict[str, Any]]
 
 
-class Refilled(Runs):
+class Refilled:
     """A source that was landed, emptied and filled again.
 
     :ivar asked: the cursors with which rows were asked for.
     """
 
     def __init__(self, folder: Folder) -> None:
-        super().__init__(folder, max_part_bytes=1)
+        self.folder = folder
         self.asked: list[int] = []
+        self._runs = Runs(folder, max_part_bytes=1)
+        self.rows = self._runs.rows
 
     def refill(self, name: str, rows: int = 2 * PAGE) -> AllRows:
         """Have it give other rows from now on, and return these."""
@@ -474,7 +478,7 @@ class Refilled(Runs):
         """Land them, each page as a part."""
         self.asked.clear()
         named = msgspec.structs.replace(RUN, run_id=run)
-        return self.again(run=named, fetch=self._page, on_reset=on_reset, **options).manifest
+        return self._runs.again(run=named, fetch=self._page, on_reset=on_reset, **options).manifest
 
     def _page(self, offset: int) -> DataPage:
         self.asked.append(offset)
@@ -609,7 +613,7 @@ class TestReplaced:
                 kept.append({part.name for part in source.land(f"r{number}", "full").parts})
         for name in folder.parts():
             os.utime(f"{folder.root}/{name}", (0, 0))
-        with time_machine.travel(now.add(hours=24 * (days + 1))):
+        with time_machine.travel(now.add(seconds=round(24 * 60 * 60 * (days + 1)))):
             removed = {file.name for file in clean(folder.location, older_than=24 * 60 * 60)}
         # the first was replaced after a day, the second after two
         assert removed == set().union(*kept[: sum(days > age for age in (1, 2))])

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_webcollect.landing.checks import CheckOutcome
 from airflow_provider_webcollect.landing.errors import ChecksFailed
-from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats import FormatName, make_format
 from airflow_provider_webcollect.landing.log.commits import Run
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.write.job import Landed
@@ -44,7 +44,7 @@ def judged(landed: Landed) -> CheckOutcome:
 
 def missing(landed: Landed) -> list[str] | None:
     """Return the inputs without a row."""
-    return landed.missing_inputs and [*landed.missing_inputs.inputs]
+    return [*landed.missing_inputs.inputs] if landed.missing_inputs else None
 
 
 class Shop(Runs):
@@ -199,7 +199,7 @@ class TestOutcome:
         assert missing(landed) == ["{{ var.value.x }}", "a`rm -rf`\n", "x" * 500]
 
     @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
-    def test_it_is_the_same_in_each_format(self, shop: Shop, file_format: str) -> None:
+    def test_it_is_the_same_in_each_format(self, shop: Shop, file_format: FormatName) -> None:
         landed = shop.land(rows("tea"), file_format=make_format(file_format))
         assert missing(landed) == ["coffee", "cocoa"]
 

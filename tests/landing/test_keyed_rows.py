@@ -50,7 +50,7 @@ def run_of(number: int) -> Run:
     return Run(dag_id="d", task_id="t", run_id=f"day {number}")
 
 
-class Shop(Runs):
+class Shop:
     """A landing that gets the rows of a day after those of the days before.
 
     :param folder: where it is; None for one in memory.
@@ -58,8 +58,10 @@ class Shop(Runs):
     """
 
     def __init__(self, folder: Folder | None = None, **options: Any) -> None:
-        folder = folder or Folder(fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}")
-        super().__init__(folder, file_format=make_format(**options), on_reset="append", max_part_bytes=1)
+        self.folder = folder or Folder(fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}")
+        chosen = {"file_format": make_format(**options), "on_reset": "append", "max_part_bytes": 1}
+        self.runs = Runs(self.folder, **chosen)
+        self.rows = self.runs.rows
 
     def land(self, number: int, rows: list[Any], *, reset: bool = False) -> LandedData:
         """Land the rows of a day, in parts of two rows, and read the landing.
@@ -70,7 +72,7 @@ class Shop(Runs):
             self.rows.clear()
         self.rows += rows
         with time_machine.travel(day(number), tick=False):
-            self.again(run=run_of(number), fetch=serving(self.rows, 2))
+            self.runs.again(run=run_of(number), fetch=serving(self.rows, 2))
         return self.folder.landed()
 
 
@@ -360,7 +362,7 @@ def test_the_rows_are_never_in_memory_together(ask: Callable[[LandedData], DuckD
     shop = Shop()
     for number in range(1, 21):
         shop.rows += [{"url": str(row), "number": number, "text": "x" * 1000} for row in range(200)]
-        shop.again(run=run_of(number), fetch=serving(shop.rows, 200))
+        shop.runs.again(run=run_of(number), fetch=serving(shop.rows, 200))
     watched = Watched(shop.folder.destination, shop.folder.landed().manifest)
     before = pa.total_allocated_bytes()
     assert len(ask(watched)) == 200
@@ -411,7 +413,7 @@ def landings(draw: st.DrawFn) -> tuple[Shop, int]:
     file_format = draw(st.sampled_from(FORMATS))
     kinds = draw(st.lists(st.sampled_from([*TYPED] if file_format == "parquet" else ["string"]), max_size=2))
     columns = dict(zip(["url", "URL", 'say "x"', "c0"], ["string", "string", *kinds], strict=False))
-    types = {"column_types": columns} if file_format == "parquet" else {}
+    types: dict[str, Any] = {"column_types": columns} if file_format == "parquet" else {}
     rows = st.lists(
         st.fixed_dictionaries(
             {}, optional={name: st.sampled_from(TYPED[kind]) for name, kind in columns.items()}
@@ -458,14 +460,14 @@ class Days(Shop):
         """Land an offer for each letter; without options they pass their checks."""
         self.rows += [offer(url, price) for url in urls]
         with time_machine.travel(day(number), tick=False):
-            self.again(run=run_of(number), fetch=serving(self.rows, 2), **options)
+            self.runs.again(run=run_of(number), fetch=serving(self.rows, 2), **options)
         return self.folder.landed()
 
     def read_on(self, number: int, urls: str, of: int, **options: Any) -> None:
         """Let the run of another day land rows that have come before it marks."""
         self.rows += map(offer, urls)
         with time_machine.travel(day(number), tick=False):
-            self.again(run=run_of(of), fetch=serving(self.rows, 2), mark=lambda: None, **options)
+            self.runs.again(run=run_of(of), fetch=serving(self.rows, 2), mark=lambda: None, **options)
 
     def decide(self, number: int, decision: str, of: int) -> None:
         """Accept or discard the rows of the run of another day."""
@@ -474,7 +476,7 @@ class Days(Shop):
 
 
 QUARANTINED = {"checks": FAILING, "on_failed_checks": "quarantine"}
-WARNED = {"checks": FAILING, "on_failed_checks": "warn"}
+WARNED: dict[str, Any] = {"checks": FAILING, "on_failed_checks": "warn"}
 
 
 def told(landed: LandedData, since: Any) -> list[tuple[Any, ...]]:
@@ -650,7 +652,8 @@ OFFERS = st.lists(
 def test_changes_of_whole_runs_are_what_plain_python_finds(data: st.DataObject) -> None:
     history = History()
     for number in range(1, LAST + 1):
-        if history.waiting and data.draw(st.booleans()):
+        decides = bool(history.waiting) and data.draw(st.booleans())
+        if decides:
             decision = data.draw(st.sampled_from(["accept", "discard"]))
             history.decide(number, decision, data.draw(st.sampled_from(sorted(history.waiting))))
         else:

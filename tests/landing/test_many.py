@@ -28,7 +28,7 @@ def test_jobs_run_at_once() -> None:
 @pytest.mark.parametrize("other", [ConnectionError("gone"), SourceReset("gone")], ids=["passing", "lasting"])
 def test_the_error_names_all_that_failed_and_lasts_if_all_of_them_do(other: Exception) -> None:
     reset = SourceReset("it is another")
-    jobs = {"a": lambda: "one", "b": partial(fail, reset), "c": partial(fail, other)}
+    jobs = {"a": partial(str, "one"), "b": partial(fail, reset), "c": partial(fail, other)}
     with pytest.raises(SomeFailed, match=r"2 of 3 sources did not land\. b: it is another.*gone") as failed:
         land_all(jobs, 2)
     assert failed.value.errors == {"b": reset, "c": other}

@@ -11,7 +11,7 @@ import time_machine
 
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import CastFailed, DestinationTaken, LandingDamaged
-from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats import FormatName, make_format
 from airflow_provider_webcollect.landing.log.commits import Run
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.models import DataPage
@@ -168,7 +168,7 @@ class TestRealStorages:
     @pytest.mark.by_day(4)
     @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
     def test_rows_are_readable_while_they_are_overwritten_are_read_back_and_leftovers_removed(
-        self, landing: Landed, folder: Folder, file_format: str
+        self, landing: Landed, folder: Folder, file_format: FormatName
     ) -> None:
         chosen = {"file_format": make_format(file_format), "max_part_bytes": 1, "partition": "dt=2026-01-01"}
         landing("t", fetch=listed(widening(3)), **chosen)

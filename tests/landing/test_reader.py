@@ -28,7 +28,7 @@ from airflow_provider_webcollect.landing.errors import (
     NothingToReview,
     UnreadableRow,
 )
-from airflow_provider_webcollect.landing.formats import make_format, reading
+from airflow_provider_webcollect.landing.formats import FormatName, make_format, reading
 from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS, Run
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.landing.write.review import accept, discard
@@ -172,7 +172,7 @@ def test_the_first_rows_need_little_of_a_part(
 # the other kinds of storage keep the files themselves in memory
 @pytest.mark.parametrize("folder", ["local"], indirect=True)
 def test_memory_does_not_grow_with_the_rows_neither_landing_nor_reading(
-    landing: Landed, folder: Folder, file_format: str
+    landing: Landed, folder: Folder, file_format: FormatName
 ) -> None:
     def big_pages(count: int) -> Iterator[DataPage]:
         """Pages of 1 MB."""
@@ -336,7 +336,8 @@ class TestQuarantined:
         runs.land(goods(2), FILLED)
         runs.land(goods(2, price=""), FILLED, on_failed_checks="quarantine", max_part_bytes=1)
         runs.land(goods(1), FILLED)
-        return runs.folder.landed()
+        landed: LandedData = runs.folder.landed()
+        return landed
 
     def test_they_are_read_alone(self, landed: LandedData, folder: Folder) -> None:
         apart = folder.landed(quarantined=2)
@@ -405,6 +406,7 @@ class TestPaths:
         assert done.stdout.split("\n")[:2] == ["4", "set()"]
 
     def test_what_is_no_path_is_refused(self) -> None:
+        wrong: Any
         for wrong in (None, 7, b"/tmp", {"path": "x"}):
             with pytest.raises(InvalidArgument, match=r"`landing` is .*it must be a folder's path or URL"):
                 read_landing(wrong)

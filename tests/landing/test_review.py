@@ -21,7 +21,7 @@ from airflow_provider_webcollect.landing.errors import (
     PartsMissing,
     UnreadableRow,
 )
-from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats import FormatName, make_format
 from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS
 from airflow_provider_webcollect.landing.write.review import accept, discard, in_review
 from airflow_provider_webcollect.service.models import DataPage
@@ -160,7 +160,7 @@ class TestLandingsThatBeginAnew:
         ("file_format", "columns"), [("csv", ["url", "price"]), ("jsonl", None), ("csv", ["price", "url"])]
     )
     def test_rows_that_have_waited_since_are_added_in_the_same_format_and_columns_alone(
-        self, local_runs: Runs, file_format: str, columns: list[str] | None
+        self, local_runs: Runs, file_format: FormatName, columns: list[str] | None
     ) -> None:
         before, since = (
             make_format("csv", columns=["url", "price"]),

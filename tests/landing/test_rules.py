@@ -323,7 +323,7 @@ def judged(
     *rows: Any,
     file_format: FileFormat = JSONL,
     history: Sequence[Counts] = (),
-) -> list[CheckOutcome]:
+) -> tuple[CheckOutcome, ...]:
     """Return the outcomes of checks of rows that land."""
     checks = make_checks(declared, file_format)
     assert checks

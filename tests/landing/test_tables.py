@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import datetime
-import functools
 import re
 import uuid
 from collections.abc import Callable
@@ -99,7 +98,7 @@ def test_leftovers_go_and_what_a_version_has_stays(table: Table) -> None:
 def test_after_a_kill_before_the_table_has_the_last_commit_what_is_read_is_what_it_has(table: Table) -> None:
     land(table, 7)
     held_at(table, ("commit", "table"), count=9, run="r2").end(kill=True)
-    assert len(table.log().read().history) == 2
+    assert len(table.state().history) == 2
     landed = table.landed()
     landed.verify()
     assert (landed.manifest.commit, landed.manifest.rows, landed.to_arrow().num_rows) == (1, 7, 7)
@@ -179,19 +178,17 @@ def test_rows_that_others_have_deleted_or_added_are_as_the_table_has_them(table:
 def test_rows_that_have_failed_are_not_in_the_table_until_accepted(
     table: Table, decide: Callable[..., Any], first: bool
 ) -> None:
-    options: dict[str, Any] = {"checks": FILLED, "file_format": PARQUET}
-    if not isinstance(table, IcebergTable):
-        options["partition"] = "dt=2026-01-01"
-    checked = functools.partial(Runs(table).land, **options)
+    partition = None if isinstance(table, IcebergTable) else "dt=2026-01-01"
+    runs = Runs(table, file_format=PARQUET, partition=partition)
     if not first:
-        checked(goods(20))
-    checked(goods(10, price=""), on_failed_checks="quarantine")
+        runs.land(goods(20), FILLED)
+    runs.land(goods(10, price=""), FILLED, on_failed_checks="quarantine")
     before = 0 if first else 20
     assert len(table.rows()) == before
     decide(table.location, "run 1" if first else "run 2")
     after = before + (10 if decide is accept else 0)
     assert len(table.rows()) == after
-    checked(goods(5))
+    runs.land(goods(5), FILLED)
     landed = table.landed()
     assert len(table.rows()) == landed.to_arrow().num_rows == landed.manifest.rows == after + 5
     # what was read, and, of accepted rows, what was quarantined

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from airflow_provider_webcollect.landing.errors import CastFailed, ChecksFailed, FormatChanged
-from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats import FormatName, make_format
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.landing.write.review import accept
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -23,7 +23,7 @@ from tests.landing.tables import tables_in
 from tests.landing.values import CASES, EURO, GERMAN_DAY, NAMES, OPTIONS, ROW, TYPES, WRONG, as_expected
 from tests.storages import local
 
-PRICES = {"price": EURO}
+PRICES: dict[str, Any] = {"price": EURO}
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def landed_as(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Lande
 
     def landed(name: str) -> LandedData:
         is_table = name in ("delta", "iceberg")
-        file_format = "parquet" if is_table else name
+        file_format: Any = "parquet" if is_table else name
         path = tmp_path_factory.mktemp(name)
         place: Any = tables_in(path, name)() if is_table else Folder.new(local(path))
         Runs(place, file_format=make_format(file_format, **OPTIONS)).land([ROW])
@@ -84,7 +84,8 @@ class TestTextsStay:
         return Runs(folder, file_format=make_format(request.param, column_types=PRICES))
 
     def prices(self, folder: Folder) -> list[Any]:
-        return read_landing(folder.root).to_arrow()["price"].to_pylist()
+        prices: list[Any] = read_landing(folder.root).to_arrow()["price"].to_pylist()
+        return prices
 
     def test_files_have_the_texts(self, runs: Runs, folder: Folder) -> None:
         runs.land(self.ROWS)
@@ -132,7 +133,7 @@ class TestMadeOfAnother:
     TYPES: ClassVar = {"amount": {**EURO, "from": "price"}}
 
     @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
-    def test_the_text_stays_beside_it(self, folder: Folder, name: str) -> None:
+    def test_the_text_stays_beside_it(self, folder: Folder, name: FormatName) -> None:
         runs = Runs(folder, file_format=make_format(name, column_types=self.TYPES), max_part_bytes=1)
         runs.land([{"price": "22,90 €", "url": "/1"}])
         runs.land([{"url": "/2", "more": "x"}])
@@ -144,7 +145,7 @@ class TestMadeOfAnother:
         assert [row[1] for row in landed.latest("amount").fetchall()] == [Decimal("22.90")]
 
     @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
-    def test_its_text_must_be_among_the_chosen_columns(self, folder: Folder, name: str) -> None:
+    def test_its_text_must_be_among_the_chosen_columns(self, folder: Folder, name: FormatName) -> None:
         with pytest.raises(InvalidArgument, match=r"column_types\['amount'\]\['from'\]` is 'price'; it must"):
             make_format(name, columns=["url"], column_types=self.TYPES)
         with pytest.raises(InvalidArgument, match="'amount' is made of it, so `columns` cannot name"):
@@ -208,7 +209,7 @@ class TestTypedLandings:
 
 
 @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
-def test_numbers_and_booleans_of_json_have_no_marks_of_a_site(folder: Folder, name: str) -> None:
+def test_numbers_and_booleans_of_json_have_no_marks_of_a_site(folder: Folder, name: FormatName) -> None:
     types = {
         "price": {"type": "decimal(12,3)", "decimal": ",", "thousands": "."},
         "amount": {"type": "float64", "from": "price", "unit": "€"},
@@ -235,9 +236,9 @@ def test_numbers_and_booleans_of_json_have_no_marks_of_a_site(folder: Folder, na
 @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("change", [{"column_types": {**PRICES, "new": "int64"}}, {"on_cast_error": "null"}])
 def test_quarantined_rows_land_after_types_have_changed(
-    folder: Folder, name: str, change: dict[str, Any]
+    folder: Folder, name: FormatName, change: dict[str, Any]
 ) -> None:
-    options = {"column_types": PRICES}
+    options: dict[str, Any] = {"column_types": PRICES}
     runs = Runs(folder, file_format=make_format(name, **options), max_part_bytes=1)
     runs.land([{"price": "1 €"}])
     runs.land([{"price": "2 €"}], {"rows": {"min": 5}}, on_failed_checks="quarantine")

@@ -22,7 +22,7 @@ class Case(NamedTuple):
     value: Any
 
 
-def decimal(**keys: Any) -> Kind:
+def decimal(**keys: Any) -> dict[str, Any]:
     return {"type": "decimal(12,2)", **keys}
 
 
@@ -63,7 +63,7 @@ def day(year: int, month: int, date: int) -> datetime.date:
     return datetime.date(year, month, date)
 
 
-_NUMBERS = [
+_NUMBERS: list[tuple[Kind, str, Any]] = [
     # without a declaration
     ("decimal(12,2)", "22.90", price("22.90")),
     ("decimal(12,2)", "1.234", WRONG),
@@ -200,7 +200,7 @@ _NUMBERS = [
     (AREA, "64,5 m2", WRONG),
     ({"type": "float64", "unit": "l/100 km"}, "5.6 l/100 km", 5.6),
 ]
-_TIMES = [
+_TIMES: list[tuple[Kind, str, Any]] = [
     (DAY, "03.08.2026", day(2026, 8, 3)),
     (DAY, "3.8.2026", day(2026, 8, 3)),
     (DAY, "29.02.2028", day(2028, 2, 29)),
@@ -266,7 +266,7 @@ _TIMES = [
     ("date32", "2026-08-03", day(2026, 8, 3)),
     ("date32", "03.08.2026", WRONG),
 ]
-_OTHERS = [
+_OTHERS: list[tuple[Kind, str, Any]] = [
     ("bool", "true", True),
     ("bool", "ja", WRONG),
     (STOCK, "ja", True),

@@ -15,16 +15,22 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import zstandard
 
-from airflow_provider_webcollect.landing.formats import FileFormat
+from airflow_provider_webcollect.landing.formats import CompressionName, FileFormat, FormatName
 from airflow_provider_webcollect.landing.formats.reading import PartReader, part_reader
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.responses import Response, read_response
 
 Row = dict[str, Any]
 
-TABLES = [("csv", None), ("csv", "gzip"), ("csv", "zstd"), ("parquet", "snappy"), ("parquet", "none")]
+TABLES: list[tuple[FormatName, CompressionName]] = [
+    ("csv", None),
+    ("csv", "gzip"),
+    ("csv", "zstd"),
+    ("parquet", "snappy"),
+    ("parquet", "none"),
+]
 #: Every format but plain JSON lines, as options.
-FORMATS = [
+FORMATS: list[dict[str, Any]] = [
     {"file_format": "jsonl", "compression": "gzip"},
     {"file_format": "jsonl", "compression": "zstd"},
     {"file_format": "csv"},

@@ -11,12 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats import CompressionName, FormatName, make_format
 from airflow_provider_webcollect.landing.formats import parquet as parquet_format
 from airflow_provider_webcollect.landing.formats.writing import RowWriter
 from tests.landing.formats.parts import land, page
 
-ALL = [("jsonl", None), ("jsonl", "gzip"), ("csv", None), ("csv", "zstd"), ("parquet", "snappy")]
+ALL: list[tuple[FormatName, CompressionName]] = [
+    ("jsonl", None),
+    ("jsonl", "gzip"),
+    ("csv", None),
+    ("csv", "zstd"),
+    ("parquet", "snappy"),
+]
 
 #: The most MiB that a format may take; Parquet holds a row group.
 BOUNDS = {"jsonl": 15, "csv": 50, "parquet": 120}
@@ -26,7 +32,7 @@ BOUNDS = {"jsonl": 15, "csv": 50, "parquet": 120}
 @pytest.mark.parametrize(("rows", "row_bytes", "pages"), [(1000, 250, 600), (1, 10_000_000, 20)])
 @pytest.mark.parametrize(("file_format", "compression"), ALL)
 def test_memory_is_bounded_whatever_the_rows(
-    file_format: str, compression: str | None, rows: int, row_bytes: int, pages: int
+    file_format: FormatName, compression: CompressionName, rows: int, row_bytes: int, pages: int
 ) -> None:
     chosen = make_format(file_format, compression)
     written = page(*({"id": str(number), "text": "x" * row_bytes} for number in range(rows)))
@@ -77,7 +83,7 @@ ROWS = [page(*({"a": f"{n}", "b": "x" * 50} for n in range(1000))) for _ in rang
 @pytest.mark.parametrize(("file_format", "compression"), ALL)
 @pytest.mark.parametrize("capacity", [0, 100, 20_000])
 def test_what_the_sink_raises_comes_through_and_nothing_is_written_after_it(
-    file_format: str, compression: str | None, capacity: int, monkeypatch: pytest.MonkeyPatch
+    file_format: FormatName, compression: CompressionName, capacity: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet_format, "ROW_GROUP_ROWS", 1000)
     chosen = make_format(file_format, compression)
@@ -90,7 +96,7 @@ def test_what_the_sink_raises_comes_through_and_nothing_is_written_after_it(
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_a_part_that_was_never_begun_can_be_abandoned(file_format: str) -> None:
+def test_a_part_that_was_never_begun_can_be_abandoned(file_format: FormatName) -> None:
     chosen = make_format(file_format)
     sink = io.BytesIO()
     with pytest.raises(KeyError), chosen.writer(sink, chosen.columns_after()):

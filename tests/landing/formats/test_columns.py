@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_webcollect.landing.errors import UnreadableRow
-from airflow_provider_webcollect.landing.formats import make_format, reading
+from airflow_provider_webcollect.landing.formats import CompressionName, FormatName, make_format, reading
 from tests.landing.formats.parts import (
     TABLES,
     Row,
@@ -28,7 +28,7 @@ from tests.landing.formats.parts import (
 
 @pytest.mark.parametrize(("file_format", "compression"), TABLES)
 def test_a_key_of_a_later_page_is_a_column_of_the_next_part(
-    file_format: str, compression: str | None
+    file_format: FormatName, compression: CompressionName
 ) -> None:
     chosen = make_format(file_format, compression)
     parts = land(chosen, page({"a": "1"}, {"b": "2"}), page({"a": "3"}), page({"c": "4"}), page({"d": "5"}))
@@ -52,7 +52,9 @@ def test_later_columns_of_an_earlier_part_have_their_types() -> None:
 
 
 @pytest.mark.parametrize(("file_format", "compression"), TABLES)
-def test_a_refused_page_leaves_no_trace_in_the_part(file_format: str, compression: str | None) -> None:
+def test_a_refused_page_leaves_no_trace_in_the_part(
+    file_format: FormatName, compression: CompressionName
+) -> None:
     chosen = make_format(file_format, compression)
     sink = io.BytesIO()
     with chosen.writer(sink, chosen.columns_after()) as writer:
@@ -64,14 +66,14 @@ def test_a_refused_page_leaves_no_trace_in_the_part(file_format: str, compressio
 
 
 @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
-def test_an_empty_page_is_taken_and_decides_nothing(file_format: str) -> None:
+def test_an_empty_page_is_taken_and_decides_nothing(file_format: FormatName) -> None:
     chosen = make_format(file_format)
     parts = land(chosen, page(), page({"a": "1", "b": None}), page())
     assert [read_part(chosen.suffix, part) for part in parts] == [[{"a": "1", "b": None}]]
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_a_part_without_rows_has_the_columns_known(file_format: str) -> None:
+def test_a_part_without_rows_has_the_columns_known(file_format: FormatName) -> None:
     chosen = make_format(file_format)
     sink = io.BytesIO()
     with chosen.writer(sink, chosen.columns_after(["a", "b"])) as writer:
@@ -82,7 +84,7 @@ def test_a_part_without_rows_has_the_columns_known(file_format: str) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_rows_without_any_field_are_refused(file_format: str) -> None:
+def test_rows_without_any_field_are_refused(file_format: FormatName) -> None:
     with pytest.raises(UnreadableRow, match="no columns to write; name the columns, or write JSON lines"):
         land(make_format(file_format), page({}, {}))
     named = make_format(file_format, columns=["a", "b"])
@@ -91,7 +93,7 @@ def test_rows_without_any_field_are_refused(file_format: str) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_a_row_that_no_table_can_take_is_named(file_format: str) -> None:
+def test_a_row_that_no_table_can_take_is_named(file_format: FormatName) -> None:
     row = '{"n": ' + "9" * 5000 + "}"
     with pytest.raises(UnreadableRow, match=r"a row cannot be read: .* batch of 2 rows"):
         land(make_format(file_format), page({"a": 1}, row))
@@ -125,7 +127,7 @@ def test_a_large_page_is_checked_for_new_keys_as_a_whole_before_any_of_it_is_wri
 @pytest.mark.parametrize("columns", [None, ["", "b", "Ünïcode", "absent"], ["b", 'qu"ote']])
 @pytest.mark.parametrize("odd_key", ["class", 'qu"ote', "line\nfeed", "back\\slash"])
 def test_later_pages_are_read_as_the_first_one(
-    file_format: str, compression: str | None, columns: list[str] | None, odd_key: str
+    file_format: FormatName, compression: CompressionName, columns: list[str] | None, odd_key: str
 ) -> None:
     rows = [
         {"": "x", "b": 1.50, "Ünïcode": [1, {"c": 1e5}], odd_key: None},

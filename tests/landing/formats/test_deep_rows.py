@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.landing.errors import UnreadableRow
-from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats import FormatName, make_format
 from airflow_provider_webcollect.landing.formats.reading import part_reader
 from airflow_provider_webcollect.landing.write.copy import digest_rows
 from tests.landing.formats.parts import land, page, read_csv
@@ -27,7 +27,7 @@ def test_json_lines_hold_them_as_they_came() -> None:
 
 @pytest.mark.parametrize("columns", [None, ["n", "v"], ["n"]])
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_tables_refuse_them(file_format: str, columns: list[str] | None) -> None:
+def test_tables_refuse_them(file_format: FormatName, columns: list[str] | None) -> None:
     chosen = make_format(file_format, columns=columns)
     for pages in ([ROWS], [page('{"n": 1, "v": 2, "z": 3}'), ROWS]):
         with pytest.raises(UnreadableRow, match=r"nested too deeply.*JSON lines") as refused:

@@ -77,14 +77,17 @@ def test_a_wrong_argument_is_named_with_its_value_and_rule(arguments: Any, argum
 
 @pytest.mark.parametrize(
     ("package", "extra", "arguments"),
-    [("pyarrow", "parquet", ["parquet"]), ("zstandard", "zstd", ["csv", "zstd"])],
+    [
+        ("pyarrow", "parquet", {"file_format": "parquet"}),
+        ("zstandard", "zstd", {"file_format": "csv", "compression": "zstd"}),
+    ],
 )
 def test_a_package_that_is_missing_is_named_with_its_extra(
-    package: str, extra: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+    package: str, extra: str, arguments: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (package, f"{package}.parquet"):
         monkeypatch.setitem(sys.modules, module, None)
-    chosen = make_format(*arguments)
+    chosen = make_format(**arguments)
     reader = part_reader(chosen.name, chosen.compression, ["a"], {})
     assert reader
     for step in (

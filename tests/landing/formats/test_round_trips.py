@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats import CompressionName, FormatName, make_format
 from tests.landing.formats.parts import (
     TABLES,
     csv_records,
@@ -89,7 +89,7 @@ def encoded(row: Row, space: str) -> str:
     return f"{{{','.join(fields)}{space}}}"
 
 
-TEXT_COMPRESSIONS = [None, "gzip", "zstd"]
+TEXT_COMPRESSIONS: list[CompressionName] = [None, "gzip", "zstd"]
 given_pages = given(pages=pages, space=spaces)
 quickly = settings(
     max_examples=80 if ALL_HISTORIES else 8, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -172,7 +172,7 @@ def test_the_package_reads_every_value_of_every_part_as_text(pages: Pages, space
     columns=st.lists(keys, min_size=2, max_size=5, unique=True),
 )
 def test_given_columns_are_all_and_in_order(pages: Pages, space: str, columns: list[str]) -> None:
-    def landed(file_format: str) -> bytes:
+    def landed(file_format: FormatName) -> bytes:
         (part,) = land(make_format(file_format, columns=columns), *raw(pages, space))
         return part
 
@@ -195,7 +195,7 @@ def test_given_columns_are_all_and_in_order(pages: Pages, space: str, columns: l
 @pytest.mark.by_day(1)
 @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("filling", ["x", '"\n,\\', "🎧"])
-def test_cells_of_ten_megabytes_pass(file_format: str, filling: str) -> None:
+def test_cells_of_ten_megabytes_pass(file_format: FormatName, filling: str) -> None:
     large = filling * (10_000_000 // len(filling.encode()))
     rows = [{"id": "1", "html": large}, {"id": "2", "html": ""}, {"id": "3", "html": large}]
     (part,) = land(make_format(file_format), page(*rows))
@@ -228,7 +228,7 @@ def test_of_a_key_that_comes_twice_the_last_value_counts() -> None:
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_bytes_that_are_no_utf_8_are_marked_as_such(file_format: str) -> None:
+def test_bytes_that_are_no_utf_8_are_marked_as_such(file_format: FormatName) -> None:
     (part,) = land(make_format(file_format), [msgspec.Raw(b'{"a": "x\xffy", "b": "z"}')])
     assert read_part(f".{file_format}", part) == [{"a": "x\ufffdy", "b": "z"}]
 
@@ -240,7 +240,7 @@ def test_in_json_lines_such_bytes_stay(columns: list[str] | None) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
-def test_the_same_rows_give_the_same_bytes(file_format: str) -> None:
+def test_the_same_rows_give_the_same_bytes(file_format: FormatName) -> None:
     rows = page(*({"id": n, "name": f"n{n}"} for n in range(500)))
     for compression in ("none", "gzip", "zstd"):
         first, second = (land(make_format(file_format, compression), rows) for _ in range(2))

@@ -57,7 +57,7 @@ class Database:
         try:
             cursor = connection.cursor()
             cursor.execute(statement)
-            rows = cursor.fetchall() if cursor.description else []
+            rows: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
             connection.commit()
         finally:
             connection.close()
@@ -83,7 +83,7 @@ def load(landed: LandedData, database: Database, **options: Any) -> loading.NewP
     return loading.load(landed, LoadOptions.parse(options), database.table, database.destination)
 
 
-class Landing(Runs):
+class Landing:
     """A landing of chosen rows, each page a part of its own.
 
     :param table_format: of the table that it is; None for a folder.
@@ -91,15 +91,15 @@ class Landing(Runs):
     """
 
     def __init__(self, parent: Path, table_format: str | None = None) -> None:
-        folder = (Table if table_format else Folder).new(local(parent))
+        self.folder = (Table if table_format else Folder).new(local(parent))
         file_format = make_format("parquet" if table_format else "jsonl")
-        super().__init__(folder, file_format=file_format, max_part_bytes=1)
-        self.source = self.rows
+        self._runs = Runs(self.folder, file_format=file_format, max_part_bytes=1)
+        self.source = self._runs.rows
 
     def land(self, *rows: dict[str, Any], **options: Any) -> None:
         """Add rows to the source, and land what is new."""
         self.source += rows
-        super().land([], fetch=serving(self.source, PAGE), **options)
+        self._runs.next(fetch=serving(self.source, PAGE), **options)
 
     def refill(self, *rows: dict[str, Any]) -> None:
         """Have the source give other rows, and land these in the place of all."""

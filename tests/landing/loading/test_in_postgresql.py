@@ -49,7 +49,7 @@ def test_a_pooler_that_shares_sessions_lets_no_two_loads_go_on_at_once(
 def test_a_column_that_each_table_has_by_itself_is_refused_by_name(
     landing: Landing, database: Database, name: str
 ) -> None:
-    landing.land(product(0, **{name: "x"}))
+    landing.land(product(0) | {name: "x"})
     landing.refused(
         rf"can be called '{name}'; nothing was loaded: .* `columns` that leave out '{name}'", database
     )

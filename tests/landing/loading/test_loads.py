@@ -395,7 +395,9 @@ class TestColumns:
 class TestTypes:
     """Parquet has types: a table must be able to hold them."""
 
-    def land(self, landing: Landing, prices: list[str], kinds: Sequence[str | None], **options: Any) -> None:
+    def land(
+        self, landing: Landing, prices: Sequence[str | None], kinds: Sequence[str | None], **options: Any
+    ) -> None:
         """Land a row with a price of each type; None for what the format makes of it."""
         row = {f"price_{number}": price for number, price in enumerate(prices)}
         types = {f"price_{number}": kind for number, kind in enumerate(kinds) if kind}
@@ -549,7 +551,7 @@ class TestTypes:
 
 class TestKeys:
     def test_rows_without_a_key_are_named_and_not_loaded(self, landing: Landing, in_duckdb: Database) -> None:
-        without = [{"n": "5"}, {"url": None, "n": "6"}, {"url": " ", "n": "7"}]
+        without: list[dict[str, Any]] = [{"n": "5"}, {"url": None, "n": "6"}, {"url": " ", "n": "7"}]
         landing.land(*products(0, 5), *without, product(8))
         part = landing.read().manifest.parts[1].name
         said = rf"^3 of 4 rows of .*/{part} have no value in a column of the key \(url\); nothing was loaded"

@@ -135,7 +135,7 @@ def test_telemetry_is_off_unless_the_environment_turns_it_on(
 
 def setting_in_load(name: str, landing: Landing, database: Database) -> Any:
     """Return a setting of dlt in a load, which then fails."""
-    found = []
+    found: list[Any] = []
 
     def destination(**options: Any) -> Any:
         found.append(dlt.config.get(name))
