@@ -98,13 +98,14 @@ class Counting:
         self._control, self._bucket, self._storage = control, bucket, storage
         self._storage_options = storage_options
         self._airflow: Counter[str] = Counter()
-        send = InProcessTestSupervisor._Client.request
+        client: Any = InProcessTestSupervisor._Client
+        send = client.request
 
         def counted(client: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
             self._airflow[f"{method} {_resource(url)}"] += 1
             return send(client, method, url, *args, **kwargs)
 
-        InProcessTestSupervisor._Client.request = counted
+        client.request = counted
 
     def run(self, make: Callable[[], Any]) -> Counts:
         """Run one operator as a DAG run of its own."""
@@ -228,8 +229,12 @@ def _add_connections(url: str, storage: dict[str, str]) -> None:
     from airflow.utils.session import create_session
 
     extra = {"endpoint_url": storage["endpoint_url"], "region_name": "us-east-1"}
-    service = {"login": demo.USERNAME, "password": demo.PASSWORD, "host": url}
-    keys = {"login": storage["key"], "password": storage["secret"], "extra": json.dumps(extra)}
+    service: dict[str, Any] = {"login": demo.USERNAME, "password": demo.PASSWORD, "host": url}
+    keys: dict[str, Any] = {
+        "login": storage["key"],
+        "password": storage["secret"],
+        "extra": json.dumps(extra),
+    }
     with create_session() as session:
         session.add(Connection("webcollect_default", "webcollect", **service))
         session.add(Connection("storage", "aws", **keys))
@@ -245,12 +250,12 @@ def _resource(url: str) -> str:
 
 def _stored() -> tuple[Counter[str], Counter[str]]:
     """Return the rows of Airflow's tables, and the bytes of the values in them."""
-    from airflow.settings import Session
+    from airflow.utils.session import create_session
     from sqlalchemy import text
 
     rows: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
-    with Session() as session:
+    with create_session() as session:
         for table, size in TABLES.items():
             query = f"select count(*), coalesce(sum({size}), 0) from {table}"  # noqa: S608
             rows[table], sizes[table] = session.execute(text(query)).one()

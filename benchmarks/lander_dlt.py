@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 os.environ["RUNTIME__DLTHUB_TELEMETRY"] = "false"
 if sys.argv[1] == "jsonl":
@@ -27,7 +28,7 @@ def main(way: str, url: str, folder: str, task: str, token: str) -> None:
     measured(lambda: land(way.split()[0], url, folder, task, token))
 
 
-def land(file_format: str, url: str, folder: str, task: str, token: str) -> int:
+def land(file_format: Any, url: str, folder: str, task: str, token: str) -> int:
     """Land a task and return how many rows dlt has counted."""
     source = rest_api_source(
         {
@@ -58,7 +59,8 @@ def land(file_format: str, url: str, folder: str, task: str, token: str) -> int:
         dataset_name="landed",
     )
     pipeline.run(source, loader_file_format=file_format).raise_on_failed_jobs()
-    return int(pipeline.last_trace.last_normalize_info.row_counts["rows"])
+    trace: Any = pipeline.last_trace
+    return int(trace.last_normalize_info.row_counts["rows"])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fsspec.implementations.local import LocalFileSystem
 
+from airflow_provider_webcollect.landing.formats import FormatName
 from airflow_provider_webcollect.landing.location import folder_at
 from airflow_provider_webcollect.landing.options import LoadOptions
 from airflow_provider_webcollect.landing.read.loading import load
@@ -36,11 +37,12 @@ def main() -> None:
         measure(arguments.folder)
         return
     print(machine())
-    rows = [(name, *taken(name, arguments.rows)) for name in ("jsonl", "parquet")]
+    formats: tuple[FormatName, ...] = ("jsonl", "parquet")
+    rows = [(name, *taken(name, arguments.rows)) for name in formats]
     table(f"{arguments.rows:,} rows | seconds | MB at the peak | MB over the imports", rows)
 
 
-def taken(file_format: str, rows: int) -> list[str]:
+def taken(file_format: FormatName, rows: int) -> list[str]:
     """Return what a load takes: seconds, and MB at the peak and over the imports."""
     with tempfile.TemporaryDirectory() as name:
         folder = folder_at(LocalFileSystem(), f"{name}/landing")

@@ -11,7 +11,7 @@ import json
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -53,8 +53,8 @@ class Meter:
         self._counted = cpu_seconds()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self) -> Iterator[None]:
-        report: Any = yield
+    def pytest_runtest_makereport(self) -> Generator[None, Any, Any]:
+        report = yield
         now = cpu_seconds()
         # a worker sends a report with all its attributes
         report.cpu_seconds, self._counted = now - self._counted, now

@@ -144,7 +144,7 @@ def describe(built: Callable[..., PathDistribution]) -> Callable[..., str]:
 
     def describe(readme: str, repository: str | None) -> str:
         urls = {"Repository": repository} if repository else {}
-        html = markdown.render(str(built(readme, urls).metadata.get_payload()))
+        html = markdown.render(str(built(readme, urls).metadata.json["description"]))
         assert html
         return html
 

@@ -108,7 +108,7 @@ def on_terminal(*arguments: object, columns: int = 120) -> tuple[int, str]:
     """Run a command whose output and errors are both a terminal's; return its exit code and what is shown."""
     keyboard, screen = pty.openpty()
     termios.tcsetwinsize(screen, (30, columns))
-    command = [WEBCOLLECT, *map(str, arguments)]
+    command = [str(WEBCOLLECT), *map(str, arguments)]
     # the variables that Python knows: readline, where something has imported it, adds COLUMNS behind its back
     environment = dict(os.environ)
     process = subprocess.Popen(command, stdin=screen, stdout=screen, stderr=screen, env=environment)

@@ -407,5 +407,5 @@ def test_whatever_a_person_has_written_stays(
             del entry[key]
     assert new[: len(old)] == old
     assert {entry["id"] for entry in new} >= {*ids}
-    ours = f"{indent}(- id: |  (name|service_name|last_run|rows|cost))"
-    assert not [line for line in lines if not re.match(ours, line)]
+    line_of_ours = f"{indent}(- id: |  (name|service_name|last_run|rows|cost))"
+    assert not [line for line in lines if not re.match(line_of_ours, line)]

@@ -51,7 +51,7 @@ class TestJson:
         landing = Landing(tmp_path)
         types = make_format("parquet", column_types={"a": "float64", "b": "float32"})
         landing.land({"a": "NaN", "b": "Infinity"}, {"a": "-inf", "b": "1.5"}, file_format=types)
-        return landing.folder.root
+        return str(landing.folder.root)
 
     def test_landed_rows_are_json_lines(self, run: Run, rows: str) -> None:
         lines = run("landing", "cat", rows).out.splitlines()

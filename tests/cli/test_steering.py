@@ -162,9 +162,9 @@ class TestSteps:
         assert (page["action_type"], page["name"]) == ("NavigateAction", "Open page")
         assert (entry["action_id"], entry["action_type"]) == (scene.words["TEXT"], "EnterTextAction")
         if output == "json":
-            loop, _, entry = ended.json
-            assert loop["loop_items"] == ["one", "two"]
-            assert entry["properties"] == [{"name": "TextToSet", "value": "red shoes"}]
+            typed_loop, _, typed_entry = ended.json
+            assert typed_loop["loop_items"] == ["one", "two"]
+            assert typed_entry["properties"] == [{"name": "TextToSet", "value": "red shoes"}]
         else:
             assert entry["properties"] == "TextToSet=red shoes"
 

@@ -49,11 +49,15 @@ class Client:
         return str(data(self.post("/task/copy", params={"taskId": task_id, **more}))["taskId"])
 
     def status(self, task_id: str) -> dict[str, Any]:
+        record: dict[str, Any]
         [record] = data(self.post("/cloudextraction/statuses/v2", {"taskIds": [task_id]}))
         return record
 
     def subtasks(self, task_id: str, page: int = 1, size: int = 20) -> list[dict[str, str]]:
-        return data(self.get("/cloudextraction/task/subtasks", taskId=task_id, page=page, size=size))
+        found: list[dict[str, str]] = data(
+            self.get("/cloudextraction/task/subtasks", taskId=task_id, page=page, size=size)
+        )
+        return found
 
     def start(self, task_id: str, *subtask_ids: str) -> None:
         ids = subtask_ids or [subtask["subTaskId"] for subtask in self.subtasks(task_id)]
@@ -66,12 +70,14 @@ class Client:
 
     def page(self, task_id: str, offset: int = 0, size: int = 1000, **batch: str) -> dict[str, Any]:
         path = "/data/lotno/all" if batch else "/data/all"
-        return data(self.get(path, taskId=task_id, offset=offset, size=size, **batch))
+        params: dict[str, Any] = {"taskId": task_id, "offset": offset, "size": size, **batch}
+        found: dict[str, Any] = data(self.get(path, **params))
+        return found
 
     def rows(self, task_id: str, size: int = 1000, **batch: str) -> list[dict[str, Any]]:
         """All rows, by the contract's paging rule."""
         page = self.page(task_id, 0, size, **batch)
-        rows = page["data"]
+        rows: list[dict[str, Any]] = page["data"]
         while page["restTotal"]:
             page = self.page(task_id, page["offset"], size, **batch)
             rows += page["data"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from requests.adapters import HTTPAdapter
 
 from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.sandbox.operations import OPERATIONS
@@ -83,6 +84,7 @@ def test_a_number_of_requests_is_let_in_and_another_a_period_after_the_first(
 def test_limits_count_callers_apart(start_sandbox: Callable[..., Client]) -> None:
     client = start_sandbox(general_rate=1)
     other = client.session.get_adapter("http://")
+    assert isinstance(other, HTTPAdapter)
     other.init_poolmanager(1, 1, source_address=("127.0.0.2", 0))
     from_elsewhere = client.get(STATS)
     client.session = type(client.session)()

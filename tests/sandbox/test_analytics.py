@@ -24,7 +24,8 @@ def ask(client: Client, **more: Any) -> Any:
 
 
 def rows(client: Client, **more: Any) -> list[dict[str, Any]]:
-    return data(ask(client, **{"pageSize": 500, **more}))["data"]
+    found: list[dict[str, Any]] = data(ask(client, **{"pageSize": 500, **more}))["data"]
+    return found
 
 
 def test_every_unit_has_its_key_and_a_longer_one_has_fewer_rows(client: Client) -> None:
@@ -53,8 +54,8 @@ def test_tasks_that_ran_are_in_it_by_their_names_of_today(client: Client) -> Non
 
 
 def test_unused_fields_may_be_empty(client: Client) -> None:
-    empty = {"taskIds": [], "memberNames": [], "collectionMethod": "", "timeGranularity": None, "page": None}
-    assert rows(client, **empty) == rows(client)
+    empty = rows(client, taskIds=[], memberNames=[], collectionMethod="", timeGranularity=None, page=None)
+    assert empty == rows(client)
 
 
 METRICS = ("dataVolumeMetrics", "executionMetrics", "resourceUsageMetrics")

@@ -16,7 +16,7 @@ from tests.sandbox.plain_client import Client, data
 
 
 def add(client: Client, *lots: int, **more: Any) -> str:
-    return client.control.add_task(lots=list(lots), **more)["task_id"]
+    return str(client.control.add_task(lots=list(lots), **more)["task_id"])
 
 
 @pytest.mark.parametrize("offset", [0, -1, -500])
@@ -128,7 +128,7 @@ def test_rows_have_the_fields_asked_for(client: Client, fields: list[str]) -> No
 
 
 def test_given_rows_are_what_a_run_collects_and_are_repeated_when_more_appear(client: Client) -> None:
-    rows = [{"name": "Ünal", "price": "1"}, {"name": None, "price": ""}]
+    rows: list[dict[str, Any]] = [{"name": "Ünal", "price": "1"}, {"name": None, "price": ""}]
     task_id = client.control.add_task(rows=rows)["task_id"]
     client.run(task_id)
     assert client.rows(task_id) == rows

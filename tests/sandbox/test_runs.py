@@ -98,7 +98,7 @@ def test_a_run_collects_a_number_of_rows(
 
 def test_rows_appear_while_extracting_and_stay(client: Client) -> None:
     client.start(TASK)
-    seen = []
+    seen: list[dict[str, Any]] = []
     for _ in range(10):
         client.control.advance(30)
         rows = client.rows(TASK)
@@ -291,7 +291,7 @@ def test_a_stopped_task_can_be_started_again(client: Client) -> None:
 
 
 def test_the_counts_follow_the_tasks(client: Client) -> None:
-    def counts() -> dict[str, int]:
+    def counts() -> Any:
         return data(client.get("/cloudextraction/task/stats"))
 
     client.start(TASK)

@@ -150,7 +150,7 @@ def drips(head: bytes) -> Cause:
     """Each byte takes ten seconds, of a hundred that the answer may take."""
 
     def cause(world: World) -> AbstractContextManager[dict[str, Any]]:
-        def drip(_: bytes) -> Iterator[bytes]:
+        def drip(request: bytes) -> Iterator[bytes]:
             yield head
             for _ in itertools.repeat(None):
                 time.sleep(0.001)

@@ -165,7 +165,8 @@ def shown_by(failure: BaseException) -> str:
 def test_a_credential_that_no_header_can_hold_is_refused_without_showing_it(
     on_clock: Connect, sandbox: Sandbox, bad: str, field: str
 ) -> None:
-    client = on_clock(credentials=Credentials(**{field: bad}), retries=Retries(attempts=3))
+    given: dict[str, Any] = {field: bad}
+    client = on_clock(credentials=Credentials(**given), retries=Retries(attempts=3))
     call = {
         "access_token": CALL,
         "api_key": endpoints.copy_task("t"),
@@ -218,8 +219,9 @@ class TestSettings:
     )
     @pytest.mark.parametrize("name", ["base_url", "datahub_url"])
     def test_an_address_that_is_none_is_refused(self, url: str, name: str) -> None:
+        given: dict[str, Any] = {"base_url": "https://a.example", name: url}
         with pytest.raises(errors.InvalidArgument, match=f"`{name}`") as refusal:
-            Settings(**{"base_url": "https://a.example", name: url})
+            Settings(**given)
         assert "PASS" not in str(refusal.value)
         assert "WORD" not in str(refusal.value)
 

@@ -62,6 +62,19 @@ UPDATE = endpoints.update_task_parameters(
 )
 DEPRECATE = endpoints.deprecate_data_app("a")
 PAGE = {"offset": 1, "total": 1, "restTotal": 0, "data": [{"a": 1}]}
+OTHER_SHAPES: list[tuple[Call[Any], list[Any]]] = [
+    (COPY, [None, [], [{"taskId": "1"}, {"taskId": "2"}], "text", 5]),
+    (READ, [None, [], [{"offset": 1, "total": 1, "restTotal": 0}] * 2, {}]),
+    (READ, [{"Offset": 1, "Total": 1, "RestTotal": 0, "Data": [{"a": 1}]}]),
+    (STATUSES, ["text", {"a": 1}, [1], [{"taskId": "t"}], 5, {}, 0, False, ""]),
+    (
+        ACTIONS,
+        [
+            [{"taskId": "t", "actions": [{"loopItems": items}]}]
+            for items in ("abc", {"a": 1}, [["x"]], [{"x": 1}])
+        ],
+    ),
+]
 
 
 def read(call: Call[Any], body: Any, status: int = 200, **headers: str) -> Any:
@@ -95,17 +108,7 @@ class TestEnvelope:
         assert data(READ, [PAGE]).records() == data(READ, PAGE).records() == [{"a": 1}]
 
     @pytest.mark.parametrize(
-        ("call", "wrong"),
-        [
-            *((COPY, wrong) for wrong in (None, [], [{"taskId": "1"}, {"taskId": "2"}], "text", 5)),
-            *((READ, wrong) for wrong in (None, [], [{"offset": 1, "total": 1, "restTotal": 0}] * 2, {})),
-            (READ, {"Offset": 1, "Total": 1, "RestTotal": 0, "Data": [{"a": 1}]}),
-            *((STATUSES, wrong) for wrong in ("text", {"a": 1}, [1], [{"taskId": "t"}], 5, {}, 0, False, "")),
-            *(
-                (ACTIONS, [{"taskId": "t", "actions": [{"loopItems": items}]}])
-                for items in ("abc", {"a": 1}, [["x"]], [{"x": 1}])
-            ),
-        ],
+        ("call", "wrong"), [(call, wrong) for call, several in OTHER_SHAPES for wrong in several]
     )
     def test_data_of_another_shape_is_malformed_rather_than_bent(self, call: Call[Any], wrong: Any) -> None:
         for key in ("data", "Data"):
@@ -169,7 +172,8 @@ class TestEnvelope:
     @pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 500, 502, 599])
     def test_what_is_not_the_services_word_is_trouble_on_the_way(self, status: int) -> None:
         problem = {"title": "Unauthorized", "status": status}
-        for body in (b"<html>", b"", {"data": {}}, {"error": None}, problem, b"\xff", b"[" * 3000):
+        bodies: list[Any] = [b"<html>", b"", {"data": {}}, {"error": None}, problem, b"\xff", b"[" * 3000]
+        for body in bodies:
             for call in (READ, STATS, DEPRECATE):
                 error = refusal(call, body, status, retry_after="7")
                 assert type(error) is errors.MalformedResponse
@@ -380,8 +384,10 @@ class TestValues:
     @pytest.mark.parametrize(
         ("failed", "reasons"),
         [
-            *(({"failedTasks": none}, []) for none in (None, [], {})),
             ({}, []),
+            ({"failedTasks": None}, []),
+            ({"failedTasks": []}, []),
+            ({"failedTasks": {}}, []),
             # one may be an object instead of a list
             ({"failedTasks": {"taskId": "t", "reason": "No."}}, [("t", "No.")]),
         ],
@@ -421,8 +427,9 @@ class TestValues:
 @pytest.mark.parametrize(
     ("given", "life"),
     [
-        *((odd, None) for odd in (0, -5, "0", "NaN", "inf", "2024-05-06T07:08:09", "soon", [], {}, True)),
-        (None, None),
+        *((odd, None) for odd in (None, 0, -5, "0", "NaN", "inf", "2024-05-06T07:08:09", "soon", True)),
+        ([], None),
+        ({}, None),
         *((given, 86399) for given in (86399, "86399", 86399.0, "86399.0")),
     ],
 )
@@ -616,7 +623,8 @@ class TestErrorsOfDataApps:
         error = {"code": "version-yanked", "message": "No.", "retryable": False, "details": details}
         text = str(refusal(DEPRECATE, {"error": error}, 422))
         assert "version-yanked: No. (app: is unknown; ['runs', 0]: is late)" in text
-        for other in (None, {}, "text", [], [5]):
+        others: list[Any] = [None, {}, "text", [], [5]]
+        for other in others:
             assert refusal(DEPRECATE, {"error": {**error, "details": other}}, 422).message == "No."
 
     def test_a_422_may_come_without_an_envelope(self) -> None:

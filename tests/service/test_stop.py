@@ -27,7 +27,12 @@ pytestmark = pytest.mark.usefixtures("plain_environment")
 CALL = endpoints.get_running_counts()
 #: What a server has received over a connection that was closed.
 NOTHING = b"\r\n\r\n"
-TOKEN = {"access_token": "new", "refresh_token": "next", "expires_in": "86399", "token_type": "Bearer"}
+TOKEN: dict[str, object] = {
+    "access_token": "new",
+    "refresh_token": "next",
+    "expires_in": "86399",
+    "token_type": "Bearer",
+}
 
 
 @pytest.fixture
@@ -41,14 +46,17 @@ def stoppable(connect: Connect, stop: Stop) -> Connect:
     return functools.partial(connect, stop=stop)
 
 
-@pytest.mark.parametrize("credential", ["access_token", "refresh_token"])
+@pytest.mark.parametrize(
+    "credentials",
+    [Credentials(access_token="t"), Credentials(refresh_token="r")],
+    ids=["access token", "refresh token"],
+)
 def test_nothing_is_sent_no_connection_is_made_and_no_renewal_is_begun(
-    stop: Stop, stoppable: Connect, credential: str
+    stop: Stop, stoppable: Connect, credentials: Credentials
 ) -> None:
     stop.set()
     store = Registers("not begun")
     with serving(lambda _: answer({})) as server:
-        credentials = Credentials(**{credential: "c"})
         client = stoppable(base_url=server.url, store=store, credentials=credentials)
         with client, pytest.raises(Stopped) as stopped:
             client.send(CALL)

@@ -70,7 +70,7 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.fixture(params=SOURCES.values(), ids=SOURCES)
+@pytest.fixture(params=[*SOURCES.values()], ids=[*SOURCES])
 def source(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], Any]]:
     """Makes what a user may give; what of it is open is closed after the test."""
     with contextlib.ExitStack() as opened:

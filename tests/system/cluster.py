@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import redis
 
@@ -207,8 +207,9 @@ class Cluster(AirflowApi):
         if name in WORKERS:
             # the service and the rest of Airflow, which are on other hosts, are not slowed down by the tasks
             command = ["nice", *command]
-        where = {"env": self._host(name), "cwd": self.folder / name}
-        self._components.start(name, command, log=self.output(name), **where)
+        self._components.start(
+            name, command, log=self.output(name), env=self._host(name), cwd=self.folder / name
+        )
 
     def kill(self, name: str) -> None:
         """Kill a component and its task processes with SIGKILL."""
@@ -246,7 +247,7 @@ class Cluster(AirflowApi):
         still does is refused.
         """
         log = f"dag_id={dag_id}/run_id={run_id}/task_id={task_id}/attempt={attempt}.log"
-        entries = []
+        entries: list[dict[str, Any]] = []
         for path in self.folder.glob(f"*/logs/{log}"):
             said = map(json.loads, path.open())
             entries += itertools.takewhile(lambda entry: entry["event"] != GIVEN_UP, said)

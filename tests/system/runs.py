@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from airflow_provider_webcollect.landing.reader import read_landing
 from demo.airflow_api import FINAL_RUN_STATES, TaskInstance
@@ -30,7 +31,7 @@ class Runs:
         conf = {"conn_id": self.service.conn_id, "ids": ids, "folder": self._folder.as_uri()}
         self._runs.append((dag_id, self.cluster.trigger(dag_id, conf)))
 
-    def add_tasks(self, count: int, **facts: object) -> list[str]:
+    def add_tasks(self, count: int, **facts: Any) -> list[str]:
         """Add collection tasks to the service, and return their ids."""
         return [self.service.control.add_task(**facts)["task_id"] for _ in range(count)]
 

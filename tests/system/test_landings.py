@@ -55,7 +55,7 @@ class Landings:
     def folder(self, task_id: str) -> Folder:
         return Folder(self.s3.storage.fs, f"{self.root}/{task_id}")
 
-    def committed(self, task_id: str) -> tuple[str | None, ...]:
+    def committed(self, task_id: str) -> tuple[bytes, bytes]:
         """Return the manifest and the only commit of a landing."""
         folder = self.folder(task_id)
         assert commit_name(2) not in folder.names()

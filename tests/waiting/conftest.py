@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,7 +10,6 @@ import pendulum
 import pytest
 
 from airflow_provider_webcollect.service.models import TaskStatus
-from airflow_provider_webcollect.waiting import conditions
 from airflow_provider_webcollect.waiting.conditions import Condition, Ended, Outcome, Wait
 
 #: When runs begin and end: in minutes after this.
@@ -29,7 +29,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The time that waits are judged at."""
     clock = Clock()
-    monkeypatch.setattr(conditions.time, "time", clock)
+    monkeypatch.setattr(time, "time", clock)
     return clock
 
 
@@ -76,4 +76,4 @@ class PolledWait:
     def outcome(self, now: float, *statuses: TaskStatus | None) -> Outcome | None:
         """Return how a wait for tasks has ended by what is shown now; None if it goes on."""
         ended = self.at(now, by_id(self.wait.condition.keys, *filter(None, statuses)))
-        return ended and ended.outcome
+        return ended.outcome if ended else None

@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs/reference/waiting.md"
 ACTIVE_COLUMN, UNCHANGED_COLUMN = "an active state was seen since the start", "none was seen"
 #: The status before the start, and what each row of the table is about.
 BEFORE = shown("Finished", began=10, ended=20, executed_times=3)
-ROWS = {
+ROWS: dict[str, dict[str, Any]] = {
     "an end later than before the start": {"began": 30, "ended": 40},
     "no end, or nothing to compare it with": {"began": 30},
     "the end from before the start": {"began": 10, "ended": 20},
@@ -132,7 +132,7 @@ class TestTheNextRun:
 
     @pytest.mark.parametrize("times", [{}, {"began": 30}, {"began": 30, "ended": 40}], ids=len)
     def test_the_first_run_counts_though_the_service_has_no_count(
-        self, clock: Clock, times: dict[str, int]
+        self, clock: Clock, times: dict[str, Any]
     ) -> None:
         never_ran = shown("Unexecuted")
         wait = PolledWait(clock, msgspec.structs.replace(after_start(never_ran), was_started=False))

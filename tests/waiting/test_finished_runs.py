@@ -19,7 +19,7 @@ def shown(status: str, run: int | None = 1, started: int | None = 1, **fields: A
     start = None if started is None else pendulum.naive(2026, 1, 1, started // 60, started % 60)
     end = start.add(seconds=30) if start and status in FINAL_STATES else None
     usual = {"executed_times": run, "start_execute_time": start, "end_execute_time": end}
-    return TaskStatus(task_id=TASK, status=status, **{**usual, **fields})  # type: ignore[arg-type]
+    return TaskStatus(task_id=TASK, status=status, **{**usual, **fields})
 
 
 def reported(*statuses: TaskStatus | None, states: tuple[str, ...] = ("Finished",)) -> list[EndedRun]:

@@ -239,7 +239,9 @@ async def test_others_have_their_turns_while_many_are_judged(poll: Poll[Any]) ->
         judged_in.append(turns.count)
 
     async with Turns() as turns:
-        waits = [asyncio.create_task(poll.until(["a"], 60, judge)) for _ in range(20)]
+        waits: list[asyncio.Task[Any]] = [
+            asyncio.create_task(poll.until(["a"], 60, judge)) for _ in range(20)
+        ]
         while len(judged_in) < len(waits):
             await asyncio.sleep(0.001)
         for wait in waits:

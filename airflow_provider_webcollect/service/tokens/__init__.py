@@ -310,7 +310,7 @@ class MemoryTokenStore(TokenStore):
     :param name: stores with the same name share one token.
     """
 
-    write_bound = None
+    write_bound: float | None = None
     _shared: ClassVar[dict[tuple[str, Register], str]] = {}
 
     def __init__(self, name: str) -> None:

@@ -27,8 +27,8 @@ STATS = CALL.endpoint.path
 #: For tokens without a client.
 SETTINGS = Settings(base_url="https://service.example")
 #: By which the service refuses a refresh token.
-GRANT_REFUSED = {"status": 400, "code": "Invalid.Grant", "message": "no"}
-TOKEN_REFUSED = {"status": 401, "code": "Invalid.Token", "message": "no"}
+GRANT_REFUSED: dict[str, Any] = {"status": 400, "code": "Invalid.Grant", "message": "no"}
+TOKEN_REFUSED: dict[str, Any] = {"status": 401, "code": "Invalid.Token", "message": "no"}
 
 
 def refreshes(sandbox: Sandbox) -> list[int]:

@@ -60,20 +60,20 @@ def collection_task(number: int) -> str:
     return f"{{{{ params.ids[{number}] }}}}"
 
 
-def wait(number: int, **arguments: object) -> WebCollectTaskStatusSensor:
+def wait(number: int, **arguments: Any) -> WebCollectTaskStatusSensor:
     """Wait for one of the run's collection tasks in the triggerer."""
     usual = {"collection_task_id": collection_task(number), "deferrable": True, "poke_interval": 10}
     return WebCollectTaskStatusSensor(task_id=f"wait_{number}", **{**usual, **arguments})
 
 
-def start(number: int, **arguments: object) -> WebCollectStartSubTasksOperator:
+def start(number: int, **arguments: Any) -> WebCollectStartSubTasksOperator:
     """Start one of the run's collection tasks."""
     return WebCollectStartSubTasksOperator(
         task_id=f"start_{number}", collection_task_id=collection_task(number), **arguments
     )
 
 
-def land(task_id: str, **arguments: object) -> WebCollectToObjectStorageOperator:
+def land(task_id: str, **arguments: Any) -> WebCollectToObjectStorageOperator:
     """Land collection tasks; the sandbox shows all rows at once."""
     return WebCollectToObjectStorageOperator(task_id=task_id, mode="full", late_rows_delay=0, **arguments)
 
