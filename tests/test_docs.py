@@ -119,7 +119,7 @@ def test_a_page_that_is_made_is_the_one_that_the_code_gives_now(name: str) -> No
 
 
 @pytest.mark.parametrize("number", range(1, 21))
-def test_the_contract_tells_of_each_endpoint_what_its_declaration_says(number: int) -> None:
+def test_the_contract_agrees_with_each_endpoints_declaration(number: int) -> None:
     request, _, _, _, credential, _, errors, plans = rows_of_endpoints()[number]
     section = sections(CONTRACT)[f"Endpoint {number}"]
     plans = {"all": "all plans", "not stated": "plans not stated"}.get(plans, plans)
@@ -128,7 +128,7 @@ def test_the_contract_tells_of_each_endpoint_what_its_declaration_says(number: i
         assert name in section
 
 
-def test_every_endpoint_but_the_first_status_query_and_many_copies_at_once_has_a_command() -> None:
+def test_every_endpoint_but_two_has_a_command() -> None:
     named = {number: cells[3].strip("`").split() for number, cells in rows_of_endpoints().items()}
     assert [number for number, words in named.items() if not words] == [8, 12]
     for words in named.values():
@@ -146,7 +146,7 @@ def test_every_class_that_the_reference_names_exists() -> None:
             assert any(hasattr(module, name) for module in (operators, sensors, transfers, triggers)), name
 
 
-def test_every_citation_in_the_code_names_a_heading_of_the_reference() -> None:
+def test_every_citation_names_a_heading_of_the_reference() -> None:
     headings = {page.stem: set(sections(page)) for page in (CONTRACT, ASSUMPTIONS)}
     cited = [
         (file, page, heading)
@@ -160,7 +160,7 @@ def test_every_citation_in_the_code_names_a_heading_of_the_reference() -> None:
     ]
 
 
-def test_the_landing_protocol_names_files_that_exist_and_every_kind_of_commit() -> None:
+def test_the_landing_protocol_names_files_and_kinds_of_commits() -> None:
     page = PROTOCOL.read_text()
     names = {name for name in files_named(page) if name.endswith((".py", "/"))}
     assert "write/job.py" in names
@@ -177,7 +177,7 @@ def test_the_architecture_has_every_module_and_no_other() -> None:
     assert modules_drawn(ARCHITECTURE.read_text()) == expected
 
 
-def test_the_architecture_names_files_that_exist_with_what_they_define() -> None:
+def test_the_architecture_names_files_and_their_definitions() -> None:
     page = ARCHITECTURE.read_text()
     named = files_named(page)
     assert {"landing/write/copy.py", "ui/static/logic.js", "docs/make_options.py", "ui/"} <= named
@@ -190,7 +190,7 @@ def test_the_architecture_names_files_that_exist_with_what_they_define() -> None
         assert re.search(rf"^(?:class |def |async def )?{name}\b", code, re.MULTILINE), f"{file}: {name}"
 
 
-def test_the_reference_explains_every_key_of_manifest_and_commits() -> None:
+def test_the_reference_explains_each_key_of_manifest_and_commits() -> None:
     _, manifests, commits = re.split(r"\n## `_\S+`, version 2\n", (REFERENCE / "manifest.md").read_text())
     manifest, _, part = manifests.partition("| Key of a part |")
     commit = commits.partition("\n### ")[0]
@@ -211,7 +211,7 @@ def test_the_reference_explains_every_key_of_manifest_and_commits() -> None:
         and not kind.__subclasses__()
     ],
 )
-def test_the_reference_has_every_error_with_its_cause_and_what_to_do(kind: type[Exception]) -> None:
+def test_the_reference_explains_every_error(kind: type[Exception]) -> None:
     page = (REFERENCE / "errors.md").read_text()
     rows = re.findall(rf"^\| `{kind.__name__}` \|(.*)\|$", page, re.MULTILINE)
     assert any(all(cell.strip() for cell in row.split("|")) for row in rows)
@@ -259,14 +259,14 @@ def names_by_day(node: ast.AST) -> Iterator[str]:
         yield node.name
 
 
-def test_every_promise_has_a_test_that_make_test_runs_or_says_that_it_is_run_at_night() -> None:
+def test_every_promise_has_a_test_by_day_or_says_at_night() -> None:
     promises = re.findall(r"^- .*(?:\n  .*)*", RELIABILITY.read_text(), re.MULTILINE)
     for promise, tests in [(promise, re.findall(r"`(tests/[^`]+)`", promise)) for promise in promises]:
         is_by_day = any(run_by_day(test) for test in tests)
         assert not tests or is_by_day is not ("at night" in promise), promise
 
 
-def test_the_page_on_reliability_names_tests_and_targets_that_exist() -> None:
+def test_the_page_on_reliability_names_real_tests_and_targets() -> None:
     page = RELIABILITY.read_text()
     tests = re.findall(r"`(tests/[^`]+)`", page)
     assert len(tests) > 100
@@ -294,7 +294,7 @@ def test_make_lists_at_most_twenty_targets_on_a_screen() -> None:
     assert max(map(len, listed)) <= 80
 
 
-def test_contributing_has_every_target_also_those_that_make_does_not_list() -> None:
+def test_contributing_has_every_make_target() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text()
     assert {name for name in targets("Makefile") if f"| `make {name}` |" not in page} == {"help"}
 
@@ -307,7 +307,7 @@ def test_every_link_of_the_documentation_leads_somewhere() -> None:
             assert not anchor or anchor in anchors(linked), f"{page.name}: {target}#{anchor}"
 
 
-def test_the_dag_of_the_readme_can_be_pasted_and_later_takes_the_file(tmp_path: Path) -> None:
+def test_the_dag_of_the_readme_can_be_pasted(tmp_path: Path) -> None:
     readme, file = (ROOT / "README.md").read_text(), tmp_path / "pasted.py"
     dag = re.search(r"```python\n(.*?)```", readme, re.DOTALL)
     tasks = re.search(r"```yaml\n(.*?)```", readme, re.DOTALL)

@@ -54,7 +54,7 @@ def test_the_version_has_one_source(project: dict[str, Any]) -> None:
     assert metadata(DISTRIBUTION)["Version"] == airflow_provider_webcollect.__version__
 
 
-def test_the_entry_points_are_the_provider_info_the_page_and_the_command_line() -> None:
+def test_the_entry_points_are_provider_page_and_command_line() -> None:
     ours = [entry for entry in distribution(DISTRIBUTION).entry_points if entry.value.startswith(PACKAGE)]
     assert {entry.group: entry.load() for entry in ours} == {
         "airflow.plugins": WebCollectPlugin,
@@ -156,7 +156,7 @@ def links(html: str) -> list[str]:
     return re.findall(r'(?:href|src)="([^"]*)"', html)
 
 
-def test_the_long_description_has_plain_text_for_links_and_no_pictures_while_no_repository_is_known(
+def test_without_a_repository_the_long_description_has_no_links(
     describe: Callable[..., str],
 ) -> None:
     html = describe(f"{README}\n\n[`a`](docs/a.md)\n\n![b](docs/b.png)\n\nc", None)
@@ -164,7 +164,7 @@ def test_the_long_description_has_plain_text_for_links_and_no_pictures_while_no_
     assert re.findall(r"<p>(.*)</p>", html)[-2:] == ["<code>a</code>", "c"]
 
 
-def test_links_of_the_long_description_lead_to_the_pages_of_this_version(
+def test_long_description_links_lead_to_this_version(
     describe: Callable[..., str],
 ) -> None:
     urls = links(describe(README, REPOSITORY))
@@ -175,7 +175,7 @@ def test_links_of_the_long_description_lead_to_the_pages_of_this_version(
     assert [link for link in urls if not re.match(r"https?://|#", link)] == []
 
 
-def test_the_long_description_keeps_other_links_and_code_and_finds_pictures(
+def test_the_long_description_keeps_other_links_and_pictures(
     describe: Callable[..., str],
 ) -> None:
     readme = """
@@ -239,7 +239,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_tree_that_is_ready_is_released_under_its_own_tag_alone(tree: Path) -> None:
+def test_a_ready_tree_is_released_under_its_own_tag_alone(tree: Path) -> None:
     assert missing(tree, "v1.0.0") == []
     (said,) = missing(tree, "v1.0.1")
     assert "must be v1.0.0" in said
@@ -260,7 +260,7 @@ def test_what_a_release_lacks_is_said(tree: Path, file: str, there: str, instead
     assert lacks in said
 
 
-def test_workflows_run_make_targets_and_pin_their_actions_by_digest() -> None:
+def test_workflows_run_make_targets_and_pin_actions_by_digest() -> None:
     for workflow in sorted((ROOT / ".github" / "workflows").glob("*.yml")):
         jobs = yaml.safe_load(workflow.read_text())["jobs"]
         for called in [job["uses"] for job in jobs.values() if "uses" in job]:

@@ -75,7 +75,7 @@ def test_only_the_user_can_read_what_is_remembered(run: Run, state: Path) -> Non
     assert stored(state)["refresh_token"]
 
 
-def test_without_the_variable_for_it_the_state_is_in_the_usual_folder(
+def test_without_the_variable_the_state_is_in_the_usual_folder(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("XDG_STATE_HOME")
@@ -105,9 +105,7 @@ def test_no_token_is_ever_said(
     assert not [secret for secret in secrets if secret in said]
 
 
-def test_the_status_of_the_token_says_since_when_and_until_when_it_is_there(
-    show: Show, run: Run, sandbox: Sandbox
-) -> None:
+def test_the_token_status_has_its_begin_and_its_end(show: Show, run: Run, sandbox: Sandbox) -> None:
     began = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     assert run("capacity").code == 0
     sent = len(sandbox.control.requests())
@@ -122,7 +120,7 @@ def test_the_status_of_the_token_says_since_when_and_until_when_it_is_there(
     assert f"process {os.getpid()}" in row["stored_by"]
 
 
-def test_the_status_is_1_while_there_is_no_token_that_can_be_used(run: Run, sandbox: Sandbox) -> None:
+def test_the_status_is_1_without_a_usable_token(run: Run, sandbox: Sandbox) -> None:
     run("token", "status").refused(1, "none is stored")
     assert renewals(sandbox) == 0
     assert run("token", "refresh").code == 0

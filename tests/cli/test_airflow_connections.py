@@ -106,7 +106,7 @@ class TestService:
             run(*command).refused(2, "apache-airflow, which cannot be imported here")
 
     @pytest.mark.at_night
-    def test_a_configuration_that_airflow_cannot_start_with_is_said_without_its_values(
+    def test_a_broken_airflow_configuration_is_named_without_values(
         self, start: Callable[..., Started], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         wrong = "nothing://airflow:the-password@host/airflow"
@@ -143,7 +143,7 @@ class TestService:
 
     @pytest.mark.usefixtures("no_pauses", "forgotten_token")
     @pytest.mark.parametrize("extra", [{"refresh_token": "another"}, {"access_token": "another"}])
-    def test_the_token_of_a_credential_that_was_replaced_is_said_and_the_code_is_1(
+    def test_the_token_of_a_replaced_credential_is_code_1(
         self, run: Run, set_connection: Callable[..., None], extra: dict[str, str]
     ) -> None:
         set_connection(login=demo.USERNAME, password=demo.PASSWORD, extra={})
@@ -152,7 +152,7 @@ class TestService:
         set_connection(extra=extra)
         run("token", "status", "--conn-id", CONN_ID).refused(1, "another credential")
 
-    def test_a_connection_in_airflow_s_database_is_found_and_its_log_is_not_among_the_rows(
+    def test_a_connection_in_airflows_database_is_found(
         self, start: Callable[..., Started], sandbox: Sandbox
     ) -> None:
         from airflow.models import Connection
@@ -171,7 +171,7 @@ class TestService:
 
 
 class TestStorage:
-    def test_rows_land_in_a_bucket_that_a_connection_of_airflow_opens(
+    def test_rows_land_in_a_bucket_opened_by_an_airflow_connection(
         self,
         run: Run,
         sandbox: Sandbox,
@@ -201,7 +201,7 @@ class TestStorage:
         assert run("land", task, in_url, "--mode", "full").code == 3
 
     @pytest.mark.parametrize("as_json", ["False", pytest.param("True", marks=pytest.mark.at_night)])
-    def test_what_airflow_logs_of_a_connection_does_not_stand_among_the_rows(
+    def test_what_airflow_logs_of_a_connection_is_not_in_the_rows(
         self,
         run: Run,
         start: Callable[..., Started],
@@ -232,7 +232,7 @@ class TestStorage:
         run("landing", "verify", *place).refused(2, "forgotten", place[0])
 
 
-def test_a_line_of_the_log_controls_no_terminal_whatever_airflow_makes_of_it(
+def test_a_log_line_controls_no_terminal(
     sandbox: Sandbox, set_connection: Callable[..., None], tmp_path: Path
 ) -> None:
     set_connection()

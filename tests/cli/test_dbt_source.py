@@ -33,7 +33,7 @@ def source(run: Run, *arguments: object) -> dict[str, Any]:
     return dict(only)
 
 
-def test_columns_types_and_freshness_are_those_of_the_table_that_a_load_makes(
+def test_columns_types_and_freshness_match_the_loaded_table(
     run: Run, sandbox: Sandbox, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = {f"Is {kind}": value for kind, value in TYPED.items()}
@@ -59,7 +59,7 @@ def test_columns_types_and_freshness_are_those_of_the_table_that_a_load_makes(
     assert table["config"]["freshness"] == {"warn_after": {"count": 36, "period": "hour"}}
 
 
-def test_tables_are_named_by_folders_or_options_and_described_by_the_file_of_tasks(
+def test_tables_have_names_and_descriptions(
     run: Run, sandbox: Sandbox, task: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = sandbox.control.add_task(lots=[30])["task_id"]

@@ -119,9 +119,7 @@ def entry(task: CollectionTask) -> str:
     )
 
 
-def test_the_tasks_that_ran_are_written_by_name_as_a_file_has_them(
-    run: Run, sandbox: Sandbox, file: Path
-) -> None:
+def test_the_tasks_that_ran_are_written_by_name(run: Run, sandbox: Sandbox, file: Path) -> None:
     sandbox.control.add_task(name="Never ran")
     added = [sandbox.control.add_task(lots=[30], name=name)["task_id"] for name in ("shoes", "Bags: all")]
     ended = run("discover")
@@ -142,7 +140,7 @@ def test_an_account_whose_tasks_never_ran_has_nothing_to_write(
     assert not file.exists()
 
 
-def test_a_merge_says_what_is_new_gone_or_renamed_and_keeps_the_names_of_the_file(
+def test_a_merge_says_what_is_new_gone_or_renamed(
     sandbox: Sandbox, add: Add, file: Path, merge: Merge
 ) -> None:
     kept, renamed = add("kept"), add("before")
@@ -171,7 +169,7 @@ def test_a_merge_says_what_is_new_gone_or_renamed_and_keeps_the_names_of_the_fil
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_merge_keeps_every_byte_but_of_what_it_brings_up_to_date(
+def test_a_merge_keeps_every_byte_that_it_does_not_update(
     sandbox: Sandbox, add: Add, file: Path, merge: Merge, form: str
 ) -> None:
     before, changes = FORMS[form]
@@ -195,7 +193,7 @@ def test_a_merge_keeps_every_byte_but_of_what_it_brings_up_to_date(
     }
 
 
-def test_a_file_that_does_not_change_is_not_written_and_one_that_does_keeps_its_mode_and_its_link(
+def test_an_unchanged_file_is_not_written_and_a_link_stays(
     add: Add, file: Path, merge: Merge, tmp_path: Path
 ) -> None:
     shop = add("shop")
@@ -235,7 +233,7 @@ def test_a_dry_run_says_the_same_and_writes_nothing(add: Add, file: Path, merge:
     assert file.read_bytes() == before
 
 
-def test_names_that_the_file_cannot_have_are_made_acceptable_and_said(
+def test_names_that_the_file_cannot_have_are_changed_and_said(
     run: Run, sandbox: Sandbox, add: Add, file: Path, merge: Merge
 ) -> None:
     odd = {
@@ -263,7 +261,7 @@ def test_names_that_the_file_cannot_have_are_made_acceptable_and_said(
     "task_id",
     ["{{ conn.other.password }}", "{% raw %}", "{# x", "a\nb", pytest.param("a" * 201, id="long")],
 )
-def test_a_task_whose_id_the_file_cannot_have_is_left_out_by_name(
+def test_a_task_with_an_unacceptable_id_is_left_out_by_name(
     sandbox: Sandbox, run: Run, add: Add, file: Path, merge: Merge, caplog: Any, task_id: str
 ) -> None:
     shop = add("shop")
@@ -308,7 +306,7 @@ def test_tasks_with_one_name_get_a_part_of_their_ids(
         ("f.yaml", None, "Is a directory"),
     ],
 )
-def test_a_file_that_cannot_be_merged_is_refused_before_anything_is_sent(
+def test_a_file_that_cannot_be_merged_is_refused_first(
     run: Run, sandbox: Sandbox, tmp_path: Path, name: str, text: str | None, said: str
 ) -> None:
     if text is None:
@@ -321,7 +319,7 @@ def test_a_file_that_cannot_be_merged_is_refused_before_anything_is_sent(
     assert sandbox.control.requests(PATH) == []
 
 
-def test_a_form_that_nothing_can_be_added_to_is_refused_and_stays(run: Run, add: Add, file: Path) -> None:
+def test_a_file_that_cannot_be_added_to_is_refused_and_stays(run: Run, add: Add, file: Path) -> None:
     file.write_text(f"- ? id\n  : {add('shop')}\n  ? name\n  : shop\n")
     before = contents(file.parent)
     said = f"--merge is {str(file)!r}; discovered tasks cannot be added to a file of this form"

@@ -122,7 +122,7 @@ def test_a_wrong_argument_is_named_and_nothing_is_sent(
         ),
     ],
 )
-def test_what_is_wrong_in_what_a_command_is_given_is_said_without_its_usage(
+def test_a_wrong_value_is_named_without_the_usage(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, said: str
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
@@ -184,7 +184,7 @@ LOGIN, REFRESH = {"USERNAME": "demo", "PASSWORD": "wrong"}, {"REFRESH_TOKEN": "r
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_a_service_that_cannot_be_reached_is_named_within_seconds_and_a_long_command_goes_on(
+def test_an_unreachable_service_is_named_within_seconds(
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
     no_pauses: list[float],

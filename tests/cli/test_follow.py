@@ -38,7 +38,7 @@ def queried(sandbox: Sandbox, path: str) -> int:
     return sum(sandbox.control.counters().get(path, {}).values())
 
 
-def test_runs_are_followed_to_their_end_with_one_status_query_for_all(
+def test_runs_are_followed_with_one_status_query_for_all(
     run: Run, sandbox: Sandbox, advancing: list[float], output: str
 ) -> None:
     ids = [sandbox.control.add_task(rows=120, state="Extracting")["task_id"] for _ in range(3)]
@@ -52,7 +52,7 @@ def test_runs_are_followed_to_their_end_with_one_status_query_for_all(
     assert f"{ids[0]} Finished, 4/4 sub-tasks" in ended.err
 
 
-def test_a_stopped_run_is_exit_code_1_after_the_others_have_ended(
+def test_a_stopped_run_is_exit_code_1_once_the_others_end(
     run: Run, sandbox: Sandbox, advancing: list[float]
 ) -> None:
     stopped, other = (sandbox.control.add_task(state="Extracting")["task_id"] for _ in range(2))
@@ -76,7 +76,7 @@ def test_the_run_after_the_one_that_is_shown_is_followed(
     assert sandbox.control.task(task_id)["executed_times"] == 2
 
 
-def test_a_service_that_cannot_be_reached_is_said_within_seconds_and_does_not_end_it(
+def test_an_unreachable_service_is_named_and_does_not_end_it(
     run: Run, monkeypatch: pytest.MonkeyPatch, no_pauses: list[float]
 ) -> None:
     address = f"http://127.0.0.1:{free_port()}"
@@ -103,7 +103,7 @@ def test_a_service_that_cannot_be_reached_is_said_within_seconds_and_does_not_en
         (True, "Task {} has never run yet; waiting 60 s for that."),
     ],
 )
-def test_a_task_that_is_not_known_or_not_started_is_said_and_ends_it_after_a_minute(
+def test_an_unknown_or_unstarted_task_ends_it_after_a_minute(
     run: Run,
     sandbox: Sandbox,
     monkeypatch: pytest.MonkeyPatch,

@@ -72,7 +72,7 @@ def test_what_goes_without_airflow_does_not_import_it(
 
 
 @pytest.mark.usefixtures("connected")
-def test_what_reads_a_landing_sends_no_requests_and_needs_no_client(
+def test_reading_a_landing_needs_no_requests_and_no_client(
     run: Run, tmp_path: Path, sandbox: Sandbox
 ) -> None:
     task, folder = sandbox.control.add_task(lots=[30])["task_id"], str(tmp_path / "landed")

@@ -40,7 +40,7 @@ def dag_in(folder: Path) -> Any:
     return dag
 
 
-def test_the_tasks_that_ran_get_a_file_and_a_dag_which_the_next_command_runs(run: Run, dags: Path) -> None:
+def test_the_tasks_that_ran_get_a_file_and_a_dag(run: Run, dags: Path) -> None:
     found = run("discover").out
     ended = run("init", dags)
     assert ended.code == 0
@@ -96,7 +96,7 @@ def test_an_account_whose_tasks_never_ran_is_told_to_give_ids(run: Run, sandbox:
         ("other.py", "@dag('collect')\ndef collect(): ...\n"),
     ],
 )
-def test_a_folder_that_has_one_of_the_two_is_refused_and_nothing_is_sent(
+def test_a_folder_with_one_of_the_two_files_is_refused(
     run: Run, sandbox: Sandbox, dags: Path, name: str, text: str
 ) -> None:
     dags.mkdir()
@@ -114,9 +114,7 @@ def test_what_is_no_file_in_the_folder_is_no_dag(run: Run, dags: Path) -> None:
     assert run("init", dags, "--id", IDS[0]).code == 0
 
 
-def test_tasks_of_names_that_are_the_same_in_airflow_get_a_dag_that_can_be_imported(
-    run: Run, sandbox: Sandbox, dags: Path
-) -> None:
+def test_tasks_with_the_same_airflow_name_get_a_working_dag(run: Run, sandbox: Sandbox, dags: Path) -> None:
     ids = [sandbox.control.add_task(lots=[30], name=name)["task_id"] for name in ("Shop A", "Shop-A")]
     assert run("init", dags).code == 0
     names = [task.name for task in read_collection_tasks(dags / "collection_tasks.yaml").tasks]
@@ -182,7 +180,7 @@ def test_the_dag_names_a_connection_other_than_the_usual_one(
     assert {task.webcollect_conn_id for task in dag_in(dags).tasks} == {"shops"}
 
 
-def test_on_a_terminal_the_connection_is_asked_for_if_none_is_given(
+def test_a_terminal_is_asked_for_a_missing_connection(
     start: Callable[..., Started], sandbox: Sandbox, dags: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = start("init", dags / "given", terminal=True)

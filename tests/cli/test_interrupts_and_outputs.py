@@ -73,7 +73,7 @@ sys.exit(entry.load()())
 
 
 @pytest.mark.parametrize("module", ["click", "msgspec", "rich.table"])
-def test_an_interrupt_while_modules_are_imported_gives_no_traceback(module: str) -> None:
+def test_an_interrupt_during_imports_gives_no_traceback(module: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED_AT, module]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (130, "")
@@ -99,9 +99,7 @@ def test_the_sandbox_serves_with_the_options_given_until_ctrl_c(
     assert serving.err == ""
 
 
-def test_json_has_letters_as_they_are_and_is_json_whatever_the_terminal_knows(
-    run: Run, sandbox: Sandbox
-) -> None:
+def test_json_has_letters_as_they_are_on_any_terminal(run: Run, sandbox: Sandbox) -> None:
     name = "Prix d'été 价格 \x9b2J\u202e"
     sandbox.control.add_task(lots=[30], name=name)
     said = run("status", "-o", "json").out
@@ -116,7 +114,7 @@ def test_json_has_letters_as_they_are_and_is_json_whatever_the_terminal_knows(
     assert name in [row["name"] for row in json.loads(ended.stdout.decode("ascii"))]
 
 
-def test_a_read_that_is_interrupted_while_nobody_takes_its_rows_says_where_to_go_on(
+def test_an_interrupted_read_into_a_full_pipe_says_its_offset(
     start: Callable[..., Started], run: Run, sandbox: Sandbox, task: str
 ) -> None:
     reading = start("read", task, reading=False)
@@ -161,7 +159,7 @@ def test_a_terminal_that_knows_no_such_characters_gets_others(task: str) -> None
 
 
 @pytest.mark.at_night
-def test_a_database_that_airflow_does_not_have_is_said_in_a_sentence(
+def test_a_missing_airflow_database_is_said_in_a_sentence(
     start: Callable[..., Started], sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow"))

@@ -43,7 +43,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return landed
 
 
-def test_all_rows_land_and_the_summary_says_what_the_manifest_says(
+def test_all_rows_land_and_the_summary_agrees_with_the_manifest(
     show: Show, sandbox: Sandbox, task: str, folder: Path
 ) -> None:
     summary = show("land", task, folder, "--page-size", 100, "--max-part-bytes", 1)
@@ -101,7 +101,7 @@ def test_late_rows_are_waited_for_as_long_as_told(
 @pytest.mark.parametrize(
     "typed", ["FOLDER/landed", "FOLDER/one with blanks #1", "file://FOLDER/landed", "./landed", "../here/x"]
 )
-def test_the_folder_that_is_printed_is_what_other_commands_and_read_landing_take(
+def test_other_commands_accept_the_printed_folder(
     run: Run, sandbox: Sandbox, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -113,9 +113,7 @@ def test_the_folder_that_is_printed_is_what_other_commands_and_read_landing_take
     assert list(read_landing(landed["destination"]).iter_rows()) == sandbox.control.true_rows(task)
 
 
-def test_a_batch_a_folder_for_its_parts_and_the_mark_can_be_asked_for(
-    run: Run, sandbox: Sandbox, task: str, folder: Path
-) -> None:
+def test_batch_template_and_mark_are_options(run: Run, sandbox: Sandbox, task: str, folder: Path) -> None:
     batch = ("land", task, folder, "--lotno", "000002", "--partition", "dt=2026-01-01")
     assert run(*batch).code == 0
     run(*batch).refused(3, "land with --mode incremental")
@@ -145,7 +143,7 @@ class TestInterrupted:
         return [part["name"] for record in staged for part in record["parts"]]
 
     @pytest.mark.parametrize("terminal", [False, True])
-    def test_the_same_command_goes_on_at_once_after_the_last_finished_part(
+    def test_the_same_command_goes_on_after_the_last_part(
         self,
         start: Callable[..., Started],
         run: Run,
@@ -181,7 +179,7 @@ class TestInterrupted:
         assert len(sandbox.control.requests("/data/all")) <= 50 - len(finished) + 2
 
 
-def test_what_a_kill_after_the_commit_has_left_is_not_gone_on_with(
+def test_a_kill_after_the_commit_leaves_nothing_to_go_on_with(
     run: Run, sandbox: Sandbox, task: str, folder: Path
 ) -> None:
     incremental = ("land", task, folder, *INCREMENTAL, "--page-size", 100, "--max-part-bytes", 1)
@@ -198,7 +196,7 @@ def test_what_a_kill_after_the_commit_has_left_is_not_gone_on_with(
     assert rows(folder) == sandbox.control.true_rows(task)
 
 
-def test_on_a_terminal_a_bar_shows_the_rows_so_far_and_only_the_result_is_left(
+def test_a_terminal_shows_a_bar_and_keeps_only_the_result(
     start: Callable[..., Started], sandbox: Sandbox, folder: Path
 ) -> None:
     task = sandbox.control.add_task(lots=[600])["task_id"]

@@ -69,7 +69,7 @@ def leave(folder: Path, name: str, days: float) -> None:
 
 
 class TestVerify:
-    def test_of_a_landing_that_is_whole_the_facts_of_the_manifest_are_shown(
+    def test_a_whole_landing_shows_the_facts_of_its_manifest(
         self, show: Show, landed: Path, task: str
     ) -> None:
         [row] = show("landing", "verify", landed)
@@ -255,7 +255,7 @@ class TestByKey:
         ended = run("landing", "changes", folder, "--key", "url", "--since", "3")
         ended.refused(2, "--since is 3; the last commit of", " is 2;")
 
-    def test_a_run_that_has_landed_no_rows_may_be_another_and_those_that_have_are_named(
+    def test_a_run_without_rows_is_accepted_and_others_are_named(
         self, run: Run, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         ended = run("landing", "changes", folder, "--key", "url", "--since-run", "third")

@@ -51,7 +51,7 @@ def truth(sandbox: Sandbox, task: str, *columns: str) -> list[tuple[Any, ...]]:
     return [tuple(row[name] for name in columns) for row in sandbox.control.true_rows(task)]
 
 
-def test_a_load_adds_what_the_table_does_not_have_and_says_how_much(
+def test_a_load_adds_what_the_table_lacks_and_says_how_much(
     show: Show, run: Run, sandbox: Sandbox, task: str, landed: Path, database: str
 ) -> None:
     facts = {"landing": str(landed), "table": TABLE, "new_rows": "1800", "new_parts": "4", "commit": "1"}
@@ -64,7 +64,7 @@ def test_a_load_adds_what_the_table_does_not_have_and_says_how_much(
     assert rows(database) == truth(sandbox, task, "id", "title")
 
 
-def test_a_key_and_what_to_do_without_one_are_options_of_the_load(
+def test_the_key_and_the_disposition_are_options_of_the_load(
     run: Run, show: Show, sandbox: Sandbox, folder: Path, database: str
 ) -> None:
     offers = [("a", "1.00"), ("b", "2.00"), ("", "0.00"), ("b", "2.50")]
@@ -78,7 +78,7 @@ def test_a_key_and_what_to_do_without_one_are_options_of_the_load(
     assert rows(database, "url, price") == [("a", "1.00"), ("b", "2.50")]
 
 
-def test_a_table_has_the_rows_of_each_landing_that_is_loaded_into_it(
+def test_a_table_has_the_rows_of_each_loaded_landing(
     run: Run, sandbox: Sandbox, task: str, landed: Path, database: str, tmp_path: Path
 ) -> None:
     other = sandbox.control.add_task(lots=[30])["task_id"]
@@ -104,7 +104,7 @@ def test_a_connection_of_airflow_leads_to_postgresql(
         assert loaded == truth(sandbox, task, "id", "title")
 
 
-def test_dlt_settings_in_a_file_lead_to_the_warehouse_and_nowhere_else(
+def test_dlt_settings_in_a_file_lead_to_the_warehouse_alone(
     run: Run, landed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -129,7 +129,7 @@ def test_what_dlt_settings_lack_is_named(run: Run, landed: Path, destination: st
 
 
 @pytest.mark.parametrize("name", ["DESTINATION__POSTGRES__CREDENTIALS", "secrets.toml"])
-def test_dlt_settings_that_cannot_be_read_are_refused_without_their_text(
+def test_unreadable_dlt_settings_are_refused_without_their_text(
     run: Run, landed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -181,7 +181,7 @@ def test_a_table_whose_name_dlt_would_change_is_refused(run: Run, tmp_path: Path
     run("load", tmp_path / "missing", table, *DUCKDB).refused(2, said)
 
 
-def test_nothing_landed_is_said_and_a_landing_without_rows_makes_no_table(
+def test_nothing_landed_is_said_and_no_rows_make_no_table(
     run: Run, show: Show, sandbox: Sandbox, folder: Path, database: str
 ) -> None:
     run("load", folder, TABLE, *DUCKDB).refused(1, f"nothing has landed at {folder}")
@@ -215,7 +215,7 @@ def test_a_connection_that_does_not_lead_to_a_warehouse_is_named(
 
 
 @pytest.mark.usefixtures("database")
-def test_on_a_terminal_a_bar_shows_the_rows_so_far_and_only_the_result_is_left(
+def test_a_terminal_shows_a_bar_and_keeps_only_the_result(
     start: Callable[..., Started], landed: Path
 ) -> None:
     loading = start("load", landed, TABLE, *DUCKDB, "-o", "json", terminal=True)

@@ -67,7 +67,7 @@ class TestTaken:
         ],
         ids=" ".join,
     )
-    def test_an_unknown_name_is_a_wrong_argument_with_the_nearest_names(
+    def test_an_unknown_name_is_refused_with_the_nearest_names(
         self, run: Run, sandbox: Sandbox, path: Path, command: list[str]
     ) -> None:
         argument = "--task" if command[0] == "analytics" else "TASK"
@@ -147,18 +147,14 @@ class TestWhichFile:
         ],
         ids=" ".join,
     )
-    def test_without_any_what_the_service_does_not_know_is_followed_by_a_hint_at_it(
-        self, run: Run, command: list[str]
-    ) -> None:
+    def test_without_names_an_unknown_task_hints_at_them(self, run: Run, command: list[str]) -> None:
         ended = run(*command)
         assert ended.code in {1, 3}
         hint = f"If {NAME!r} is a name, operators, sensors and commands need the file of collection tasks"
         setting = f"{VARIABLE} or, with Airflow, `[webcollect] collection_tasks`"
         assert ended.err.endswith(f"{hint} that has it: set {setting}, or use the id.\n")
 
-    def test_what_is_wrong_with_it_fails_what_needs_a_name_and_nothing_else(
-        self, run: Run, file: Path, task: str
-    ) -> None:
+    def test_a_wrong_file_fails_only_what_needs_a_name(self, run: Run, file: Path, task: str) -> None:
         file.write_text(f"- id: {task}\n  title: {NAME}\n")
         run("status", NAME).refused(2, f"`{file}, line 2, title` is {NAME!r}; a collection task has no")
         ended = run("status", task, "-o", "json")
@@ -194,7 +190,7 @@ class TestShown:
         assert f"{NAME} Finished, 4/4 sub-tasks" in ended.err
         assert [row["name"] for row in ended.json] == [NAME]
 
-    def test_a_table_that_is_too_narrow_keeps_the_names_and_leaves_out_the_ids(
+    def test_a_narrow_table_keeps_the_names_without_the_ids(
         self, sandbox: Sandbox, task: str, other: str
     ) -> None:
         code, printed = on_terminal("status", task, "news", columns=60)
@@ -236,7 +232,7 @@ class TestShown:
         path.write_text(f"- id: {gone}\n  name: Gone\n")
         assert f"these were not: Gone ({gone}): " in run("task", "copy", task, gone).err
 
-    def test_a_landing_names_its_task_and_the_one_that_has_landed_there(
+    def test_a_landing_names_its_task_and_the_one_before(
         self, run: Run, task: str, other: str, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         checks = ["--checks", '{"rows": {"min": 10000}}', "--on-failed-checks"]

@@ -100,7 +100,7 @@ class TestRows:
 
 
 @pytest.mark.parametrize("package", ["cli", "landing", "service", "waiting"])
-def test_what_only_airflow_has_is_named_as_such_where_a_command_may_say_it(package: str) -> None:
+def test_what_only_airflow_has_is_named_as_such(package: str) -> None:
     means = re.compile(r"clear the task|let the task|XCom|max_active_runs|{{ ", re.I)
     messages = [text for text in templates(f"airflow_provider_webcollect/{package}") if means.search(text)]
     # or it is the text of one

@@ -22,9 +22,7 @@ def cursor(said: str) -> str:
     return str(offset)
 
 
-def test_all_rows_come_as_json_lines_and_nothing_else_and_none_is_marked_as_exported(
-    run: Run, sandbox: Sandbox, task: str
-) -> None:
+def test_all_rows_come_as_json_lines_and_none_is_marked(run: Run, sandbox: Sandbox, task: str) -> None:
     ended = run("read", task)
     assert ended.code == 0
     assert ended.lines == sandbox.control.true_rows(task)
@@ -40,7 +38,7 @@ def test_rows_of_one_batch_can_be_chosen(run: Run, sandbox: Sandbox, task: str) 
 
 
 @pytest.mark.parametrize("steps", [[1], [7, 1], [999, 1000], [1300], [1800], [5000]])
-def test_a_read_goes_on_exactly_where_the_one_before_says_that_it_ended(
+def test_a_read_goes_on_exactly_where_the_last_one_ended(
     run: Run, sandbox: Sandbox, task: str, steps: list[int]
 ) -> None:
     offset = "0"
@@ -65,7 +63,7 @@ def test_no_more_rows_are_requested_than_wanted(run: Run, sandbox: Sandbox, task
     assert [int(request["query"]["size"]) for request in sandbox.control.requests("/data/all")] == [1000, 200]
 
 
-def test_rows_are_written_while_later_ones_are_awaited_and_an_interrupt_says_where_to_go_on(
+def test_rows_are_written_early_and_an_interrupt_says_the_offset(
     start: Callable[..., Started], run: Run, sandbox: Sandbox, task: str
 ) -> None:
     sandbox.control.fail("/data/all", kind="slow", seconds=2 * PATIENCE, times=None, after=1)

@@ -81,7 +81,7 @@ def test_urls_can_be_piped(run: Run, scene: Scene, pipe: Callable[[str], None]) 
 
 
 class TestCopy:
-    def test_several_tasks_are_copied_one_after_another_and_each_new_id_is_shown(
+    def test_several_tasks_are_copied_and_each_new_id_is_shown(
         self, run: Run, sandbox: Sandbox, idle: str, output: str, pipe: Callable[[str], None]
     ) -> None:
         pipe(f"{idle}\nunknown\n{demo.TASK_ID}\n")
@@ -260,7 +260,7 @@ def test_a_dry_run_as_csv_has_the_body_as_json(run: Run, scene: Scene) -> None:
 
 
 @each([operation for operation in WITH_COMMAND if operation.question])
-def test_what_cannot_be_undone_needs_a_terminal_or_the_option_yes(
+def test_what_cannot_be_undone_needs_a_terminal_or_yes(
     run: Run, sandbox: Sandbox, scene: Scene, operation: Operation, pipe: Callable[[str], None]
 ) -> None:
     pipe("y\n")

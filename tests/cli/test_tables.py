@@ -94,9 +94,7 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return catalog
 
 
-def test_a_table_of_iceberg_is_landed_in_read_and_verified_by_its_name(
-    run: Run, sandbox: Sandbox, catalog: Any
-) -> None:
+def test_an_iceberg_table_is_landed_in_read_and_verified(run: Run, sandbox: Sandbox, catalog: Any) -> None:
     task = sandbox.control.add_task(lots=[300])["task_id"]
     storage = ("--object-storage-conn-id", "lake")
     landed = run("land", task, TABLE, "--table-format", "iceberg", *storage, "-o", "json")

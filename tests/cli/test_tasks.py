@@ -50,17 +50,13 @@ def test_status_shows_what_the_service_says_of_each_task(show: Show, sandbox: Sa
         ]
 
 
-def test_status_without_ids_shows_the_tasks_of_the_account_that_ran_with_their_names(
-    run: Run, sandbox: Sandbox
-) -> None:
+def test_status_without_ids_shows_the_tasks_that_ran(run: Run, sandbox: Sandbox) -> None:
     added = sandbox.control.add_task(lots=[30], name="Prices of shops")["task_id"]
     names = {row["task"]: row["name"] for row in run("status", "-o", "json").json}
     assert names == {demo.FINISHED_TASK_ID: "Price list", added: "Prices of shops"}
 
 
-def test_a_task_that_the_service_does_not_know_is_shown_with_its_id_alone_and_the_code_is_1(
-    run: Run, sandbox: Sandbox
-) -> None:
+def test_an_unknown_task_is_shown_with_its_id_and_code_1(run: Run, sandbox: Sandbox) -> None:
     task_id = sandbox.control.add_task(lots=[30])["task_id"]
     ended = run("status", "unknown", task_id, "-o", "json")
     assert ended.code == 1
@@ -71,14 +67,12 @@ def test_a_task_that_the_service_does_not_know_is_shown_with_its_id_alone_and_th
 
 
 @pytest.mark.parametrize("command", ["status", "task actions"])
-def test_of_tasks_that_the_service_does_not_know_a_table_says_nothing_but_that(
-    run: Run, command: str
-) -> None:
+def test_a_table_of_unknown_tasks_says_only_that(run: Run, command: str) -> None:
     run(*command.split(), "one", "two").refused(1, "The service does not know one, two.")
     assert len(run(*command.split(), "one", "two", "-o", "json").json) == (2 if command == "status" else 0)
 
 
-def test_more_tasks_than_a_query_may_name_are_asked_for_in_several(
+def test_many_tasks_are_asked_for_in_several_queries(
     run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [sandbox.control.add_task(lots=[number + 1])["task_id"] for number in range(5)]
@@ -88,7 +82,7 @@ def test_more_tasks_than_a_query_may_name_are_asked_for_in_several(
     assert len(sandbox.control.requests("/cloudextraction/statuses/v2")) == 3
 
 
-def test_no_control_character_of_a_name_reaches_the_terminal_in_a_table(run: Run, sandbox: Sandbox) -> None:
+def test_no_control_character_of_a_name_reaches_a_terminal(run: Run, sandbox: Sandbox) -> None:
     sandbox.control.add_task(lots=[30], name=f"before{CONTROLS}after")
     for command in (["status"], ["analytics"], ["analytics", "--by", "week"]):
         said = run(*command).out
@@ -99,7 +93,7 @@ def test_no_control_character_of_a_name_reaches_the_terminal_in_a_table(run: Run
     assert f"before{CONTROLS}after" in {row["name"] for row in run("status", "-o", "json").json}
 
 
-def test_a_table_is_not_cut_where_its_lines_are_longer_than_a_terminal(run: Run, sandbox: Sandbox) -> None:
+def test_a_table_wider_than_a_terminal_is_not_cut(run: Run, sandbox: Sandbox) -> None:
     sandbox.control.add_task(lots=[30], name="long " * 40 + "end")
     line = next(line for line in run("status").out.splitlines() if "long" in line)
     assert "long " * 40 + "end" in line

@@ -35,7 +35,7 @@ def call(client: Client, method: str, path: str, headers: dict[str, str] | None 
 
 
 @pytest.mark.parametrize(("method", "path"), MAIN_PATHS)
-def test_every_endpoint_wants_a_credential_and_an_api_key_opens_five(
+def test_every_endpoint_wants_a_credential_five_take_an_api_key(
     client: Client, method: str, path: str
 ) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong"}):
@@ -60,7 +60,7 @@ def test_a_wrong_credential_is_refused(client: Client, headers: dict[str, str]) 
     ("method", "path", "json", "allowed", "period"),
     [("GET", STATS, None, 20, 1.0), ("POST", STATUS_V2, TASKS, 5, 1.0), ("POST", STATUS_V1, TASKS, 1, 5.0)],
 )
-def test_a_number_of_requests_is_let_in_and_another_a_period_after_the_first(
+def test_limits_let_in_a_number_of_requests_in_a_period(
     start_sandbox: Callable[..., Client],
     real_time: RealTime,
     method: str,
@@ -109,9 +109,7 @@ def test_a_credential_in_the_headers_is_refused(client: Client) -> None:
 
 
 @pytest.mark.parametrize("reuse", ["refuse", "revoke", "allow"])
-def test_a_used_refresh_token_is_refused_and_may_take_its_descent_with_it_or_is_taken(
-    client: Client, reuse: str
-) -> None:
+def test_a_used_refresh_token_is_treated_as_configured(client: Client, reuse: str) -> None:
     client.control.configure(refresh_reuse=reuse)
     record, again = data(client.renew()), client.renew()
     assert data(again) != record if reuse == "allow" else refusal(again) == REFUSED
@@ -133,7 +131,7 @@ def test_an_access_token_lives_for_a_day_or_as_long_as_set(client: Client, lifet
         assert is_let_in(client, record) is is_good
 
 
-def test_all_access_tokens_can_be_ended_at_once_and_refresh_tokens_too(client: Client) -> None:
+def test_all_access_and_refresh_tokens_can_be_ended_at_once(client: Client) -> None:
     client.control.expire_tokens()
     assert client.get(STATS).status_code == 401
     assert data(client.renew())

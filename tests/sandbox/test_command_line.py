@@ -62,7 +62,7 @@ def test_it_ends_cleanly_and_has_said_where_it_was(start: Callable[..., Running]
     assert "docs/reference/sandbox.md" in running.output
 
 
-def test_without_options_a_run_takes_seconds_and_it_says_how_many(start: Callable[..., Running]) -> None:
+def test_without_options_a_run_takes_seconds(start: Callable[..., Running]) -> None:
     sandbox = start()
     settings = Control(sandbox.url).configure()
     seconds = re.search(r"a run takes ([0-9.]+) s \(--speed ([0-9.]+)\)", sandbox.output)
@@ -98,7 +98,7 @@ print(*ids, hook.deprecate_data_app("demo/price-watch").status)
 
 
 @pytest.mark.at_night
-def test_the_printed_variable_is_a_connection_to_the_printed_tasks(
+def test_the_printed_variable_connects_to_the_printed_tasks(
     start: Callable[..., Running], tmp_path: Path
 ) -> None:
     sandbox = start()

@@ -210,7 +210,7 @@ def test_every_loopback_name_with_the_own_port_can_control(client: Client, host:
     assert "mine" not in [task["task_id"] for task in client.control.tasks()]
 
 
-def test_a_sandbox_for_other_machines_can_be_controlled_by_any_name_but_not_by_other_pages() -> None:
+def test_a_sandbox_for_other_machines_has_any_name_but_no_pages() -> None:
     with Sandbox(host="0.0.0.0", allow_remote=True) as sandbox:
         now = f"{sandbox.url}/_sandbox/now"
         by_name = requests.post(now, headers={"Host": "sandbox:8155"}, timeout=PATIENCE)

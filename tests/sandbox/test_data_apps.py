@@ -60,6 +60,6 @@ def test_a_planned_failure_comes_in_this_services_form(client: Client) -> None:
     assert error(deprecate(client, demo.APP_ID))["code"] == "invalid-token"
 
 
-def test_a_namespace_and_a_name_are_one_segment_or_two_and_an_app_is_deprecated_again(client: Client) -> None:
+def test_an_app_id_is_one_segment_or_two(client: Client) -> None:
     for safe in ("", "/"):
         assert deprecate(client, demo.APP_ID, safe=safe).json()["data"]["app_name"] == "Price watch"

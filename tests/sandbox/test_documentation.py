@@ -30,7 +30,7 @@ FOUND_THERE = (
         *(f"`{getattr(demo, name)}`" for name in FOUND_THERE),
     ],
 )
-def test_every_setting_command_kind_of_failure_and_thing_that_is_there_is_told_of(told: str) -> None:
+def test_every_setting_command_and_kind_of_failure_is_documented(told: str) -> None:
     assert told in GUIDE
 
 

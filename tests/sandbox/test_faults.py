@@ -52,7 +52,7 @@ def test_failures_strike_when_they_were_planned_for(
         ({"status": 200}, 200, "ServerError"),
     ],
 )
-def test_an_error_has_the_status_code_message_and_headers_asked_for(
+def test_an_error_has_the_parts_that_were_asked_for(
     client: Client, fault: dict[str, Any], status: int, code: str
 ) -> None:
     client.control.fail(STATS, **fault, headers={"Retry-After": "7"}, message="Slow down.")

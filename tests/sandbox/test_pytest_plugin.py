@@ -61,7 +61,7 @@ def test_it(webcollect_sandbox, number):
     ("marker", "outcome", "said"),
     [("speed=5", "passed", "2 passed"), ("colour='red'", "errors", "unknown setting: colour")],
 )
-def test_each_test_gets_a_sandbox_of_its_own_whose_nearest_marker_sets_what_is_a_setting(
+def test_each_test_has_its_own_sandbox_set_by_its_nearest_marker(
     pytester: pytest.Pytester, run: Callable[..., pytest.RunResult], marker: str, outcome: str, said: str
 ) -> None:
     pytester.makepyfile(SETTINGS.format(marker=marker))

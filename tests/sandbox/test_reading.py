@@ -42,7 +42,7 @@ def test_an_offset_stays_good_when_rows_are_added(client: Client) -> None:
     assert client.page(task_id, end)["data"] == client.control.true_rows(task_id)[100:]
 
 
-def test_an_offset_past_the_end_gives_an_empty_page_and_does_not_move(client: Client) -> None:
+def test_an_offset_past_the_end_gives_an_empty_page(client: Client) -> None:
     task_id = add(client, 10)
     assert client.page(task_id, 10**9) == {"offset": 10**9, "total": 10, "restTotal": 0, "data": []}
 
@@ -127,7 +127,7 @@ def test_rows_have_the_fields_asked_for(client: Client, fields: list[str]) -> No
     assert [list(row) for row in client.rows(task_id)] == [fields] * 5
 
 
-def test_given_rows_are_what_a_run_collects_and_are_repeated_when_more_appear(client: Client) -> None:
+def test_a_run_collects_the_given_rows_and_repeats_them(client: Client) -> None:
     rows: list[dict[str, Any]] = [{"name": "Ünal", "price": "1"}, {"name": None, "price": ""}]
     task_id = client.control.add_task(rows=rows)["task_id"]
     client.run(task_id)
@@ -147,7 +147,7 @@ def test_given_rows_are_what_a_run_collects_and_are_repeated_when_more_appear(cl
         ("table.jsonl", '{"n": "1"}\n\n{"n": "2"}\n{"n": "3"}\n', [{"n": "1"}, {"n": "2"}, {"n": "3"}]),
     ],
 )
-def test_a_file_is_what_every_run_collects_and_is_repeated_for_more_rows(
+def test_every_run_collects_a_file_and_repeats_it(
     start_sandbox: Callable[..., Client], tmp_path: Path, name: str, content: str, rows: list[dict[str, str]]
 ) -> None:
     table = tmp_path / name
@@ -166,9 +166,7 @@ class TestProducts:
         task_id = add(client, *[40] * count, **task)
         return [client.rows(task_id, lotno=f"{number:06d}") for number in range(1, count + 1)]
 
-    def test_from_run_to_run_one_is_gone_one_is_new_and_a_quarter_of_the_prices_moves(
-        self, client: Client
-    ) -> None:
+    def test_runs_differ_by_a_product_and_a_quarter_of_the_prices(self, client: Client) -> None:
         own = ("id", "url", "price")
         for before, after in itertools.pairwise(self.runs(client, 8)):
             kept = [

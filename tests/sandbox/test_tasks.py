@@ -35,9 +35,7 @@ def test_steps_of_unknown_tasks_are_left_out(client: Client) -> None:
 
 
 @pytest.mark.parametrize("spelling", ["UrlList", "URLList", "urllist", "URLLIST"])
-def test_a_loop_type_is_understood_in_any_letter_case_and_echoed_as_sent(
-    client: Client, spelling: str
-) -> None:
+def test_a_loop_type_has_any_letter_case_and_is_echoed_as_sent(client: Client, spelling: str) -> None:
     data(client.post("/task/updateLoopItems", loop_request(client, ["HTTPS://A.example"], loopType=spelling)))
     assert client.control.task(demo.TASK_ID)["urls"] == ["HTTPS://A.example"]
     loop = loop_request(client, ["b"], loopType=spelling)

@@ -129,13 +129,13 @@ def test_an_error_names_the_place_and_the_rule(
     assert rule in refusal.value.rule
 
 
-def test_an_annotation_that_says_nothing_about_its_values_is_refused() -> None:
+def test_an_annotation_without_a_rule_is_refused() -> None:
     with pytest.raises(TypeError, match="float"):
         parse("it", float, 1.0)
 
 
 class TestDeclarations:
-    def test_the_arguments_of_a_call_are_parsed_and_its_defaults_stay(self) -> None:
+    def test_arguments_are_parsed_and_defaults_stay(self) -> None:
         def move(task_id: str, group_id: Annotated[int, Range(1)] = 0) -> None: ...
 
         assert parse_call(move, " t ") == {"task_id": "t"}
@@ -157,7 +157,7 @@ class TestDeclarations:
         with pytest.raises(InvalidArgument, match=r"`options\['mode'\]` is 'x'"):
             parse_struct(Options, {"mode": "x"}, "options[{!r}]".format)
 
-    def test_a_declaration_says_of_each_argument_what_help_texts_and_tables_need(self) -> None:
+    def test_a_declaration_says_what_help_and_tables_need(self) -> None:
         def start(
             names: Annotated[Sequence[Annotated[str, Word(LoopType)]], Length(most=9), "The names."],
             size: Annotated[int, Range(1)] | None = None,

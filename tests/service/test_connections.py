@@ -30,7 +30,7 @@ COUNTS = answer({"extractingCount": 1})
 
 
 class TestCredentials:
-    def test_a_key_goes_to_its_five_endpoints_and_the_token_to_the_others(
+    def test_a_key_goes_to_five_endpoints_the_token_to_the_others(
         self, on_clock: Connect, sandbox: Sandbox, scene: Scene
     ) -> None:
         credentials = Credentials(
@@ -165,9 +165,7 @@ class TestRedirects:
             *(STATS, "/cloudextraction/elsewhere"),
         ],
     )
-    def test_none_is_followed_to_another_scheme_name_or_user_or_within_the_host(
-        self, client: Client, sandbox: Sandbox, to: str
-    ) -> None:
+    def test_none_is_followed_wherever_it_leads(self, client: Client, sandbox: Sandbox, to: str) -> None:
         port = sandbox.url.rpartition(":")[2]
         sandbox.control.fail(STATS, **redirect(to.format(port=port)))
         with pytest.raises(errors.RedirectRefused) as refusal:
@@ -193,7 +191,7 @@ class TestTls:
         [("127.0.0.2", "authority.pem"), ("127.0.0.1", "empty"), ("127.0.0.1", "nothing.pem")],
         ids=["certificate for another name", "folder of none", "file of none"],
     )
-    def test_a_certificate_that_none_of_the_authorities_vouches_for_is_refused(
+    def test_a_certificate_of_another_authority_is_refused(
         self, on_clock: Connect, tmp_path: Path, name: str, authorities: str
     ) -> None:
         _, context = make_authority(tmp_path, name=name)
@@ -209,7 +207,7 @@ class TestTls:
             on_clock(ca_file="/no/such/file").send(CALL)
         assert sandbox.control.requests() == []
 
-    def test_an_encrypted_connection_that_breaks_off_may_have_taken_effect(
+    def test_a_request_before_a_broken_tls_connection_is_uncertain(
         self, on_clock: Connect, tmp_path: Path
     ) -> None:
         authority, context = make_authority(tmp_path)
@@ -273,7 +271,7 @@ class TestProxies:
             *("http://a..example", "http://:0", "///"),
         ],
     )
-    def test_a_malformed_proxy_is_refused_at_once_by_the_name_of_its_variable(
+    def test_a_malformed_proxy_is_refused_by_its_variable(
         self, on_clock: Connect, clock: Clock, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
         monkeypatch.setenv("https_proxy", name.replace("//", "//me:SECRET@"))
@@ -282,7 +280,7 @@ class TestProxies:
         assert "SECRET" not in str(refusal.value)
         assert clock.slept == []
 
-    def test_what_a_proxy_was_given_before_it_cut_the_connection_may_have_been_done(
+    def test_a_request_before_a_proxy_cut_off_is_uncertain(
         self, on_clock: Connect, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with serving(lambda _: b"") as proxy:

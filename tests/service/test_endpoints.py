@@ -60,7 +60,7 @@ class TestRefusal:
             (endpoints.move_task(demo.TASK_ID, 99), f"no task group 99 (asked for task {demo.TASK_ID})"),
         ],
     )
-    def test_what_is_not_found_is_named_with_the_task_that_was_asked_for(
+    def test_what_is_not_found_is_named_with_its_task(
         self, client: Client, call: Call[Any], words: str
     ) -> None:
         with pytest.raises(errors.NotFound, match=re.escape(f"{words} (requestId")):
@@ -76,7 +76,7 @@ class TestRefusal:
             with pytest.raises(errors.PermissionDenied, match="Required plan tiers"):
                 client.send(call)
 
-    def test_an_app_of_somebody_else_and_one_that_is_not_there_look_alike(self, client: Client) -> None:
+    def test_an_app_of_somebody_else_looks_like_a_missing_one(self, client: Client) -> None:
         for app in (demo.OTHERS_APP_ID, "none"):
             with pytest.raises(errors.NotFound, match="not the author, or there is no such app") as refusal:
                 client.send(endpoints.deprecate_data_app(app))
@@ -84,7 +84,7 @@ class TestRefusal:
 
 
 @pytest.mark.parametrize("value", ODD)
-def test_an_id_that_looks_like_a_piece_of_an_address_stays_in_its_place(
+def test_an_id_that_looks_like_a_path_stays_in_its_place(
     client: Client, sandbox: Sandbox, value: str
 ) -> None:
     for call, refusal in (

@@ -54,7 +54,7 @@ def test_a_full_stop_stands_before_the_advice(message: str, request_id: str | No
     assert before in {"Connection refused. ", f"{message} (requestId r1). "}
 
 
-def test_a_wrong_argument_that_cannot_be_pickled_does_not_keep_its_error_from_it(tmp_path: Path) -> None:
+def test_the_error_of_an_unpicklable_argument_can_be_pickled(tmp_path: Path) -> None:
     (tmp_path / "urls.txt").write_text("https://a.example")
     with (tmp_path / "urls.txt").open() as file, pytest.raises(errors.InvalidArgument) as refusal:
         url_file(file)
@@ -135,7 +135,7 @@ def test_a_token_response_that_cannot_be_read_shows_no_token(
 
 
 @pytest.mark.parametrize("fault", [{"status": 500}, {"kind": "drop"}], ids=["status", "drop"])
-def test_an_error_that_the_caller_handles_meanwhile_keeps_its_traceback(
+def test_an_error_that_the_caller_handles_keeps_its_traceback(
     on_clock: Connect, sandbox: Sandbox, fault: dict[str, Any]
 ) -> None:
     client = on_clock(retries=Retries(attempts=1))
@@ -162,7 +162,7 @@ def shown_by(failure: BaseException) -> str:
 
 @pytest.mark.parametrize("bad", ["SECRET\n", "SEC RET", "SECRET\x00", "SECRÉT", " SECRET"])
 @pytest.mark.parametrize("field", ["access_token", "api_key", "datahub_api_key"])
-def test_a_credential_that_no_header_can_hold_is_refused_without_showing_it(
+def test_a_credential_unfit_for_a_header_is_refused_unseen(
     on_clock: Connect, sandbox: Sandbox, bad: str, field: str
 ) -> None:
     given: dict[str, Any] = {field: bad}
@@ -225,7 +225,7 @@ class TestSettings:
         assert "PASS" not in str(refusal.value)
         assert "WORD" not in str(refusal.value)
 
-    def test_a_base_url_may_have_a_path_and_its_scheme_be_in_capitals(self) -> None:
+    def test_a_base_url_may_have_a_path_and_a_scheme_in_capitals(self) -> None:
         assert Settings(base_url="https://a.example/api/").base_url == "https://a.example/api"
         assert Settings(base_url="HTTPS://Host/v1").base_url == "https://Host/v1"
 

@@ -32,7 +32,7 @@ def captured(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         yield
 
 
-def test_a_long_pause_before_a_further_attempt_is_announced_with_its_cause(
+def test_a_long_pause_before_a_retry_is_announced(
     on_clock: Connect, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     sandbox.control.fail(
@@ -45,7 +45,7 @@ def test_a_long_pause_before_a_further_attempt_is_announced_with_its_cause(
     assert "be right back" in line.getMessage()
 
 
-def test_a_host_where_nobody_listens_is_named_once_and_without_the_query(
+def test_an_unreachable_host_is_named_once_without_the_query(
     on_clock: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
@@ -65,7 +65,7 @@ def test_waiting_for_the_rate_limit_is_announced(on_clock: Connect, caplog: pyte
     assert caplog.messages == ["get_task_statuses waits 5 s for the rate limit."]
 
 
-def test_waiting_for_whoever_used_a_refused_refresh_token_is_announced(
+def test_waiting_for_another_user_of_a_token_is_announced(
     on_clock: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(GrantRejected):

@@ -95,9 +95,7 @@ def test_more_rows_are_asked_for_again_after_good_pages() -> None:
         ("more than is read", errors.ResponseTooLarge),
     ],
 )
-def test_a_service_that_sends_nothing_at_all_ends_in_its_last_error(
-    said: str, error: type[Exception]
-) -> None:
+def test_a_silent_service_ends_in_its_last_error(said: str, error: type[Exception]) -> None:
     with serving(limited(0, REFUSALS[said])) as server, client_of(server) as client:
         with pytest.raises(error):
             pages_of(client, 1000)
@@ -105,7 +103,7 @@ def test_a_service_that_sends_nothing_at_all_ends_in_its_last_error(
         assert len(sizes(server)) <= 9 * TRIES_PER_SIZE + 7
 
 
-def test_what_has_nothing_to_do_with_size_is_not_answered_with_smaller_pages() -> None:
+def test_failures_that_are_not_about_size_keep_the_page_size() -> None:
     with serving(limited(0, refusal("TaskNotFound"))) as server, client_of(server) as client:
         with pytest.raises(errors.NotFound):
             pages_of(client, 1000)
@@ -135,7 +133,7 @@ def test_a_page_that_fails_late_is_halved_at_once() -> None:
         assert sizes(server)[:4] == [200, 100, 50, 25]
 
 
-def test_the_larger_a_size_has_failed_before_the_later_it_is_tried_again() -> None:
+def test_a_size_that_failed_before_is_tried_again_later() -> None:
     size = PageSize(1000)
     for _ in range(6):
         size.halve()
@@ -148,7 +146,7 @@ def test_the_larger_a_size_has_failed_before_the_later_it_is_tried_again() -> No
     assert failed_after == [5, 15, 35, 75, 155, 315]
 
 
-def test_trouble_of_another_kind_in_between_does_not_keep_pages_from_becoming_smaller() -> None:
+def test_other_failures_in_between_do_not_keep_pages_large() -> None:
     answers = [answer({}, 503)] * (TRIES_PER_SIZE + 1)
     respond = limited(30, REFUSALS["failing"])
     with (

@@ -51,7 +51,7 @@ class TestRows:
         (page,) = read_all(client, demo.TASK_ID)
         assert (page.total, page.rest_total, page.rows) == (0, 0, [])
 
-    def test_a_reader_asks_for_a_page_when_it_is_wanted_where_answers_come_at_once(
+    def test_fast_answers_are_asked_for_when_they_are_wanted(
         self, connect: Connect, sandbox: Sandbox
     ) -> None:
         client = connect(timing=ClientTiming(slow_response=math.inf))
@@ -147,7 +147,7 @@ class TestLists:
             subtask["subtask_id"] for subtask in task["subtasks"]
         ]
 
-    def test_a_service_that_gives_the_same_page_for_ever_does_not_hold_us(self, on_clock: Connect) -> None:
+    def test_a_service_that_repeats_a_page_for_ever_is_an_error(self, on_clock: Connect) -> None:
         same = answer([{"subTaskId": str(n), "status": "Waiting"} for n in range(20)])
         with serving(lambda _: same) as server:
             client = on_clock(base_url=server.url)

@@ -166,7 +166,7 @@ class TestTheNextPage:
 
 
 class TestAPageThatWasAskedForInVain:
-    def test_costs_one_request_and_none_is_asked_for_ahead_for_a_while(
+    def test_costs_one_request_and_stops_prefetching_for_a_while(
         self, client: Client, sandbox: Sandbox
     ) -> None:
         task = sandbox.control.add_task(rows=2000, state="Finished")["task_id"]

@@ -36,13 +36,13 @@ def mean_gap(sent: list[float]) -> float:
 
 
 class TestOneProcess:
-    def test_requests_are_spread_evenly_and_a_pause_is_not_made_up_for_by_a_burst(self, clock: Clock) -> None:
+    def test_requests_are_spread_evenly_also_after_a_pause(self, clock: Clock) -> None:
         limiter = RateLimiter(0.5, clock.now)
         limiter.reserve()
         clock.time += 100
         assert moments(limiter, clock, 3) == [100, 100.5, 101]
 
-    def test_requests_that_had_their_moments_before_a_429_cost_no_second_step(self, clock: Clock) -> None:
+    def test_requests_from_before_a_429_cost_no_second_step(self, clock: Clock) -> None:
         one, other = (RateLimiter(1, clock.now) for _ in range(2))
         for limiter in (one, other):
             for _ in range(10):
@@ -74,9 +74,7 @@ class TestOneProcess:
             assert limiter.reserve().wait == 0
         assert mean_gap(moments(limiter, clock, 40)) == pytest.approx(before, rel=0.1)
 
-    def test_one_with_few_requests_repeats_its_moments_but_for_those_that_met_a_429(
-        self, clock: Clock
-    ) -> None:
+    def test_a_slow_process_repeats_moments_but_those_that_met_a_429(self, clock: Clock) -> None:
         limiter = RateLimiter(0.05, clock.now)
         for _ in range(60):
             clock.time += limiter.reserve().wait
@@ -131,7 +129,7 @@ class TestProcessesOnOneAddress:
         assert min(shares) > 0.7
         assert max(shares) < 1.3
 
-    def test_one_that_begins_at_the_full_rate_soon_comes_near_the_others(self) -> None:
+    def test_one_that_begins_at_the_full_rate_soon_shares_it(self) -> None:
         answers = Simulation(10, seed=1, lives=lambda process, now: process > 0 or now >= 600).run(960)
         assert answers.refusals(660, 960) < 0.02
         assert answers.shares(range(10), 660, 960)[0] < 3
@@ -148,7 +146,7 @@ on_the_way = strategies.floats(0, 3, allow_nan=False)
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(strategies.lists(strategies.tuples(on_the_way, on_the_way), min_size=6, max_size=40))
-def test_who_waits_for_each_answer_keeps_the_limit_however_late_requests_arrive(
+def test_the_limit_holds_however_late_requests_arrive(
     delays: list[tuple[float, float]],
 ) -> None:
     """Five status queries per second are allowed (contract.md, Limits), as they arrive."""
@@ -164,14 +162,14 @@ def test_who_waits_for_each_answer_keeps_the_limit_however_late_requests_arrive(
 
 
 class TestSharing:
-    def test_clients_of_one_address_share_its_limits_however_it_is_written(self) -> None:
+    def test_clients_of_one_address_share_its_limits_in_any_spelling(self) -> None:
         addresses = ("https://share.example/api", "https://SHARE.example:443/other", "https://share.example.")
         one, *others = (shared_rate_limiters(url, 10) for url in addresses)
         assert others == [one] * 2
         elsewhere = shared_rate_limiters("https://elsewhere.example", 10)
         assert one[RateLimit.GENERAL] != elsewhere[RateLimit.GENERAL]
 
-    def test_the_lowest_rate_that_a_living_client_says_counts_for_all(self) -> None:
+    def test_the_lowest_rate_of_all_open_clients_counts(self) -> None:
         for rate, gap in ((19, 1 / 19), (0, 1 / 20), (5, 1 / 5), (40, 1 / 20)):
             address = f"https://rate-{rate}.example"
             # of a client that has ended

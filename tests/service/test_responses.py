@@ -120,7 +120,7 @@ class TestEnvelope:
             data(READ, {"offset": 2, "total": 2, "restTotal": 0, "data": [{"a": 1}, row]})
 
     @pytest.mark.parametrize("absent", [{}, {"data": None}])
-    def test_analytics_without_the_rows_that_they_announce_are_malformed(self, absent: Any) -> None:
+    def test_analytics_without_their_announced_rows_are_malformed(self, absent: Any) -> None:
         call = endpoints.query_analytics(TODAY, TODAY)
         assert data(call, {"total": 0, **absent}).rows == ()
         with pytest.raises(errors.MalformedResponse, match="`total` is 3"):
@@ -129,7 +129,7 @@ class TestEnvelope:
     @pytest.mark.parametrize(
         "body", [b"", b"null", b"[]", b'{"data":', b"<html>", {"requestId": "r"}, {}, b"\xff\xfe"]
     )
-    def test_what_is_no_envelope_is_malformed_and_may_be_asked_for_again(self, body: Any) -> None:
+    def test_what_is_no_envelope_is_malformed_and_retryable(self, body: Any) -> None:
         for call in (STATS, READ) if isinstance(body, dict) else (STATS, READ, DELETE):
             error = refusal(call, body, content_type="text/html")
             assert type(error) is errors.MalformedResponse
@@ -139,7 +139,7 @@ class TestEnvelope:
     @pytest.mark.parametrize("call", [STATS, READ, DELETE, STATUSES])
     @pytest.mark.parametrize("beside", [{}, {"data": None}, {"data": []}, {"Data": None}, {"data": PAGE}])
     @pytest.mark.parametrize("keys", ["error code message requestId", "Error Code Message Request_Id"])
-    def test_an_error_decides_even_under_http_200_and_in_any_spelling_of_its_keys(
+    def test_an_error_under_http_200_decides_in_any_spelling(
         self, call: Call[Any], beside: dict[str, Any], keys: str
     ) -> None:
         name, code, message, request_id = keys.split()
@@ -187,7 +187,7 @@ class TestEnvelope:
             ({}, b""),
         ],
     )
-    def test_a_401_without_a_word_rejects_the_token_only_if_it_wants_another(
+    def test_a_401_without_a_body_rejects_the_token_by_its_challenge(
         self, headers: dict[str, str], body: bytes
     ) -> None:
         assert type(refusal(STATS, body, 401, **headers)) is errors.MalformedResponse
@@ -195,7 +195,7 @@ class TestEnvelope:
             error = refusal(STATS, b" \n", 401, www_authenticate=challenge)
             assert type(error) is errors.TokenRejected
 
-    def test_a_data_app_error_without_a_word_on_retrying_is_told_by_its_status(self) -> None:
+    def test_a_data_app_error_without_retryable_goes_by_its_status(self) -> None:
         error: dict[str, Any] = {"error": {"code": "x", "category": "internal", "message": "m"}}
         assert type(refusal(DEPRECATE, error, 503)) is errors.ServiceFailure
         assert refusal(DEPRECATE, error, 503).category == "internal"
@@ -208,7 +208,7 @@ class TestEnvelope:
 
 
 @pytest.mark.parametrize("name", ["code", "message"])
-def test_what_an_error_says_stays_in_its_line_and_is_no_command_of_ours(name: str) -> None:
+def test_the_text_of_an_error_stays_in_its_line(name: str) -> None:
     forged = "no such\r\n task.\x1b[2J\u202e Fix: run `webcollect token; touch owned`"
     error = refusal(STATS, {"error": {"code": "X", "message": "m", name: forged}, "requestId": forged}, 400)
     said = "no such task.\\u001b[2J\\u202e Fix: run \\u0060webcollect token; touch owned\\u0060"
@@ -227,7 +227,7 @@ def test_why_a_copy_was_not_made_stays_in_its_line() -> None:
 class TestRows:
     @any_rows
     @given(rows, layouts, st.sampled_from(["", "\n", "\r\n"]))
-    def test_rows_of_any_layout_are_single_lines_with_the_values_as_they_were(
+    def test_rows_of_any_layout_become_single_lines(
         self, written: list[dict[str, Any]], layout: dict[str, Any], end: str
     ) -> None:
         page = {"offset": 1, "total": 1, "restTotal": 0, "data": written}
@@ -433,9 +433,7 @@ class TestValues:
         *((given, 86399) for given in (86399, "86399", 86399.0, "86399.0")),
     ],
 )
-def test_a_life_is_a_number_or_the_text_of_one_and_else_unknown_and_loses_no_token(
-    given: Any, life: int | None
-) -> None:
+def test_a_lifetime_that_is_no_number_is_unknown(given: Any, life: int | None) -> None:
     answer = {"access_token": "A", "refresh_token": "R", "expires_in": given, "token_type": {}}
     record = data(endpoints.refresh_token("old"), answer)
     assert (record.access_token, record.refresh_token, record.expires_in) == ("A", "R", life)
@@ -466,7 +464,7 @@ def test_an_interim_answer_is_not_the_answer(on_clock: Connect, status: int) -> 
         assert on_clock(base_url=server.url).send(COPY).task_id == "new"
 
 
-def test_a_success_without_content_is_one_where_there_is_no_result(on_clock: Connect) -> None:
+def test_a_success_may_lack_content_if_there_is_no_result(on_clock: Connect) -> None:
     with serving(lambda _: b"HTTP/1.1 204 No Content\r\n\r\n") as server:
         on_clock(base_url=server.url).send(endpoints.start_subtasks("t", ["s"]))
 
@@ -582,7 +580,7 @@ class TestWhatTheServiceSendsIsNotTheUsersMistake:
     @pytest.mark.parametrize(
         "token", ["", "\n", "secret word", "secret\nword", "sécret", "secret\0", "secret\x7f"]
     )
-    def test_a_token_that_no_header_can_have_is_malformed_and_not_shown(self, token: str) -> None:
+    def test_a_token_unfit_for_a_header_is_malformed_and_not_shown(self, token: str) -> None:
         error = refusal(endpoints.refresh_token("x"), {"data": {"access_token": token}})
         assert type(error) is errors.MalformedResponse
         assert "word" not in str(error)
@@ -604,7 +602,7 @@ def test_a_time_is_read_in_every_form_that_services_send(text: str, fraction: st
     assert status.executing_time == MOMENT + datetime.timedelta(microseconds=int(seconds * 1e6))
 
 
-def test_a_time_is_in_its_own_zone_rather_than_in_the_connections() -> None:
+def test_a_time_keeps_its_own_zone() -> None:
     for text, zone in (("2024-07-01T12:00:00", "+02:00"), ("2024-07-01T12:00:00Z", "+00:00")):
         assert str(parse_time(text, "Europe/Berlin")).endswith(zone)
 

@@ -80,7 +80,7 @@ class TestSafeCalls:
         *((429, endless, 30) for endless in ("86400", "9" * 400, "Fri, 31 Dec 9998 23:59:59 GMT")),
     ],
 )
-def test_what_the_service_asks_for_is_waited_up_to_a_bound_and_by_all_others_too(
+def test_retry_after_holds_all_calls_up_to_a_bound(
     on_clock: Connect, sandbox: Sandbox, clock: Clock, status: int, retry_after: str, waited: int
 ) -> None:
     client = on_clock(retries=Retries(longest_wait=30))

@@ -51,7 +51,7 @@ def stoppable(connect: Connect, stop: Stop) -> Connect:
     [Credentials(access_token="t"), Credentials(refresh_token="r")],
     ids=["access token", "refresh token"],
 )
-def test_nothing_is_sent_no_connection_is_made_and_no_renewal_is_begun(
+def test_nothing_is_sent_and_nothing_begun_after_a_stop(
     stop: Stop, stoppable: Connect, credentials: Credentials
 ) -> None:
     stop.set()
@@ -74,7 +74,7 @@ def test_a_pause_that_has_begun_ends_at_once(stop: Stop) -> None:
     timer.join()
 
 
-def test_a_pause_ends_by_a_signal_that_the_kernel_hands_to_another_thread() -> None:
+def test_a_pause_ends_by_a_signal_to_another_thread() -> None:
     script = """
 import signal, threading, time
 from airflow_provider_webcollect.service.threads import Stop

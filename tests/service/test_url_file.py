@@ -91,7 +91,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_urls_come_from_anywhere_and_a_retry_sends_the_whole_file_again(
+def test_urls_come_from_anywhere_and_retries_send_all_again(
     client: Client, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
 ) -> None:
     sandbox.control.fail("/task/urls:file", status=503, times=2)
@@ -109,7 +109,7 @@ def test_urls_come_from_anywhere_and_a_retry_sends_the_whole_file_again(
         assert b"\r\n\r\n" + TEXT + b"\r\n--" in base64.b64decode(request["body"])
 
 
-def test_an_open_file_is_left_open_and_its_position_does_not_matter(client: Client, path: Path) -> None:
+def test_an_open_file_stays_open_and_is_read_from_its_begin(client: Client, path: Path) -> None:
     with path.open("rb") as file:
         file.seek(7)
         client.send(endpoints.replace_urls(demo.TASK_ID, url_file(file)))
@@ -147,7 +147,7 @@ class Troubled(io.BytesIO):
         raise TimeoutError("the storage does not answer")
 
 
-def test_a_storage_in_trouble_is_no_wrong_argument_and_a_retry_may_help() -> None:
+def test_a_storage_failure_is_retryable_and_no_wrong_argument() -> None:
     with pytest.raises(FileUnreadable, match="the storage does not answer") as failure:
         url_file(Troubled())
     assert not failure.value.permanent
@@ -177,7 +177,7 @@ def test_a_storage_in_trouble_is_no_wrong_argument_and_a_retry_may_help() -> Non
     ],
     ids=lambda value: repr(value[:60]),
 )
-def test_a_file_that_is_wrong_is_refused_with_the_line_and_nothing_is_sent(
+def test_a_wrong_file_is_refused_with_the_line(
     client: Client, sandbox: Sandbox, path: Path, text: bytes, said: str
 ) -> None:
     path.write_bytes(text)
@@ -223,9 +223,7 @@ def test_what_cannot_be_read_as_bytes_is_refused(tmp_path: Path) -> None:
         assert ("it must be readable" in str(refusal.value)) is (source in unreadable)
 
 
-def test_the_largest_file_is_taken_and_a_larger_one_is_refused_before_it_is_read_to_its_end(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_too_large_file_is_refused_before_it_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow_provider_webcollect.service import url_file as module
 
     line = b"https://a.example/".ljust(49, b"x") + b"\n"

@@ -67,7 +67,7 @@ SAFEGUARDS = {
         ),
     ),
     "conditional-commit": Safeguard(
-        "test_a_worker_that_stood_still_changes_nothing_once_its_landings_were_taken_over",
+        "test_a_suspended_worker_changes_nothing_after_a_takeover",
         (
             Edit("landing/storage/object_stores.py", 'content, mode="create")', "content)"),
             # a landing that has not committed before looks before it writes

@@ -221,7 +221,7 @@ def test_workers_are_killed_three_times_while_they_land(
     )
 
 
-def test_a_worker_that_stood_still_changes_nothing_once_its_landings_were_taken_over(
+def test_a_suspended_worker_changes_nothing_after_a_takeover(
     cluster: Cluster, start_service: Callable[..., Service], s3: S3, seen: Callable[[str], None]
 ) -> None:
     chance = random.Random(SEED)

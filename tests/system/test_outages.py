@@ -147,7 +147,7 @@ def said(failures: dict[str, str | None], about: str) -> str:
     return f"{len(errors)} attempts failed and said why, Airflow ended {len(failures) - len(errors)}"
 
 
-def test_redis_is_killed_and_then_the_service_is_down_for_a_minute(
+def test_redis_is_killed_and_the_service_is_down_for_a_minute(
     cluster: Cluster, start_service: StartService, folder: Path, restarts: Callable[[], str], seen: Say
 ) -> None:
     service = start_service("service_down", refresh_reuse="revoke")
@@ -168,7 +168,7 @@ def test_redis_is_killed_and_then_the_service_is_down_for_a_minute(
     seen(f"{said(work.failures(), ABOUT_SERVICE)}; started again: {restarts()}")
 
 
-def test_postgresql_is_restarted_and_then_the_token_is_revoked_and_replaced(
+def test_postgresql_is_restarted_and_the_token_replaced(
     cluster: Cluster, start_service: StartService, folder: Path, restarts: Callable[[], str], seen: Say
 ) -> None:
     service = start_service("revoked", refresh_reuse="revoke")

@@ -55,7 +55,7 @@ def test_24_tasks_on_both_workers_share_one_token(
     seen("dropped by the service: one")
 
 
-def test_24_tasks_on_both_workers_share_a_token_that_comes_to_its_end(
+def test_24_tasks_on_both_workers_share_an_ending_token(
     cluster: Cluster, start_service: StartService, seen: Say
 ) -> None:
     ends = start_service("tokens_end", refresh_reuse="revoke", latency=LATENCY, token_lifetime=LIFE)

@@ -58,7 +58,7 @@ BOTH, EITHER = {"task_ids": ("a", "b")}, {"task_ids": ("a", "b"), "how_many": "a
         (EITHER, "Stopped", None),
     ],
 )
-def test_tasks_in_target_or_failure_states_end_the_wait_and_with_any_other_word_it_goes_on(
+def test_target_and_failure_states_end_the_wait_others_do_not(
     clock: Clock, chosen: dict[str, Any], states: str, expected: Outcome | None
 ) -> None:
     polled = {
@@ -91,7 +91,7 @@ def test_the_reason_names_the_bad_ones_first(clock: Clock) -> None:
         ({"subtask_ids": ("A",)}, {"a": "Stopped", "b": "Finished"}, FAILED),
     ],
 )
-def test_all_sub_tasks_of_the_batch_or_those_that_are_named_must_finish(
+def test_all_sub_tasks_or_those_that_are_named_must_finish(
     clock: Clock, chosen: dict[str, Any], states: dict[str, str], expected: Outcome | None
 ) -> None:
     ended = PolledWait(clock, SubTaskStates(task_id="t", **chosen)).at(0, {"t": batch(**states)})
@@ -113,7 +113,7 @@ class TestCapacity:
         ended = PolledWait(clock, Capacity(max_active_tasks=5)).at(0, {"account": counts})
         assert (ended and ended.outcome) is expected
 
-    def test_capacity_for_tasks_alone_is_not_enough_if_both_are_limited(self, clock: Clock) -> None:
+    def test_both_limits_of_capacity_must_be_met(self, clock: Clock) -> None:
         log = Log()
         wait = Wait(Capacity(max_active_tasks=9, max_active_sub_tasks=6), 0.0, log)
         counts = RunningCounts(
@@ -166,7 +166,7 @@ ABSENCES = {
 
 @pytest.mark.parametrize(("condition", "missing", "there", "explained"), ABSENCES.values(), ids=ABSENCES)
 class TestWhatIsMissing:
-    def test_it_ends_the_wait_once_it_was_missing_for_so_long_without_interruption(
+    def test_it_ends_the_wait_after_missing_without_interruption(
         self, condition: Condition, missing: Any, there: Any, explained: str, clock: Clock
     ) -> None:
         wait = PolledWait(clock, condition)
@@ -179,7 +179,7 @@ class TestWhatIsMissing:
         assert explained in ended.reason
         assert "`missing_timeout`" in ended.reason
 
-    def test_what_is_missing_from_the_start_is_so_since_the_wait_began(
+    def test_what_never_was_there_is_missing_since_the_wait_began(
         self, condition: Condition, missing: Any, there: Any, explained: str, clock: Clock
     ) -> None:
         wait = PolledWait(clock, condition)
@@ -201,7 +201,7 @@ class TestWithoutNewRows:
     def wait(self, clock: Clock) -> PolledWait:
         return PolledWait(clock, TaskStates(task_ids=("a",), no_new_rows_for=100))
 
-    def test_it_ends_the_wait_and_the_reason_says_how_many_rows_since_when(self, wait: PolledWait) -> None:
+    def test_it_ends_the_wait_with_the_rows_and_their_time(self, wait: PolledWait) -> None:
         polls = ((10, 4), (60, 5), (120, 5), (159, 5))
         assert [wait.outcome(now, extracting(rows)) for now, rows in polls] == [None] * 4
         ended = wait.at(160, {"a": extracting(5)})
@@ -249,7 +249,7 @@ def test_each_task_is_missing_for_a_time_of_its_own(clock: Clock) -> None:
 class TestWhileOthersArePolled:
     """Their polls say nothing of a task that was not polled since, however much time has passed."""
 
-    def test_a_status_of_the_run_before_does_not_become_one_of_this_run(self, clock: Clock) -> None:
+    def test_a_status_of_the_run_before_is_not_one_of_this_run(self, clock: Clock) -> None:
         wait = PolledWait(clock, TaskStates(task_ids=("a", "b"), after={"a": BEFORE, "b": BEFORE}))
         old, other = shown("Finished", began=0, ended=10), {"b": shown("Finished", "b", began=20, ended=30)}
         assert wait.at(1, {"a": old, **other}) is None

@@ -124,9 +124,7 @@ class TestTheNextRun:
             assert wait.outcome(now, BEFORE) is None
 
     @pytest.mark.parametrize("count", [4, 0, 1], ids=["later", "from 0 again", "from 1 again"])
-    def test_another_count_alone_counts_after_the_time_for_which_a_status_may_lag(
-        self, wait: PolledWait, count: int
-    ) -> None:
+    def test_another_count_alone_counts_after_the_status_delay(self, wait: PolledWait, count: int) -> None:
         other = shown("Finished", began=10, ended=20, executed_times=count)
         assert [wait.outcome(now, other) for now in (1000, 1089, 1090)] == [None, None, Outcome.DONE]
 
@@ -145,7 +143,7 @@ class TestTheNextRun:
 class TestOddOrders:
     """Responses of several servers need not come in order."""
 
-    def test_a_response_from_before_does_not_end_the_wait_once_the_run_is_active(self, clock: Clock) -> None:
+    def test_an_old_response_does_not_end_the_wait_of_an_active_run(self, clock: Clock) -> None:
         wait = PolledWait(clock, after_start(BEFORE))
         for now in range(0, 7200, 60):
             status = BEFORE if now % 180 == 0 else shown("Extracting", began=30, executed_times=4)
@@ -168,9 +166,7 @@ class TestOddOrders:
         assert wait.outcome(1, shown("Finished", began=10, ended=20)) is None
         assert wait.outcome(2, shown("Finished", began=30, ended=40)) is Outcome.DONE
 
-    def test_a_status_with_times_of_the_run_before_was_not_the_end_that_the_start_joined(
-        self, clock: Clock
-    ) -> None:
+    def test_a_status_with_old_times_is_not_the_end_of_a_joined_run(self, clock: Clock) -> None:
         wait = PolledWait(clock, after_start(shown("Waiting", began=1, ended=5, executed_times=3)))
         assert wait.outcome(1, shown("Finished", began=1, ended=5, executed_times=2)) is None
         assert wait.outcome(2, shown("Finished", began=10, ended=20, executed_times=3)) is Outcome.DONE
@@ -193,7 +189,7 @@ class TestAnOutdatedResponse:
         assert wait.outcome(60, shown("Extracting", executed_times=4)) is None
         assert wait.outcome(120, shown("Extracting", executed_times=5)) is Outcome.DONE
 
-    def test_is_none_if_its_run_began_later_since_a_count_may_begin_again(self, clock: Clock) -> None:
+    def test_is_none_if_its_run_began_later(self, clock: Clock) -> None:
         wait = PolledWait(clock, after_start(BEFORE))
         assert wait.outcome(1, shown("Extracting", began=30, executed_times=4)) is None
         assert wait.outcome(2, shown("Extracting", began=50, executed_times=1)) is None

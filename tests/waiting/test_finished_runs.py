@@ -160,7 +160,7 @@ def test_only_the_states_that_are_asked_for_are_reported() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 4], ids=["the first run", "a later run"])
-def test_a_count_of_ended_runs_names_each_run_once_though_the_watch_began_during_one(count: int) -> None:
+def test_a_watch_that_begins_during_a_run_names_each_run_once(count: int) -> None:
     last_run, named = None, []
     statuses = (
         (shown("Extracting", count, 1), 0),

@@ -133,7 +133,7 @@ def test_a_wait_ends_with_the_run_that_was_started_and_soon(
 @counts
 @any_history
 @given(seed=SEEDS)
-def test_a_run_without_new_rows_ends_the_wait_not_before_its_time_and_soon(
+def test_a_run_without_new_rows_ends_the_wait_after_its_time(
     clock: Clock, counts: str | None, seed: int
 ) -> None:
     chance = random.Random(seed)

@@ -45,7 +45,7 @@ def test_a_newer_token_is_not_lost_to_an_older_record(account: Account) -> None:
     assert account.refreshes == [200, 200, 200]
 
 
-def test_a_new_token_that_cannot_be_stored_serves_its_process_and_is_stored_later(account: Account) -> None:
+def test_a_new_token_that_cannot_be_stored_is_stored_later(account: Account) -> None:
     full = Full(account.name)
     account.process(store=full).send(CALL)
     assert full.load() is None
@@ -54,7 +54,7 @@ def test_a_new_token_that_cannot_be_stored_serves_its_process_and_is_stored_late
     assert account.refreshes == [200]
 
 
-def test_a_refresh_token_is_not_spent_where_its_successor_could_not_be_stored(account: Account) -> None:
+def test_no_refresh_token_is_spent_if_the_store_is_full(account: Account) -> None:
     with pytest.raises(errors.TokenStoreUnavailable):
         account.process(store=Full(account.name, of=frozenset(Register))).send(CALL)
     assert account.refreshes == []
@@ -77,14 +77,14 @@ def test_a_reset_reaches_a_process_whose_token_is_refused(account: Account) -> N
 
 
 @REVOKES
-def test_a_store_that_seems_empty_for_a_moment_costs_no_refresh_token(account: Account) -> None:
+def test_a_store_that_seems_empty_costs_no_refresh_token(account: Account) -> None:
     account.process().send(CALL)
     assert account.process(store=Hiccup(account.name, 1)).send(CALL)
     assert account.refreshes == [200]
 
 
 @REVOKES
-def test_a_login_that_gives_no_refresh_token_does_not_lead_back_to_a_spent_one(account: Account) -> None:
+def test_a_login_without_a_refresh_token_reuses_no_spent_one(account: Account) -> None:
     credentials = account.login(refresh_token=account.sandbox.refresh_token)
     account.process(credentials=credentials).send(CALL)
     account.expire()
@@ -94,9 +94,7 @@ def test_a_login_that_gives_no_refresh_token_does_not_lead_back_to_a_spent_one(a
     assert account.grants == ["refresh_token"] * 2 + ["password"] * 2
 
 
-def test_a_token_whose_renewal_another_process_began_and_never_ended_is_used_to_its_end(
-    account: Account, clock: Clock
-) -> None:
+def test_a_token_is_used_to_its_end_despite_a_lost_claim(account: Account, clock: Clock) -> None:
     account.process().send(CALL)
     account.store.save(note(account.store_with(age=1e6, rest=6000), RenewalState.CLAIMED))
     client = account.process()
@@ -110,9 +108,7 @@ def test_a_token_whose_renewal_another_process_began_and_never_ended_is_used_to_
     ("status", "code"),
     [(400, "Invalid.Grant"), (400, "InvalidGrant"), (401, "Invalid.Token"), (400, "invalid-grant")],
 )
-def test_a_refusal_by_a_known_code_is_one_and_is_not_asked_for_again(
-    account: Account, status: int, code: str
-) -> None:
+def test_a_refusal_by_a_known_code_is_not_asked_for_again(account: Account, status: int, code: str) -> None:
     account.fail("/token", times=None, status=status, code=code, message="no")
     client = account.process()
     for _ in range(3):
@@ -136,9 +132,7 @@ def test_a_refusal_by_a_known_code_is_one_and_is_not_asked_for_again(
     ],
     ids=lambda fault: " ".join(str(value) for value in fault.values()),
 )
-def test_whatever_else_the_token_endpoint_says_it_says_nothing_of_the_credential(
-    account: Account, fault: dict[str, Any]
-) -> None:
+def test_other_token_errors_do_not_refuse_the_credential(account: Account, fault: dict[str, Any]) -> None:
     account.fail("/token", **fault)
     client = account.process()
     with pytest.raises(errors.TokenUnavailable) as failure:
@@ -183,7 +177,7 @@ def test_entering_a_refused_token_again_begins_anew(account: Account) -> None:
     assert account.process().send(CALL)
 
 
-def test_a_refusal_also_counts_where_the_connection_holds_an_earlier_refresh_token(account: Account) -> None:
+def test_a_refusal_counts_for_an_earlier_refresh_token_too(account: Account) -> None:
     account.process().send(CALL)
     earlier = Credentials(refresh_token=account.stored.refresh_token)
     account.process().renew_token()
@@ -195,7 +189,7 @@ def test_a_refusal_also_counts_where_the_connection_holds_an_earlier_refresh_tok
     assert account.refreshes == [200, 200, 400]
 
 
-def test_a_process_remembers_a_refusal_when_the_note_is_on_another_refresh_token(account: Account) -> None:
+def test_a_process_remembers_a_refusal_without_its_note(account: Account) -> None:
     account.fail("/token", times=None, **GRANT_REFUSED)
     client = account.process()
     for _ in range(2):
@@ -205,7 +199,7 @@ def test_a_process_remembers_a_refusal_when_the_note_is_on_another_refresh_token
     assert account.refreshes == [400]
 
 
-def test_a_renewal_that_sent_nothing_leaves_the_note_on_another_refresh_token_as_it_was(
+def test_an_unsent_renewal_leaves_the_note_of_another_token(
     account: Account,
 ) -> None:
     doubtful = note(OF_ANOTHER, RenewalState.DOUBTFUL)
@@ -226,9 +220,7 @@ def test_a_renewal_that_sent_nothing_leaves_the_note_on_another_refresh_token_as
         {"access_token": "rejected"},
     ],
 )
-def test_a_connection_that_is_edited_goes_on_with_the_stored_successor(
-    account: Account, edit: dict[str, str]
-) -> None:
+def test_an_edited_connection_uses_the_stored_successor(account: Account, edit: dict[str, str]) -> None:
     account.process().send(CALL)
     account.expire()
     edited = {name: text.format(port=urlsplit(account.sandbox.url).port) for name, text in edit.items()}
@@ -254,14 +246,14 @@ def test_a_person_may_return_to_login_and_password(account: Account) -> None:
 
 
 @pytest.mark.parametrize("other", ["HTTP://LocalHost/", "http://localhost:80", "http://localhost.:80/"])
-def test_a_service_that_is_spelled_differently_is_the_same_to_a_login(other: str) -> None:
+def test_a_login_knows_a_service_in_any_spelling(other: str) -> None:
     login = Credentials(login="someone", password="secret")
     assert login.lineage_at(other) == login.lineage_at("http://localhost")
     assert login.lineage_at("http://localhost/api") != login.lineage_at("http://localhost")
     assert login.lineage_at("https://localhost") != login.lineage_at("http://localhost")
 
 
-def test_a_service_that_issues_no_new_refresh_token_leaves_the_old_one_in_use(account: Account) -> None:
+def test_without_a_new_refresh_token_the_old_one_stays_in_use(account: Account) -> None:
     account.answer_token(access_token=account.sandbox.access_token, expires_in=1)
     account.process().send(CALL)
     account.store_with(age=2, rest=-1)
@@ -269,7 +261,7 @@ def test_a_service_that_issues_no_new_refresh_token_leaves_the_old_one_in_use(ac
     assert len(account.refreshes) == 2
 
 
-def test_an_operation_that_is_refused_with_any_token_does_not_renew_for_ever(account: Account) -> None:
+def test_an_operation_refused_with_any_token_renews_only_once(account: Account) -> None:
     client = account.process()
     account.fail(STATS, times=None, **TOKEN_REFUSED)
     for number in range(4):
@@ -280,9 +272,7 @@ def test_an_operation_that_is_refused_with_any_token_does_not_renew_for_ever(acc
     assert len(account.refreshes) == 2
 
 
-def test_a_token_that_is_dropped_twice_within_a_minute_is_renewed_after_it(
-    account: Account, clock: Clock
-) -> None:
+def test_a_token_dropped_twice_in_a_minute_is_renewed_after_it(account: Account, clock: Clock) -> None:
     client = account.process()
     for _ in range(2):
         client.send(CALL)
@@ -294,7 +284,7 @@ def test_a_token_that_is_dropped_twice_within_a_minute_is_renewed_after_it(
     assert client.send(CALL)
 
 
-def test_a_refresh_token_that_was_not_sent_is_not_marked_as_refused(account: Account) -> None:
+def test_an_unsent_refresh_token_is_not_marked_as_refused(account: Account) -> None:
     account.process().send(CALL)
     account.store_with(age=86_400, rest=-1)
     account.expire()
@@ -302,7 +292,7 @@ def test_a_refresh_token_that_was_not_sent_is_not_marked_as_refused(account: Acc
     assert account.refreshes == [200, 400, 200]
 
 
-def test_a_revoked_session_is_found_out_once_and_for_all_though_its_token_is_young(account: Account) -> None:
+def test_a_revoked_session_is_found_out_once_for_all(account: Account) -> None:
     account.process().send(CALL)
     account.expire(refresh_tokens=True)
     account.sandbox.control.clear_requests()
@@ -312,7 +302,7 @@ def test_a_revoked_session_is_found_out_once_and_for_all_though_its_token_is_you
     assert account.refreshes == [400]
 
 
-def test_a_process_with_the_old_credential_does_not_overwrite_what_came_of_the_new_one(
+def test_an_old_credential_does_not_overwrite_a_newer_token(
     account: Account,
 ) -> None:
     old = account.process()

@@ -16,7 +16,7 @@ from tests.interruption import PATIENCE, Pauses
 from tests.service.tokens.cases import CALL, SETTINGS, STATS, Account, note
 
 
-def test_the_connections_refresh_token_gives_the_first_access_token_and_its_successor_is_kept(
+def test_the_refresh_token_gives_a_token_and_a_stored_successor(
     account: Account,
 ) -> None:
     account.process().send(CALL)
@@ -31,12 +31,12 @@ def test_login_and_password_give_the_first_token(account: Account) -> None:
     assert account.grants == ["password"]
 
 
-def test_an_access_token_that_is_rejected_with_nothing_behind_it_is_a_clear_error(account: Account) -> None:
+def test_a_rejected_access_token_alone_is_a_clear_error(account: Account) -> None:
     with pytest.raises(TokenRejected, match="no credential to obtain a new one"):
         account.process(credentials=Credentials(access_token="stale")).send(CALL)
 
 
-def test_a_new_credential_in_the_connection_wins_over_what_is_stored(account: Account) -> None:
+def test_a_new_credential_in_the_connection_wins_over_the_store(account: Account) -> None:
     account.store.save(StoredToken(access_token="the old one's", lineage="another", obtained_at=1e12))
     account.process().send(CALL)
     assert account.refreshes == [200]
@@ -59,7 +59,7 @@ def test_a_text_that_is_empty_counts_as_nothing_stored(account: Account) -> None
 # A token that has ended or soon ends: renewed once, in time, and on demand.
 
 
-def test_a_token_rejected_in_the_middle_is_renewed_and_even_a_copy_is_repeated_once(account: Account) -> None:
+def test_a_token_rejected_in_the_middle_is_renewed(account: Account) -> None:
     client, copy = account.process(), copy_task(demo.TASK_ID)
     client.send(copy)
     before = len(account.sandbox.control.tasks())
@@ -71,7 +71,7 @@ def test_a_token_rejected_in_the_middle_is_renewed_and_even_a_copy_is_repeated_o
     assert [request["status"] for request in sent] == [200, 401, 200]
 
 
-def test_a_token_is_renewed_before_it_ends_and_each_process_draws_its_own_moment() -> None:
+def test_each_process_draws_its_own_moment_of_early_renewal() -> None:
     moments = set()
     for _ in range(20):
         held = Tokens(
@@ -86,7 +86,7 @@ def test_a_token_is_renewed_before_it_ends_and_each_process_draws_its_own_moment
     assert len(moments) == 20
 
 
-def test_an_early_renewal_that_fails_leaves_the_token_in_use_and_is_not_tried_at_every_call(
+def test_a_failed_early_renewal_leaves_the_token_in_use(
     account: Account,
 ) -> None:
     account.process().send(CALL)
@@ -108,7 +108,7 @@ def test_a_renewal_on_demand_replaces_a_token_that_is_still_good(account: Accoun
     assert client.context.tokens.current() == record.access_token
 
 
-def test_a_renewal_from_a_share_of_the_life_on_leaves_a_young_token_alone(account: Account) -> None:
+def test_a_renewal_by_age_leaves_a_young_token_alone(account: Account) -> None:
     client = account.process()
     young = client.renew_token(after_share=0.5)
     assert client.renew_token(after_share=0.5) == young
@@ -139,7 +139,7 @@ def test_a_worker_waits_for_the_keepers_token_and_never_renews(account: Account)
     assert account.refreshes == [200]
 
 
-def test_the_keeper_finds_out_by_itself_that_its_token_is_rejected(account: Account) -> None:
+def test_the_keeper_finds_out_that_its_token_is_rejected(account: Account) -> None:
     keeper = account.process(token_refresh="keeper")
     rejected = keeper.renew_token(0.5)
     account.expire()
@@ -161,7 +161,7 @@ def test_a_service_in_trouble_says_nothing_of_the_keepers_token(account: Account
     assert account.refreshes == [200]
 
 
-def test_workers_that_are_rejected_while_the_keeper_renews_write_nothing_over_its_token(
+def test_rejected_workers_write_nothing_over_the_keepers_token(
     account: Account,
 ) -> None:
     class Recording(MemoryTokenStore):
@@ -185,7 +185,7 @@ def test_workers_that_are_rejected_while_the_keeper_renews_write_nothing_over_it
 
 
 @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
-def test_a_lost_answer_to_the_keepers_renewal_does_not_end_the_token_that_all_use(
+def test_a_lost_renewal_of_the_keeper_ends_no_token(
     account: Account, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = account.process().renew_token(0.5)
@@ -199,7 +199,7 @@ def test_a_lost_answer_to_the_keepers_renewal_does_not_end_the_token_that_all_us
     assert account.refreshes == [200, 0]
 
 
-def test_a_renewal_whose_answer_was_lost_is_repeated_when_little_can_be_lost_by_it(account: Account) -> None:
+def test_a_lost_renewal_is_repeated_when_the_token_soon_ends(account: Account) -> None:
     first = account.process().renew_token()
     account.store_with(age=91_000, rest=9_000)
     account.store.save(note(first, RenewalState.DOUBTFUL))

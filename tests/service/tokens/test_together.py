@@ -102,7 +102,7 @@ def noted(state: RenewalState, claimant: str = "another", newest: int = 0) -> Re
     return RenewalNote(claimant=claimant, lineage="", token="", state=state, newest=newest)
 
 
-def test_the_longer_another_process_renews_the_less_often_the_store_is_read() -> None:
+def test_the_store_is_read_less_often_as_a_renewal_takes_longer() -> None:
     world = Alone("slow renewal")
     world.store.save(noted(RenewalState.CLAIMED))
     world.run(until=60)
@@ -119,16 +119,14 @@ def test_the_longer_another_process_renews_the_less_often_the_store_is_read() ->
         ({"write_takes": 2.5}, r"took 2\.5 s.*token_store_timeout"),
     ],
 )
-def test_a_process_that_took_long_to_claim_sends_no_refresh_token(
-    delays: dict[str, float], said: str
-) -> None:
+def test_a_process_that_was_slow_to_claim_sends_nothing(delays: dict[str, float], said: str) -> None:
     world = Alone(f"slow claim: {delays}")
     with pytest.raises(TokenStoreUnavailable, match=said):
         world.run(until=155, **delays)
     assert world.sent_at == []
 
 
-def test_a_process_whose_store_is_slow_makes_no_claim_that_others_would_wait_for() -> None:
+def test_a_process_with_a_slow_store_makes_no_claim() -> None:
     world = Alone("slow store")
     with pytest.raises(TokenStoreUnavailable, match=r"took 1\.5 s.*token_store_timeout"):
         world.run(until=60, read_takes=1.5)
@@ -141,9 +139,7 @@ def test_a_process_whose_store_is_slow_makes_no_claim_that_others_would_wait_for
     ("at_the_same_time", "said"),
     [(False, "another process to renew the token"), (True, "claimed the renewal at the same time")],
 )
-def test_a_wait_in_vain_says_whether_others_renew_or_claim_at_the_same_time(
-    at_the_same_time: bool, said: str
-) -> None:
+def test_a_wait_in_vain_says_what_the_others_do(at_the_same_time: bool, said: str) -> None:
     world, names = Alone(f"contended: {said}"), itertools.count()
 
     def claim(since_the_own_one: float) -> RenewalNote | None:
@@ -157,7 +153,7 @@ def test_a_wait_in_vain_says_whether_others_renew_or_claim_at_the_same_time(
     assert world.sent_at == []
 
 
-def test_a_store_that_loses_what_is_written_is_named_at_once_and_not_written_to_again() -> None:
+def test_a_store_that_loses_writes_is_named_at_once() -> None:
     world = Alone("of another team")
     world.store.shows = False
     for _ in range(3):
@@ -178,7 +174,7 @@ def test_a_store_that_loses_what_is_written_is_named_at_once_and_not_written_to_
     ],
     ids=["late", "late again", "stood still meanwhile", "not late"],
 )
-def test_a_token_that_was_replaced_is_not_spent_again_however_late_the_store_shows_its_successor(
+def test_a_replaced_token_is_not_spent_again_by_a_late_store(
     is_late: bool, stands_still: float, runs: list[tuple[float, float, int]]
 ) -> None:
     world = Alone(f"late: {runs}")
@@ -191,9 +187,7 @@ def test_a_token_that_was_replaced_is_not_spent_again_however_late_the_store_sho
 
 
 @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
-def test_processes_of_two_hosts_renew_an_expired_token_once_and_each_that_is_dropped(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_processes_of_two_hosts_renew_each_token_once(sandbox: Sandbox, tmp_path: Path) -> None:
     store_expired(sandbox, tmp_path / "token")
     with fleet(sandbox, tmp_path / "token", SIZE) as call:
         for number in range(1, ROUNDS + 1):
@@ -202,9 +196,7 @@ def test_processes_of_two_hosts_renew_an_expired_token_once_and_each_that_is_dro
             sandbox.control.expire_tokens()
 
 
-def test_a_process_that_dies_before_storing_leaves_an_explanation_and_no_hammering(
-    account: Account, tmp_path: Path
-) -> None:
+def test_a_process_that_dies_before_storing_is_explained(account: Account, tmp_path: Path) -> None:
     store_expired(account.sandbox, tmp_path / "token")
     assert exit_code_of_one_that_dies(account.sandbox, tmp_path / "token") == 9
     for _ in range(4):
@@ -268,7 +260,7 @@ def test_a_signal_while_a_new_token_is_stored_does_not_lose_it(account: Account)
     assert account.refreshes == [200]
 
 
-def test_a_signal_before_the_refresh_token_is_sent_leaves_it_unsent(
+def test_a_signal_before_the_renewal_is_sent_leaves_it_unsent(
     account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "INTERRUPTED_RENEWAL", 0.0)
@@ -284,9 +276,7 @@ def test_a_signal_before_the_refresh_token_is_sent_leaves_it_unsent(
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False], ids=["cancelled", "left by its event loop"])
-def test_a_call_that_ends_in_the_middle_of_a_renewal_loses_no_refresh_token(
-    account: Account, is_cancelled: bool
-) -> None:
+def test_a_call_that_ends_during_a_renewal_loses_no_token(account: Account, is_cancelled: bool) -> None:
     store = SlowToStore(account.name)
     context = account.process(store=store).context
 
