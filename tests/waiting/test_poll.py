@@ -47,9 +47,7 @@ async def test_all_who_ask_at_once_share_full_batches(service: Service) -> None:
 
 
 @simulated
-async def test_those_who_come_one_after_another_in_a_moment_are_asked_about_together(
-    service: Service, poll: Poll[Any]
-) -> None:
+async def test_waits_that_begin_together_are_asked_about_together(service: Service, poll: Poll[Any]) -> None:
     waits = []
     for key in "abc":
         waits.append(asyncio.create_task(poll.until([key], 60, states)))
@@ -90,7 +88,7 @@ async def test_every_round_is_of_full_batches_though_some_came_earlier(
 
 
 @simulated
-async def test_a_wait_is_not_shown_the_response_to_a_question_that_is_older() -> None:
+async def test_a_wait_is_not_shown_the_response_to_an_older_question() -> None:
     """What happened before a wait began, such as a start, is in what it sees."""
     answering = asyncio.Event()
     asked: list[int] = []
@@ -129,7 +127,7 @@ async def test_the_shorter_of_two_intervals_decides_for_both(service: Service, p
 
 
 @simulated
-async def test_a_wait_on_many_keys_judges_from_the_first_response_on_once_per_response(
+async def test_a_wait_on_many_keys_judges_once_per_response(
     service: Service,
 ) -> None:
     judged: list[dict[str, int | None]] = []
@@ -177,7 +175,7 @@ async def test_a_wait_whose_own_judgement_fails_ends_alone(poll: Poll[Any]) -> N
 
 
 @simulated
-async def test_the_poll_ends_with_its_last_wait_and_begins_again_with_the_next(poll: Poll[Any]) -> None:
+async def test_the_poll_ends_with_its_last_wait_and_begins_anew(poll: Poll[Any]) -> None:
     await poll.until(["a"], 60, states)
     await asyncio.sleep(0.01)
     assert poll._runner is not None
@@ -186,7 +184,7 @@ async def test_the_poll_ends_with_its_last_wait_and_begins_again_with_the_next(p
 
 
 @simulated
-async def test_a_wait_that_begins_while_others_end_by_a_defect_of_the_poll_is_served(
+async def test_a_wait_that_begins_while_the_poll_fails_is_served(
     poll: Poll[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def defect(poll: object) -> None:
@@ -214,7 +212,7 @@ async def test_what_a_waiter_does_runs_in_its_own_context(poll: Poll[Any]) -> No
 
 
 @simulated
-async def test_thousands_who_end_together_do_not_all_go_on_in_one_turn_of_the_event_loop(
+async def test_thousands_who_end_together_go_on_in_several_turns(
     poll: Poll[Any],
 ) -> None:
     done: list[str] = []
@@ -250,9 +248,7 @@ async def test_others_have_their_turns_while_many_are_judged(poll: Poll[Any]) ->
     assert len(set(judged_in)) == 20
 
 
-async def test_thousands_who_are_refused_together_do_not_all_go_on_in_one_turn(
-    service: Service, poll: Poll[Any]
-) -> None:
+async def test_thousands_who_are_refused_together_go_on_in_turns(service: Service, poll: Poll[Any]) -> None:
     service.fail(PermissionDenied("plan"), times=REFUSALS)
     refused_in: list[int] = []
 

@@ -127,9 +127,7 @@ class TestOthersGoOn:
         assert set(waits.ended) <= {bad}
 
     @simulated
-    async def test_a_response_to_an_earlier_query_does_not_lift_the_pause_of_a_rate_limit(
-        self, waits: Waits
-    ) -> None:
+    async def test_an_older_response_does_not_lift_a_rate_limits_pause(self, waits: Waits) -> None:
         waits.service.takes = lambda keys: 5.0 if "slow" in keys else 0.05
         limited = errors.TooManyRequests("429", retry_after=60.0)
         limited.unsent = True
@@ -144,7 +142,7 @@ class TestOthersGoOn:
         assert waits.service.asked == [["slow"], ["limited"]]
 
     @simulated
-    async def test_a_probe_that_succeeds_while_another_query_fails_does_not_stop_the_poll(
+    async def test_a_probe_that_succeeds_beside_a_failure_stops_no_poll(
         self, service: Service, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("random.uniform", lambda shortest, longest: longest)
@@ -159,9 +157,7 @@ class TestOthersGoOn:
         assert service.queries[-1][0] > now() - 60
 
     @simulated
-    async def test_a_key_that_always_fails_is_asked_about_alone_with_growing_pauses(
-        self, waits: Waits
-    ) -> None:
+    async def test_a_failing_key_is_asked_about_alone_ever_less_often(self, waits: Waits) -> None:
         bad, *others = keys(100)
         waits.service.fail(errors.ServiceFailure("internal"), about=[bad])
         waits.begin([bad, *others])
@@ -176,9 +172,7 @@ class TestOthersGoOn:
         assert len(waits.seen[bad]) >= 1
 
     @simulated
-    async def test_a_wait_with_a_long_interval_is_not_delayed_by_the_only_other_one(
-        self, waits: Waits
-    ) -> None:
+    async def test_a_failure_of_a_short_wait_does_not_delay_a_long_one(self, waits: Waits) -> None:
         waits.service.fail(errors.ServiceFailure("internal"), about=["bad"])
         waits.begin(["good"], 60.0)
         await asyncio.sleep(1)
@@ -187,7 +181,7 @@ class TestOthersGoOn:
         assert waits.longest_gap(["good"]) < 60 + 10
 
     @simulated
-    async def test_an_error_in_place_of_a_state_counts_against_its_key_alone(self, waits: Waits) -> None:
+    async def test_an_error_in_place_of_a_state_is_its_keys_alone(self, waits: Waits) -> None:
         waits.service.states["bad"] = errors.MalformedResponse("unreadable")
         waits.begin(["good", "bad"], 10.0)
         await asyncio.sleep(300)
@@ -224,7 +218,7 @@ class TestServiceDown:
         assert len([keys for _, keys in waits.service.queries[sent_before:] if len(keys) < 100]) <= 1 + 2 * 3
 
     @simulated
-    async def test_a_failure_that_nobody_foresaw_is_logged_with_its_traceback(
+    async def test_an_unforeseen_failure_is_logged_with_its_traceback(
         self, waits: Waits, caplog: pytest.LogCaptureFixture
     ) -> None:
         waits.service.fail(RuntimeError("a bug"), times=1)
@@ -306,9 +300,7 @@ class TestRefusals:
         assert waits.seen.keys() == set(keys(1000))
 
     @simulated
-    async def test_those_of_waits_that_begin_one_after_the_other_do_not_confirm_each_other(
-        self, waits: Waits
-    ) -> None:
+    async def test_refusals_of_waits_in_sequence_do_not_confirm_each_other(self, waits: Waits) -> None:
         waits.service.fail(errors.NotFound("no"))
         for _ in range(5):
             waits.begin(["a"])
@@ -352,7 +344,7 @@ class TestRefusals:
         assert waits.ended.keys() == set(keys(100))
 
     @simulated
-    async def test_a_foreign_key_ends_no_wait_whose_response_is_still_to_come(self, waits: Waits) -> None:
+    async def test_a_foreign_key_ends_no_wait_that_has_no_response_yet(self, waits: Waits) -> None:
         waits.service.takes = lambda keys: 100.0 if "slow" in keys else 0.05
         waits.service.fail(errors.PermissionDenied("not yours"), about=["foreign"])
         waits.begin(["slow"])
@@ -362,7 +354,7 @@ class TestRefusals:
         assert waits.ended.keys() == {"foreign"}
 
     @simulated
-    async def test_a_connection_that_lacks_something_ends_all_waits_at_once(self, waits: Waits) -> None:
+    async def test_an_incomplete_connection_ends_all_waits_at_once(self, waits: Waits) -> None:
         waits.service.fail(errors.ConnectionIncomplete("no credential"))
         waits.begin(keys(200))
         await asyncio.sleep(2)
@@ -384,7 +376,7 @@ class TestSpacing:
     """A round of questions is spread over its interval."""
 
     @simulated
-    async def test_two_polls_of_5_000_keys_stay_below_five_questions_a_second(self, service: Service) -> None:
+    async def test_two_polls_of_5_000_keys_ask_at_most_5_times_a_second(self, service: Service) -> None:
         one, other = Waits(service), Waits(service)
         one.begin(keys(5000))
         await asyncio.sleep(0.2)
