@@ -121,8 +121,8 @@ class Landing:
         self._state: Manifest | None = None
         self.landed: list[Landed] = []
 
-    def run(self, number: int, kind: str = "landed", *, is_broken: bool = False) -> Commit:
-        """Land what a run has collected, or set it apart.
+    def run(self, number: int, *, is_broken: bool = False, is_quarantined: bool = False) -> Commit:
+        """Land what a run has collected, or quarantine it.
 
         :param is_broken: whether it has half of the keys, and has failed its checks.
         """
@@ -145,7 +145,7 @@ class Landing:
         )
         commit = following(
             state,
-            kind,  # type: ignore[arg-type]
+            "landed",
             Run(dag_id="d", task_id="t", run_id=f"run {number}"),
             attempt_id=attempt_id,
             source=Source(collection_task_id="t"),
@@ -153,18 +153,19 @@ class Landing:
             **encoding_of(make_format("parquet")),
             next_offset=part.next_offset,
             total=(state.total if state else 0) + rows,
-            parts=(part,),
+            parts=() if is_quarantined else (part,),
+            quarantined=(part,) if is_quarantined else (),
             checks=(FAILED,) if is_broken else (),
         )
         self._append(commit)
-        if kind == "landed":
+        if not is_quarantined:
             self._land(number, commit, is_whole=not is_broken)
         return commit
 
-    def decide(self, number: int, kind: str, about: Commit) -> None:
+    def decide(self, number: int, about: Commit, *, accepts: bool) -> None:
         """Accept or discard the rows of a run that were quarantined."""
-        parts = about.parts if kind == "accepted" else ()
-        decision = following(self._state, kind, about.run, parts=parts, about=about.number)  # type: ignore[arg-type]
+        parts = about.quarantined if accepts else ()
+        decision = following(self._state, "decided", about.run, parts=parts, about=about.number)
         self._append(decision)
         if parts:
             self._land(number, decision, is_whole=True)
@@ -185,13 +186,13 @@ def made(folder: Path, keys: int, runs: int) -> list[Landed]:
         if number == warned:
             landing.run(number, is_broken=True)
         elif number in (quarantined, discarded, accepted):
-            apart = landing.run(number, "quarantined", is_broken=True)
+            apart = landing.run(number, is_broken=True, is_quarantined=True)
             if number == discarded:
-                landing.decide(number, "discarded", apart)
+                landing.decide(number, apart, accepts=False)
         else:
             landing.run(number)
         if number == accepted + 2:
-            landing.decide(accepted, "accepted", apart)
+            landing.decide(accepted, apart, accepts=True)
     return landing.landed
 
 
