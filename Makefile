@@ -109,6 +109,7 @@ docs: $(READY) ## make the site of the documentation in build/docs
 	.venv/bin/python docs/make_architecture.py
 	.venv/bin/python docs/make_endpoints.py
 	.venv/bin/python docs/make_connection.py
+	.venv/bin/python docs/make_errors.py
 	.venv/bin/python docs/make_options.py
 	rm -rf build/docs
 	.venv/bin/sphinx-build --fail-on-warning --quiet --fresh-env --builder html docs build/docs

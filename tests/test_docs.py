@@ -112,7 +112,7 @@ def modules_drawn(page: str) -> set[str]:
     return drawn
 
 
-@pytest.mark.parametrize("name", ["architecture", "connection", "endpoints", "options"])
+@pytest.mark.parametrize("name", ["architecture", "connection", "endpoints", "errors", "options"])
 def test_a_page_that_is_made_is_the_one_that_the_code_gives_now(name: str) -> None:
     made = runpy.run_path(str(DOCS / f"make_{name}.py"))
     assert made["page"]() == made["PAGE"].read_text(), "run make docs"

@@ -1,4 +1,8 @@
-"""The errors of a landing, besides the service's own errors."""
+"""The errors of a landing, besides the service's own errors.
+
+``make docs`` writes the table in ``docs/reference/errors.md`` from the classes: the first paragraph of a
+docstring says what has happened, the second what to do.
+"""
 
 from __future__ import annotations
 
@@ -21,37 +25,60 @@ class LandingError(Exception):
 
 
 class DestinationTaken(LandingError):
-    """The destination holds something that this landing must not change."""
+    """The destination has rows of another source, host or run, another ``table_format``, or files that no
+    landing wrote; or it is in a partition of another landing.
+
+    Use another destination, ``mode="incremental"``, or ``if_exists``.
+    """
 
     permanent = True
 
 
 class LogContended(LandingError):
-    """Other landings have committed again and again meanwhile; a later attempt may succeed."""
+    """Other landings have committed again and again meanwhile.
+
+    Set ``max_active_runs=1`` for the DAG.
+    """
 
 
 class FormatChanged(LandingError):
-    """The data at the destination has other format options, so this landing cannot continue it."""
+    """The landing has other format options; the rows have other partition columns or types than the table, or
+    names that differ in letter case alone; or the table has rules that nobody would check, such as
+    ``NOT NULL``.
+
+    Use the old options, another destination, or ``columns``: those that have landed, others after them.
+    """
 
     permanent = True
 
 
 class NoColumns(LandingError):
-    """There are no rows yet that would give the table columns; nothing was committed."""
+    """Neither rows nor ``columns`` name the columns of a new table.
+
+    Set ``columns``, or wait for rows.
+    """
 
 
 class SourceReset(LandingError):
-    """The source no longer begins with the rows landed from it; nothing was changed."""
+    """The source no longer begins with the rows that have landed.
+
+    Set ``on_reset``, or for ``mode="full"`` ``if_exists="overwrite"`` once the source has rows.
+    """
 
     permanent = True
 
 
 class RowsMissing(LandingError):
-    """The rows read differ from those that the service announced, or the source has changed since."""
+    """Other rows came than the service announced, or they changed before the export was confirmed.
+
+    A retry reads all rows again. If it stays so, ask the service's support.
+    """
 
 
 class ChecksFailed(LandingError):
-    """Rows are not what the checks ask for: they wait for a decision, or there were none to commit.
+    """Rows fail their checks and are quarantined, or there were none to commit.
+
+    Look at the rows, and accept or discard them.
 
     :param outcomes: the :class:`~.landing.checks.CheckOutcome` of each check that failed.
     """
@@ -64,37 +91,58 @@ class ChecksFailed(LandingError):
 
 
 class PartsMissing(LandingError):
-    """Parts of the landing are missing or changed; nothing was committed."""
+    """A part to commit, to accept or to add to a table is missing or changed.
+
+    Put the part back, discard the quarantined rows, or land all rows again.
+    """
 
 
 class DestinationUnreadable(LandingError):
-    """The landing's files cannot be read: torn, missing, of a newer version, or contradictory."""
+    """A commit is torn, missing, or contradicts those before it; or a newer version has written a file.
+
+    Put the file back. A torn last commit can be deleted: its rows land again. Otherwise use another
+    destination.
+    """
 
     permanent = True
 
 
 class NothingLanded(LandingError):
-    """There is no commit at the path to read: nothing has landed there, or not yet."""
+    """There is no landing at the path, or not yet.
+
+    Check the path, or land there first.
+    """
 
 
 class NothingToReview(LandingError):
-    """No such rows wait for a decision, or it is not clear which are meant; nothing was changed."""
+    """The commit has no quarantined rows, or several commits have some and none is named.
+
+    Name a commit that the message lists.
+    """
 
     permanent = True
 
 
 class LandingReplaced(LandingError):
-    """Parts were deleted while the landing was read, since it has begun again; read it again."""
+    """Parts were deleted while the landing was read, since it has begun again.
+
+    Call ``read_landing`` again.
+    """
 
 
 class RowsRewritten(LandingError):
-    """Others have rewritten files of a table: which rows are of which run, and their order, is not known."""
+    """Others have rewritten files of the table, so the rows of a run are not known.
+
+    Read all rows of the table.
+    """
 
     permanent = True
 
 
 class LandingDamaged(LandingError):
-    """Files of a landing differ from its manifest.
+    """Parts are missing, or differ from the manifest.
+
+    Restore them, or use another destination.
 
     :param where: the manifest.
     :param problems: the differences, a sentence each.
@@ -115,55 +163,63 @@ class LandingDamaged(LandingError):
 
 
 class ExtraMissing(LandingError):
-    """A format or compression needs a package that is not installed."""
+    """A package that is needed is not installed.
+
+    Install the extra that the message names.
+    """
 
     permanent = True
 
 
 class CastFailed(LandingError):
-    """A value cannot be read as its column's type; the part was not written."""
+    """A value cannot be read as its column's type.
+
+    Set ``max_wrong``, other ``column_types``, or ``on_cast_error="null"``. Once rows are committed, the types
+    can only change in another destination.
+    """
 
     permanent = True
 
 
 class UnreadableRow(LandingError):
-    """A row is not a JSON object, or holds what no file can store; the part was not written.
+    """A row is no JSON object, is nested too deeply, or the format cannot hold it.
 
-    Readers raise it too, for a row of a part with content that Python cannot read.
+    Set ``max_wrong``, ``file_format="jsonl"``, or ``columns`` if no row of the first page has a field.
     """
 
     permanent = True
 
 
 class LoadRefused(LandingError):
-    """The rows of a landing cannot be loaded as they are; nothing was loaded.
+    """Rows lack a value in a column of the key, or do not fit the table; nothing was loaded.
 
-    Some have nothing in a column of the key, two columns would get the same name or one none, the table has
-    another column of such a name, its types would change values or do not take them, or they are of several
-    runs and no snapshot as ``scd2`` needs.
+    The message says what to change.
     """
 
     permanent = True
 
 
 class LoadFailed(LandingError):
-    """A warehouse, or dlt, has failed to load rows; a retry loads them again, each once.
+    """The warehouse, or dlt, has failed. It is permanent if the warehouse refuses the password, or the role
+    may not do something.
 
-    It is permanent if the warehouse refuses the connection's password, or what its role may not do.
+    Read the reason in the message. The next load replaces the rows of this one.
     """
 
 
 class StorageError(LandingError):
-    """The storage cannot be read or written; the message names the file and what to do.
+    """The storage cannot be read or written, or its credentials have expired. It is permanent if bucket,
+    credentials or access are missing, or a name is too long.
 
-    It is permanent if there is no bucket, no credentials or no access, or a name is too long.
+    The message says what to do.
     """
 
 
 class SomeFailed(LandingError):
-    """Some of several landings or loads have failed; the others are complete, and a retry keeps them.
+    """Some of several landings or loads have failed; the others are complete. It is permanent if all its
+    errors are permanent.
 
-    It is permanent if all its errors are permanent.
+    A retry repeats these alone.
 
     :param errors: the errors by the name of the landing.
     :param of: the number of all.

@@ -3,7 +3,8 @@
 Attributes of the class say what a caller can do, so no message has to be parsed: whether the client may
 repeat the call at once (``retryable``), whether the call certainly had no effect (``unsent``), whether it may
 have had one (``uncertain``), whether retries are useless until a person acts (``permanent``), and what that
-person should do (``advice``). ``docs/reference/errors.md`` lists the cause of each error.
+person should do (``advice``). ``make docs`` writes ``docs/reference/errors.md`` from the classes: what has
+happened is the first paragraph of a docstring, what to do is the ``advice`` and the second one.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class WebCollectError(Exception):
 
 
 class InvalidArgument(WebCollectError, ValueError):
-    """An argument breaks a rule of the contract; nothing was sent.
+    """An argument, or a field of the connection, breaks a rule; nothing was sent.
+
+    Correct the value that the message names.
 
     :param argument: its name, and the place in it, such as ``task_ids[2]`` or ``file, line 3``.
     :param value: its value; only the repr is kept, so that the error can always be pickled.
@@ -129,7 +132,10 @@ def _short_repr(value: object) -> str:
 
 
 class ConnectionIncomplete(WebCollectError):
-    """The connection lacks what the call needs; nothing was sent."""
+    """The connection lacks what the call needs; nothing was sent.
+
+    Add to the connection what the message names.
+    """
 
     permanent = True
     unsent = True
@@ -152,23 +158,26 @@ def only_a_key(what: str, endpoint: str, instead: str = "") -> ConnectionIncompl
 
 
 class Stopped(WebCollectError):
-    """The task that made the call has ended; nothing was sent."""
+    """The Airflow task has ended, for example by its ``execution_timeout``; nothing was sent.
+
+    A retry continues.
+    """
 
     unsent = True
 
 
 class FileUnreadable(WebCollectError):
-    """A file to send exists, but cannot be read now: its storage may be in trouble."""
+    """The file of URLs cannot be read now."""
 
-    advice = "Try again; if that does not help, check the storage."
+    advice = "If it stays so, check its storage."
 
 
 class TransportError(WebCollectError):
-    """No complete response arrived."""
+    """Base of the errors without a complete response."""
 
 
 class ServiceUnreachable(TransportError):
-    """The service could not be reached: name not resolved, no route, connection refused, or timeout."""
+    """There is no connection to the host or the proxy."""
 
     retryable = True
     unsent = True
@@ -176,7 +185,7 @@ class ServiceUnreachable(TransportError):
 
 
 class ProxyUnusable(TransportError):
-    """The environment's proxy has an invalid address, needs a missing library, or wants a login (407)."""
+    """The proxy has a wrong address, wants a login (407), or needs the library for SOCKS."""
 
     permanent = True
     unsent = True
@@ -184,14 +193,14 @@ class ProxyUnusable(TransportError):
 
 
 class TlsError(TransportError):
-    """The service's certificate could not be verified, or no common TLS version was found."""
+    """The certificate is not trusted, or there is no common TLS version."""
 
     unsent = True
     advice = "Check the host name; for a private certificate authority set the connection extra `ca_file`."
 
 
 class NoResponse(TransportError):
-    """The request was sent, but no complete response came back."""
+    """The request was sent, but no complete response came."""
 
     retryable = True
     uncertain = True
@@ -199,20 +208,20 @@ class NoResponse(TransportError):
 
 
 class RedirectRefused(WebCollectError):
-    """The service redirects. That is not followed, since the credential could go to another server."""
+    """The service redirects, which is not followed."""
 
     permanent = True
-    advice = "Set the connection's host to the address that the service really has."
+    advice = "Set the connection's host to the service's real address."
 
 
 class MalformedResponse(WebCollectError):
-    """The response is not the JSON that the contract promises: broken, or a gateway's page of any status."""
+    """The response is broken JSON, or the page of a gateway."""
 
     retryable = True
     uncertain = True
     advice = (
-        "If every call fails like this, the connection's host is probably not the service's base URL; "
-        "if some do, a gateway in front of it is in trouble."
+        "If every call fails like this, the connection's host is probably wrong; if some do, a gateway is in "
+        "trouble."
     )
 
 
@@ -224,18 +233,18 @@ class ResponseTooLarge(MalformedResponse):
 
 
 class ResponseTooDeep(MalformedResponse):
-    """The JSON of the response is nested deeper than Python reads: some hundred levels."""
+    """The response is nested some hundred levels deep."""
 
     retryable = False
     advice = "Ask for fewer rows to find the row; only the service can change its nested value."
 
 
 class ServiceError(WebCollectError):
-    """The service answered with an error."""
+    """Base of the errors that the service has sent."""
 
 
 class CredentialError(ServiceError):
-    """The service refused the credential."""
+    """Base of the errors of a refused credential."""
 
     permanent = True
     unsent = True
@@ -246,42 +255,45 @@ class CredentialError(ServiceError):
 
 
 class TokenRejected(CredentialError):
-    """The access token or API key is invalid or has expired (401)."""
+    """The access token or API key is wrong or has expired (401)."""
 
 
 class GrantRejected(CredentialError):
-    """The refresh token, or login and password, was refused: already used, revoked, or wrong."""
+    """The refresh token is spent, revoked or wrong."""
 
     advice = (
-        "A refresh token works once. Put a new `refresh_token` (or login and password) into the connection; "
-        "what is stored of the old one is then dropped."
+        "A refresh token works once. Put a new `refresh_token`, or login and password, into the connection."
     )
 
 
 class LoginRejected(GrantRejected):
     """Login and password were refused."""
 
-    advice = "Put the right login and password into the connection, or a `refresh_token` instead."
+    advice = "Put the right login and password into the connection, or a `refresh_token`."
 
 
 class TokenUnavailable(WebCollectError):
-    """No access token was available in time, but another process or a changed connection may give one."""
+    """No other process has provided a token in time, or the connection has a new credential.
+
+    If it stays so, check that the DAG of the token keeper runs.
+    """
 
     unsent = True
 
 
 class TokenStoreUnavailable(TokenUnavailable):
-    """The shared token store cannot be read or written, so no refresh token is used."""
+    """The shared token store cannot be read or written in time, so no refresh token is used.
+
+    Check Airflow's database, or raise ``token_store_timeout``. Delete a Variable that is unreadable.
+    """
 
 
 class PermissionDenied(ServiceError):
-    """The account's plan is too low for the operation, or the object belongs to another account (403)."""
+    """The plan is too low, or the object belongs to another account (403)."""
 
     permanent = True
     unsent = True
-    advice = (
-        "Check the account's plan (`Required plan tiers` in the contract), and that the object is its own."
-    )
+    advice = "Check the account's plan, and that the object is its own."
 
 
 class TooManyRequests(ServiceError):
@@ -293,55 +305,69 @@ class TooManyRequests(ServiceError):
 
 
 class ServiceFailure(ServiceError):
-    """The service failed (5xx, 408, ``ServerError``)."""
+    """The service failed (5xx, 408, ``ServerError``).
+
+    If it stays so, ask the service's support.
+    """
 
     retryable = True
     uncertain = True
 
 
 class NotFound(ServiceError):
-    """The task, step or app does not exist, or belongs to another account."""
+    """The task, step or app does not exist, or belongs to another account.
+
+    A name needs a file of collection tasks.
+    """
 
     permanent = True
     advice = "Check the id, and that it belongs to this account."
 
 
 class TaskBusy(ServiceError):
-    """The task is running (``TaskExecuting``), or its URL file is being processed (``FileProcessing``)."""
+    """The task is running, or its last file of URLs is being processed."""
 
     advice = "Wait until that has ended, then try again."
 
 
 class MemberNotAllowed(ServiceError):
-    """An analytics query names a member whom the caller may not query."""
+    """An analytics query names somebody outside the account's team."""
 
     permanent = True
-    advice = "Every name in `member_names` must be a member of the account's own team."
+    advice = "Correct `member_names`."
 
 
 class RequestRejected(ServiceError):
-    """The service understood the request and refused it."""
+    """The service refused the request.
+
+    The message has the service's reason.
+    """
 
     permanent = True
 
 
 class PageTooLarge(RequestRejected):
-    """The page has more bytes than the service sends in one response (``LimitTraffic``)."""
+    """A page has more bytes than the service sends at once."""
 
     advice = "Ask for fewer rows: a smaller `size`, or `page_size`."
 
 
 class TooManyTasks(RequestRejected):
-    """A status query names more than 100 tasks (``InvalidTasks``)."""
+    """A status query names more than 100 tasks."""
 
-    advice = "Lower the connection extra `status_batch_size`, or ask for at most 100 tasks at once."
+    advice = "Lower the connection extra `status_batch_size`."
 
 
 class DataAppError(ServiceError):
-    """The data-app service answered with an error.
+    """The data-app service refused the request, or failed. It is permanent if no retry can help.
+
+    The message has the service's reason.
 
     :param can_retry: whether the service says that a retry can help.
     """
+
+    retryable = True
+    uncertain = True
 
     def __init__(self, message: str, *, can_retry: bool = False, **facts: Any) -> None:
         super().__init__(message, **facts)
@@ -350,7 +376,7 @@ class DataAppError(ServiceError):
 
 
 class OutcomeUnknown(WebCollectError):
-    """The request was sent, but it is unknown whether the service acted on it."""
+    """It is unknown whether the service acted on the request."""
 
     permanent = True
     uncertain = True
@@ -372,7 +398,10 @@ def unknown_outcome(error: BaseException) -> OutcomeUnknown | None:
 
 
 class PagingError(WebCollectError):
-    """A paged read cannot be finished: the cursor does not advance, or the counts contradict each other."""
+    """The cursor does not advance, or the counts contradict the rows.
+
+    If it stays so, ask the service's support.
+    """
 
 
 def spelling_of_code(code: str | None) -> str:
@@ -380,28 +409,29 @@ def spelling_of_code(code: str | None) -> str:
     return re.sub(r"[._-]", "", code or "").lower()
 
 
-#: The class for each code known from the contract or from practice, see :func:`spelling_of_code`.
-_BY_CODE: dict[str, type[ServiceError]] = {
-    "invalidgrant": GrantRejected,
-    "invalidtoken": TokenRejected,
-    "unauthorized": TokenRejected,
-    "permissiondenied": PermissionDenied,
-    "toomanyrequests": TooManyRequests,
-    "servererror": ServiceFailure,
-    "serviceunavailable": ServiceFailure,
-    "updatetaskparametersunexpectederror": ServiceFailure,
-    "invalidtaskid": NotFound,
-    "tasknotfound": NotFound,
-    "tasknotfoundforupdate": NotFound,
-    "tasknotbelongtoyou": NotFound,
-    "groupnotfound": NotFound,
-    "tasksettingsnotfound": NotFound,
-    "taskexecuting": TaskBusy,
-    "fileprocessing": TaskBusy,
-    "limittraffic": PageTooLarge,
-    "invalidtasks": TooManyTasks,
-    "membernotallowed": MemberNotAllowed,
+#: The class for each code known from the contract or from practice.
+CODES: dict[str, type[ServiceError]] = {
+    "InvalidGrant": GrantRejected,
+    "InvalidToken": TokenRejected,
+    "Unauthorized": TokenRejected,
+    "PermissionDenied": PermissionDenied,
+    "TooManyRequests": TooManyRequests,
+    "ServerError": ServiceFailure,
+    "ServiceUnavailable": ServiceFailure,
+    "UpdateTaskParametersUnexpectedError": ServiceFailure,
+    "InvalidTaskId": NotFound,
+    "TaskNotFound": NotFound,
+    "TaskNotFoundForUpdate": NotFound,
+    "TaskNotBelongToYou": NotFound,
+    "GroupNotFound": NotFound,
+    "TaskSettingsNotFound": NotFound,
+    "TaskExecuting": TaskBusy,
+    "FileProcessing": TaskBusy,
+    "LimitTraffic": PageTooLarge,
+    "InvalidTasks": TooManyTasks,
+    "MemberNotAllowed": MemberNotAllowed,
 }
+_BY_CODE = {spelling_of_code(code): kind for code, kind in CODES.items()}
 _BY_STATUS: dict[int, type[ServiceError]] = {
     401: TokenRejected,
     403: PermissionDenied,

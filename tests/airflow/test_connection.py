@@ -337,7 +337,7 @@ def test_a_page_is_never_taken_for_the_service(
     sandbox.control.fail("*", kind="html", status=status, times=None)
     passed, said = answer(extra={credential: getattr(sandbox, credential)})
     assert not passed
-    assert "the connection's host is probably not the service's base URL" in said
+    assert "the connection's host is probably wrong" in said
 
 
 @pytest.mark.parametrize(

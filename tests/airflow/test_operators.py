@@ -404,7 +404,7 @@ class TestErrors:
         name = operation.name
         is_app = name == "deprecate_data_app"
         causes = [(401 if is_app else 400, code, "") for code in ERRORS[name][:1]]
-        causes.append((403, "PermissionDenied", "" if is_app else ".*`Required plan tiers` in the contract"))
+        causes.append((403, "PermissionDenied", "" if is_app else ".*Check the account's plan"))
         for status, code, advice in causes:
             # a rejected credential is tried twice
             scene.control.fail(PATHS[name], status=status, code=code, message="so it is", times=2)

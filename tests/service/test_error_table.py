@@ -1,4 +1,4 @@
-"""The tables of ``docs/reference/errors.md`` hold for every endpoint."""
+"""Which error each cause leads to, whatever the endpoint, and what that error lets a caller do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import itertools
 import random
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -33,40 +32,30 @@ pytestmark = [
     pytest.mark.webcollect_sandbox(enforce_limits=False),
 ]
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
-ROW = re.compile(r"^\| (.+) \| `(\w+)` \|$", re.MULTILINE)
-PROPERTY = re.compile(r"^\| \*\w+\* \| .+ \| (.+) \|$", re.MULTILINE)
-STATUSES = re.compile(r"\d+(?:, \d+)* or \d+")
 ELSEWHERE = "service.example"
-
-
-class Row(NamedTuple):
-    """Something that happens, and the error that it leads to."""
-
-    what: str
-    error: str
-
-    @property
-    def properties(self) -> tuple[bool, ...]:
-        return tuple(self.error in names for names in PROPERTIES)
-
-    @property
-    def uncertain(self) -> bool:
-        return self.properties[2]
-
-
-def entries(cell: str) -> Iterator[str]:
-    """Yield what a cell lists, and of several statuses each one."""
-    for entry in cell.split("; "):
-        statuses = STATUSES.search(entry)
-        for status in re.findall(r"\d+", statuses[0]) if statuses else [""]:
-            yield STATUSES.sub(status, entry)
-
-
-TEXT = PAGE.read_text().partition("\n## Landing\n")[0]
-ROWS = [Row(what, error) for cell, error in ROW.findall(TEXT) for what in entries(cell)]
-#: The names of the errors that are retryable, unsent, uncertain and permanent.
-PROPERTIES = [set(re.findall(r"\w+", names)) for names in PROPERTY.findall(TEXT)]
+#: The errors that have each property. All codes and statuses that lead to them are in ``errors``.
+PROPERTIES = {
+    "retryable": {
+        *(errors.ServiceUnreachable, errors.NoResponse, errors.MalformedResponse),
+        *(errors.TooManyRequests, errors.ServiceFailure, errors.DataAppError),
+    },
+    "unsent": {
+        *(errors.InvalidArgument, errors.ConnectionIncomplete, errors.Stopped, errors.ServiceUnreachable),
+        *(errors.ProxyUnusable, errors.TlsError, errors.TokenRejected, errors.GrantRejected),
+        *(errors.LoginRejected, errors.TokenUnavailable, errors.TokenStoreUnavailable),
+        *(errors.PermissionDenied, errors.TooManyRequests),
+    },
+    "uncertain": {
+        *(errors.NoResponse, errors.MalformedResponse, errors.ResponseTooDeep, errors.ResponseTooLarge),
+        *(errors.ServiceFailure, errors.DataAppError, errors.OutcomeUnknown),
+    },
+    "permanent": {
+        *(errors.InvalidArgument, errors.ConnectionIncomplete, errors.ProxyUnusable, errors.RedirectRefused),
+        *(errors.TokenRejected, errors.GrantRejected, errors.LoginRejected, errors.PermissionDenied),
+        *(errors.NotFound, errors.MemberNotAllowed, errors.RequestRejected, errors.PageTooLarge),
+        *(errors.TooManyTasks, errors.OutcomeUnknown),
+    },
+}
 
 
 class World:
@@ -91,6 +80,14 @@ class World:
 
 #: Makes the service, or the way to it, behave so; gives the settings of the client.
 Cause = Callable[[World], AbstractContextManager[dict[str, Any]]]
+
+
+class Row(NamedTuple):
+    """Something that happens, the error that it leads to, and what makes it happen."""
+
+    what: str
+    error: type[errors.WebCollectError]
+    cause: Cause
 
 
 def at(url: str, **settings: Any) -> dict[str, Any]:
@@ -165,54 +162,82 @@ def drips(head: bytes) -> Cause:
 HTML = b"<html><body>Sorry"
 PACKED = gzip.compress(b'{"data": null}' + b" " * 100_000)
 BOUND = {"max_response_bytes": 50_000}
-CAUSES: dict[str, Cause] = {
-    "host name not resolved, no route, connection refused or timed out": refused,
-    "a certificate that is not trusted": untrusted,
-    "an untrusted one behind a proxy": untrusted_behind_a_proxy,
-    "a proxy that is down": proxy_down,
-    "one that refuses the tunnel": proxy("https", answer(HTML, 503)),
-    "a proxy that wants a login (407) for the tunnel": proxy("https", answer(HTML, 407)),
-    "one that wants it for the request": proxy("http", answer(HTML, 407)),
-    "one whose address is malformed": proxy_named("http://me:SECRET@proxy.example:port"),
-    "a SOCKS proxy without its library": proxy_named("socks5://me:SECRET@proxy.example"),
-    "no response within `read_timeout`": says(None, read_timeout=0.05),
-    "headers that take longer than `total_timeout`": drips(b"HTTP/1.1 200 OK\r\nX-Slow:"),
-    "a body that takes longer than `total_timeout`": drips(answer(b"{", Content_Length="900")),
-    "a connection closed without a response": says(b""),
-    "a response that is cut": says(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"),
-    "one cut within a chunk": says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"),
-    "one that is not HTTP": says(b"nonsense\r\n\r\n"),
-    "one said to be gzip that is not": says(answer(b"{}", Content_Encoding="gzip")),
-    "gzip that is cut": says(answer(gzip.compress(b'{"data": null}')[:-12], Content_Encoding="gzip")),
-    "a response of more than `max_response_bytes`": says(answer(b" " * 60_000), **BOUND),
-    "more than that once unpacked": says(answer(PACKED, Content_Encoding="gzip"), **BOUND),
-    "a redirect, wherever it leads": says(answer(b"", 307, Location=f"https://{ELSEWHERE}/")),
-    "200 with HTML": says(answer(HTML)),
-    "200 with an empty body": says(answer(b"")),
-    "200 with torn JSON": says(answer(b'{"data": {"offset": 1')),
-    "200 with a byte that is not UTF-8": says(
-        answer(b'{"data": {"offset": 1, "total": 1, "restTotal": 0, "data": [{"a": "\xff"}]}}')
-    ),
-    "200 with JSON nested 3,000 levels deep": says(answer(b'{"data": ' + b"[" * 3000 + b"]" * 3000 + b"}")),
-    "200 without `data`, if the operation has a result": says(answer(b'{"requestId": "r"}')),
-    "200 with `data` of another shape, if the operation has a result": says(answer(b'{"data": [7, "x"]}')),
-    "429 without an error": says(answer(HTML, 429)),
-    "401 with `WWW-Authenticate: Bearer` and no body": says(
-        answer(b"", 401, WWW_Authenticate='Bearer error="invalid_token"')
-    ),
+UNKNOWN = "NobodyKnows"
+WITH_A_RESULT = "if the operation has a result"
+CAUSES: dict[type[errors.WebCollectError], dict[str, Cause]] = {
+    errors.ServiceUnreachable: {
+        "connection refused": refused,
+        "a proxy that is down": proxy_down,
+        "a proxy that refuses the tunnel": proxy("https", answer(HTML, 503)),
+    },
+    errors.TlsError: {
+        "a certificate that is not trusted": untrusted,
+        "an untrusted one behind a proxy": untrusted_behind_a_proxy,
+    },
+    errors.ProxyUnusable: {
+        "a proxy that wants a login (407) for the tunnel": proxy("https", answer(HTML, 407)),
+        "one that wants it for the request": proxy("http", answer(HTML, 407)),
+        "one whose address is malformed": proxy_named("http://me:SECRET@proxy.example:port"),
+        "a SOCKS proxy without its library": proxy_named("socks5://me:SECRET@proxy.example"),
+    },
+    errors.NoResponse: {
+        "no response within read_timeout": says(None, read_timeout=0.05),
+        "headers that take longer than total_timeout": drips(b"HTTP/1.1 200 OK\r\nX-Slow:"),
+        "a body that takes longer than total_timeout": drips(answer(b"{", Content_Length="900")),
+        "a connection closed without a response": says(b""),
+        "a response that is cut": says(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"),
+        "one cut within a chunk": says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"),
+        "one that is not HTTP": says(b"nonsense\r\n\r\n"),
+        "one said to be gzip that is not": says(answer(b"{}", Content_Encoding="gzip")),
+    },
+    errors.ResponseTooLarge: {
+        "a response of more than max_response_bytes": says(answer(b" " * 60_000), **BOUND),
+        "more than that once unpacked": says(answer(PACKED, Content_Encoding="gzip"), **BOUND),
+    },
+    errors.RedirectRefused: {
+        "a redirect": says(answer(b"", 307, Location=f"https://{ELSEWHERE}/")),
+    },
+    errors.MalformedResponse: {
+        "gzip that is cut": says(answer(gzip.compress(b'{"data": null}')[:-12], Content_Encoding="gzip")),
+        "200 with HTML": says(answer(HTML)),
+        "200 with an empty body": says(answer(b"")),
+        "200 with torn JSON": says(answer(b'{"data": {"offset": 1')),
+        "200 with a byte that is not UTF-8": says(
+            answer(b'{"data": {"offset": 1, "total": 1, "restTotal": 0, "data": [{"a": "\xff"}]}}')
+        ),
+        f"200 without data, {WITH_A_RESULT}": says(answer(b'{"requestId": "r"}')),
+        f"200 with data of another shape, {WITH_A_RESULT}": says(answer(b'{"data": [7, "x"]}')),
+        **{
+            f"{status} without an error": says(answer(HTML, status))
+            for status in (400, 401, 403, 404, 413, 418, 451, 500, 502)
+        },
+    },
+    errors.ResponseTooDeep: {
+        "JSON nested 3,000 levels deep": says(answer(b'{"data": ' + b"[" * 3000 + b"]" * 3000 + b"}")),
+    },
+    errors.TooManyRequests: {
+        "429 without an error": says(answer(HTML, 429)),
+        "an unknown code with 429": says(refusal(UNKNOWN, 429)),
+    },
+    errors.TokenRejected: {
+        "401 with WWW-Authenticate: Bearer and no body": says(
+            answer(b"", 401, WWW_Authenticate='Bearer error="invalid_token"')
+        ),
+        "an unknown code with 401": says(refusal(UNKNOWN, 401)),
+    },
+    errors.PermissionDenied: {"an unknown code with 403": says(refusal(UNKNOWN, 403))},
+    errors.NotFound: {"an unknown code with 404": says(refusal(UNKNOWN, 404))},
+    errors.ServiceFailure: {
+        f"an unknown code with {status}": says(refusal(UNKNOWN, status)) for status in (408, 500)
+    },
+    errors.RequestRejected: {
+        f"an unknown code with {status}": says(refusal(UNKNOWN, status)) for status in (200, 400)
+    },
 }
-#: Causes that are tried with one call of each kind at night, too.
-TAKE_TIME = {what for what in CAUSES if "_timeout`" in what}
-
-
-def cause_of(what: str) -> Cause:
-    if match := re.fullmatch(r"(\d+) without an error", what):
-        return CAUSES.get(what) or says(answer(HTML, int(match[1])))
-    if match := re.fullmatch(r"an unknown code with (\d+)", what):
-        return says(refusal("NobodyKnows", int(match[1])))
-    if match := re.fullmatch(r"`(\w+)`", what):
-        return says(refusal(match[1]))
-    return CAUSES[what]
+ROWS = [
+    *(Row(what, kind, cause) for kind, causes in CAUSES.items() for what, cause in causes.items()),
+    *(Row(code, kind, says(refusal(code))) for code, kind in errors.CODES.items()),
+]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.what)
@@ -222,13 +247,14 @@ def test_what_happens_leads_to_its_error(
     world = World(tmp_path, monkeypatch.setenv)
     monkeypatch.setattr(client_module, "time", SimpleNamespace(monotonic=lambda: world.now))
     calls = one_call_of_each(scene)
-    if row.what in TAKE_TIME or not ALL_HISTORIES:
+    # at night, too, some causes take too long for all calls
+    if row.what.endswith("_timeout") or not ALL_HISTORIES:
         calls = one_of_each_kind(calls, random.Random(f"{SEED} {row.what}"))
-    with cause_of(row.what)(world) as settings:
+    with row.cause(world) as settings:
         client = on_clock(retries=Retries(attempts=2, first_wait=0.01), **settings)
         for call in calls:
             before = world.server.connections if world.server else 0
-            if row.what.endswith("if the operation has a result") and call.result is NOTHING:
+            if row.what.endswith(WITH_A_RESULT) and call.result is NOTHING:
                 client.send(call)
                 continue
             with pytest.raises(errors.WebCollectError) as caught:
@@ -250,38 +276,25 @@ def one_of_each_kind(calls: list[Call[Any]], chance: random.Random) -> list[Call
 def check(row: Row, call: Call[Any], error: errors.WebCollectError) -> int:
     """Check the error of a call and return how often the call was to be tried."""
     # that there is no other token is not about the call
-    assert error.endpoint == call.endpoint.name or row.error == "TokenRejected"
+    assert error.endpoint == call.endpoint.name or row.error is errors.TokenRejected
     assert "SECRET" not in f"{error} {error!r} {error.__cause__!r}"
-    once = row.uncertain and call.retry is Retry.ONLY_IF_UNSENT
+    once = row.error in PROPERTIES["uncertain"] and call.retry is Retry.ONLY_IF_UNSENT
     if once:
         assert type(error) is errors.OutcomeUnknown
         assert isinstance(error.__cause__, errors.WebCollectError)
         error = error.__cause__
-    assert type(error).__name__ == row.error
-    assert properties(error) == row.properties
+    assert type(error) is row.error
+    assert properties_of(error) == {name for name, kinds in PROPERTIES.items() if row.error in kinds}
     return 2 if error.retryable and not once else 1
 
 
-def properties(error: errors.WebCollectError | type[errors.WebCollectError]) -> tuple[bool, ...]:
-    return error.retryable, error.unsent, error.uncertain, error.permanent
+def properties_of(error: errors.WebCollectError | type[errors.WebCollectError]) -> set[str]:
+    return {name for name in PROPERTIES if getattr(error, name)}
 
 
-def test_the_tables_name_every_cause_and_every_code() -> None:
-    rows = [row.what for row in ROWS]
-    assert len(rows) == len(set(rows))
-    assert set(CAUSES) <= set(rows)
-    codes = {what.strip("`").lower() for what in rows if what.startswith("`")}
-    assert codes == set(errors._BY_CODE)
-
-
-def test_the_table_of_properties_names_every_error_that_has_them() -> None:
-    kinds = {
-        name: kind
-        for name, kind in vars(errors).items()
-        if isinstance(kind, type) and issubclass(kind, errors.WebCollectError)
-    }
-    # a base that is never raised itself
-    del kinds["CredentialError"]
-    assert set().union(*PROPERTIES) <= kinds.keys()
-    for name, kind in kinds.items():
-        assert properties(kind) == Row("", name).properties, name
+def test_every_error_has_its_properties() -> None:
+    for kind in vars(errors).values():
+        # a base that is never raised itself
+        is_raised = isinstance(kind, type) and kind is not errors.CredentialError
+        if is_raised and issubclass(kind, errors.WebCollectError):
+            assert properties_of(kind) == {name for name, kinds in PROPERTIES.items() if kind in kinds}, kind
