@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_origin
 
-from airflow_provider_webcollect.service import endpoints
-from airflow_provider_webcollect.service.arguments import Argument, declared
 from airflow_provider_webcollect.service.endpoints import (
     ENDPOINTS,
     Credential,
@@ -69,20 +64,11 @@ APPENDING = {"update_loop_items", "update_task_parameters"}
 HEAD = """# The twenty endpoints
 
 If a response is lost, the client repeats a call that is safe to repeat, and raises `OutcomeUnknown` for any
-other. What did not take effect (no connection, 429, 401) is always repeated. What each endpoint returns: [the
-contract](../contributing/contract.md#endpoints). `make docs` writes this page.
+other. What did not take effect (no connection, 429, 401) is always repeated. Arguments and results: [the
+hook](api/hook.md); requests and responses: [the contract](../contributing/contract.md#endpoints).
 
 | # | Endpoint | Hook method | Operator, sensor | Command | Credential | Safe to repeat | Own errors | Plans |
 |---|---|---|---|---|---|---|---|---|
-"""
-
-ARGUMENTS = """
-## What each takes
-
-A list has at least one entry. Digits and words in a text are accepted too, as templates give them.
-
-| Endpoint | Argument | Value | Default |
-|---|---|---|---|
 """
 
 CREDENTIALS = {
@@ -95,40 +81,7 @@ CREDENTIALS = {
 
 def page() -> str:
     """Return the whole page."""
-    arguments = [
-        f"| `{endpoint.name}` | `{name}` | {_value(argument)} | {_default(argument.default)} |\n"
-        for endpoint in ENDPOINTS
-        for name, argument in declared(getattr(endpoints, endpoint.name)).items()
-    ]
-    return "".join((HEAD, *map(_row, ENDPOINTS), ARGUMENTS, *arguments))
-
-
-def _value(argument: Argument) -> str:
-    kind: Any = get_origin(argument.kind) or argument.kind
-    words = {
-        str: "text",
-        int: "integer",
-        bool: "boolean",
-        Mapping: "dict",
-        endpoints.UrlFile: "file of URLs",
-    }
-    value = ", ".join(f"`{word}`" for word in argument.choices) or words.get(
-        kind, "date"
-    )
-    if argument.is_list:
-        value = f"list of {value}" if argument.choices else f"list of {value}s"
-    return f"{value}, {argument.limits}" if argument.limits else value
-
-
-def _default(default: Any) -> str:
-    if default is inspect.Parameter.empty:
-        return "required"
-    match default:
-        case None:
-            return ""
-        case tuple():
-            return "all"
-    return f"`{default}`"
+    return "".join((HEAD, *map(_row, ENDPOINTS)))
 
 
 def _row(endpoint: Endpoint) -> str:

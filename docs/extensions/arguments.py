@@ -11,14 +11,16 @@ import dataclasses
 import enum
 import inspect
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
 import msgspec
+from airflow_provider_webcollect.service.arguments import declared
 from sphinx.util import logging
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from airflow_provider_webcollect.service.arguments import Argument
     from sphinx.application import Sphinx
 
 PACKAGE = "airflow_provider_webcollect"
@@ -135,10 +137,27 @@ def _fields(
     types: dict[str, str] = {}
     for cls in reversed(struct.__mro__):
         types |= inspect.get_annotations(cls)
-    return [
-        [*meanings.get(name, [f":ivar {name}:"]), f":vartype {name}: ``{types[name]}``"]
-        for name in struct.__struct_fields__
-    ]
+    fields = []
+    for name in struct.__struct_fields__:
+        meaning, kind = [f":ivar {name}:"], f"``{types[name]}``"
+        if types[name].startswith("Annotated["):
+            argument = declared(struct)[name]
+            meaning, kind = [f":ivar {name}: {argument.help}"], _values(argument)
+            if argument.default not in (None, (), inspect.Parameter.empty):
+                kind += f", default ``{_shown(argument.default)}``"
+        fields.append([*meanings.get(name, meaning), f":vartype {name}: {kind}"])
+    return fields
+
+
+def _values(argument: Argument) -> str:
+    """Return what an option can be, in words."""
+    if argument.choices:
+        return ", ".join(f"``{word}``" for word in argument.choices)
+    if argument.is_list:
+        return "``list of texts``"
+    if get_origin(argument.kind) is tuple:
+        return "``text, or list of texts``"
+    return f"``{argument.limits or getattr(argument.kind, '__name__', 'dict')}``"
 
 
 def _parameters(obj: Any) -> list[inspect.Parameter]:

@@ -34,7 +34,7 @@ pytestmark = [
 
 ELSEWHERE = "service.example"
 #: The errors that have each property. All codes and statuses that lead to them are in ``errors``.
-PROPERTIES = {
+PROPERTIES: dict[str, set[type[errors.WebCollectError]]] = {
     "retryable": {
         *(errors.ServiceUnreachable, errors.NoResponse, errors.MalformedResponse),
         *(errors.TooManyRequests, errors.ServiceFailure, errors.DataAppError),

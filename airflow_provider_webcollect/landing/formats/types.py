@@ -137,7 +137,7 @@ def _base(argument: str, url: object) -> str:
 class ColumnType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the texts of a column mean.
 
-    :ivar from_: ``from``; None for the column itself.
+    :ivar from_: The column whose texts these are; it stays as it is. None for the column itself.
     """
 
     type: Annotated[str, _type_name, "The name of the type."]
