@@ -127,9 +127,7 @@ async def test_the_shorter_of_two_intervals_decides_for_both(service: Service, p
 
 
 @simulated
-async def test_a_wait_on_many_keys_judges_once_per_response(
-    service: Service,
-) -> None:
+async def test_a_wait_on_many_keys_judges_once_per_response(service: Service) -> None:
     judged: list[dict[str, int | None]] = []
 
     def see(polled: Mapping[str, int | None]) -> bool | None:
@@ -212,9 +210,7 @@ async def test_what_a_waiter_does_runs_in_its_own_context(poll: Poll[Any]) -> No
 
 
 @simulated
-async def test_thousands_who_end_together_go_on_in_several_turns(
-    poll: Poll[Any],
-) -> None:
+async def test_thousands_who_end_together_go_on_in_several_turns(poll: Poll[Any]) -> None:
     done: list[str] = []
 
     def see(seen: Mapping[str, int | None]) -> bool:
