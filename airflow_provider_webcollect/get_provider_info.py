@@ -14,13 +14,14 @@ GUIDES = {
     "webcollect_to_object_storage": "/docs/guides/collect-and-land-on-a-schedule.md",
     "landing_to_warehouse": "/docs/guides/load-into-a-warehouse.md",
 }
-#: Where transfers lead, as other providers call it.
+#: Where transfers lead, by the names of integrations that other providers declare.
 TARGETS = {
     "webcollect_to_object_storage": (
         "Amazon Simple Storage Service (S3)",
         "Common IO",
         "Google Cloud Storage (GCS)",
         "Iceberg",
+        "Microsoft Azure Blob Storage",
     ),
     "landing_to_warehouse": ("Amazon Redshift", "Google BigQuery", "PostgreSQL", "Snowflake"),
 }
@@ -52,6 +53,8 @@ def get_provider_info() -> dict[str, Any]:
             for module, guide in GUIDES.items()
             for target in TARGETS[module]
         ],
+        # No "plugins": by default Airflow loads the plugins of entry points alone, and where it loads both
+        # (lazy_discover_providers = False), Airflow 3 reports one that it finds twice as an import error.
         "extra-links": [
             "airflow_provider_webcollect.links.WebCollectTaskLink",
             "airflow_provider_webcollect.links.WebCollectExportLink",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import os
 import pkgutil
 import re
 import subprocess
@@ -34,6 +35,11 @@ DESCRIBED = re.findall(r"auto(?:class|function):: ([\w.]+)\.(\w+)$", PAGES, re.M
 FOR_AIRFLOW = {"convert_asset_to_openlineage", "sanitize_uri"}
 #: Described by the base class: it has a meaning only where an outcome can be unknown.
 IN_BASES = {"retry_unknown_outcome"}
+OF_PROVIDERS_THAT_TESTS_DO_NOT_INSTALL = {
+    *("Google BigQuery", "Google Cloud Storage (GCS)", "Microsoft Azure Blob Storage", "Snowflake"),
+    # on Airflow 2.11
+    *("Iceberg", "PostgreSQL"),
+}
 WITHOUT_THE_SERVICE = {
     "WebCollectAcceptLandingOperator",
     "WebCollectCleanLandingOperator",
@@ -88,6 +94,33 @@ def test_airflow_knows_the_connection_type_and_its_hook() -> None:
     assert hook.webcollect_conn_id == "another"
 
 
+def test_both_ends_of_a_transfer_are_integrations_that_a_provider_declares() -> None:
+    from airflow.providers_manager import ProvidersManager
+
+    installed = [provider.data for provider in ProvidersManager().providers.values()]
+    declared = {entry["integration-name"] for data in installed for entry in data.get("integrations", ())}
+    transfers = get_provider_info()["transfers"]
+    ends = {transfer[f"{end}-integration-name"] for transfer in transfers for end in ("source", "target")}
+    assert ends - declared <= OF_PROVIDERS_THAT_TESTS_DO_NOT_INSTALL
+    folders = {transfer["target-integration-name"] for transfer in transfers if "to_object" in str(transfer)}
+    assert {name for name in folders if re.search(r"S3|GCS|Azure", name)} == {
+        "Amazon Simple Storage Service (S3)",
+        "Google Cloud Storage (GCS)",
+        "Microsoft Azure Blob Storage",
+    }
+
+
+def test_the_plugin_is_loaded_once_where_airflow_also_loads_the_plugins_of_provider_infos() -> None:
+    # Airflow 3 reports a plugin that it finds a second time as an import error
+    environment = {**os.environ, "AIRFLOW__CORE__LAZY_DISCOVER_PROVIDERS": "False"}
+    done = subprocess.run(
+        [sys.executable, "-c", PLUGINS], capture_output=True, text=True, check=True, env=environment
+    )
+    names, problems = json.loads(done.stdout.splitlines()[-1])
+    assert names.count("webcollect") == 1
+    assert "webcollect" not in problems
+
+
 def arguments(cls: type[Any]) -> Iterator[str]:
     """Yield the names of the arguments that this package adds to those of Airflow."""
     for base in cls.__mro__:
@@ -130,6 +163,14 @@ def test_the_reference_lists_all_in_one_table_and_describes_each_once() -> None:
     bases = ["WebCollectOperator", "WebCollectTaskOperator"]
     assert sorted(described) == sorted([*NAMES, *bases])
 
+
+PLUGINS = """
+import json
+from airflow import plugins_manager as manager
+names = [plugin["name"] for plugin in manager.get_plugin_info(["name"])]
+problems = manager.get_import_errors() if hasattr(manager, "get_import_errors") else manager.import_errors
+print(json.dumps([names, str(problems)]))
+"""
 
 HEAVY = (
     *("requests", "httpx", "pyarrow", "deltalake", "dlt", "fastapi", "starlette", "uvicorn", "fsspec"),
