@@ -124,10 +124,11 @@ test-dbt: export DO_NOT_TRACK = 1
 test-dbt: $(READY) $(READY_DBT) $(COSMOS) # run the guide to dbt with dbt and Cosmos; docs-test leaves out these blocks
 	.venv/bin/python -m pytest tests/docs/test_pages.py -k on-to-dbt
 
-# The wheel is built again from the unpacked sdist: that is complete if the same bytes come out.
+# The wheel is built again from the unpacked sdist: that is complete if the same bytes come out. A wheel names ranges of
+# versions: the bill of materials lists what the tests use, on Linux with the oldest Python.
 dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
-dist: $(READY) ## build wheel and sdist, twice, and check them
-	rm -rf build/sdist dist
+dist: $(READY) build/runtime.txt ## build and check wheel, sdist and their bill of materials
+	rm -rf build/sbom build/sdist dist
 	.venv/bin/hatchling build --directory dist
 	mkdir -p build/sdist
 	tar -xzf dist/*.tar.gz -C build/sdist --strip-components 1
@@ -135,7 +136,11 @@ dist: $(READY) ## build wheel and sdist, twice, and check them
 	for file in dist/*; do cmp "$$file" "build/sdist/again/$${file##*/}" || exit 1; done
 	.venv/bin/twine check --strict dist/*
 	.venv/bin/check-wheel-contents dist/*.whl
-	sha256sum dist/*
+	mkdir build/sbom
+	sed "s/^dynamic = .*/version = \"$$(.venv/bin/hatchling version)\"/" pyproject.toml > build/pyproject.toml
+	.venv/bin/python -W ignore -m cyclonedx_py requirements build/runtime.txt --pyproject build/pyproject.toml \
+		--mc-type library --output-reproducible --output-file build/sbom/airflow_provider_webcollect.cdx.json
+	sha256sum dist/* build/sbom/*
 
 TAG ?= v$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' $(VERSION))
 release-check: ## say what this version lacks to be released (TAG=v…)
@@ -146,11 +151,13 @@ newcomer: dist ## follow README.md with the wheel in a fresh environment
 
 RUNTIME = pyproject.toml --extra sandbox --extra parquet --extra gzip --extra zstd --extra duckdb --extra delta --extra iceberg --extra dlt --extra patterns --extra s3
 
-# Strict, since a package that the index's list of vulnerabilities does not know is else taken for a good one.
-audit: $(READY) # look up known vulnerabilities of what the package needs (unsafe code: make lint)
+build/runtime.txt: pyproject.toml constraints/airflow-3.3.txt | $(READY)
 	mkdir -p build
 	.venv/bin/uv pip compile --quiet --no-annotate --no-header --constraint constraints/airflow-3.3.txt \
-		--output-file build/runtime.txt $(RUNTIME)
+		--python-version 3.11 --python-platform linux --output-file $@ $(RUNTIME)
+
+# Strict, since a package that the index's list of vulnerabilities does not know is else taken for a good one.
+audit: $(READY) build/runtime.txt # look up known vulnerabilities of what the package needs (unsafe code: make lint)
 	.venv/bin/pip-audit --strict --no-deps --disable-pip --requirement build/runtime.txt
 
 # Resolves with the newest releases of everything, for every Python and platform that the package names.

@@ -270,3 +270,16 @@ def test_workflows_run_make_targets_and_pin_actions_by_digest() -> None:
                 assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", step["uses"]), workflow
             else:
                 assert step["run"].startswith("make "), workflow
+
+
+def test_a_release_attests_what_it_uploads_in_a_job_that_runs_no_code_of_the_project() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+    assert "attest" in jobs["publish"]["needs"]
+    assert jobs["attest"]["permissions"] == {"attestations": "write", "id-token": "write"}
+    assert [step for step in jobs["attest"]["steps"] if "uses" not in step] == []
+    uploaded = [step["with"]["name"] for step in jobs["publish"]["steps"] if "with" in step]
+    assert uploaded == ["dist"]
+    attested = [step["with"] for step in jobs["attest"]["steps"] if "actions/attest@" in step["uses"]]
+    assert [entry["subject-path"] for entry in attested] == ["dist/*", "dist/*"]
+    name = Path(attested[1]["sbom-path"]).name
+    assert f"build/sbom/{name}" in (ROOT / "Makefile").read_text()
