@@ -272,6 +272,18 @@ def test_workflows_run_make_targets_and_pin_actions_by_digest() -> None:
                 assert step["run"].startswith("make "), workflow
 
 
+def test_a_commit_is_checked_by_the_pinned_versions_of_what_make_lint_runs() -> None:
+    repositories = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    revs = {repo["repo"].rpartition("/")[2]: repo["rev"] for repo in repositories if "rev" in repo}
+    lines = pins(ROOT / "constraints" / "airflow-3.3.txt")
+    pinned = dict(line.split("==") for line in lines if ";" not in line)
+    assert revs == {"ruff-pre-commit": f"v{pinned['ruff']}", "codespell": f"v{pinned['codespell']}"}
+    hooks = {hook["id"] for repo in repositories for hook in repo["hooks"]}
+    (recipe,) = re.findall(r"^lint: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    commands = re.findall(r"\.venv/bin/([\w-]+(?: \w+)?)", recipe)
+    assert hooks == {command.replace(" ", "-") for command in commands}
+
+
 def test_a_release_attests_what_it_uploads_in_a_job_that_runs_no_code_of_the_project() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
     assert "attest" in jobs["publish"]["needs"]
