@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from tests.landing.pages import make_job
-from tests.simulation.forks import die, disturbed_at, serve
+from tests.simulation.forks import die, die_after, disturbed_at, serve
 from tests.storages import filesystem
 
 #: The files of object stores, whose uploads and commits are changes too.
@@ -34,8 +33,8 @@ def main() -> None:
     serve(land)
 
 
-def land(order: dict[str, Any], begin: Callable[[], object]) -> None:
-    """Land; with ``kill_at``, a SIGKILL comes in the place of the operation of that number."""
+def land(order: dict[str, Any]) -> None:
+    """Land; die in the place of the operation of the number ``kill_at``, or ``kill_after`` seconds."""
     settings = Settings(base_url=order["url"], requests_per_second=0, retries=Retries(first_wait=0.01))
     credentials = Credentials(access_token=order["token"])
     client = Client(make_context(settings, credentials, "lander", MemoryTokenStore("lander")))
@@ -49,7 +48,8 @@ def land(order: dict[str, Any], begin: Callable[[], object]) -> None:
         folder: Folder = IcebergFolder(sql_catalog(Path(table[0])).load_table(table[1]))
     else:
         folder = folder_at(fs, order["root"], table_format=order["table_format"])
-    begin()
+    if seconds := order.get("kill_after"):
+        die_after(seconds)
     run_job(
         make_job(
             PageReader(client, task, size=50).read,

@@ -31,7 +31,7 @@ from airflow_provider_webcollect.landing.write.run import run_job
 from tests.landing import pages as numbered
 from tests.landing.conftest import Folder
 from tests.landing.pages import job
-from tests.simulation.steps import Held, Losing, Stepping
+from tests.simulation.steps import Held, Stepping, step
 from tests.storages import Storage, local
 
 T = TypeVar("T")
@@ -85,19 +85,16 @@ class _Stepping(TableFolder):
     """
 
     def call(self, what: str, work: Callable[[], T]) -> T:
-        storage = self._storage
-        if isinstance(storage, Stepping):
-            storage.step(what, f"{self.root}/table")
-        if what != "commit" or not isinstance(storage, Losing) or self.table_format == "delta":
-            # a table of Delta Lake is written by its storage
-            return super().call(what, work)
+        step(self, what, "table")
 
-        def and_lose() -> T:
-            done = work()
-            storage.lose(f"{self.root}/table")
+        def worked() -> T:
+            done, storage = work(), self._storage
+            # a table of Delta Lake is written by its storage
+            if what == "commit" and isinstance(storage, Stepping) and self.table_format == "iceberg":
+                storage.done(what, f"{self.root}/table")
             return done
 
-        return super().call(what, and_lose)
+        return super().call(what, worked)
 
 
 class SteppingDelta(_Stepping, DeltaFolder):

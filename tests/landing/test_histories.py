@@ -12,7 +12,6 @@ kinds of harm.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import itertools
@@ -48,18 +47,19 @@ from airflow_provider_webcollect.landing.write.run import run_job
 from tests.landing import decisions
 from tests.landing.conftest import Folder
 from tests.landing.decisions import Ledger, Row, Target, Verdict, repeated
-from tests.landing.pages import Rows, job, nothing
+from tests.landing.pages import Rows, job
 from tests.landing.tables import Table, same, tables_in
 from tests.simulation.samples import ALL_HISTORIES, SEED
 from tests.simulation.steps import (
     LOST,
     Crash,
     Held,
-    Land,
     Losing,
-    Outcome,
     Stepping,
+    Unconditional,
+    Work,
     outcome_of,
+    step,
     with_storage,
 )
 from tests.storages import local
@@ -73,7 +73,7 @@ pytestmark = [
 #: How many histories of each kind of place are tried: all, and by day.
 COUNTS = {"folder": (5000, 40), "delta": (2000, 4), "iceberg": (2000, 4)}
 #: Histories that show harm where files are created again: it is rare, so they come first.
-UNCONDITIONAL: dict[str, list[int]] = {"folder": [15], "delta": [85], "iceberg": [10]}
+UNCONDITIONAL: dict[str, list[int]] = {"folder": [15], "delta": [10], "iceberg": [10]}
 LOSSES = {
     "a row is lost",
     "a row is there twice",
@@ -131,24 +131,13 @@ class Watched(Stepping):
     """The storage of a folder, with a trace of what an attempt does there."""
 
     def __init__(self, place: Destination, trace: Trace) -> None:
-        super().__init__(place._storage, self._forward)
+        super().__init__(place._storage)
         self._begin = len(f"{place.root}/")
-        self._trace = trace
+        self._traces = {"upload": trace.uploaded, "delete": trace.deleted}
 
-    def _forward(self, operation: str, path: str) -> None:
-        # calls of a table's library are steps too; operations are those of the storage beneath
-        if path.endswith("/table"):
-            getattr(self._storage, "step", nothing)(operation, path)
-
-    @contextlib.contextmanager
-    def upload(self, path: str) -> Iterator[Any]:
-        with super().upload(path) as file:
-            yield file
-        self._trace.uploaded.append(path[self._begin :])
-
-    def delete(self, path: str) -> None:
-        super().delete(path)
-        self._trace.deleted.append(path[self._begin :])
+    def done(self, operation: str, path: str) -> None:
+        if operation in self._traces:
+            self._traces[operation].append(path[self._begin :])
 
 
 @dataclass
@@ -347,13 +336,15 @@ class History:
 
     # How it happens.
 
-    def hold(self, work: Land, most: int) -> None:
+    def hold(self, work: Work, most: int) -> None:
         """Let something begin, and hold it at some operation.
 
         :param most: how many operations it comes to, about.
         """
-        at = self.chance.randint(1, most)
-        self.keep(Held(work, self.folder.destination, at, unconditional=self.unconditional), self.moment)
+        place = self.folder.destination
+        if self.unconditional:
+            place = with_storage(place, Unconditional(place._storage))
+        self.keep(Held(work, place, self.chance.randint(1, most)), self.moment)
 
     def keep(self, held: Held, began: int) -> None:
         """Keep what is held; see how it has ended otherwise."""
@@ -371,10 +362,10 @@ class History:
         """Let an attempt go on to its end, or kill it."""
         self.ended(held.end(kill=kill))
 
-    def undisturbed(self, work: Land) -> Outcome:
+    def undisturbed(self, work: Work) -> object:
         return self.ended(outcome_of(work, self.folder.destination))
 
-    def ended(self, outcome: Outcome) -> Outcome:
+    def ended(self, outcome: object) -> object:
         """See how an attempt has ended."""
         if isinstance(outcome, BaseException) and not isinstance(outcome, ENDS):
             self.found(type(outcome).__name__, outcome)
@@ -390,29 +381,26 @@ class History:
         own = {"on_reset": self.on_reset, "checks": self.checks, "file_format": self.FORMAT}
         return {**own, **self.runs[run]}
 
-    def landing(self, run: str, attempt: int, *, disturbed: bool) -> Land:
+    def landing(self, run: str, attempt: int, *, disturbed: bool) -> Work:
         """Return an attempt that lands and reports; if it is disturbed, steps of it may fail."""
         fails = functools.partial(self.happens, disturbed)
         lost = self.chance.randint(1, 8) if fails(0.2) else 0
         marks, mark_fails, report_fails = fails(0.4), fails(0.3), fails(0.2)
-        error = LOST[self.chance.choice(list(LOST))]
+        error = self.chance.choice(list(LOST))
         options = self.options(run)
 
         def work(place: Destination) -> Landed:
-            def step(operation: str) -> None:
-                getattr(place._storage, "step", nothing)(operation, f"/{operation}")
-
             def mark() -> None:
                 self.check_mark()
                 # others may commit while the request is under way
-                step("mark")
+                step(place, "mark")
                 if mark_fails:
                     raise ConnectionError
 
             losing = Losing(Watched(place, self.trace), lost, error)
             marking = {"mark": mark if marks else None}
             landed = run_job(job(self.source, with_storage(place, losing), run, **options, **marking))
-            step("report")
+            step(place, "report")
             if report_fails:
                 raise ConnectionError
             self.reported.setdefault(run, set()).update(part.name for part in landed.new)
@@ -423,10 +411,10 @@ class History:
     def happens(self, disturbed: bool, likelihood: float) -> bool:
         return disturbed and self.chance.random() < likelihood
 
-    def decision(self, decider: Decider, *, disturbed: bool) -> Land:
+    def decision(self, decider: Decider, *, disturbed: bool) -> Work:
         """Return an attempt to decide; if it is disturbed, the answer of a change may be lost."""
         lost = self.chance.randint(1, 6) if self.happens(disturbed, 0.2) else 0
-        failure = LOST[self.chance.choice(list(LOST))]
+        failure = self.chance.choice(list(LOST))
 
         def work(place: Destination) -> Any:
             before = self.decided_by(decider)

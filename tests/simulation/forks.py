@@ -1,7 +1,8 @@
 """Work in processes of their own, which get killed.
 
 Everything is imported once; each line of JSON on the input is an order that a fork carries out, and each is
-answered by how that ended (as of ``subprocess``): a signal below 0, or the exit status.
+answered by how that ended, as ``subprocess`` says it: a signal below 0, or the exit status. An order says at
+which call, or after how many seconds, its fork dies, so it repeats what has failed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,29 +21,18 @@ from typing import Any
 from tests.interruption import PATIENCE
 
 
-def serve(work: Callable[[dict[str, Any], Callable[[], object]], object]) -> None:
-    """Carry out the orders; a SIGKILL may come ``kill_after`` seconds.
-
-    :param work: gets an order, and what it has to call when it begins.
-    """
+def serve(work: Callable[[dict[str, Any]], object]) -> None:
+    """Carry out the orders."""
     for line in sys.stdin:
-        order = json.loads(line)
-        ready, tell = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                work(order, lambda tell=tell: os.write(tell, b"r"))  # type: ignore[misc]
+                work(json.loads(line))
             except BaseException:
                 traceback.print_exc()
                 os._exit(1)
             os._exit(0)
-        os.close(tell)
-        if (seconds := order.get("kill_after")) is not None:
-            os.read(ready, 1)
-            time.sleep(seconds)
-            os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
-        os.close(ready)
         sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
         sys.stdout.flush()
 
@@ -104,5 +93,10 @@ def disturbed_at(number: int, disturb: Callable[[], object]) -> Callable[[Any, s
 
 
 def die() -> None:
-    """End this process as SIGKILL does."""
+    """End this process at once."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_after(seconds: float) -> None:
+    """End this process at once, some seconds from now: nothing handles the alarm."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)

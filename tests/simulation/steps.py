@@ -1,199 +1,184 @@
-"""Landings of which one is held at a chosen operation of the storage: no test needs luck to meet a gap."""
+"""Landings that stop before a chosen step, are killed there, or lose an answer.
+
+A step is an operation of the storage, a call of a table's library, or what a test calls one. The test decides
+who goes on, so a step's number is all that is needed to repeat what has failed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import functools
-import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
+
+from greenlet import getcurrent, greenlet
 
 from airflow_provider_webcollect.landing.storage import Exists, Storage
 from airflow_provider_webcollect.landing.storage.folder import Folder
-from airflow_provider_webcollect.landing.write.job import Landed
-from tests.interruption import PATIENCE
+
+#: What is done in a folder: a landing, a decision, a cleaning.
+Work = Callable[[Folder], object]
+#: Called with an operation and the path that it is about.
+Step = Callable[[str, str], object]
 
 
 class Crash(BaseException):
     """The process ends here."""
 
 
-Outcome = Landed | BaseException
-Land = Callable[[Folder], Any]
-#: Called with an operation and the path that it is about.
-Step = Callable[[str, str], object]
+class Stepping(Storage):
+    """A storage that calls ``step`` before each of its operations; writing a part has two, begin and end."""
 
-
-class Stepping:
-    """A storage that calls ``step`` before each of its operations; writing a part has two, begin and end.
-
-    :param unconditional: whether a file is created whether it is there or not.
-    """
-
-    def __init__(self, storage: Storage, step: Step, *, unconditional: bool = False) -> None:
-        self.step = step
+    def __init__(self, storage: Storage, step: Step = lambda operation, path: None) -> None:
         self._storage = storage
-        self._is_unconditional = unconditional
+        self._step = step
+
+    def step(self, operation: str, path: str) -> None:
+        """Make a step of what is no operation of the storage, also for storages beneath."""
+        self._step(operation, path)
+        if isinstance(self._storage, Stepping):
+            self._storage.step(operation, path)
+
+    def done(self, operation: str, path: str) -> None:
+        """Called after each change."""
 
     def read(self, path: str) -> bytes | None:
-        self.step("read", path)
+        self._step("read", path)
         return self._storage.read(path)
 
     def create(self, path: str, content: bytes) -> None:
-        self.step("create", path)
-        if self._is_unconditional:
-            self._storage.write(path, content)
-        else:
-            self._storage.create(path, content)
+        self._step("create", path)
+        self._storage.create(path, content)
+        self.done("create", path)
 
     def write(self, path: str, content: bytes) -> None:
-        self.step("write", path)
+        self._step("write", path)
         self._storage.write(path, content)
+        self.done("write", path)
 
     def files(self, folder: str) -> dict[str, int]:
-        self.step("files", folder)
+        self._step("files", folder)
         return self._storage.files(folder)
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:
-        self.step("upload", path)
+        self._step("upload", path)
         with self._storage.upload(path) as file:
             yield file
-            self.step("publish", path)
+            self._step("publish", path)
+        self.done("upload", path)
 
-    def open(self, path: str, ahead: int | None = None) -> Any:
-        self.step("open", path)
+    def open(self, path: str, ahead: int | None = None) -> BinaryIO:
+        self._step("open", path)
         return self._storage.open(path, ahead)
 
     def is_linked(self, path: str) -> bool:
         return self._storage.is_linked(path)
 
     def delete(self, path: str) -> None:
-        self.step("delete", path)
+        self._step("delete", path)
         self._storage.delete(path)
+        self.done("delete", path)
+
+
+class Unconditional(Stepping):
+    """A storage that creates a file whether it is there or not."""
+
+    def create(self, path: str, content: bytes) -> None:
+        self._storage.write(path, content)
 
 
 class Losing(Stepping):
-    """A storage of which the answer of one change is lost.
+    """A storage of which the answer of one change is lost; a deletion is none.
 
     :param at: the number of the change, from 1; 0 for none.
-    :param error: what the caller hears: a failure, or the refusal of a request that its client has repeated.
-    :ivar lost: whether it has come so far.
+    :param error: what the caller hears, of :data:`LOST`.
+    :ivar left: the changes until then.
     """
 
-    def __init__(self, storage: Storage, at: int, error: Callable[[], Exception]) -> None:
-        super().__init__(storage, lambda operation, path: None)
-        self.lost = False
-        self.at = at
+    def __init__(self, storage: Storage, at: int, error: str) -> None:
+        super().__init__(storage)
+        self.left = at
         self._error = error
 
-    def lose(self, path: str) -> None:
-        """Lose the answer of a change, if it is the one."""
-        self.at -= 1
-        if self.at == 0:
-            self.lost = True
-            raise self._error()
-
-    def create(self, path: str, content: bytes) -> None:
-        super().create(path, content)
-        self.lose(path)
-
-    def write(self, path: str, content: bytes) -> None:
-        super().write(path, content)
-        self.lose(path)
-
-    @contextlib.contextmanager
-    def upload(self, path: str) -> Iterator[Any]:
-        with super().upload(path) as file:
-            yield file
-        self.lose(path)
+    def done(self, operation: str, path: str) -> None:
+        if operation != "delete":
+            self.left -= 1
+            if self.left == 0:
+                raise LOST[self._error]()
 
 
-#: What a caller hears whose answer was lost.
-LOST = {"failed": functools.partial(OSError, "connection reset"), "refused": functools.partial(Exists, "412")}
+#: What a caller hears whose answer was lost: a failure, or a refusal, as its client has repeated the request.
+LOST: dict[str, Callable[[], Exception]] = {
+    "failed": functools.partial(OSError, "connection reset"),
+    "refused": functools.partial(Exists, "412"),
+}
 
 
 class Held:
-    """A landing in a thread of its own that stops before one of its operations until it may go on.
+    """Work in a folder that stops before one of its steps until it may go on.
 
-    :param land: what it does.
-    :param folder: where.
-    :param at: the number of the operation, from 1; or its name and the end of the path that it is about.
-    :param unconditional: see :class:`Stepping`.
-    :ivar met: the operation that it has come to, and the path that this is about; None if it has ended.
+    :param at: the number of the step, from 1; or its name and the end of the path that it is about.
+    :ivar met: the step that it has come to, and the path that this is about; None if it has ended.
     """
 
-    def __init__(
-        self, land: Land, folder: Folder, at: int | tuple[str, str] | None, *, unconditional: bool = False
-    ) -> None:
-        self._at = at
-        self._count = 0
-        self._killed = False
-        self._going_on = threading.Event()
-        self._stopped = threading.Event()
-        self._outcome: list[Outcome] = []
+    def __init__(self, work: Work, folder: Folder, at: int | tuple[str, str]) -> None:
         self.met: tuple[str, str] | None = None
-        self._thread = threading.Thread(target=self._run, args=(land, folder, unconditional), daemon=True)
-        self._thread.start()
-        assert self._stopped.wait(PATIENCE)
+        self._work = greenlet(functools.partial(outcome_of, work, stepping(folder, self._step)))
+        self.go_on(at)
 
-    def go_on(self, at: int) -> None:
-        """Let it go on to the operation of that number, counted from where it is, or to its end."""
-        self._at, self._count, self.met = at, 0, None
-        self._stopped.clear()
-        self._going_on.set()
-        assert self._stopped.wait(PATIENCE)
+    def go_on(self, at: int | tuple[str, str]) -> None:
+        """Let it go on to the step of that number, counted from where it is, or to its end."""
+        self._at: int | tuple[str, str] | None = at
+        self._count, self.met = 0, None
+        self._outcome: object = self._work.switch()
 
-    def end(self, *, kill: bool = False) -> Outcome:
-        """Let it go on to its end, or end in the place of the operation; return how it has ended."""
-        self._killed = kill
+    def end(self, *, kill: bool = False) -> object:
+        """Let it go on to its end, or end in the place of the step; return what it has returned or raised."""
         self._at = None
-        self._going_on.set()
-        self._thread.join(PATIENCE)
-        return self._outcome[0]
-
-    def _run(self, land: Land, folder: Folder, unconditional: bool) -> None:
-        self._outcome.append(outcome_of(land, stepping(folder, self._step, unconditional=unconditional)))
-        self._stopped.set()
+        if not self._work.dead:
+            self._outcome = self._work.throw(Crash) if kill else self._work.switch()
+        return self._outcome
 
     def _step(self, operation: str, path: str) -> None:
-        if self._at is None or threading.current_thread() is not self._thread:
+        if getcurrent() is not self._work:
             # several commits are read in threads of their own
             return
         self._count += 1
         if self._count == self._at or (operation, path[path.rindex("/") + 1 :]) == self._at:
-            self._going_on.clear()
-            self._at = None
             self.met = (operation, path)
-            self._stopped.set()
-            assert self._going_on.wait(PATIENCE)
-            if self._killed:
-                raise Crash
+            self._work.parent.switch()
 
 
-def kill(land: Land, folder: Folder, at: tuple[str, str]) -> None:
-    """Let a landing come to one of its operations, and end in its place."""
-    held = Held(land, folder, at)
+def kill(work: Work, folder: Folder, at: tuple[str, str]) -> None:
+    """Let work come to one of its steps, and end in its place."""
+    held = Held(work, folder, at)
     assert held.met
     assert isinstance(held.end(kill=True), Crash)
 
 
-def stepping(folder: Folder, step: Step, *, unconditional: bool = False) -> Folder:
+def step(folder: Folder, operation: str, name: str = "") -> None:
+    """Make a step of what is no operation of a folder's storage."""
+    if isinstance(folder._storage, Stepping):
+        folder._storage.step(operation, f"{folder.root}/{name}")
+
+
+def stepping(folder: Folder, step: Step) -> Folder:
     """Return the same folder, with ``step`` before each operation of its storage."""
-    return with_storage(folder, Stepping(folder._storage, step, unconditional=unconditional))
+    return with_storage(folder, Stepping(folder._storage, step))
 
 
-def with_storage(folder: Folder, storage: Stepping) -> Folder:
+def with_storage(folder: Folder, storage: Storage) -> Folder:
     """Return the same folder with another storage."""
     same = copy.copy(folder)
     same._storage = storage
     return same
 
 
-def outcome_of(land: Land, folder: Folder) -> Outcome:
-    """Return how a landing ends."""
+def outcome_of(work: Work, folder: Folder) -> object:
+    """Return what work returns or raises."""
     try:
-        return land(folder)
+        return work(folder)
     except BaseException as error:
         return error

@@ -14,7 +14,7 @@ from airflow_provider_webcollect.landing.options import LoadOptions
 from airflow_provider_webcollect.landing.read import loading
 from airflow_provider_webcollect.transfers.warehouses import warehouse_of
 from tests.landing.loading.databases import Database, Landing, product
-from tests.landing.loading.loads_at_once import load_twice
+from tests.landing.loading.loader import load_twice
 from tests.postgresql import PostgreSQL
 
 

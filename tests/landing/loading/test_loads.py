@@ -34,7 +34,7 @@ from airflow_provider_webcollect.landing.write.review import accept
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.checked_runs import OVERWRITE
 from tests.landing.loading.databases import Database, Landing, as_rows, latest, load, product, products
-from tests.landing.loading.loads_at_once import load_twice
+from tests.landing.loading.loader import load_twice
 from tests.landing.tables import TYPED_ROW, TYPES
 from tests.landing.values import NAMES, OPTIONS, ROW, as_expected
 from tests.postgresql import PostgreSQL
