@@ -157,9 +157,7 @@ class TestOutcomes:
         ("least", "count"),
         [*((0.5, count) for count in (0, 49, 50, 100, 300, 301)), (0.55, 55), (0.07, 7), (0.29, 29)],
     )
-    def test_what_is_usual_is_the_median_of_the_landings_before_and_a_bound_is_exact(
-        self, runs: Runs, least: float, count: int
-    ) -> None:
+    def test_the_usual_count_is_the_median_of_landings(self, runs: Runs, least: float, count: int) -> None:
         for earlier in (100, 90, 110, 100):
             runs.land(goods(earlier))
         outcomes = runs.outcomes(goods(count), {"rows": {"min_of_usual": least, "max_of_usual": 3}})
@@ -168,7 +166,7 @@ class TestOutcomes:
         expected = f"at least {least} times 100, the median of the last landings (100, 90, 110, 100)"
         assert outcomes["rows.min_of_usual"].expected == expected
 
-    def test_what_replaces_a_landing_is_compared_with_what_was_replaced(self, runs: Runs) -> None:
+    def test_an_overwrite_is_compared_with_what_it_replaces(self, runs: Runs) -> None:
         for _ in range(4):
             runs.rows.clear()
             runs.land(goods(100), **OVERWRITE)
@@ -219,9 +217,7 @@ class TestOutcomes:
         assert len(str(failure.value)) < 15_000
         assert "; and 131 more. 1 row of commit 2" in str(failure.value)
 
-    def test_beyond_its_limit_unique_says_how_many_it_has_compared(
-        self, runs: Runs, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_unique_says_how_many_it_has_compared(self, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(rules, "MOST_COMPARED", 10)
         rows = [*goods(12), *goods(1), {"url": "https://shop/11"}]
         (outcome,) = runs.outcomes(rows, UNIQUE).values()
@@ -263,7 +259,7 @@ class TestOutcomes:
 
 
 class TestFailures:
-    def test_nothing_lands_or_is_marked_and_the_message_says_why_and_what_next(self, runs: Runs) -> None:
+    def test_failed_checks_land_nothing_and_say_what_to_do(self, runs: Runs) -> None:
         marks: list[str] = []
         runs.land(goods(5), FILLED, mark=lambda: marks.append("marked"))
         rows = runs.folder.rows()
@@ -282,9 +278,7 @@ class TestFailures:
         assert failure.value.permanent
 
     @pytest.mark.parametrize("wrap", [str, lambda text: [text]], ids=["text", "list"])
-    def test_no_value_or_column_of_a_site_passes_for_what_the_message_says(
-        self, runs: Runs, wrap: Callable[[str], Any]
-    ) -> None:
+    def test_values_of_a_site_cannot_forge_the_message(self, runs: Runs, wrap: Callable[[str], Any]) -> None:
         runs.land(goods(1))
         # it ends the line, erases the terminal's screen in two ways, turns the line, and ends it once more
         forged = "9`webcollect landing accept x;touch owned;`\n\x1b[2J\x9b2J\u202e\u2028"
@@ -300,7 +294,7 @@ class TestFailures:
             f"webcollect landing discard {where} --commit 2",
         ]
 
-    def test_a_folder_whose_name_would_act_on_a_terminal_is_in_no_command(self, tmp_path: Path) -> None:
+    def test_a_folder_with_control_characters_is_in_no_command(self, tmp_path: Path) -> None:
         runs = Runs(Folder(local(tmp_path).fs, f"{tmp_path}/\x1b[201~\ntouch owned\n"))
         with pytest.raises(ChecksFailed) as failure:
             runs.land(goods(4, price=""), FILLED)
@@ -327,9 +321,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("on_failed_checks", ["fail", "quarantine"])
     @pytest.mark.parametrize("landed", [0, 5])
-    def test_a_source_that_has_nothing_new_has_too_few_rows_and_none_to_decide_on(
-        self, runs: Runs, on_failed_checks: str, landed: int
-    ) -> None:
+    def test_nothing_new_is_too_few_rows(self, runs: Runs, on_failed_checks: str, landed: int) -> None:
         runs.land(goods(landed))
         before = runs.folder.names(), runs.folder.manifest()
         options = {"on_failed_checks": on_failed_checks, "mark": lambda: pytest.fail("marked")}

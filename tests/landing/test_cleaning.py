@@ -109,7 +109,7 @@ def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
         each.folder.landed().verify()
 
 
-def test_on_a_disk_that_ignores_letter_case_partitions_that_differ_in_it_alone_stay(tmp_path: Path) -> None:
+def test_partitions_that_differ_in_letter_case_alone_stay(tmp_path: Path) -> None:
     runs = Runs(Folder(local(tmp_path).fs, str(tmp_path / "landing")), max_part_bytes=1)
     runs.land(goods(1), partition="country=US")
     # the folder of one name is that of the other, and is listed with the first
@@ -130,9 +130,7 @@ def test_what_is_young_stays(landing: Landed, folder: Folder, older_than: Any) -
 
 @pytest.mark.usefixtures("each_part_is_staged")
 class TestUnfinishedLandings:
-    def test_what_a_killed_attempt_can_go_on_from_stays_until_another_run_has_landed(
-        self, landing: Landed, folder: Folder
-    ) -> None:
+    def test_a_killed_attempt_stays_until_another_run_lands(self, landing: Landed, folder: Folder) -> None:
         pages = widening(6)
         with pytest.raises(Crash):
             landing("t", fetch=listed(pages), read=crashing_at(4), max_part_bytes=1)

@@ -43,9 +43,7 @@ def grown(storage_of: Callable[[str], Storage]) -> Grown:
 @pytest.mark.parametrize("file_format", ["jsonl", "csv"])
 @pytest.mark.parametrize("runs", COUNTS)
 class TestOneMoreRun:
-    def test_it_sends_the_part_the_manifest_and_four_kilobytes_in_ten_requests(
-        self, grown: Grown, runs: int, file_format: FormatName
-    ) -> None:
+    def test_new_rows_cost_ten_requests(self, grown: Grown, runs: int, file_format: FormatName) -> None:
         landing = grown(runs, file_format)
         bill = landing.land(rows_of(landing.runs))
         [part] = bill.landed.new
@@ -54,9 +52,7 @@ class TestOneMoreRun:
         assert len(bill.requests) <= 10, bill.requests
         assert bill.bytes <= 4096
 
-    def test_with_nothing_new_it_only_reads_in_four_requests(
-        self, grown: Grown, runs: int, file_format: FormatName
-    ) -> None:
+    def test_nothing_new_costs_four_requests(self, grown: Grown, runs: int, file_format: FormatName) -> None:
         bill = grown(runs, file_format).land([])
         assert bill.landed.new == ()
         assert bill.parts == []
@@ -67,9 +63,7 @@ class TestOneMoreRun:
 
 @pytest.mark.by_day(1)
 @pytest.mark.parametrize("file_format", ["jsonl", "csv"])
-def test_what_a_run_leaves_is_a_whole_landing(
-    storage_of: Callable[[str], Storage], file_format: FormatName
-) -> None:
+def test_a_run_leaves_a_whole_landing(storage_of: Callable[[str], Storage], file_format: FormatName) -> None:
     """The proof that what is measured here is what landings write."""
     landing = Landing(storage_of("s3"), Runs(10, file_format))
     before = landing.folder.manifest()

@@ -163,7 +163,7 @@ class TestLog:
 
     @pytest.mark.parametrize("storage", ["s3"], indirect=True)
     @pytest.mark.parametrize("because", ["denied", "torn"])
-    def test_what_cannot_be_written_is_said_without_the_secrets_of_the_storage(
+    def test_an_error_of_writing_names_no_secrets(
         self, storage: Storage, because: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         access = {"key": "AKIAOFNOBODYELSE", "secret": "of/nobody+else"}
@@ -195,7 +195,7 @@ class TestPartsThatAreGone:
         assert land(disk, 12, "r2").manifest.rows == 12
         assert numbers(disk) == list(range(12))
 
-    def test_after_the_commit_it_is_said_by_each_run_until_all_is_landed_again(self, disk: Table) -> None:
+    def test_lost_parts_are_reported_until_all_is_landed_again(self, disk: Table) -> None:
         land(disk, 5)
         with pytest.raises(PartsMissing, match=r"part-00002-.* has landed.*if_exists='overwrite'"):
             land(disk, 12, "r2", on_commit=lambda landed: remove_parts(disk, 1))
@@ -216,7 +216,7 @@ class TestWhatIsThereAlready:
         assert numbers(disk) == list(range(5))
         assert disk.table().metadata().configuration == {"delta.appendOnly": "true"}
 
-    def test_rows_that_do_not_fit_the_table_are_refused_before_the_commit(self, disk: Table) -> None:
+    def test_rows_of_another_type_are_refused_before_the_commit(self, disk: Table) -> None:
         DeltaTable.create(disk.root, Schema([Field("n", PrimitiveType("long"))]))
         with pytest.raises(FormatChanged, match=r"column `n` of the table .* is of the type .*long.*string"):
             land(disk, 5)
@@ -239,7 +239,7 @@ class TestWhatIsThereAlready:
         ],
         ids=["not null", "generated", "mapped"],
     )
-    def test_what_nobody_would_check_is_refused_before_anything_is_read(
+    def test_what_nobody_would_check_is_refused_before_reading(
         self, disk: Table, field: Field, options: dict[str, str], said: str
     ) -> None:
         DeltaTable.create(disk.root, Schema([field]), configuration=options)
@@ -247,7 +247,7 @@ class TestWhatIsThereAlready:
             land(disk, 5)
         assert disk.table().version() == 0
 
-    def test_a_constraint_that_others_have_added_is_refused_and_stays_so(self, disk: Table) -> None:
+    def test_a_constraint_of_others_is_refused(self, disk: Table) -> None:
         land(disk, 5)
         disk.table().alter.add_constraint({"small": "n < '5'"})
         with pytest.raises(FormatChanged, match="has the constraint small, n < '5'"):
@@ -297,9 +297,7 @@ class TestWhatIsThereAlready:
         assert numbers(disk) == list(range(5))
 
     @pytest.mark.parametrize("partition", [None, "dt=2026-01-01"])
-    def test_a_source_without_rows_makes_a_table_if_its_columns_are_named(
-        self, disk: Table, partition: str | None
-    ) -> None:
+    def test_named_columns_make_a_table_without_rows(self, disk: Table, partition: str | None) -> None:
         with pytest.raises(NoColumns, match="name them with `columns`"):
             land(disk, 0, partition=partition)
         named = make_format("parquet", columns=["n"])
@@ -332,9 +330,7 @@ class TestOthersAtWork:
 
     @pytest.mark.parametrize("others", ["compact", "append"])
     @pytest.mark.parametrize("replaces", [False, True], ids=["adds rows", "replaces all"])
-    def test_others_that_write_first_are_written_behind_or_replaced(
-        self, disk: Table, others: str, replaces: bool
-    ) -> None:
+    def test_writes_of_others_stay_or_are_replaced(self, disk: Table, others: str, replaces: bool) -> None:
         land_runs(disk, 3)
         options = {"count": 4, "mode": "full", "if_exists": "overwrite"} if replaces else {"count": 20}
         held = held_at(disk, ("commit", "table"), run="r3", **options)
@@ -376,7 +372,7 @@ class TestOthersAtWork:
         with pytest.raises(StorageError, match="cannot be read or written"):
             landed.to_arrow()
 
-    def test_where_rows_may_be_deleted_beside_files_these_are_not_read(self, disk: Table) -> None:
+    def test_tables_with_deletion_vectors_are_not_read_by_files(self, disk: Table) -> None:
         land_runs(disk, 3)
         features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
         protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
@@ -401,7 +397,7 @@ def test_rows_that_do_not_fit_the_table_are_not_quarantined(disk: Table) -> None
     assert len(disk.found()) == 25
 
 
-def test_the_copy_of_a_log_on_this_machine_is_removed_with_what_was_read(
+def test_the_local_copy_of_a_log_is_removed_after_use(
     disk: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     land(disk, 5)

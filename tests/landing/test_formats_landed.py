@@ -34,9 +34,7 @@ class TestEveryFormat:
         suffix = make_format(**options).suffix
         assert all(part.name.endswith(suffix) for part in manifest.parts)
 
-    def test_a_part_ends_with_the_page_that_reaches_its_size(
-        self, landing: Landed, options: dict[str, Any]
-    ) -> None:
+    def test_a_part_ends_at_its_size(self, landing: Landed, options: dict[str, Any]) -> None:
         rows = [{"url": random.Random(number).randbytes(100).hex()} for number in range(6_000)]
         most, page_bytes = 300_000, 100 * 220
         fetch = serving(rows)
@@ -74,7 +72,7 @@ class TestNamesInAnotherLetterCase:
             ({"file_format": "parquet", "column_types": {"URL": "int64"}}, "column_types"),
         ],
     )
-    def test_a_column_that_no_row_has_is_refused_where_another_has_its_letters(
+    def test_a_column_in_another_letter_case_is_refused(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, options: dict[str, Any], argument: str
     ) -> None:
         task = sandbox.control.add_task(rows=self.ROWS, state="Finished")["task_id"]

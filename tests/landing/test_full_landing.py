@@ -94,9 +94,7 @@ class TestLanding:
         task.land(size=400, on_progress=lambda rows, total: reported.append((rows, total)))
         assert reported == [(400, 1000), (800, 1000), (1000, 1000)]
 
-    def test_a_total_that_has_grown_beyond_the_last_page_is_read_up_to(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox
-    ) -> None:
+    def test_a_total_that_grows_late_is_read(self, landing: Landed, folder: Folder, sandbox: Sandbox) -> None:
         task = sandbox.control.add_task(rows=30, state="Finished")["task_id"]
 
         def told_early(pages: Iterator[DataPage]) -> Iterator[DataPage]:
@@ -175,9 +173,7 @@ PAGES = 500 if ALL_HISTORIES else 100
 @pytest.mark.by_day(4)
 @pytest.mark.parametrize("kind", FAULTS)
 @pytest.mark.parametrize("folder", ["local"], indirect=True)
-def test_faults_at_a_twentieth_of_the_pages_change_nothing(
-    landing: Landed, folder: Folder, sandbox: Sandbox, kind: str
-) -> None:
+def test_faults_change_nothing(landing: Landed, folder: Folder, sandbox: Sandbox, kind: str) -> None:
     task = sandbox.control.add_task(rows=PAGES * 4, lots=1)["task_id"]
     sandbox.control.fail("*", times=None, probability=0.05, **{"kind": kind, **FAULTS[kind]})
     given_up = 0
@@ -205,7 +201,7 @@ def fail_later(task: Task, **options: Any) -> dict[str, Any]:
     return staged
 
 
-def test_a_retry_goes_on_after_the_last_part_and_rereads_its_last_page_and_the_first(task: Task) -> None:
+def test_a_retry_goes_on_after_the_last_staged_part(task: Task) -> None:
     staged = fail_later(task, max_part_bytes=40_000)
     assert task.folder.commits() == []
     manifest = task.land(max_part_bytes=40_000)
@@ -220,9 +216,7 @@ def test_a_retry_goes_on_after_the_last_part_and_rereads_its_last_page_and_the_f
 
 
 @pytest.mark.parametrize("content", [None, b"cut"], ids=["vanished", "cut"])
-def test_of_what_is_staged_with_a_part_that_is_not_whole_all_is_read_again(
-    task: Task, folder: Folder, content: bytes | None
-) -> None:
+def test_a_damaged_staged_part_has_all_read_again(task: Task, folder: Folder, content: bytes | None) -> None:
     name = fail_later(task)["parts"][1]["name"]
     folder.damage(name, content)
     task.land(max_part_bytes=1)
@@ -230,9 +224,7 @@ def test_of_what_is_staged_with_a_part_that_is_not_whole_all_is_read_again(
     assert folder.rows() == task.rows()
 
 
-def test_what_is_staged_is_written_once_a_second_at_most_and_after_an_error(
-    task: Task, folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_staging_once_a_second_at_most(task: Task, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert staging.INTERVAL == 1.0
     # as long as that takes on the slowest machine
     monkeypatch.setattr(staging, "INTERVAL", PATIENCE)

@@ -59,9 +59,7 @@ def task(sandbox: Sandbox, landing: Landed, folder: Folder) -> Task:
 
 class TestGrowth:
     @pytest.mark.parametrize("mode", ["incremental", "full"])
-    def test_only_what_is_new_is_read_and_all_of_it_is_listed(
-        self, task: Task, folder: Folder, mode: str
-    ) -> None:
+    def test_only_what_is_new_is_read(self, task: Task, folder: Folder, mode: str) -> None:
         first = task.land(mode=mode)
         task.grow(120)
         task.control.clear_requests()
@@ -112,9 +110,7 @@ class TestGrowth:
 class TestReset:
     @pytest.mark.parametrize("size", [100, 1000, 30])
     @pytest.mark.parametrize("count", [0, 40, 299, 300, 310, 700])
-    def test_a_source_that_was_reset_is_explained_and_replaces_what_has_landed_if_told_so(
-        self, task: Task, folder: Folder, count: int, size: int
-    ) -> None:
+    def test_a_reset_fails_or_replaces_all(self, task: Task, folder: Folder, count: int, size: int) -> None:
         first = task.land()
         task.refill(count)
         said = r"300 have landed.*on_reset='full'.*on_reset='append' adds all rows to the landing"
@@ -136,9 +132,7 @@ class TestReset:
         [{"on_reset": "full"}, {**OVERWRITE, "mark": None}, {**OVERWRITE, "mark": nothing}],
         ids=["on_reset", "overwrite", "overwrite and mark"],
     )
-    def test_a_source_without_rows_never_replaces_a_landing(
-        self, task: Task, options: dict[str, Any], gone: str
-    ) -> None:
+    def test_no_rows_never_replace_a_landing(self, task: Task, options: dict[str, Any], gone: str) -> None:
         first = task.land()
         task.refill(0)
         if gone != "rows":
@@ -150,9 +144,7 @@ class TestReset:
         assert task.folder.contents() == before
 
     @pytest.mark.parametrize("changed", range(4))
-    def test_a_refill_is_noticed_by_the_rows_before_the_last_if_runs_add_one_row_each(
-        self, runs: Runs, changed: int
-    ) -> None:
+    def test_a_refill_is_noticed_after_runs_of_one_row_each(self, runs: Runs, changed: int) -> None:
         rows = [{"n": number} for number in range(6)]
         for row in rows[:4]:
             runs.land([row])
@@ -183,9 +175,7 @@ class TestReset:
         ("total", "rest"), [(0, -1), (-1, 0)], ids=["rest counted early", "total counted early"]
     )
     @pytest.mark.parametrize("on_reset", ["fail", "full"])
-    def test_counts_of_two_moments_are_not_taken_for_a_reset(
-        self, task: Task, total: int, rest: int, on_reset: str
-    ) -> None:
+    def test_skewed_counts_are_no_reset(self, task: Task, total: int, rest: int, on_reset: str) -> None:
         task.land()
         task.grow(30)
         skewed = iter([True] * (copy.COUNT_READS - 1))
@@ -214,9 +204,7 @@ class TestReset:
 
     @pytest.mark.parametrize("on_reset", ["fail", "append"])
     @pytest.mark.parametrize("count", [0, 60, 299])
-    def test_fewer_rows_than_were_landed_are_waited_for(
-        self, task: Task, folder: Folder, count: int, on_reset: str
-    ) -> None:
+    def test_missing_rows_are_waited_for(self, task: Task, folder: Folder, count: int, on_reset: str) -> None:
         task.land(max_part_bytes=1)
         slept: list[float] = []
 
@@ -236,9 +224,7 @@ class TestReset:
         assert (manifest.rows, manifest.earlier_rows) == (330, 0)
         assert folder.rows() == task.rows()
 
-    def test_a_reset_before_a_retry_is_noticed_though_the_retry_reads_on_in_the_new_rows(
-        self, landing: Landed, folder: Folder
-    ) -> None:
+    def test_a_retry_notices_a_reset_before_it(self, landing: Landed, folder: Folder) -> None:
         rows: list[dict[str, Any]] = [{"old": number} for number in range(12)]
 
         def reset(pages: Iterator[DataPage]) -> Iterator[DataPage]:
@@ -314,9 +300,7 @@ class TestMark:
         assert task.control.requests() == []
 
     @pytest.mark.parametrize("count", [0, 200, 300, 400])
-    def test_a_source_that_is_filled_again_while_a_retry_waits_to_mark_is_not_marked(
-        self, task: Task, count: int
-    ) -> None:
+    def test_a_source_refilled_before_a_mark_is_not_marked(self, task: Task, count: int) -> None:
         with pytest.raises(ConnectionError):
             task.land(mark=unreachable)
         old = task.rows()
@@ -326,16 +310,14 @@ class TestMark:
 
     @pytest.mark.usefixtures("long_reads")
     @pytest.mark.parametrize("was_empty", [False, True])
-    def test_a_source_that_is_filled_again_between_commit_and_mark_is_not_marked(
-        self, task: Task, was_empty: bool
-    ) -> None:
+    def test_a_source_refilled_after_the_commit_is_not_marked(self, task: Task, was_empty: bool) -> None:
         old = task.refill(0) if was_empty else task.rows()
         with pytest.raises(RowsMissing, match="the first rows have changed"):
             task.land(mark=unexpected, on_commit=lambda landed: task.refill(300))
         self.check_what_comes_after_a_reset(task, old)
 
     @pytest.mark.usefixtures("long_reads")
-    def test_rows_that_have_come_since_the_commit_land_before_they_are_marked(self, task: Task) -> None:
+    def test_rows_since_the_commit_land_before_they_are_marked(self, task: Task) -> None:
         task.land(mark=unexpected, on_commit=lambda landed: task.grow(5))
         assert task.folder.manifest()["exported_at"] is None
         task.land(run=OTHER_RUN, mark=nothing)
@@ -373,9 +355,7 @@ class TestWhatOthersCommitMeanwhile:
         ("rows", "is_known"),
         [("landed", True), ("accepted", False), ("landed, and others quarantined", True)],
     )
-    def test_a_run_that_is_cleared_after_many_others_has_its_rows_and_lands_no_others(
-        self, runs: Runs, rows: str, is_known: bool
-    ) -> None:
+    def test_a_run_cleared_late_lands_no_other_rows(self, runs: Runs, rows: str, is_known: bool) -> None:
         """After more than the manifest has records of."""
         began = pendulum.now("UTC") if is_known else None
         bad: dict[str, Any] = {"checks": {"rows": {"min": 9}}, "on_failed_checks": "quarantine"}
@@ -405,9 +385,7 @@ class TestWhatOthersCommitMeanwhile:
         assert runs.again(run_began=began, **bad).new == ()
         assert runs.folder.contents() == before
 
-    def test_what_was_begun_before_another_has_quarantined_the_same_rows_is_read_again(
-        self, runs: Runs
-    ) -> None:
+    def test_rows_that_another_run_quarantined_are_read_again(self, runs: Runs) -> None:
         """It begins with the first row, as the rows of a source that was reset would."""
         options: dict[str, Any] = {"on_reset": "append", "max_part_bytes": 1}
         with pytest.raises(Crash):
@@ -419,9 +397,7 @@ class TestWhatOthersCommitMeanwhile:
         assert len(runs.folder.rows()) == 300
 
     @pytest.mark.parametrize("by", ["accept", "discard", "mark"])
-    def test_a_run_that_has_read_for_long_goes_on_after_a_decision_or_a_mark(
-        self, runs: Runs, by: str
-    ) -> None:
+    def test_a_long_read_goes_on_after_a_decision_or_a_mark(self, runs: Runs, by: str) -> None:
         """None of its pages is read again but the last one, and the first, by which it knows the source."""
         if by == "mark":
             runs.land(goods(100))
@@ -493,9 +469,7 @@ def source(folder: Folder) -> Refilled:
 
 class TestAppend:
     @pytest.mark.parametrize("count", [PAGE - 1, 2 * PAGE, 4 * PAGE + 2])
-    def test_a_source_that_begins_anew_is_added_and_after_it_what_it_adds(
-        self, source: Refilled, folder: Folder, count: int
-    ) -> None:
+    def test_a_source_that_begins_anew_is_added(self, source: Refilled, folder: Folder, count: int) -> None:
         old = source.refill("old")
         first = source.land("r1")
         new = source.refill("new", count)
@@ -514,9 +488,7 @@ class TestAppend:
         assert folder.names() == folder.needed()
         assert source.land("r4") == third
 
-    def test_a_source_without_rows_changes_nothing_may_be_marked_and_the_next_run_adds_what_comes(
-        self, source: Refilled, folder: Folder
-    ) -> None:
+    def test_a_source_without_rows_changes_nothing(self, source: Refilled, folder: Folder) -> None:
         old = source.refill("old")
         first = source.land("r1")
         before = folder.contents()
@@ -559,9 +531,7 @@ class TestInterrupted:
         return old, new
 
     @pytest.mark.parametrize("on_reset", ["append", "full"])
-    def test_a_retry_goes_on_after_the_last_finished_part(
-        self, source: Refilled, folder: Folder, on_reset: str
-    ) -> None:
+    def test_a_retry_goes_on_after_its_parts(self, source: Refilled, folder: Folder, on_reset: str) -> None:
         old, new = self.interrupted(source, on_reset)
         (staged,) = folder.staged()
         finished = [part["name"] for part in staged["parts"]]
@@ -585,9 +555,7 @@ class TestInterrupted:
 
 
 class TestReplaced:
-    def test_what_was_staged_for_a_commit_that_another_run_has_made_is_not_gone_on_with(
-        self, source: Refilled, folder: Folder
-    ) -> None:
+    def test_staging_of_a_commit_made_by_another_is_dropped(self, source: Refilled, folder: Folder) -> None:
         source.refill("old")
         source.land("r1")
         new = source.refill("new")
@@ -662,9 +630,7 @@ class TestHosts:
         [at("OpenAPI.Example.COM"), at("openapi.example.com", TASK.upper()), at(None, TASK.lower())],
         ids=["host", "task", "unknown host"],
     )
-    def test_letter_case_makes_no_difference_nor_a_host_that_is_not_known(
-        self, source: Refilled, same: Source
-    ) -> None:
+    def test_letter_case_and_unknown_hosts_make_no_difference(self, source: Refilled, same: Source) -> None:
         for run, origin in enumerate([at("openapi.example.com"), same, at("openapi.example.com")]):
             source.grow("n", PAGE)
             assert rows_of_last_run(source.land(f"r{run}", source=origin)) == PAGE
@@ -753,7 +719,7 @@ def test_rows_that_are_shown_late_are_waited_for(
 
 
 @pytest.mark.parametrize(("late_rows_delay", "waits"), [(0, []), (1, [1]), (7, [2, 2, 2, 1])])
-def test_an_empty_source_is_waited_for_once_by_each_run_which_says_how_long(
+def test_each_run_waits_once_for_an_empty_source(
     landing: Landed,
     sandbox: Sandbox,
     late_rows_delay: float,

@@ -133,7 +133,7 @@ class TestMatch:
         shop.loops = [loop(item)]
         assert missing(shop.ask({"match": "url"}, value)) == [item]
 
-    def test_of_texts_blanks_at_the_ends_and_letter_case_do_not_count(self, shop: Shop) -> None:
+    def test_blanks_and_letter_case_do_not_count(self, shop: Shop) -> None:
         shop.loops = [loop("Kaffee ", "STRASSE", "two  words", "tea", "7", "a/", "Café")]
         landed = shop.land(rows("kaffee", "\tStraße", "two words", "TEA", 7, "a", "cafe\u0301"))
         assert missing(landed) == ["two  words", "a/"]
@@ -319,9 +319,7 @@ class TestSeveralLandingsOfADagRun:
         assert gone() == ["honey"]
 
     @pytest.mark.parametrize("error", [PermissionDenied("not in this plan"), None])
-    def test_what_is_missing_stays_so_if_the_second_cannot_be_judged(
-        self, shop: Shop, error: Exception | None
-    ) -> None:
+    def test_missing_inputs_stay_if_the_second_is_skipped(self, shop: Shop, error: Exception | None) -> None:
         def read() -> list[Action]:
             if error:
                 raise error

@@ -103,7 +103,7 @@ class TestLatest:
             {**offer("d", "4.00"), "landed_at": day(3)},
         ]
 
-    def test_the_relation_can_be_joined_with_tables_of_the_connection(self, shop: Shop) -> None:
+    def test_the_relation_joins_tables_of_the_connection(self, shop: Shop) -> None:
         with duckdb.connect() as connection:
             connection.execute("create table landing as select 'b' as url, 'B' as name")
             found = shop.folder.landed().latest("url", connection).join(connection.table("landing"), "url")
@@ -131,7 +131,7 @@ class TestChanges:
         for run, before in (("day 2", day(1)), ("day 3", day(2))):
             assert dicts(landed.changes("url", run)) == dicts(landed.changes("url", before)) != []
 
-    def test_since_a_run_that_has_found_nothing_new_nothing_has_changed(self, shop: Shop) -> None:
+    def test_since_a_run_with_nothing_new_nothing_has_changed(self, shop: Shop) -> None:
         shop.land(4, [])
         assert dicts(shop.folder.landed().changes("url", "day 4")) == []
 
@@ -171,7 +171,7 @@ class TestChanges:
         shop.land(2, [offer("a", "-0"), offer("b", "NaN"), offer("c", "0.0000001")])
         assert dicts(shop.folder.landed().changes("url", day(1))) == []
 
-    def test_values_are_equal_as_their_types_say_in_keys_of_several_columns_too(self) -> None:
+    def test_values_are_compared_by_their_types_in_keys_too(self) -> None:
         types = {"url": "string", "size": "decimal(9,2)", "at": "timestamptz", "text": "string"}
 
         def row(url: str, size: str | None, hour: str, text: str | None) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class TestChanges:
         assert changed == {**offer("b", "2.00"), "at": "2", "change": "changed", "landed_at": day(2)}
         assert dicts(shop.folder.landed().changes("url", day(1), compare="price")) == [changed]
 
-    def test_a_host_whose_clock_is_late_puts_no_rows_before_earlier_ones(self) -> None:
+    def test_a_late_clock_puts_no_rows_before_earlier_ones(self) -> None:
         shop = Shop()
         shop.land(2, [offer("a")])
         shop.land(1, [offer("a", "2.00")])
@@ -258,7 +258,7 @@ class TestColumns:
             assert changes.fetchall() == [("2", *xs.values(), "changed", day(2))], name
             assert len(history) == 3, name
 
-    def test_an_added_column_gets_another_name_if_the_landing_has_one_of_its_name(self) -> None:
+    def test_an_added_column_avoids_names_of_the_landing(self) -> None:
         shop = Shop()
         shop.land(1, [{"landed_at": "x", "Valid_From": "y", "change": "z"}])
         latest, changes, history = asked(shop.folder.landed(), "landed_at")
@@ -269,7 +269,7 @@ class TestColumns:
         assert history.columns == [*own, "valid_from_1", "valid_to"]
 
     @pytest.mark.parametrize("file_format", FORMATS)
-    def test_without_rows_there_is_an_empty_relation_with_the_columns(self, file_format: str) -> None:
+    def test_without_rows_the_relation_has_the_columns(self, file_format: str) -> None:
         shop = Shop(file_format=file_format, columns=["url", "price"])
         shop.land(1, [])
         latest, changes, history = asked(shop.folder.landed(), ["url"])
@@ -281,7 +281,7 @@ class TestColumns:
             shop.folder.landed().latest("sku")
 
     @pytest.mark.parametrize("rows", [[], [{}, {}]])
-    def test_of_rows_without_any_column_the_relation_has_those_of_the_key(self, rows: list[Any]) -> None:
+    def test_without_columns_the_relation_has_the_keys_columns(self, rows: list[Any]) -> None:
         landed = Shop().land(1, rows)
         for relation in asked(landed, ["shop", "sku"]):
             assert relation.columns[:2] == ["shop", "sku"]
@@ -494,7 +494,7 @@ def days() -> Days:
 
 
 class TestWhatIsGone:
-    def test_a_key_that_the_newest_run_lacks_is_gone_with_its_last_row(self, days: Days) -> None:
+    def test_a_key_that_the_newest_run_lacks_is_gone(self, days: Days) -> None:
         landed = days.collect(2, "bd", "2.00")
         assert told(landed, day(1)) == [
             ("a", "1.00", "gone", 2),
@@ -527,7 +527,7 @@ class TestRunsThatAreNotWhole:
         assert told(days.collect(2, ""), day(1)) == []
         assert told(days.collect(3, "ab"), day(2)) == [("c", "1.00", "gone", 3)]
 
-    def test_one_of_which_some_rows_are_quarantined_makes_nothing_gone(self, days: Days) -> None:
+    def test_a_run_with_quarantined_rows_makes_nothing_gone(self, days: Days) -> None:
         days.collect(2, "b")
         days.read_on(3, "ac", of=2, **QUARANTINED)
         assert days.folder.landed().manifest.quarantined

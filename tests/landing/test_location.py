@@ -31,7 +31,7 @@ def test_a_text_says_where_it_is(
     assert (location.asset_uri, location.uri, location.dataset) == (asset_uri, uri, dataset)
 
 
-def test_a_connection_may_stand_in_the_text_or_beside_it_but_two_must_be_one() -> None:
+def test_a_connection_is_in_the_text_or_beside_it() -> None:
     beside = Location.parse("destination", "s3://b/p", conn_id="c")
     assert beside.uri == Location.parse("destination", "s3://c@b/p", conn_id="c").uri == "s3://c@b/p"
     with pytest.raises(InvalidArgument, match="is 'd'; s3://c@b/p names another"):
@@ -43,7 +43,7 @@ def test_a_connection_may_stand_in_the_text_or_beside_it_but_two_must_be_one() -
     assert Location.parse("destination", "/data/a", conn_id="storage").uri == "/data/a"
 
 
-def test_a_table_of_iceberg_is_told_by_its_name_where_something_has_landed() -> None:
+def test_a_table_of_iceberg_is_known_by_its_name() -> None:
     landed = Location.parse_landed("landing", "catalog.shop.prices")
     assert landed == Location.parse("landing", "catalog.shop.prices", table_format="iceberg")
     assert landed.asset_uri == "iceberg://catalog/shop/prices"
@@ -90,7 +90,7 @@ def test_buckets_of_one_name_may_be_of_two_storages() -> None:
     refuse_overlaps(["one", "two", "three"], [Location("folder", text) for text in texts])
 
 
-def test_white_space_around_a_text_is_of_a_template_unless_it_is_exact() -> None:
+def test_white_space_is_cut_off_unless_the_text_is_exact() -> None:
     assert Location.parse("destination", " /data/a ").text == "/data/a"
     assert Location.parse("landing", "/data/a ", is_exact=True).text == "/data/a "
 

@@ -26,7 +26,7 @@ def test_jobs_run_at_once() -> None:
 
 
 @pytest.mark.parametrize("other", [ConnectionError("gone"), SourceReset("gone")], ids=["passing", "lasting"])
-def test_the_error_names_all_that_failed_and_lasts_if_all_of_them_do(other: Exception) -> None:
+def test_the_error_names_all_that_failed(other: Exception) -> None:
     reset = SourceReset("it is another")
     jobs = {"a": partial(str, "one"), "b": partial(fail, reset), "c": partial(fail, other)}
     with pytest.raises(SomeFailed, match=r"2 of 3 sources did not land\. b: it is another.*gone") as failed:
@@ -55,7 +55,7 @@ def test_after_an_interruption_no_other_begins() -> None:
     ["os.kill(os.getpid(), signal.SIGINT)", "signal.pthread_kill(threading.get_ident(), signal.SIGINT)"],
     ids=["it", "another of its threads"],
 )
-def test_a_process_that_is_interrupted_ends_though_a_landing_hangs(interrupt: str) -> None:
+def test_an_interrupted_process_ends_though_a_landing_hangs(interrupt: str) -> None:
     script = f"""
 import os, signal, sys, threading, time
 from airflow_provider_webcollect.landing.write.run import land_all

@@ -39,9 +39,7 @@ class TestWhatIsThereAlready:
         [{}, {"mode": "incremental"}, {"run": OTHER_RUN, "if_exists": "skip"}],
         ids=["full", "incremental", "another run that skips"],
     )
-    def test_the_same_run_again_or_another_run_that_skips_asks_for_no_data_and_changes_nothing(
-        self, task: Task, options: dict[str, Any]
-    ) -> None:
+    def test_the_same_run_again_asks_for_no_data(self, task: Task, options: dict[str, Any]) -> None:
         first = task.land(mode=options.get("mode", "full"))
         task.control.clear_requests()
         task.grow(10)
@@ -68,9 +66,7 @@ class TestWhatIsThereAlready:
 
     @pytest.mark.usefixtures("each_part_is_staged")
     @pytest.mark.parametrize("run", [RUN, OTHER_RUN], ids=["a retry", "another run"])
-    def test_what_was_staged_of_another_source_is_not_gone_on_with(
-        self, task: Task, landing: Landed, folder: Folder, run: Run
-    ) -> None:
+    def test_foreign_staging_is_not_used(self, task: Task, landing: Landed, folder: Folder, run: Run) -> None:
         with pytest.raises(Crash):
             landing("other", fetch=listed(widening(3)), read=crashing_at(3), max_part_bytes=1)
         assert folder.staged()
@@ -78,9 +74,7 @@ class TestWhatIsThereAlready:
         assert folder.rows() == folder.committed_rows() == task.rows()
 
     @pytest.mark.parametrize("if_exists", ["fail", "overwrite"])
-    def test_a_landing_that_is_refused_leaves_nothing_and_is_not_in_the_way(
-        self, task: Task, landing: Landed, if_exists: str
-    ) -> None:
+    def test_a_refused_landing_leaves_nothing(self, task: Task, landing: Landed, if_exists: str) -> None:
         for typo in (("typo", None), (task.id, "999999")):
             with pytest.raises(WebCollectError):
                 landing(*typo, if_exists=if_exists)
@@ -93,7 +87,7 @@ class TestWhatIsThereAlready:
         assert task.folder.rows() == task.rows()
 
     @pytest.mark.parametrize("remedy", [{"on_cast_error": "null"}, {"column_types": None}])
-    def test_other_format_options_are_a_way_out_of_a_value_that_is_not_of_its_type(
+    def test_other_format_options_let_a_failed_cast_land(
         self, landing: Landed, folder: Folder, remedy: dict[str, Any]
     ) -> None:
         fetch = listed([page([{"a": value}], before, 3) for before, value in enumerate("12x")])
@@ -167,7 +161,7 @@ class TestRealStorages:
 
     @pytest.mark.by_day(4)
     @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
-    def test_rows_are_readable_while_they_are_overwritten_are_read_back_and_leftovers_removed(
+    def test_an_overwrite_is_readable_throughout_and_cleaned(
         self, landing: Landed, folder: Folder, file_format: FormatName
     ) -> None:
         chosen = {"file_format": make_format(file_format), "max_part_bytes": 1, "partition": "dt=2026-01-01"}

@@ -98,9 +98,7 @@ def test_each_column_gets_the_one_type_that_fits_or_none(tmp_path: Path, site: s
         ),
     ],
 )
-def test_texts_with_two_readings_get_no_type_but_both(
-    tmp_path: Path, texts: list[str], readings: list[Any]
-) -> None:
+def test_ambiguous_texts_get_both_readings(tmp_path: Path, texts: list[str], readings: list[Any]) -> None:
     (found,) = proposed(tmp_path, {"x": texts}).values()
     assert found.type is None
     given = [one.get("format", one) if isinstance(one, dict) else one for one in found.readings]

@@ -102,9 +102,7 @@ class TestEveryFormat:
         for frame in (landed.to_pandas(), landed.to_polars()):
             assert ([*frame.columns], len(frame)) == (["a", "b"], 0)
 
-    def test_every_byte_that_changes_and_a_torn_part_are_noticed(
-        self, landing: Landed, folder: Folder, options: Any
-    ) -> None:
+    def test_a_changed_byte_is_noticed(self, landing: Landed, folder: Folder, options: Any) -> None:
         landing("t", fetch=listed(widening(1)), file_format=make_format(**options))
         (part,) = folder.landed().manifest.parts
         content = folder.read(part.name)
@@ -140,7 +138,7 @@ def test_rows_without_any_key_are_counted_in_tables_too(landing: Landed, folder:
     assert folder.landed().to_arrow().to_pylist() == [{"a": None}, {"a": None}, {"a": "x"}]
 
 
-def test_csv_made_safe_for_spreadsheets_has_the_manifests_columns(landing: Landed, folder: Folder) -> None:
+def test_sanitized_csv_has_the_columns_of_the_manifest(landing: Landed, folder: Folder) -> None:
     safe = make_format("csv", sanitize_formulas=True)
     landing("t", fetch=listed([page([{"=a": "x", "b\nc": "+1"}], 0, 1)]), file_format=safe)
     assert list(folder.landed().iter_rows()) == [{"=a": "x", "b\nc": "'+1"}]
@@ -148,9 +146,7 @@ def test_csv_made_safe_for_spreadsheets_has_the_manifests_columns(landing: Lande
 
 @pytest.mark.parametrize("folder", ["local"], indirect=True)
 @pytest.mark.parametrize("options", [{}, {"file_format": make_format("csv", compression="gzip")}])
-def test_the_first_rows_need_little_of_a_part(
-    landing: Landed, folder: Folder, options: dict[str, Any]
-) -> None:
+def test_first_rows_read_little_of_a_part(landing: Landed, folder: Folder, options: dict[str, Any]) -> None:
     rows = [msgspec.Raw(b'{"id":"%d","x":"%s"}' % (n, b"x" * 3000)) for n in range(1000)]
     landing(
         "t", fetch=in_order(iter([DataPage(offset=1000, total=1000, rest_total=0, rows=rows)])), **options
@@ -171,9 +167,7 @@ def test_the_first_rows_need_little_of_a_part(
 @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
 # the other kinds of storage keep the files themselves in memory
 @pytest.mark.parametrize("folder", ["local"], indirect=True)
-def test_memory_does_not_grow_with_the_rows_neither_landing_nor_reading(
-    landing: Landed, folder: Folder, file_format: FormatName
-) -> None:
+def test_memory_does_not_grow_with_the_rows(landing: Landed, folder: Folder, file_format: FormatName) -> None:
     def big_pages(count: int) -> Iterator[DataPage]:
         """Pages of 1 MB."""
         rows = [msgspec.Raw(b'{"id":%d,"x":"%s"}' % (n, b"x" * 1000)) for n in range(1000)]
@@ -267,9 +261,7 @@ class TestSomeParts:
         times = [record.finished_at for record in grown.manifest.history]
         assert [run.finished_at for run in profiles] == times
 
-    def test_rows_that_were_accepted_are_new_for_whoever_remembers_an_earlier_commit(
-        self, runs: Runs
-    ) -> None:
+    def test_accepted_rows_are_new_after_an_earlier_commit(self, runs: Runs) -> None:
         """Also where they take the place of all others."""
         runs.land([{"n": 0}])
         runs.land([{"n": 1}], {"columns": {"a": {"filled": 1}}}, on_failed_checks="quarantine", **OVERWRITE)
@@ -283,7 +275,7 @@ class TestSomeParts:
         assert [run.run_id for run in landed.profiles()] == ["run 2"]
         assert landed.latest("n").count("*").fetchall() == [(2,)]
 
-    def test_a_run_is_found_by_its_id_in_whichever_of_its_tasks_it_has_landed(self, runs: Runs) -> None:
+    def test_a_run_is_found_by_its_id_in_any_mapped_task(self, runs: Runs) -> None:
         """As with `expand_kwargs([a, b])` in one run, and `[b, a]` in the next."""
         for number in range(2):
             run = Run(dag_id="d", task_id="t", run_id=f"run {number}", map_index=number)
@@ -291,9 +283,7 @@ class TestSomeParts:
         landed = runs.folder.landed()
         assert [list(landed.iter_rows(run.run_id)) for run in landed.profiles()] == [[{"n": 0}], [{"n": 1}]]
 
-    def test_an_id_of_no_run_is_named_in_the_log_with_those_of_the_last_ones(
-        self, runs: Runs, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_an_unknown_run_is_named_in_the_log(self, runs: Runs, caplog: pytest.LogCaptureFixture) -> None:
         runs.land([{"n": 0}])
         landed = runs.folder.landed()
         caplog.clear()
@@ -395,7 +385,7 @@ class TestPaths:
         assert [uri.startswith(f"file://{root}/part-0000") for uri in landed.uris()] == [True]
         assert landed.to_duckdb().aggregate("count(*)").fetchall() == [(4,)]
 
-    def test_neither_airflow_nor_pyarrow_is_imported_to_read_json_lines(self, root: Path) -> None:
+    def test_reading_json_lines_imports_nothing_heavy(self, root: Path) -> None:
         code = (
             "import sys\n"
             "from airflow_provider_webcollect import read_landing\n"
@@ -416,7 +406,7 @@ class TestPaths:
         with pytest.raises(InvalidArgument, match=r"`landing` is .*Protocol not known: s4"):
             read_landing("s4://b/c")
 
-    def test_options_beside_a_path_that_has_its_filesystem_are_refused(self, folder: Folder) -> None:
+    def test_options_beside_a_filesystem_are_refused(self, folder: Folder) -> None:
         with pytest.raises(InvalidArgument, match="storage_options"):
             read_landing(SimpleNamespace(fs=folder.fs, path=folder.root), {"key": "x"})
 
@@ -459,9 +449,7 @@ class TestWithoutAGoodManifest:
         assert not e.value.permanent
 
     @pytest.mark.parametrize("name", ["rows", "bytes"])
-    def test_a_manifest_that_contradicts_itself_says_so(
-        self, landing: Landed, folder: Folder, name: str
-    ) -> None:
+    def test_a_contradictory_manifest_says_so(self, landing: Landed, folder: Folder, name: str) -> None:
         landing("t", fetch=listed(widening(2)))
         folder.write("_manifest.json", json.dumps(folder.manifest() | {name: 5}).encode())
         with pytest.raises(DestinationUnreadable, match=f"it has 5 {name}, and its parts"):
@@ -511,9 +499,7 @@ class TestDamage:
         assert len(error.problems) == 5000
         assert str(error).endswith("part 19 is missing; and 4980 more")
 
-    def test_a_landing_that_begins_again_is_read_to_its_end_and_the_next_time_is_no_damage(
-        self, task: Task, folder: Folder
-    ) -> None:
+    def test_a_landing_begun_again_is_read_to_its_end(self, task: Task, folder: Folder) -> None:
         task.land(max_part_bytes=1)
         landed, rows = folder.landed(), task.rows()
         half_read = landed.iter_rows()

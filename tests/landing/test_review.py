@@ -59,9 +59,7 @@ ANEW = pytest.mark.parametrize("anew", [OVERWRITE, {"on_reset": "full"}], ids=["
 
 class TestQuarantine:
     @pytest.mark.parametrize("on_failed_checks", ["fail", "quarantine"])
-    def test_the_rows_wait_and_the_next_run_goes_on_behind_them(
-        self, runs: Runs, on_failed_checks: str
-    ) -> None:
+    def test_failed_rows_wait_and_the_next_run_goes_on(self, runs: Runs, on_failed_checks: str) -> None:
         """The task fails, or does not; a retry tells the same, with the checks, and changes nothing."""
         runs.land(goods(2), FILLED)
         options: dict[str, Any] = {"on_failed_checks": on_failed_checks, "max_part_bytes": 1}
@@ -99,7 +97,7 @@ class TestQuarantine:
 class TestLandingsThatBeginAnew:
     @ANEW
     @pytest.mark.parametrize("choice", [accept, discard])
-    def test_rows_that_would_replace_a_landing_replace_it_once_they_are_accepted(
+    def test_rows_that_would_replace_wait_until_accepted(
         self, runs: Runs, anew: dict[str, Any], choice: Callable[..., Any]
     ) -> None:
         """Until then all stays, and each run begins again."""
@@ -128,9 +126,7 @@ class TestLandingsThatBeginAnew:
         assert [apart.commit for apart in in_review(runs.folder.location)] == [2]
 
     @ANEW
-    def test_rows_that_waited_before_wait_on_and_clean_keeps_them(
-        self, local_runs: Runs, anew: dict[str, Any]
-    ) -> None:
+    def test_rows_that_waited_before_wait_on(self, local_runs: Runs, anew: dict[str, Any]) -> None:
         folder = local_runs.folder
         local_runs.land(goods(2), FILLED)
         local_runs.land(goods(3, price=""), FILLED, on_failed_checks="quarantine")
@@ -143,7 +139,7 @@ class TestLandingsThatBeginAnew:
         accept(folder.location)
         assert folder.rows() == [*local_runs.rows, *goods(3, price="")]
 
-    def test_rows_that_wait_are_accepted_though_later_runs_name_more_columns(self, local_runs: Runs) -> None:
+    def test_waiting_rows_are_accepted_under_more_columns(self, local_runs: Runs) -> None:
         csv, wider = make_format("csv"), make_format("csv", columns=["url", "price", "late", "new"])
         local_runs.land(goods(2), file_format=csv)
         late = goods(1, price="", late="late")
@@ -159,7 +155,7 @@ class TestLandingsThatBeginAnew:
     @pytest.mark.parametrize(
         ("file_format", "columns"), [("csv", ["url", "price"]), ("jsonl", None), ("csv", ["price", "url"])]
     )
-    def test_rows_that_have_waited_since_are_added_in_the_same_format_and_columns_alone(
+    def test_earlier_rows_are_added_in_the_same_format_alone(
         self, local_runs: Runs, file_format: FormatName, columns: list[str] | None
     ) -> None:
         before, since = (
@@ -186,7 +182,7 @@ class TestMarks:
     CHECKS: dict[str, Any] = {"rows": {"min": 3}, **FILLED}  # noqa: RUF012
 
     @pytest.mark.parametrize("more", [0, 1])
-    def test_a_retry_that_marks_counts_what_is_committed_with_what_came(self, runs: Runs, more: int) -> None:
+    def test_a_retry_that_marks_counts_all_rows_of_its_run(self, runs: Runs, more: int) -> None:
         with pytest.raises(ConnectionError):
             runs.land(goods(5), self.CHECKS, mark=unreachable)
         runs.rows += goods(more)
@@ -209,9 +205,7 @@ class TestMarks:
 
 class TestDecisions:
     @pytest.mark.parametrize("decide", [accept, discard])
-    def test_rows_are_what_was_decided_and_the_next_run_goes_on_behind_them(
-        self, quarantined: Runs, decide: Callable[..., Any]
-    ) -> None:
+    def test_the_rows_are_what_was_decided(self, quarantined: Runs, decide: Callable[..., Any]) -> None:
         folder, bad = quarantined.folder, quarantined.rows[2:]
         decided = decide(folder.location, "run 2")
         assert (decided.rows, decided.commit) == (3, 2)
@@ -293,7 +287,7 @@ class TestDecisions:
         assert str(ended).endswith("were discarded already by b")
         assert len(folder.rows()) == 2
 
-    def test_a_decision_that_is_older_than_those_of_the_manifest_is_known(self, quarantined: Runs) -> None:
+    def test_a_decision_older_than_the_manifest_is_known(self, quarantined: Runs) -> None:
         folder = quarantined.folder
         accept(folder.location, by="first")
         for number in range(MOST_RECORDS):
@@ -309,7 +303,7 @@ class TestDecisions:
         [(b".*", None), (b".*", b""), (b"..$", b""), (b"(?<=shop/)0", b"9"), (b"{.", b"{'")],
         ids=["gone", "empty", "cut", "changed", "no JSON"],
     )
-    def test_files_that_are_not_what_was_written_are_not_accepted_and_can_be_discarded(
+    def test_damaged_files_can_only_be_discarded(
         self, runs: Runs, kind: str, old: bytes, new: bytes | None
     ) -> None:
         folder = runs.folder
@@ -441,7 +435,7 @@ def test_one_poisoned_row_holds_up_no_other(tmp_path: Path, raw: bytes, reason: 
     assert runs.folder.landed().manifest.rows == 99
 
 
-def test_of_rows_that_are_accepted_those_that_cannot_land_wait_on(tmp_path: Path) -> None:
+def test_accepted_rows_that_cannot_land_wait_on(tmp_path: Path) -> None:
     """One row of a run that has failed its checks holds up none of the others."""
     runs = Runs(Folder.new(local(tmp_path)), file_format=make_format("parquet", column_types=TYPED))
     rows = shop(10, 0)

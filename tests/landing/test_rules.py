@@ -195,9 +195,7 @@ ROWS = st.dictionaries(st.sampled_from(["a", "b", 'c"', "d"]), VALUES).map(
     columns=st.dictionaries(st.sampled_from(["a", "b", 'c"', "no such"]), COLUMNS, min_size=1),
     pages=st.lists(st.lists(ROWS, max_size=8), max_size=4),
 )
-def test_pages_are_split_as_if_each_row_were_judged_alone(
-    columns: dict[str, Any], pages: list[list[bytes]]
-) -> None:
+def test_pages_are_split_as_single_rows_would_be(columns: dict[str, Any], pages: list[list[bytes]]) -> None:
     checks = make_checks({"rows": {"max_wrong": 1}, "columns": columns}, JSONL)
     assert checks
     rules = ValueRules(checks, JSONL)
@@ -263,7 +261,7 @@ ODD = [DEEP, LONG, LIST, NULL, EDGE]
 @pytest.mark.parametrize(
     "options", [{}, {"columns": ["v"]}, {"file_format": "csv"}, PARQUET, {**PARQUET, "columns": ["v"]}]
 )
-def test_a_row_that_cannot_be_judged_is_wrong_and_takes_no_other_with_it(options: Any) -> None:
+def test_a_row_that_cannot_be_judged_is_wrong_alone(options: Any) -> None:
     rules = rules_of({"v": {"min": 1}}, make_format(**options))
     rows = [b'{"v": 0}', *ODD, *[b'{"v": 5}'] * 1000, b'{"v": "\xff"}', b'{"v": 1e400, "\xff": "\xff"}']
     broken = dict(zip(rows, broken_by(rules, *rows), strict=True))
@@ -276,9 +274,7 @@ def test_a_row_that_cannot_be_judged_is_wrong_and_takes_no_other_with_it(options
     ("options", "refused"),
     [({}, [LIST, NULL]), ({"columns": ["v"]}, [DEEP, LIST, NULL, EDGE]), ({"file_format": "csv"}, ODD)],
 )
-def test_without_rules_a_row_is_wrong_if_the_format_cannot_hold_it(
-    options: Any, refused: list[bytes]
-) -> None:
+def test_without_rules_the_format_decides_which_rows_are_wrong(options: Any, refused: list[bytes]) -> None:
     _, wrong = rules_of({}, make_format(**options)).split(raw(*ODD))
     assert [bytes(single.row) for single in wrong] == refused
 
@@ -307,9 +303,7 @@ def test_what_is_good_can_be_written(options: Any) -> None:
         ("bool", [True, "1", "false"], ["yes"]),
     ],
 )
-def test_a_row_that_cannot_be_cast_is_wrong_unless_it_becomes_null(
-    kind: str, good: list[Any], bad: list[Any]
-) -> None:
+def test_a_row_that_cannot_be_cast_is_wrong_or_null(kind: str, good: list[Any], bad: list[Any]) -> None:
     fails = make_format(**PARQUET, column_types={"v": kind, "never": "int64"})
     rows = [{"v": value} for value in (*good, *bad)]
     rules = rules_of({}, fails)
@@ -445,9 +439,7 @@ def landed(filled: int | None, rows: int = 100, *, is_cut: bool = False) -> Coun
         ([landed(20)] * 4, 11, "passed"),
     ],
 )
-def test_a_share_is_compared_with_the_median_of_the_last_landings(
-    history: list[Counts], filled: int, state: str
-) -> None:
+def test_a_share_is_compared_with_the_usual_one(history: list[Counts], filled: int, state: str) -> None:
     rows = [{"v": "x"}] * filled + [{"v": ""}] * (100 - filled)
     share = 0.55 if filled == 11 else 0.5
     (outcome,) = judged({"columns": {"v": {"filled_of_usual": share}}}, *rows, history=history)
@@ -459,7 +451,7 @@ def test_a_share_is_compared_with_the_median_of_the_last_landings(
         )
 
 
-def test_examples_of_empty_values_are_of_rows_that_land_and_nothing_is_counted_twice() -> None:
+def test_examples_of_empty_values_are_of_rows_that_land() -> None:
     rules = rules_of({"v": {"filled": 1}, "w": {"min": 1}})
     good, _ = rules.split(raw({"v": "", "w": 0}, {"v": " ", "w": 1}))
     Profiler(rules).add(["v", "w"], [[" "], [1]], len(good))

@@ -311,9 +311,7 @@ class TestDisk:
             folder.write(name, b"one")
         assert caught.value.permanent
 
-    def test_a_partition_on_another_disk_is_a_folder_like_others(
-        self, folder: Folder, tmp_path: Path
-    ) -> None:
+    def test_a_partition_may_be_on_another_disk(self, folder: Folder, tmp_path: Path) -> None:
         """It is a link; one that leads up is left out."""
         elsewhere = tmp_path / "elsewhere"
         for made in (elsewhere, Path(folder.root)):
@@ -338,7 +336,7 @@ class TestDisk:
         ],
         ids=errno.errorcode.get,
     )
-    def test_a_file_system_without_links_creates_a_file_only_if_it_is_absent_too(
+    def test_without_links_a_file_is_created_only_if_absent(
         self, folder: Folder, monkeypatch: pytest.MonkeyPatch, number: int
     ) -> None:
         def refuse(source: object, target: object) -> None:
@@ -398,9 +396,7 @@ class TestS3:
         assert relay.lose == []
         assert CommitLog(folder).read() == state
 
-    def test_of_a_commit_that_is_repeated_since_its_answer_was_lost_another_may_be_there(
-        self, s3: Storage, folder: Folder, relay: Relay
-    ) -> None:
+    def test_a_repeated_commit_may_meet_another(self, s3: Storage, folder: Folder, relay: Relay) -> None:
         commit(folder, 1)
         relay.lose = ["PUT"]
         relay.others = [partial(commit, Folder(s3.fs, folder.root), 2)]
@@ -408,9 +404,7 @@ class TestS3:
             commit(folder, 2)
         assert relay.others == []
 
-    def test_a_commit_that_meets_a_failing_request_can_be_made_again(
-        self, folder: Folder, relay: Relay
-    ) -> None:
+    def test_a_commit_that_meets_a_conflict_can_be_repeated(self, folder: Folder, relay: Relay) -> None:
         commit(folder, 1)
         relay.refusals = [(409, {}, b"<Error><Code>ConditionalRequestConflict</Code></Error>")]
         with pytest.raises(Conflict):
@@ -432,9 +426,7 @@ class TestS3:
         assert warning.startswith("S3FileSystem cannot create a file only if it is absent")
 
     @pytest.mark.parametrize("so", ["removed", "refused"])
-    def test_such_a_store_does_not_overwrite_the_commit_of_another_when_it_is_tried(
-        self, s3: Storage, folder: Folder, relay: Relay, so: str
-    ) -> None:
+    def test_it_overwrites_no_other_commit(self, s3: Storage, folder: Folder, relay: Relay, so: str) -> None:
         getattr(relay, so).add("if-none-match")
         Folder(s3.fs, folder.root).write(COMMIT, b"of another")
         with pytest.raises(Exists):
@@ -463,7 +455,7 @@ class TestS3:
             (10_000_000, True, ["POST", "PUT", "DELETE"]),
         ],
     )
-    def test_a_small_part_is_sent_in_one_request_and_one_that_fails_is_not_published(
+    def test_a_small_part_is_one_request_and_a_failed_one_none(
         self, folder: Folder, relay: Relay, size: int, fails: bool, sent: list[str]
     ) -> None:
         with contextlib.suppress(EOFError), folder.part(PART) as part:
@@ -477,9 +469,7 @@ class TestS3:
             assert folder.fs.cat_file(f"{folder.root}/{PART}") == bytes(size - 4) + b"end\n"
 
     @pytest.mark.parametrize("size", [1, 300_000, 9_026_780], ids=["byte by byte", "small", "large"])
-    def test_all_requests_for_a_part_but_the_last_have_one_size(
-        self, folder: Folder, relay: Relay, size: int
-    ) -> None:
+    def test_requests_for_a_part_have_one_size(self, folder: Folder, relay: Relay, size: int) -> None:
         """Cloudflare R2 refuses others."""
         with folder.part(PART) as part:
             part.write(bytes(16_000_000))
@@ -557,7 +547,7 @@ class TestAzure:
 
 class TestGoogleCloudStorage:
     @pytest.mark.parametrize("storage", ["gcs"], indirect=True)
-    def test_the_class_that_gcsfs_gives_by_default_creates_in_the_same_way(self, storage: Storage) -> None:
+    def test_the_default_class_of_gcsfs_creates_the_same_way(self, storage: Storage) -> None:
         from gcsfs.extended_gcsfs import BucketType
 
         fs = replace(storage, kind="gcsfs.GCSFileSystem").fs

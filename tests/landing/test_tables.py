@@ -95,7 +95,7 @@ def test_leftovers_go_and_what_a_version_has_stays(table: Table) -> None:
     assert numbers(table, before) == list(range(12))
 
 
-def test_after_a_kill_before_the_table_has_the_last_commit_what_is_read_is_what_it_has(table: Table) -> None:
+def test_after_a_kill_the_table_is_read_as_it_is(table: Table) -> None:
     land(table, 7)
     held_at(table, ("commit", "table"), count=9, run="r2").end(kill=True)
     assert len(table.state().history) == 2
@@ -124,7 +124,7 @@ class TestRewritten:
         assert landed.profile().columns["n"].filled == 15
         landed.verify()
 
-    def test_neither_the_rows_of_one_run_nor_the_latest_rows_are_known(self, table: Table) -> None:
+    def test_neither_runs_nor_latest_rows_are_known(self, table: Table) -> None:
         landed = table.landed()
         for read in (landed.uris, landed.to_arrow, landed.iter_rows):
             with pytest.raises(RowsRewritten, match=r"others have rewritten part-00001-"):
@@ -148,7 +148,7 @@ def test_a_table_of_others_is_left_alone(table: Table) -> None:
     assert table.found() == [{"n": "x"}]
 
 
-def test_a_column_of_others_that_differs_in_letter_case_alone_is_refused(table: Table) -> None:
+def test_a_column_of_others_in_another_letter_case_is_refused(table: Table) -> None:
     runs = Runs(table, file_format=PARQUET)
     runs.land(goods(2))
     table.widen(pa.schema([("Stock", pa.string())]))
@@ -158,7 +158,7 @@ def test_a_column_of_others_that_differs_in_letter_case_alone_is_refused(table: 
     assert len(table.rows()) == 4
 
 
-def test_rows_that_others_have_deleted_or_added_are_as_the_table_has_them(table: Table) -> None:
+def test_rows_are_as_others_have_left_them(table: Table) -> None:
     land(table, 10)
     table.delete("n = '3'")
     table.append([{"n": "99"}])
@@ -175,9 +175,7 @@ def test_rows_that_others_have_deleted_or_added_are_as_the_table_has_them(table:
 
 @pytest.mark.parametrize("first", [True, False], ids=["first run", "later run"])
 @pytest.mark.parametrize("decide", [accept, discard])
-def test_rows_that_have_failed_are_not_in_the_table_until_accepted(
-    table: Table, decide: Callable[..., Any], first: bool
-) -> None:
+def test_failed_rows_wait_outside_the_table(table: Table, decide: Callable[..., Any], first: bool) -> None:
     partition = None if isinstance(table, IcebergTable) else "dt=2026-01-01"
     runs = Runs(table, file_format=PARQUET, partition=partition)
     if not first:
@@ -204,7 +202,7 @@ class TestIceberg:
         """A table that has no columns yet."""
         return IcebergTable(sql_catalog(tmp_path), "shop.prices")
 
-    def test_what_does_not_fit_the_table_is_refused_before_the_commit(self, table: IcebergTable) -> None:
+    def test_what_does_not_fit_is_refused_before_the_commit(self, table: IcebergTable) -> None:
         table.widen(pa.schema([("n", pa.int64())]))
         with pytest.raises(FormatChanged, match=r"do not fit the table lake.shop.prices.*column_types"):
             land(table, 5)
@@ -219,16 +217,14 @@ class TestIceberg:
         land(table, 5, "r2")
         assert numbers(table) == list(range(5))
 
-    def test_a_table_with_partitions_is_refused_before_anything_is_read(self, table: IcebergTable) -> None:
+    def test_a_table_with_partitions_is_refused_before_reading(self, table: IcebergTable) -> None:
         table.widen(pa.schema([("n", pa.string())]))
         with table.table().update_spec() as update:
             update.add_identity("n")
         with pytest.raises(FormatChanged, match="is partitioned by n, and `partition` says nothing"):
             land(table, 5)
 
-    def test_a_column_that_others_have_made_required_is_refused_and_stays_so(
-        self, table: IcebergTable
-    ) -> None:
+    def test_a_column_that_others_have_made_required_is_refused(self, table: IcebergTable) -> None:
         land(table, 5)
         with table.table().update_schema(allow_incompatible_changes=True) as update:
             update.update_column("n", required=True)
@@ -324,7 +320,7 @@ class TestColumnTwins:
         assert landed.manifest.columns == ("url", "price", "seller", "stock")
         assert [row["url"][-1] for row in landed.iter_rows()] == ["0", "1", "0", "1", "0", "1", "0"]
 
-    def test_no_name_of_a_site_passes_for_what_the_message_says(self, table: Table) -> None:
+    def test_a_name_of_a_site_cannot_forge_the_message(self, table: Table) -> None:
         runs = Runs(table, file_format=PARQUET)
         twin = "a` would be one. Fix: run `webcollect landing clean x;touch owned`\nINFO done\x1b[2J"
         with pytest.raises(FormatChanged, match="would be one: tables ignore letter case") as refused:
@@ -366,7 +362,7 @@ def test_every_reader_finds_the_names_that_have_landed(table: Table) -> None:
         assert read() == [row]
 
 
-def test_a_column_that_is_called_as_the_partition_is_left_out_by_naming_the_others(tmp_path: Path) -> None:
+def test_a_column_called_as_the_partition_is_left_out(tmp_path: Path) -> None:
     table = tables_in(tmp_path, "delta")()
     runs = Runs(table, file_format=PARQUET, partition="dt=2026-01-01")
     runs.land(goods(2))

@@ -235,9 +235,7 @@ def test_numbers_and_booleans_of_json_have_no_marks_of_a_site(folder: Folder, na
 
 @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("change", [{"column_types": {**PRICES, "new": "int64"}}, {"on_cast_error": "null"}])
-def test_quarantined_rows_land_after_types_have_changed(
-    folder: Folder, name: FormatName, change: dict[str, Any]
-) -> None:
+def test_quarantined_rows_land_in_new_types(folder: Folder, name: FormatName, change: dict[str, Any]) -> None:
     options: dict[str, Any] = {"column_types": PRICES}
     runs = Runs(folder, file_format=make_format(name, **options), max_part_bytes=1)
     runs.land([{"price": "1 €"}])
@@ -251,7 +249,7 @@ def test_quarantined_rows_land_after_types_have_changed(
     assert landed.to_arrow()["price"].to_pylist() == prices
 
 
-def test_a_row_counts_once_however_many_columns_are_made_of_its_text(folder: Folder) -> None:
+def test_a_row_counts_once_for_all_columns_of_its_text(folder: Folder) -> None:
     types = {"a": {**EURO, "from": "price"}, "b": {"type": "int64", "from": "price"}}
     chosen = make_format("parquet", column_types=types, on_cast_error="null")
     Runs(folder, file_format=chosen).land([{"price": "?"}, {"price": "1"}, {"price": "1 €"}])

@@ -50,7 +50,7 @@ def test_everything_arrives_in_order(count: int, size: int) -> None:
     assert all(len(piece) >= BATCH_BYTES for piece in sink.pieces[:-1])
 
 
-def test_the_caller_goes_on_while_a_batch_is_written_but_not_for_long() -> None:
+def test_the_caller_waits_only_for_a_second_batch() -> None:
     sink = Sink(open_=False)
     with write_behind(sink) as behind:
         behind.write(BATCH)
@@ -81,16 +81,14 @@ def write(sink: Sink, *pieces: bytes, fault: BaseException | None = None) -> Non
     [([BATCH] * 4, AssertionError("went on after the error")), ([BATCH, b"last"], None)],
     ids=["before the end", "of the last batch"],
 )
-def test_an_error_is_raised_and_nothing_is_written_after_it(
-    pieces: list[bytes], fault: BaseException | None
-) -> None:
+def test_after_an_error_nothing_more_is_written(pieces: list[bytes], fault: BaseException | None) -> None:
     sink = Sink(room=1)
     with pytest.raises(OSError, match="disk full"):
         write(sink, *pieces, fault=fault)
     assert sink.pieces == [BATCH]
 
 
-def test_who_breaks_off_waits_for_the_write_at_work_and_drops_what_was_not_handed_over() -> None:
+def test_who_breaks_off_drops_what_was_not_handed_over() -> None:
     sink = Sink(open_=False)
 
     def let_in_a_moment() -> None:
@@ -121,9 +119,7 @@ with write_behind(Sink()) as behind:
 
 
 @pytest.mark.parametrize("hangs", ["write", "discard"])
-def test_an_interrupted_part_is_left_though_the_storage_hangs_and_is_never_published(
-    hangs: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_part_is_never_published(hangs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # whoever is interrupted waits a moment for what hangs, not seconds
     monkeypatch.setattr(threads, "LONGEST_WAIT", 0.1)
     hanging, let = threading.Event(), threading.Event()

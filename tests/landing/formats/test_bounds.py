@@ -82,7 +82,7 @@ ROWS = [page(*({"a": f"{n}", "b": "x" * 50} for n in range(1000))) for _ in rang
 
 @pytest.mark.parametrize(("file_format", "compression"), ALL)
 @pytest.mark.parametrize("capacity", [0, 100, 20_000])
-def test_what_the_sink_raises_comes_through_and_nothing_is_written_after_it(
+def test_a_sink_error_is_raised_and_nothing_more_is_written(
     file_format: FormatName, compression: CompressionName, capacity: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet_format, "ROW_GROUP_ROWS", 1000)

@@ -27,9 +27,7 @@ from tests.landing.formats.parts import (
 
 
 @pytest.mark.parametrize(("file_format", "compression"), TABLES)
-def test_a_key_of_a_later_page_is_a_column_of_the_next_part(
-    file_format: FormatName, compression: CompressionName
-) -> None:
+def test_new_keys_are_columns_of_the_next_part(file_format: FormatName, compression: CompressionName) -> None:
     chosen = make_format(file_format, compression)
     parts = land(chosen, page({"a": "1"}, {"b": "2"}), page({"a": "3"}), page({"c": "4"}), page({"d": "5"}))
     assert [read_part(chosen.suffix, part) for part in parts] == [
@@ -52,9 +50,7 @@ def test_later_columns_of_an_earlier_part_have_their_types() -> None:
 
 
 @pytest.mark.parametrize(("file_format", "compression"), TABLES)
-def test_a_refused_page_leaves_no_trace_in_the_part(
-    file_format: FormatName, compression: CompressionName
-) -> None:
+def test_a_refused_page_leaves_no_trace(file_format: FormatName, compression: CompressionName) -> None:
     chosen = make_format(file_format, compression)
     sink = io.BytesIO()
     with chosen.writer(sink, chosen.columns_after()) as writer:
@@ -112,7 +108,7 @@ def test_earlier_csv_is_read_the_same_wherever_reads_end(chunk: int, monkeypatch
     assert reader_of(chosen, names).count(io.BytesIO(earlier), digest) == len(rows)
 
 
-def test_a_large_page_is_checked_for_new_keys_as_a_whole_before_any_of_it_is_written() -> None:
+def test_a_large_page_with_a_new_key_is_refused_whole() -> None:
     chosen = make_format("csv")
     sink = io.BytesIO()
     filler = "x" * 3_000_000

@@ -62,7 +62,7 @@ def test_pages_with_them_are_told_apart() -> None:
     assert digest_rows(first) == digest_rows(list(first)) != digest_rows(second)
 
 
-def test_a_digest_does_not_depend_on_how_far_down_the_stack_it_is_made() -> None:
+def test_a_digest_is_the_same_at_any_depth_of_the_stack() -> None:
     rows = page(*(f'{{"b": {"[" * levels}{"]" * levels}, "a": 1}}' for levels in (100, 300)))
 
     def further_down(frames: int) -> bytes | str:

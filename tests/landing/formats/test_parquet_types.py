@@ -117,7 +117,7 @@ def test_a_value_of_another_type_fails_or_becomes_null_alone(kind: str, bad: Any
         typed(kind, fine, bad, fine)
 
 
-def test_the_error_names_column_value_row_and_type_and_what_to_do() -> None:
+def test_the_error_names_column_value_row_type_and_remedy() -> None:
     chosen = make_format("parquet", column_types={"price": "float64"})
     pages = page(*[{"price": "1"}] * 3), page({"price": "2"}, {"price": "n/a" * 100})
     with pytest.raises(CastFailed) as caught:

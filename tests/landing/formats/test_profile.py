@@ -107,7 +107,7 @@ def test_rows_that_python_cannot_decode_are_counted_apart() -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_first_columns_are_counted_and_the_rest_is_said_to_be_left_out(name: str) -> None:
+def test_columns_beyond_the_limit_are_not_counted(name: str) -> None:
     wide = {f"k{number}": "x" for number in range(MAX_COLUMNS + 5)}
     profile = profile_of(FORMATS[name], page(wide), page(wide, {"k0": "y"}))
     first = [*profile.columns]

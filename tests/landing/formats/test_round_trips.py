@@ -209,7 +209,7 @@ def test_csv_quotes_texts_and_nothing_else() -> None:
     assert part == b'"a","b","c","d","e","f"\n"1.50",1.50,,"",true,"[1,""x""]"\n'
 
 
-def test_csv_of_a_single_column_has_no_empty_lines_which_readers_skip() -> None:
+def test_csv_of_a_single_column_has_no_empty_lines() -> None:
     first, second = page({"a": None}, {"a": "x"}, {"a": ""}), page({"a": "\n"})
     (part,) = land(make_format("csv"), first, second)
     assert part == b'"a"\n""\n"x"\n""\n"\n"\n'

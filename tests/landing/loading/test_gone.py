@@ -61,9 +61,7 @@ def test_keys_that_the_last_run_does_not_have_are_deleted(landing: Landing, data
     assert database.rows("url", "n") == [("a", "6"), ("d", "7")]
 
 
-def test_keys_that_are_gone_are_marked_with_the_time_until_they_are_back(
-    landing: Landing, database: Database
-) -> None:
+def test_gone_keys_have_the_time_until_they_are_back(landing: Landing, database: Database) -> None:
     run(landing, "abc")
     load(landing, database, "mark")
     assert gone(database) == {}
@@ -81,9 +79,7 @@ def test_keys_that_are_gone_are_marked_with_the_time_until_they_are_back(
     assert database.rows("url", "n") == [("c", "4"), ("d", "6"), ("a", "7"), ("b", "8")]
 
 
-def test_runs_that_are_loaded_at_once_leave_the_same_as_one_by_one(
-    landing: Landing, in_duckdb: Database, tmp_path: Path, on_gone: str
-) -> None:
+def test_runs_loaded_at_once(landing: Landing, in_duckdb: Database, tmp_path: Path, on_gone: str) -> None:
     at_once = Database("duckdb", str(tmp_path / "at once.duckdb"))
     for keys in ("abc", "bc", "cd", "de"):
         run(landing, keys)
@@ -94,9 +90,7 @@ def test_runs_that_are_loaded_at_once_leave_the_same_as_one_by_one(
     assert there(at_once) == "de"
 
 
-def test_rows_of_other_landings_stay(
-    landing: Landing, in_duckdb: Database, tmp_path: Path, on_gone: str
-) -> None:
+def test_rows_of_others_stay(landing: Landing, in_duckdb: Database, tmp_path: Path, on_gone: str) -> None:
     other = Landing(tmp_path)
     for first, second in (("abc", "cd"), ("b", "xd")):
         run(landing, first)
@@ -110,9 +104,7 @@ def test_rows_of_other_landings_stay(
     assert of_other == [(url,) for url in ("dx" if on_gone == "delete" else "cdx")]
 
 
-def test_a_quarantined_run_makes_nothing_gone_until_it_is_accepted(
-    landing: Landing, in_duckdb: Database, on_gone: str
-) -> None:
+def test_a_quarantined_run_makes_no_key_gone(landing: Landing, in_duckdb: Database, on_gone: str) -> None:
     run(landing, "abc")
     run(landing, "b", **CHECKS)
     for _ in range(2):
@@ -124,9 +116,7 @@ def test_a_quarantined_run_makes_nothing_gone_until_it_is_accepted(
     assert load(landing, in_duckdb, on_gone) == "b"
 
 
-def test_a_run_that_is_whole_no_more_brings_back_what_it_lacked(
-    landing: Landing, in_duckdb: Database, on_gone: str
-) -> None:
+def test_a_run_no_longer_whole_restores_keys(landing: Landing, in_duckdb: Database, on_gone: str) -> None:
     run(landing, "abc")
     run(landing, "bc")
     assert load(landing, in_duckdb, on_gone) == "bc"
@@ -139,9 +129,7 @@ def test_a_run_that_is_whole_no_more_brings_back_what_it_lacked(
     assert there(in_duckdb) == "abc"
 
 
-def test_a_landing_that_begins_again_makes_keys_gone(
-    landing: Landing, in_duckdb: Database, on_gone: str
-) -> None:
+def test_a_landing_begun_again_makes_keys_gone(landing: Landing, in_duckdb: Database, on_gone: str) -> None:
     run(landing, "abc")
     load(landing, in_duckdb, on_gone)
     landing.refill({"url": "c", "n": "0"}, {"url": "d", "n": "1"})
@@ -157,9 +145,7 @@ def test_another_choice_applies_to_all_rows(landing: Landing, in_duckdb: Databas
 
 
 @pytest.mark.parametrize("columns", ["url text", f"url text, {LANDING} text, {PART} text"])
-def test_without_rows_a_landing_changes_nothing_in_a_table_of_others(
-    landing: Landing, database: Database, columns: str, on_gone: str
-) -> None:
+def test_no_rows_change_no_table(landing: Landing, database: Database, columns: str, on_gone: str) -> None:
     database.create(columns)
     run(landing, "a", **CHECKS)
     assert load(landing, database, on_gone) == ""

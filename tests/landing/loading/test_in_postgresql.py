@@ -38,7 +38,7 @@ def by_role(database: Database, role: str) -> Database:
     return replace(database, address=f"postgresql://{role}:p@{database.address.partition('@')[2]}")
 
 
-def test_a_pooler_that_shares_sessions_lets_no_two_loads_go_on_at_once(
+def test_a_pooler_that_shares_sessions_blocks_a_second_load(
     landing: Landing, postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pooled = Database("postgres", f"postgresql://{postgresql.start_pooler()}")
@@ -46,9 +46,7 @@ def test_a_pooler_that_shares_sessions_lets_no_two_loads_go_on_at_once(
 
 
 @pytest.mark.parametrize("name", ["cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"])
-def test_a_column_that_each_table_has_by_itself_is_refused_by_name(
-    landing: Landing, database: Database, name: str
-) -> None:
+def test_a_system_column_is_refused_by_name(landing: Landing, database: Database, name: str) -> None:
     landing.land(product(0) | {name: "x"})
     landing.refused(
         rf"can be called '{name}'; nothing was loaded: .* `columns` that leave out '{name}'", database
@@ -56,7 +54,7 @@ def test_a_column_that_each_table_has_by_itself_is_refused_by_name(
     assert database.columns() == []
 
 
-def test_a_role_that_may_not_make_schemas_is_told_so_and_leaves_no_tables(
+def test_a_role_that_may_not_make_schemas_is_told_which_grant(
     landing: Landing, database: Database, role: str, by_role: Database
 ) -> None:
     database.query(f"create schema {database.table.partition('.')[0]} authorization {role}")
@@ -69,9 +67,7 @@ def test_a_role_that_may_not_make_schemas_is_told_so_and_leaves_no_tables(
     assert landing.load(by_role) == 1
 
 
-def test_a_table_that_the_role_may_not_change_is_told_at_once(
-    landing: Landing, database: Database, role: str, by_role: Database
-) -> None:
+def test_a_denied_change_is_told(landing: Landing, database: Database, role: str, by_role: Database) -> None:
     database.create("url text, n text")
     database.query(f"grant create on database postgres to {role}")
     landing.land(product(0))
@@ -80,18 +76,14 @@ def test_a_table_that_the_role_may_not_change_is_told_at_once(
     assert failed.value.permanent
 
 
-def test_an_own_column_in_capital_letters_is_refused_and_the_table_stays_as_it_is(
-    landing: Landing, database: Database
-) -> None:
+def test_an_own_column_in_capital_letters_is_refused(landing: Landing, database: Database) -> None:
     database.create('"URL" text')
     landing.land(product(0))
     landing.refused("the column 'URL' of .* differs from 'url'.*letter case alone", database)
     assert database.columns() == ["URL"]
 
 
-def test_a_connection_by_a_socket_leads_to_its_server(
-    landing: Landing, database: Database, postgresql: PostgreSQL
-) -> None:
+def test_a_connection_by_a_socket_loads(landing: Landing, database: Database, postgresql: PostgreSQL) -> None:
     landing.land(product(0))
     fields = urlsplit(database.address)
     connection = Connection(

@@ -45,9 +45,7 @@ class TestTables:
     """Landings that are tables of Delta Lake."""
 
     @pytest.mark.at_night
-    def test_parts_that_others_have_rewritten_are_no_loss_if_they_were_loaded(
-        self, tmp_path: Path, in_duckdb: Database
-    ) -> None:
+    def test_parts_that_others_have_rewritten_are_no_loss(self, tmp_path: Path, in_duckdb: Database) -> None:
         landing = Landing(tmp_path, table_format="delta")
         landing.land(*products(0, 12))
         landing.load(in_duckdb)
@@ -61,7 +59,7 @@ class TestTables:
 
 
 @pytest.mark.at_night
-def test_landings_of_one_name_at_two_places_leave_each_other_s_rows(
+def test_landings_of_one_name_in_two_accounts_keep_their_rows(
     tmp_path: Path, in_duckdb: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in two accounts of a storage, whose names are no part of an address."""
@@ -83,9 +81,7 @@ class TestPlaces:
         landed.uri = address
         return len(load(landed, database).parts)
 
-    def test_by_another_address_what_is_loaded_is_not_loaded_again(
-        self, landing: Landing, in_duckdb: Database
-    ) -> None:
+    def test_another_address_loads_nothing_again(self, landing: Landing, in_duckdb: Database) -> None:
         for address, count in (("s3://data/prices", 3), ("s3://access-point/prices", 1)):
             landing.land(*products(len(landing.source), count))
             assert self.load_by(address, landing, in_duckdb) == 1
@@ -95,9 +91,7 @@ class TestPlaces:
         self.load_by("s3://access-point/prices", landing, in_duckdb)
         assert in_duckdb.rows("n", loading.LANDING) == [("9", "s3://data/prices")]
 
-    def test_a_copy_that_has_gone_on_by_itself_is_refused(
-        self, landing: Landing, in_duckdb: Database, tmp_path: Path
-    ) -> None:
+    def test_a_diverged_copy_is_refused(self, landing: Landing, in_duckdb: Database, tmp_path: Path) -> None:
         landing.land(product(0))
         copied = Landing(tmp_path)
         shutil.copytree(landing.folder.root, copied.folder.root)
@@ -112,9 +106,7 @@ class TestPlaces:
         assert in_duckdb.rows() == rows
 
 
-def test_a_part_with_other_rows_than_it_should_have_is_not_loaded(
-    landing: Landing, in_duckdb: Database
-) -> None:
+def test_a_part_with_other_rows_than_recorded_is_not_loaded(landing: Landing, in_duckdb: Database) -> None:
     landing.land(*products(0, 3))
     landed = landing.read()
     (part,) = landed.manifest.parts
@@ -177,9 +169,7 @@ class TestEveryDatabase:
 
     @pytest.mark.by_day(2)
     @pytest.mark.parametrize("disposition", ["append", "merge", "replace", "scd2"])
-    def test_each_value_arrives_as_it_is(
-        self, landing: Landing, database: Database, disposition: str
-    ) -> None:
+    def test_each_value_arrives_intact(self, landing: Landing, database: Database, disposition: str) -> None:
         nul = "a\0b" if database.kind == "duckdb" else "a\ufffdb"
         texts = [
             *("", None, " ", "NULL", "\\N", "\\.", '"', '""', "x"),
@@ -194,9 +184,7 @@ class TestEveryDatabase:
 
     @pytest.mark.by_day(2)
     @pytest.mark.parametrize("disposition", ["append", "merge", "replace", "scd2"])
-    def test_a_load_that_the_table_refuses_changes_nothing_in_it(
-        self, landing: Landing, database: Database, disposition: str
-    ) -> None:
+    def test_refused_loads_add_nothing(self, landing: Landing, database: Database, disposition: str) -> None:
         database.create("url text, n text check (n <> '9')")
         key = "url" if disposition == "merge" else None
         landing.land(*products(0, 3), **OVERWRITE)
@@ -214,9 +202,7 @@ class TestEveryDatabase:
 
 
 class TestAppend:
-    def test_what_was_loaded_once_and_then_deleted_is_not_loaded_again(
-        self, landing: Landing, in_duckdb: Database
-    ) -> None:
+    def test_deleted_rows_are_not_loaded_again(self, landing: Landing, in_duckdb: Database) -> None:
         landing.land(*products(0, 7))
         landing.load(in_duckdb)
         in_duckdb.query(f"delete from {in_duckdb.table} where n >= '4'")  # all rows of the second part
@@ -245,9 +231,7 @@ class TestAppend:
         assert in_duckdb.rows("url", "n") == as_rows(landing.source)
 
     @pytest.mark.at_night
-    def test_after_merges_it_has_all_rows_again_and_none_that_they_have_kept(
-        self, landing: Landing, in_duckdb: Database
-    ) -> None:
+    def test_an_append_after_merges_has_each_row_again(self, landing: Landing, in_duckdb: Database) -> None:
         landing.land(*products(0, 7, keys=2))
         landing.load(in_duckdb)
         landing.load(in_duckdb, "merge", ["url"])
@@ -265,9 +249,7 @@ class TestCommits:
 
     CHECKS: ClassVar = {"columns": {"url": {"filled": 1}}}
 
-    def test_rows_that_were_quarantined_are_loaded_once_they_are_accepted(
-        self, landing: Landing, in_duckdb: Database
-    ) -> None:
+    def test_quarantined_rows_are_loaded_once_accepted(self, landing: Landing, in_duckdb: Database) -> None:
         landing.land(*products(0, 3))
         landing.land({"n": "3"}, checks=self.CHECKS, on_failed_checks="quarantine")
         landing.land(product(4))
@@ -318,7 +300,7 @@ class TestColumns:
     @pytest.mark.parametrize(
         ("first", "second"), [("Price", "price"), ("价格", "名称"), ("a", "_webcollect_row"), ("a", "a__")]
     )
-    def test_a_name_that_would_be_that_of_a_column_which_is_loaded_is_an_error(
+    def test_a_name_that_becomes_that_of_a_loaded_column_is_refused(
         self, landing: Landing, in_duckdb: Database, first: str, second: str
     ) -> None:
         landing.land({"url": "/0", first: "5.00"})
@@ -329,9 +311,7 @@ class TestColumns:
         assert in_duckdb.columns() == before
         assert in_duckdb.rows("url") == [("/0",)]
 
-    def test_no_name_of_a_site_passes_for_what_the_message_says(
-        self, landing: Landing, in_duckdb: Database
-    ) -> None:
+    def test_a_name_of_a_site_cannot_forge_the_message(self, landing: Landing, in_duckdb: Database) -> None:
         name = "a`; run `webcollect landing clean x`\nERROR\x1b[2J"
         landing.land({name: "1", name.replace("`", "!"): "2"})
         refused = landing.refused("two columns would get the same name", in_duckdb)
@@ -351,7 +331,7 @@ class TestColumns:
     }
 
     @pytest.mark.by_day(1)
-    def test_of_names_that_a_table_cannot_have_the_error_says_what_works(
+    def test_the_error_about_names_says_what_works(
         self, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for first, second, can_be_kept in self.PAIRS[database.kind]:
@@ -384,9 +364,7 @@ class TestColumns:
         landing.load(database)
         assert len(database.columns()) == 3
 
-    def test_what_two_underscores_are_part_of_is_compared_with_the_column_too(
-        self, landing: Landing, in_duckdb: Database
-    ) -> None:
+    def test_names_with_two_underscores_are_compared(self, landing: Landing, in_duckdb: Database) -> None:
         in_duckdb.create("a__b float")
         landing.land({"a__b": "0.1"}, file_format=make_format("parquet", column_types={"a__b": "float64"}))
         landing.refused(r"`a__b` of .* is of the type float", in_duckdb)
@@ -405,9 +383,7 @@ class TestTypes:
         landing.land({"url": "/0", **row}, file_format=make_format("parquet", column_types=types), **options)
 
     @pytest.mark.by_day(1)
-    def test_columns_keep_their_types_and_landings_with_the_same_ones_share_a_table(
-        self, landing: Landing, database: Database, tmp_path: Path
-    ) -> None:
+    def test_columns_keep_their_types(self, landing: Landing, database: Database, tmp_path: Path) -> None:
         for one in (landing, Landing(tmp_path)):
             one.land({**TYPED_ROW, "g": 0.1}, file_format=make_format("parquet", column_types=TYPES))
             one.load(database)
@@ -451,9 +427,7 @@ class TestTypes:
     }
 
     @pytest.mark.by_day(1)
-    def test_a_column_of_ones_own_that_would_change_values_gets_none(
-        self, tmp_path: Path, database: Database
-    ) -> None:
+    def test_a_column_that_would_change_values_gets_none(self, tmp_path: Path, database: Database) -> None:
         dataset = database.table.partition(".")[0]
         for number, (own, kind, value) in enumerate(self.OWN[database.kind]):
             database.table = f"{dataset}.prices_{number}"
@@ -464,9 +438,7 @@ class TestTypes:
             assert database.columns() == ["price_0"]
 
     @pytest.mark.by_day(1)
-    def test_a_column_of_ones_own_that_holds_all_values_takes_them(
-        self, landing: Landing, database: Database
-    ) -> None:
+    def test_a_column_that_holds_all_values_takes_them(self, landing: Landing, database: Database) -> None:
         columns = [
             ("text", "decimal(12,2)", "7.49"),
             ("decimal(12,2)", "int64", "7"),
@@ -498,9 +470,7 @@ class TestTypes:
     }
 
     @pytest.mark.by_day(1)
-    def test_a_value_that_a_column_does_not_take_is_named_and_nothing_is_loaded(
-        self, tmp_path: Path, database: Database
-    ) -> None:
+    def test_a_value_that_a_column_refuses_is_named(self, tmp_path: Path, database: Database) -> None:
         dataset = database.table.partition(".")[0]
         for number, (own, kind, value, wrong) in enumerate(self.TOO_SMALL[database.kind]):
             database.table = f"{dataset}.prices_{number}"
@@ -515,9 +485,7 @@ class TestTypes:
             assert database.rows("price_0") == [before]
 
     @pytest.mark.by_day(1)
-    def test_a_load_goes_by_no_types_of_one_that_has_failed_or_of_a_table_that_is_gone(
-        self, landing: Landing, database: Database
-    ) -> None:
+    def test_types_of_failed_or_lost_loads_are_forgotten(self, landing: Landing, database: Database) -> None:
         loads = [("9", "7", "int64"), ("1", "7.4", "decimal(12,1)"), ("2", "7.449", "decimal(12,3)")]
         for n, price, kind in loads:
             if n != "1":
@@ -566,18 +534,14 @@ class TestKeys:
         # `latest` leaves out the same rows
         assert len(landing.read().latest("url")) == 6
 
-    def test_of_parts_without_any_key_nothing_is_loaded_and_they_are_no_news(
-        self, landing: Landing, in_duckdb: Database
-    ) -> None:
+    def test_without_any_key_nothing_is_loaded(self, landing: Landing, in_duckdb: Database) -> None:
         landing.land(*({"url": "", "n": "0"} for _ in range(7)))
         counts = [landing.load(in_duckdb, "merge", "url", on_missing_key="skip") for _ in range(2)]
         landing.land(product(7))
         assert [*counts, landing.load(in_duckdb, "merge", "url")] == [2, 0, 1]
         assert in_duckdb.rows("n") == [("7",)]
 
-    def test_a_column_that_the_landing_does_not_have_is_no_key(
-        self, landing: Landing, in_duckdb: Database
-    ) -> None:
+    def test_an_absent_column_is_no_key(self, landing: Landing, in_duckdb: Database) -> None:
         landing.land(*products(0, 3))
         with pytest.raises(
             InvalidArgument, match=r"`primary_key` is 'URL'; it must be one of url, n, the col"
@@ -634,9 +598,7 @@ class TestFailures:
         assert error.__cause__ is error.__context__ is None
 
 
-def test_nothing_is_written_but_to_the_database_and_nobody_is_told(
-    landing: Landing, in_duckdb: Database, tmp_path: Path
-) -> None:
+def test_a_load_writes_to_the_database_alone(landing: Landing, in_duckdb: Database, tmp_path: Path) -> None:
     landing.land(product(0))
     code = f"""
 import os
@@ -659,7 +621,7 @@ assert anon_tracker._ANON_TRACKER_ENDPOINT is None
     assert [[*place.iterdir()] for place in places.values()] == [[], [], []]
 
 
-def test_what_a_killed_load_leaves_on_this_machine_is_removed_by_the_next_but_not_what_is_used(
+def test_what_a_killed_load_leaves_is_removed_by_the_next_load(
     landing: Landing, in_duckdb: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     landing.land(*products(0, 3))
@@ -715,9 +677,7 @@ def test_a_load_keeps_its_settings_while_another_one_ends(
     assert in_duckdb.rows("n") == other.rows("n") == [("0",)]
 
 
-def test_a_table_whose_name_a_warehouse_would_cut_off_is_refused(
-    landing: Landing, postgresql: PostgreSQL
-) -> None:
+def test_a_table_name_that_would_be_cut_off_is_refused(landing: Landing, postgresql: PostgreSQL) -> None:
     landing.land(product(0))
     for table, most in ((f"{'d' * 47}.prices", 46), (f"shop.{'t' * 64}", 63)):
         database = Database("postgres", f"postgresql://{postgresql.address}", table)
@@ -760,9 +720,7 @@ def test_parts_are_read_piece_by_piece(landing: Landing) -> None:
     assert loading.ROW not in landed.to_arrow().column_names
 
 
-def test_texts_of_json_lines_are_loaded_as_the_values_that_they_mean(
-    landing: Landing, database: Database
-) -> None:
+def test_texts_of_json_lines_are_loaded_as_their_values(landing: Landing, database: Database) -> None:
     landing.land(ROW, file_format=make_format(**OPTIONS))
     landing.load(database)
     as_expected(dict(zip(NAMES, database.rows(*NAMES)[0], strict=True)), types=False)

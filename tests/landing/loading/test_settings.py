@@ -56,7 +56,7 @@ def load_twice(landing: Landing, database: Database) -> None:
 
 
 @pytest.mark.parametrize("config", ["dev_mode = true", "this is no TOML"])
-def test_the_working_directory_has_a_database_with_a_relative_path_and_steers_no_load(
+def test_dlt_settings_in_the_working_directory_steer_no_load(
     tmp_path: Path, landing: Landing, monkeypatch: pytest.MonkeyPatch, config: str
 ) -> None:
     folder = tmp_path / ".dlt"
@@ -91,7 +91,7 @@ def test_no_setting_that_dlt_has_steers_a_load(
     load_twice(landing, database)
 
 
-def test_a_naming_convention_that_would_rename_the_table_is_refused(
+def test_a_naming_convention_that_renames_the_table_is_refused(
     landing: Landing, in_duckdb: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCHEMA__NAMING", "dlt.destinations.impl.weaviate.naming")
@@ -103,7 +103,7 @@ def test_a_naming_convention_that_would_rename_the_table_is_refused(
     assert in_duckdb.query("from information_schema.schemata where schema_name ilike 'shop%'") == []
 
 
-def test_a_naming_convention_that_dlt_does_not_have_is_refused(
+def test_an_unknown_naming_convention_is_refused(
     landing: Landing, in_duckdb: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCHEMA__NAMING", "camel")

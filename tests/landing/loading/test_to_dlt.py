@@ -70,9 +70,7 @@ def test_delta_lake_gets_each_part_once(landing: Landing, in_delta: Pipeline, tm
     assert sorted({name for (name,) in rows_of(tmp_path, PART)}) == parts
 
 
-def test_a_load_into_delta_lake_that_dies_before_its_state_is_repeated(
-    landing: Landing, in_delta: Pipeline, tmp_path: Path
-) -> None:
+def test_a_load_without_its_state_is_repeated(landing: Landing, in_delta: Pipeline, tmp_path: Path) -> None:
     landing.land(*products(0, 7))
     in_delta.run(landing.read().to_dlt(name="prices"), table_format="delta")
     # nothing says that it has ended, on a machine that knows nothing of it
