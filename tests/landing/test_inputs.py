@@ -25,7 +25,13 @@ from tests.landing.checked_runs import OVERWRITE, Runs
 from tests.landing.conftest import listed
 from tests.landing.pages import nothing, serving, unreachable
 
-CHECK: dict[str, Any] = {"inputs": {"column": "keyword"}}
+
+def asking(**check: Any) -> dict[str, Any]:
+    """Return the check of inputs with these arguments."""
+    return {"inputs": {"column": "keyword", **check}}
+
+
+CHECK = asking()
 
 
 def loop(*items: str, action_id: str = "loop") -> Action:
@@ -40,6 +46,10 @@ def judged(landed: Landed) -> CheckOutcome:
     """Return the outcome of the check of inputs."""
     (outcome,) = (outcome for outcome in landed.checks if outcome.check == "inputs")
     return outcome
+
+
+def verdict(landed: Landed) -> str:
+    return f"{judged(landed).state}: {judged(landed).found}"
 
 
 def missing(landed: Landed) -> list[str] | None:
@@ -62,9 +72,11 @@ class Shop(Runs):
         self.reads += 1
         return self.loops
 
-    def ask(self, asked: dict[str, Any], *items: Any) -> Landed:
-        """Land a row of each input, with these arguments of the check."""
-        return self.land(rows(*items), {"inputs": {"column": "keyword", **asked}})
+    def second(self, *inputs: str, task_id: str = "again", checks: Any = CHECK, **options: Any) -> Landed:
+        """Land rows by another task of the DAG run in which rows have landed last."""
+        self.rows += rows(*inputs)
+        run = Run(dag_id="d", task_id=task_id, run_id=f"run {self._number}")
+        return self.again(checks, run=run, **options)
 
 
 SAME = [
@@ -123,15 +135,11 @@ OTHERS = [
 
 
 class TestMatch:
-    @pytest.mark.parametrize(("item", "value"), SAME)
-    def test_urls_that_are_the_same(self, shop: Shop, item: str, value: str) -> None:
+    @pytest.mark.parametrize(("item", "value"), [*SAME, *OTHERS])
+    def test_urls_are_the_same_or_others(self, shop: Shop, item: str, value: str) -> None:
         shop.loops = [loop(item)]
-        assert missing(shop.ask({"match": "url"}, value)) == []
-
-    @pytest.mark.parametrize(("item", "value"), OTHERS)
-    def test_urls_that_are_others(self, shop: Shop, item: str, value: str) -> None:
-        shop.loops = [loop(item)]
-        assert missing(shop.ask({"match": "url"}, value)) == [item]
+        landed = shop.land(rows(value), asking(match="url"))
+        assert missing(landed) == ([] if (item, value) in SAME else [item])
 
     def test_blanks_and_letter_case_do_not_count(self, shop: Shop) -> None:
         shop.loops = [loop("Kaffee ", "STRASSE", "two  words", "tea", "7", "a/", "Café")]
@@ -158,31 +166,29 @@ class TestOutcome:
 
     def test_with_a_row_of_each_it_passes_with_one_request(self, shop: Shop) -> None:
         landed = shop.land(rows("coffee", "tea", "cocoa"))
-        assert (judged(landed).state, judged(landed).found) == ("passed", "0 of 3 inputs have no row")
+        assert verdict(landed) == "passed: 0 of 3 inputs have no row"
         assert (missing(landed), shop.reads) == ([], 1)
 
     def test_a_share_may_be_missing(self, shop: Shop) -> None:
-        landed = shop.ask({"missing": 0.34}, "tea", "coffee")
+        landed = shop.land(rows("tea", "coffee"), asking(missing=0.34))
         assert (judged(landed).state, missing(landed)) == ("passed", ["cocoa"])
         assert judged(landed).expected == "at most 34 % of the inputs without a row"
-        assert judged(shop.ask({"missing": 0.33}, "tea", "coffee")).state == "failed"
+        assert judged(shop.land(rows("tea", "coffee"), asking(missing=0.33))).state == "failed"
 
     def test_ten_are_named_and_a_thousand_kept(self, shop: Shop) -> None:
         shop.loops = [loop(*(f"word {number}" for number in range(1200)))]
         landed = shop.land(rows("word 0", "word 3"))
-        assert judged(landed).found.startswith(
-            "1,198 of 1,200 inputs have no row: 'word 1', 'word 2', 'word 4'"
-        )
-        assert judged(landed).found.endswith("'word 11' and 1,188 more")
+        said = judged(landed).found
+        assert said.startswith("1,198 of 1,200 inputs have no row: 'word 1', 'word 2', 'word 4'")
+        assert said.endswith("'word 11' and 1,188 more")
         assert landed.missing_inputs
         assert (landed.missing_inputs.count, len(landed.missing_inputs.inputs)) == (1198, 1000)
 
     @pytest.mark.parametrize("match", ["text", "url"])
     def test_an_input_that_is_twice_in_the_list_counts_once(self, shop: Shop, match: str) -> None:
         shop.loops = [loop("tea", "tea ", "", " ")]
-        assert judged(shop.ask({"match": match}, "x", None)).found.startswith(
-            "1 of 1 input have no row: 'tea'"
-        )
+        landed = shop.land(rows("x", None), asking(match=match))
+        assert judged(landed).found.startswith("1 of 1 input have no row: 'tea'")
 
     def test_of_long_inputs_fewer_are_kept(self, shop: Shop) -> None:
         shop.loops = [loop(*(f"{number} {'x' * 30_000}" for number in range(5)))]
@@ -205,9 +211,8 @@ class TestOutcome:
 
     def test_wrong_rows_that_are_quarantined_have_inputs_too(self, shop: Shop) -> None:
         checks = {"rows": {"max_wrong": 0.9}, "columns": {"price": {"min": 2}}, **CHECK}
-        landed = shop.land(
-            [*rows("tea"), *({"keyword": word, "price": "3"} for word in ("coffee", "x"))], checks
-        )
+        good = [{"keyword": word, "price": "3"} for word in ("coffee", "x")]
+        landed = shop.land([*rows("tea"), *good], checks)
         assert (landed.manifest.rows, missing(landed)) == (2, ["cocoa"])
         assert judged(landed).found == "1 of 3 inputs have no row: 'cocoa'; 1 row of no input"
 
@@ -224,13 +229,10 @@ class TestOutcome:
 
 class TestVerdict:
     def test_missing_inputs_may_only_warn(self, shop: Shop) -> None:
-        checks = {"inputs": {"column": "keyword", "on_missing": "warn"}, "rows": {"min": 1}}
+        checks = {**asking(on_missing="warn"), "rows": {"min": 1}}
         landed = shop.land(rows("tea"), checks, on_failed_checks="fail")
-        assert (judged(landed).state, missing(landed), landed.manifest.rows) == (
-            "warning",
-            ["coffee", "cocoa"],
-            1,
-        )
+        assert (judged(landed).state, missing(landed)) == ("warning", ["coffee", "cocoa"])
+        assert landed.manifest.rows == 1
 
     def test_a_run_that_fails_is_quarantined(self, shop: Shop) -> None:
         with pytest.raises(ChecksFailed, match="inputs: 2 of 3 inputs have no row: 'coffee', 'cocoa'"):
@@ -258,19 +260,20 @@ class TestVerdict:
 class TestSeveralLandingsOfADagRun:
     """A run collects again only what was missing; the verdict is of both landings."""
 
-    def land_again(self, shop: Shop, *inputs: str, task_id: str = "again", **check: Any) -> Landed:
-        shop.rows += rows(*inputs)
-        run = Run(dag_id="d", task_id=task_id, run_id="run 1")
-        return shop.again({"inputs": {"column": "keyword", **check}}, run=run)
-
-    def test_what_the_second_brings_is_no_longer_missing(self, shop: Shop) -> None:
+    @pytest.fixture
+    def half(self, shop: Shop) -> Shop:
+        """Tea has landed; the second task of the DAG run has the other two inputs."""
         shop.land(rows("tea"))
-        shop.loops = [loop("Coffee", "cocoa")]
-        landed = self.land_again(shop, "coffee", missing=0.4)
-        assert (judged(landed).state, missing(landed)) == ("passed", ["cocoa"])
-        assert judged(landed).found == "1 of 3 inputs have no row: 'cocoa'"
-        shop.loops = [loop("cocoa")]
-        assert judged(self.land_again(shop, "cocoa", task_id="2")).found == "0 of 3 inputs have no row"
+        shop.loops = [loop("coffee", "cocoa")]
+        return shop
+
+    def test_what_the_second_brings_is_no_longer_missing(self, half: Shop) -> None:
+        half.loops = [loop("Coffee", "cocoa")]
+        landed = half.second("coffee", checks=asking(missing=0.4))
+        assert verdict(landed) == "passed: 1 of 3 inputs have no row: 'cocoa'"
+        assert missing(landed) == ["cocoa"]
+        half.loops = [loop("cocoa")]
+        assert judged(half.second("cocoa", task_id="2")).found == "0 of 3 inputs have no row"
 
     def test_rules_about_the_run_count_the_rows_of_both(self, shop: Shop) -> None:
         first = [*rows("tea", "tea", "tea"), {"keyword": "tea", "price": None, "seller": "x"}]
@@ -284,7 +287,7 @@ class TestSeveralLandingsOfADagRun:
             shop.land(first, CHECK)
         shop.loops = [loop("coffee")]
         shop.rows += [{"keyword": "coffee", "price": None}]
-        landed = shop.again(checks, run=Run(dag_id="d", task_id="again", run_id="run 4"))
+        landed = shop.second(checks=checks)
         found = {outcome.check: outcome.found for outcome in landed.checks}
         assert found["rows.min"] == "5 rows"
         assert found["rows.min_of_usual"] == "5 rows; earlier landings: 3"
@@ -293,66 +296,50 @@ class TestSeveralLandingsOfADagRun:
         assert failed == ["inputs"]
         assert [record.rows for record in landed.manifest.history] == [4, 4, 4, 5]
 
-    def test_a_retry_after_the_second_commit_says_the_same(self, shop: Shop) -> None:
-        first = shop.land(rows("tea"))
-        shop.loops = [loop("coffee", "cocoa")]
-        second = self.land_again(shop, "coffee")
-        again, first_again = self.land_again(shop), shop.again()
+    def test_a_retry_after_the_second_commit_says_the_same(self, half: Shop) -> None:
+        first = half.again()
+        second = half.second("coffee")
+        again, first_again = half.second(), half.again()
         assert (again.checks, again.missing_inputs) == (second.checks, second.missing_inputs)
         assert [part.rows for part in again.new] == [1]
         assert (first_again.checks, first_again.new) == (first.checks, first.new)
 
     @pytest.mark.parametrize("on_missing", ["fail", "warn"])
     def test_the_run_is_whole_once_no_input_is_missing(self, shop: Shop, on_missing: str) -> None:
-        checks = {"inputs": {"column": "keyword", "on_missing": on_missing}}
-
         def gone() -> list[str]:
             changes = read_landing(shop.folder.destination).changes("keyword", 1, whole_runs=True)
             return [row[0] for row in changes.fetchall() if row[-2] == "gone"]
 
         shop.land(rows("tea", "coffee", "cocoa", "honey"))
-        shop.land(rows("tea"), checks)
+        shop.land(rows("tea"), asking(on_missing=on_missing))
         assert gone() == []
         shop.loops = [loop("coffee", "cocoa")]
-        shop.rows += rows("coffee", "cocoa")
-        shop.again(run=Run(dag_id="d", task_id="again", run_id="run 2"))
+        shop.second("coffee", "cocoa")
         assert gone() == ["honey"]
 
     @pytest.mark.parametrize("error", [PermissionDenied("not in this plan"), None])
-    def test_missing_inputs_stay_if_the_second_is_skipped(self, shop: Shop, error: Exception | None) -> None:
+    def test_missing_inputs_stay_if_the_second_is_skipped(self, half: Shop, error: Exception | None) -> None:
         def read() -> list[Action]:
             if error:
                 raise error
             return [loop()]
 
-        shop.land(rows("tea"))
-        shop.rows += rows("coffee")
-        run = Run(dag_id="d", task_id="again", run_id="run 1")
-        landed = shop.again(loops=read, run=run)
-        assert (judged(landed).state, missing(landed)) == ("failed", ["cocoa"])
-        assert judged(landed).found == "1 of 3 inputs have no row: 'cocoa'"
-        shop.rows += rows("cocoa")
-        landed = shop.again(loops=read, run=Run(dag_id="d", task_id="third", run_id="run 1"))
+        landed = half.second("coffee", loops=read)
+        assert verdict(landed) == "failed: 1 of 3 inputs have no row: 'cocoa'"
+        assert missing(landed) == ["cocoa"]
+        landed = half.second("cocoa", task_id="third", loops=read)
         assert (judged(landed).state, missing(landed)) == ("skipped", [])
 
-    def test_nor_does_a_column_that_the_second_lacks_change_it(self, shop: Shop) -> None:
-        shop.land(rows("tea"))
-        shop.loops = [loop("coffee", "cocoa")]
-        shop.rows += [{"price": "1.50"}]
-        landed = shop.again(run=Run(dag_id="d", task_id="again", run_id="run 1"))
+    def test_nor_does_a_column_that_the_second_lacks_change_it(self, half: Shop) -> None:
+        half.rows += [{"price": "1.50"}]
+        landed = half.second()
         assert (judged(landed).state, missing(landed)) == ("failed", ["coffee", "cocoa"])
         assert [record.rows for record in landed.manifest.history] == [2]
 
-    def test_late_rows_of_a_retry_count_with_its_others(self, shop: Shop) -> None:
-        shop.land(rows("tea"))
-        shop.loops = [loop("coffee", "cocoa")]
-        shop.rows += rows("coffee")
-        again = {"run": Run(dag_id="d", task_id="again", run_id="run 1")}
+    def test_late_rows_of_a_retry_count_with_its_others(self, half: Shop) -> None:
         with pytest.raises(ConnectionError):
-            shop.again(mark=unreachable, **again)
-        shop.rows += rows("cocoa")
-        landed = shop.again(mark=nothing, **again)
-        assert judged(landed).found == "0 of 3 inputs have no row"
+            half.second("coffee", mark=unreachable)
+        assert judged(half.second("cocoa", mark=nothing)).found == "0 of 3 inputs have no row"
 
     def test_late_rows_of_a_long_list_are_not_judged(self, shop: Shop) -> None:
         words = [f"word {number}" for number in range(1200)]
@@ -365,35 +352,29 @@ class TestSeveralLandingsOfADagRun:
         assert (judged(landed).state, missing(landed)) == ("skipped", None)
 
     @pytest.mark.parametrize("options", [OVERWRITE, {"on_reset": "full"}])
-    def test_what_replaces_the_first_is_judged_alone(self, shop: Shop, options: dict[str, Any]) -> None:
-        shop.land(rows("tea"))
-        shop.loops = [loop("coffee", "cocoa")]
-        shop.rows[:] = rows("coffee", "cocoa")
-        landed = shop.again(run=Run(dag_id="d", task_id="again", run_id="run 1"), **options)
+    def test_what_replaces_the_first_is_judged_alone(self, half: Shop, options: dict[str, Any]) -> None:
+        half.rows.clear()
+        landed = half.second("coffee", "cocoa", **options)
         assert judged(landed).found == "0 of 2 inputs have no row"
 
-    def test_a_cleared_run_knows_what_has_come_since(self, shop: Shop) -> None:
-        shop.land(rows("tea"))
-        shop.loops = [loop("coffee", "cocoa")]
-        self.land_again(shop, "coffee")
-        assert missing(shop.again()) == ["cocoa"]
+    def test_a_cleared_run_knows_what_has_come_since(self, half: Shop) -> None:
+        half.second("coffee")
+        assert missing(half.again()) == ["cocoa"]
 
-    def test_another_list_is_judged_alone(self, shop: Shop) -> None:
-        shop.land(rows("tea"))
-        shop.loops = [loop("cocoa", "honey")]
-        assert judged(self.land_again(shop, "cocoa")).found == "1 of 2 inputs have no row: 'honey'"
+    def test_another_list_is_judged_alone(self, half: Shop) -> None:
+        half.loops = [loop("cocoa", "honey")]
+        assert judged(half.second("cocoa")).found == "1 of 2 inputs have no row: 'honey'"
 
-    def test_so_is_that_of_another_dag_run(self, shop: Shop) -> None:
-        shop.land(rows("tea"))
-        shop.loops = [loop("cocoa")]
-        assert judged(shop.land(rows("cocoa"))).found == "0 of 1 input have no row"
+    def test_so_is_that_of_another_dag_run(self, half: Shop) -> None:
+        half.loops = [loop("cocoa")]
+        assert judged(half.land(rows("cocoa"))).found == "0 of 1 input have no row"
 
     def test_of_more_than_a_thousand_the_others_stay_missing(self, shop: Shop) -> None:
         words = [f"word {number}" for number in range(1200)]
         shop.loops = [loop(*words)]
         shop.land(rows(words[0]))
         shop.loops = [loop(*words[1:1001])]
-        landed = self.land_again(shop, *words[1:1000])
+        landed = shop.second(*words[1:1000])
         assert judged(landed).found.startswith("200 of 1,200 inputs have no row: 'word 1000' and 1")
 
 
@@ -404,8 +385,7 @@ class TestSkipped:
             raise error
 
         landed = shop.land(rows("tea"), loops=refuse, on_failed_checks="fail")
-        assert (judged(landed).state, missing(landed)) == ("skipped", None)
-        assert judged(landed).found == f"the list cannot be read: {error}"
+        assert (verdict(landed), missing(landed)) == (f"skipped: the list cannot be read: {error}", None)
 
     def test_if_reading_it_may_work_later_nothing_lands(self, shop: Shop) -> None:
         def fail() -> list[Action]:
@@ -417,11 +397,7 @@ class TestSkipped:
 
     def test_a_list_that_the_service_does_not_show(self, shop: Shop) -> None:
         shop.loops = [loop()]
-        landed = shop.land(rows("tea"))
-        assert (judged(landed).state, judged(landed).found) == (
-            "skipped",
-            "the service shows no list of the loop",
-        )
+        assert verdict(shop.land(rows("tea"))) == "skipped: the service shows no list of the loop"
 
     def test_a_list_that_is_changed_meanwhile(self, shop: Shop) -> None:
         def changing(pages: Any) -> Any:
@@ -430,20 +406,18 @@ class TestSkipped:
                 yield page
 
         landed = shop.land(rows("tea"), read=changing, on_failed_checks="fail")
-        assert (judged(landed).state, judged(landed).found, missing(landed)) == (
-            "skipped",
-            "the list was changed during the landing",
-            None,
-        )
+        assert verdict(landed) == "skipped: the list was changed during the landing"
+        assert missing(landed) is None
 
     def test_rows_that_cannot_be_decoded(self, shop: Shop) -> None:
         deep = msgspec.Raw(b'{"keyword": "coffee", "x": ' + b"[" * 5000 + b"]" * 5000 + b"}")
         page = DataPage(offset=2, total=2, rest_total=0, rows=[msgspec.Raw(b'{"keyword": "tea"}'), deep])
-        landed = shop.next(fetch=listed([page]))
-        assert (judged(landed).state, judged(landed).found) == ("skipped", "1 row cannot be decoded")
+        assert verdict(shop.next(fetch=listed([page]))) == "skipped: 1 row cannot be decoded"
         page = DataPage(offset=1, total=1, rest_total=0, rows=[deep])
-        landed = shop.next(fetch=listed([page]), **OVERWRITE)
-        assert (judged(landed).state, judged(landed).found) == ("skipped", "1 row cannot be decoded")
+        assert verdict(shop.next(fetch=listed([page]), **OVERWRITE)) == "skipped: 1 row cannot be decoded"
+
+
+KEYS = "its keys can be column, missing, action_id, match, on_missing"
 
 
 class TestBadInput:
@@ -464,46 +438,34 @@ class TestBadInput:
     ) -> None:
         shop.loops = loops
         with pytest.raises(InvalidArgument) as error:
-            shop.ask({"action_id": action_id}, "tea")
+            shop.land(rows("tea"), asking(action_id=action_id))
         assert error.value.argument == "checks['inputs']['action_id']"
         assert error.value.rule == rule
 
     def test_one_of_several_loops_is_named(self, shop: Shop) -> None:
         shop.loops = [loop("a"), loop("b", action_id="second")]
-        assert missing(shop.ask({"action_id": "second"}, "a")) == ["b"]
+        assert missing(shop.land(rows("a"), asking(action_id="second"))) == ["b"]
 
     def test_of_several_loops_one_may_have_a_list(self, shop: Shop) -> None:
         shop.loops = [loop(), loop("b", action_id="second")]
-        assert missing(shop.ask({}, "a")) == ["b"]
+        assert missing(shop.land(rows("a"))) == ["b"]
 
     @pytest.mark.parametrize("max_wrong", [0, 0.5])
     def test_a_column_that_no_row_has_fails(self, shop: Shop, max_wrong: float) -> None:
         checks = {"rows": {"max_wrong": max_wrong}, "inputs": {"column": "word"}}
         landed = shop.land(rows("tea", "coffee"), checks)
-        assert (judged(landed).state, judged(landed).found, missing(landed)) == (
-            "failed",
-            "no row has the column 'word'",
-            None,
-        )
-        landed = shop.land(rows("tea"), {"inputs": {"column": "word", "on_missing": "warn"}})
+        assert (verdict(landed), missing(landed)) == ("failed: no row has the column 'word'", None)
+        landed = shop.land(rows("tea"), asking(column="word", on_missing="warn"))
         assert judged(landed).state == "warning"
 
     @pytest.mark.parametrize(
         ("inputs", "argument", "rule"),
         [
             ({}, "['column']", "it must be the column of the rows that has the inputs"),
-            (
-                "keyword",
-                "",
-                "it must be a dict; its keys can be column, missing, action_id, match, on_missing",
-            ),
+            ("keyword", "", f"it must be a dict; {KEYS}"),
             ({"column": "a", "missing": 2}, "['missing']", "it must be a number from 0 to 1"),
             ({"column": "a", "match": "regex"}, "['match']", "it must be one of text, url"),
-            (
-                {"column": "a", "share": 1},
-                "",
-                "its keys can be column, missing, action_id, match, on_missing",
-            ),
+            ({"column": "a", "share": 1}, "", KEYS),
         ],
     )
     def test_a_declaration_that_is_wrong(self, shop: Shop, inputs: Any, argument: str, rule: str) -> None:
