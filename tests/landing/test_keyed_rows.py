@@ -27,7 +27,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.interruption import Signalled, signalled_when
 from tests.landing.checked_runs import OVERWRITE, Runs
 from tests.landing.conftest import Folder
-from tests.landing.pages import serving
+from tests.landing.pages import nothing, serving
 from tests.landing.tables import tables_in
 from tests.simulation.samples import ALL_HISTORIES
 
@@ -63,17 +63,23 @@ class Shop:
         self.runs = Runs(self.folder, **chosen)
         self.rows = self.runs.rows
 
-    def land(self, number: int, rows: list[Any], *, reset: bool = False) -> LandedData:
+    def land(self, number: int, rows: list[Any], of: int | None = None, **options: Any) -> LandedData:
         """Land the rows of a day, in parts of two rows, and read the landing.
 
-        :param reset: whether the source has lost the rows of the days before.
+        :param of: the day whose run lands them, if it is another.
         """
-        if reset:
-            self.rows.clear()
         self.rows += rows
         with time_machine.travel(day(number), tick=False):
-            self.runs.again(run=run_of(number), fetch=serving(self.rows, 2))
+            self.runs.again(run=run_of(of or number), fetch=serving(self.rows, 2), **options)
         return self.folder.landed()
+
+    def changes(self, since: Any, **options: Any) -> list[dict[str, Any]]:
+        """Return what has changed, by the URL."""
+        return dicts(self.folder.landed().changes("url", since, **options))
+
+    def history(self, **options: Any) -> list[dict[str, Any]]:
+        """Return all periods, by the URL."""
+        return dicts(self.folder.landed().history("url", **options))
 
 
 def offer(url: str | None, price: str | None = "1.00") -> dict[str, Any]:
@@ -116,15 +122,15 @@ class TestLatest:
 
 class TestChanges:
     def test_keys_that_are_new_or_have_other_values_than_at_a_time(self, shop: Shop) -> None:
-        assert dicts(shop.folder.landed().changes("url", day(1))) == [
+        assert shop.changes(day(1)) == [
             {**offer("b", "2.00"), "change": "changed", "landed_at": day(2)},
             {**offer("d", "4.00"), "change": "new", "landed_at": day(3)},
         ]
-        assert dicts(shop.folder.landed().changes("url", day(2))) == [
+        assert shop.changes(day(2)) == [
             {**offer("c"), "change": "changed", "landed_at": day(3)},
             {**offer("d", "4.00"), "change": "new", "landed_at": day(3)},
         ]
-        assert dicts(shop.folder.landed().changes("url", day(3))) == []
+        assert shop.changes(day(3)) == []
 
     def test_a_run_stands_for_the_moment_before_its_rows(self, shop: Shop) -> None:
         landed = shop.folder.landed()
@@ -133,12 +139,12 @@ class TestChanges:
 
     def test_since_a_run_with_nothing_new_nothing_has_changed(self, shop: Shop) -> None:
         shop.land(4, [])
-        assert dicts(shop.folder.landed().changes("url", "day 4")) == []
+        assert shop.changes("day 4") == []
 
     def test_a_time_may_be_a_text_and_of_any_zone(self, shop: Shop) -> None:
-        expected = dicts(shop.folder.landed().changes("url", day(2)))
+        expected = shop.changes(day(2))
         for text in ("2026-01-02T12:00:00Z", "2026-01-02 13:00:00+01:00", " 2026-01-02T12:00:00.000+00:00\n"):
-            assert dicts(shop.folder.landed().changes("url", text)) == expected
+            assert shop.changes(text) == expected
 
     @pytest.mark.parametrize(
         "wrong", [datetime.datetime(2026, 1, 1), "2026-01-01", "2026-01-01T00:00:00", "", " ", None]
@@ -154,14 +160,14 @@ class TestChanges:
         shop.land(1, [offer("a"), offer("b")])
         shop.land(2, [offer("a") | {"seller": "x"}, offer("b") | {"seller": None}])
         for compare in (None, "seller", ["seller", "price"]):
-            (changed,) = dicts(shop.folder.landed().changes("url", day(1), compare=compare))
+            (changed,) = shop.changes(day(1), compare=compare)
             assert (changed["url"], changed["seller"], changed["change"]) == ("a", "x", "changed")
 
     def test_columns_may_come_in_another_order(self) -> None:
         shop = Shop()
         shop.land(1, [offer("a") | {"seller": "x"}])
         shop.land(2, [{"seller": "x", "price": "1.00", "url": "a"}])
-        assert dicts(shop.folder.landed().changes("url", day(1))) == []
+        assert shop.changes(day(1)) == []
         assert len(shop.folder.landed().history("url")) == 1
 
     def test_zero_is_zero_whatever_its_sign(self) -> None:
@@ -169,7 +175,7 @@ class TestChanges:
         shop = Shop(file_format="parquet", columns=[*types], column_types=types)
         shop.land(1, [offer("a", "0"), offer("b", "nan"), offer("c", "1e-7")])
         shop.land(2, [offer("a", "-0"), offer("b", "NaN"), offer("c", "0.0000001")])
-        assert dicts(shop.folder.landed().changes("url", day(1))) == []
+        assert shop.changes(day(1)) == []
 
     def test_values_are_compared_by_their_types_in_keys_too(self) -> None:
         types = {"url": "string", "size": "decimal(9,2)", "at": "timestamptz", "text": "string"}
@@ -195,23 +201,21 @@ class TestChanges:
         shop.land(1, [offer("a") | {"at": "1"}, offer("b") | {"at": "1"}])
         shop.land(2, [offer("a") | {"at": "2"}, offer("b", "2.00") | {"at": "2"}])
         assert len(shop.folder.landed().changes("url", day(1))) == 2
-        (changed,) = dicts(shop.folder.landed().changes("url", day(1), compare=["price"]))
+        (changed,) = shop.changes(day(1), compare=["price"])
         assert changed == {**offer("b", "2.00"), "at": "2", "change": "changed", "landed_at": day(2)}
-        assert dicts(shop.folder.landed().changes("url", day(1), compare="price")) == [changed]
+        assert shop.changes(day(1), compare="price") == [changed]
 
     def test_a_late_clock_puts_no_rows_before_earlier_ones(self) -> None:
         shop = Shop()
         shop.land(2, [offer("a")])
         shop.land(1, [offer("a", "2.00")])
-        assert dicts(shop.folder.landed().changes("url", day(1))) == [
-            {**offer("a", "2.00"), "change": "new", "landed_at": day(2)}
-        ]
-        assert [row["valid_to"] for row in dicts(shop.folder.landed().history("url"))] == [day(2), None]
+        assert shop.changes(day(1)) == [{**offer("a", "2.00"), "change": "new", "landed_at": day(2)}]
+        assert [row["valid_to"] for row in shop.history()] == [day(2), None]
 
 
 class TestHistory:
     def test_consecutive_rows_with_equal_values_are_one_period(self, shop: Shop) -> None:
-        assert dicts(shop.folder.landed().history("url")) == [
+        assert shop.history() == [
             {**offer("a"), "valid_from": day(1), "valid_to": None},
             {**offer("b"), "valid_from": day(1), "valid_to": day(2)},
             {**offer("c"), "valid_from": day(1), "valid_to": day(2)},
@@ -227,7 +231,7 @@ class TestHistory:
         shop.land(1, [offer("a") | {"at": "1"}])
         shop.land(2, [offer("a") | {"at": "2"}])
         shop.land(3, [offer("a", "2.00") | {"at": "3"}])
-        assert dicts(shop.folder.landed().history("url", compare=["price"])) == [
+        assert shop.history(compare=["price"]) == [
             {**offer("a"), "at": "1", "valid_from": day(1), "valid_to": day(3)},
             {**offer("a", "2.00"), "at": "3", "valid_from": day(3), "valid_to": None},
         ]
@@ -422,7 +426,10 @@ def landings(draw: st.DrawFn) -> tuple[Shop, int]:
     )
     shop = Shop(file_format=file_format, columns=[*columns], **types)
     for number in (1, 2, 3):
-        shop.land(number, draw(rows), reset=number > 1 and draw(st.booleans()))
+        if number > 1 and draw(st.booleans()):
+            # the source has lost the rows of the days before
+            shop.rows.clear()
+        shop.land(number, draw(rows))
     return shop, len(columns)
 
 
@@ -458,16 +465,11 @@ class Days(Shop):
 
     def collect(self, number: int, urls: str, price: str = "1.00", **options: Any) -> LandedData:
         """Land an offer for each letter; without options they pass their checks."""
-        self.rows += [offer(url, price) for url in urls]
-        with time_machine.travel(day(number), tick=False):
-            self.runs.again(run=run_of(number), fetch=serving(self.rows, 2), **options)
-        return self.folder.landed()
+        return self.land(number, [offer(url, price) for url in urls], **options)
 
     def read_on(self, number: int, urls: str, of: int, **options: Any) -> None:
         """Let the run of another day land rows that have come before it marks."""
-        self.rows += map(offer, urls)
-        with time_machine.travel(day(number), tick=False):
-            self.runs.again(run=run_of(of), fetch=serving(self.rows, 2), mark=lambda: None, **options)
+        self.land(number, [*map(offer, urls)], of, mark=nothing, **options)
 
     def decide(self, number: int, decision: str, of: int) -> None:
         """Accept or discard the rows of the run of another day."""
