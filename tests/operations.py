@@ -71,11 +71,9 @@ class Scene:
         return value
 
     def words_of(self, command: str, **instead: str) -> list[str]:
-        """Return what is typed for a command of the table."""
         return [self.fill(word, **instead) for word in command.split()]
 
     def ids(self) -> set[str]:
-        """Return the ids of all tasks."""
         return {task["task_id"] for task in self.control.tasks()}
 
     def steps(self) -> list[dict[str, Any]]:
@@ -123,7 +121,6 @@ class Operation:
     question: str = ""
 
     def call(self, scene: Scene) -> Call[Any]:
-        """Return the call of its endpoint."""
         arguments = scene.fill(self.arguments)
         if urls := arguments.pop("urls", None):
             arguments["file"] = url_list(urls)

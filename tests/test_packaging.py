@@ -152,21 +152,16 @@ def describe(built: Callable[..., PathDistribution]) -> Callable[..., str]:
 
 
 def links(html: str) -> list[str]:
-    """Return what a page links to and shows."""
     return re.findall(r'(?:href|src)="([^"]*)"', html)
 
 
-def test_without_a_repository_the_long_description_has_no_links(
-    describe: Callable[..., str],
-) -> None:
+def test_without_a_repository_the_long_description_has_no_links(describe: Callable[..., str]) -> None:
     html = describe(f"{README}\n\n[`a`](docs/a.md)\n\n![b](docs/b.png)\n\nc", None)
     assert [link for link in links(html) if not re.match(r"https?://|#", link)] == []
     assert re.findall(r"<p>(.*)</p>", html)[-2:] == ["<code>a</code>", "c"]
 
 
-def test_long_description_links_lead_to_this_version(
-    describe: Callable[..., str],
-) -> None:
+def test_long_description_links_lead_to_this_version(describe: Callable[..., str]) -> None:
     urls = links(describe(README, REPOSITORY))
     pages = f"{REPOSITORY}/blob/v{airflow_provider_webcollect.__version__}/"
     ours = [link.removeprefix(pages) for link in urls if link.startswith(pages)]
@@ -175,9 +170,7 @@ def test_long_description_links_lead_to_this_version(
     assert [link for link in urls if not re.match(r"https?://|#", link)] == []
 
 
-def test_the_long_description_keeps_other_links_and_pictures(
-    describe: Callable[..., str],
-) -> None:
+def test_the_long_description_keeps_other_links_and_pictures(describe: Callable[..., str]) -> None:
     readme = """
 `[not](a.md)` [`a`](docs/a.md#part) [b](https://example.com/b) [c](#part) ![d](docs/d.png)
 

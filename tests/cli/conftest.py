@@ -55,6 +55,7 @@ class Ended(NamedTuple):
 
 Run = Callable[..., Ended]
 Show = Callable[..., list[dict[str, str]]]
+Start = Callable[..., Started]
 #: The ways of showing a result.
 OUTPUTS = ("table", "json", "csv")
 
@@ -132,7 +133,6 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command in this process."""
 
     def run(*arguments: object) -> Ended:
         capsys.readouterr()
@@ -155,7 +155,7 @@ def show(run: Run, output: str) -> Show:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Started]]:
+def start() -> Iterator[Start]:
     """Starts the installed command in a process of its own; see :class:`Started` for the options."""
     started: list[Started] = []
 
@@ -191,12 +191,10 @@ def json_lines(text: str) -> list[Any]:
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Return everything in a folder."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def cells(line: str) -> list[str]:
-    """Return the cells of a line of a table."""
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
 
 

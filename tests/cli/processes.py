@@ -77,18 +77,15 @@ class Started:
         return b"".join(self._texts["err"]).decode()
 
     def interrupt(self) -> None:
-        """Interrupt it, as Ctrl-C does on a terminal."""
         if self._keyboard < 0:
             self.process.send_signal(signal.SIGINT)
         else:
             os.write(self._keyboard, b"\x03")
 
     def type(self, text: str) -> None:
-        """Type on its terminal."""
         os.write(self._keyboard, text.encode())
 
     def end(self) -> int:
-        """Wait for its end, and return its exit code."""
         code = self.process.wait(PATIENCE)
         for reader in self._readers:
             reader.join(PATIENCE)

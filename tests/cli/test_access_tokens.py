@@ -31,7 +31,6 @@ def refresh_token(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def state() -> Path:
-    """The folder in which commands keep the token."""
     return Path(os.environ["XDG_STATE_HOME"]) / "webcollect"
 
 
@@ -44,12 +43,10 @@ def open_umask() -> Iterator[None]:
 
 
 def renewals(sandbox: Sandbox) -> int:
-    """Return how often a token was requested."""
     return len(sandbox.control.requests("/token"))
 
 
 def stored(state: Path) -> dict[str, str]:
-    """Return the one token that is stored."""
     [token] = [json.loads(path.read_text()) for path in state.iterdir() if not path.suffix]
     assert isinstance(token, dict)
     return token

@@ -14,8 +14,8 @@ import pytest
 from airflow_provider_webcollect import read_landing
 from airflow_provider_webcollect.sandbox import Sandbox, demo
 from tests.airflow.conftest import airflow_database, airflow_home  # noqa: F401  # fixtures
-from tests.cli.conftest import Run, json_lines
-from tests.cli.processes import Started, on_terminal
+from tests.cli.conftest import Run, Start, json_lines
+from tests.cli.processes import on_terminal
 from tests.storages import Storage
 
 pytestmark = [
@@ -24,6 +24,7 @@ pytestmark = [
 ]
 
 CONN_ID = "my_service"
+SetConnection = Callable[..., None]
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def set_connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def set_connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> SetConnection:
     """Defines a connection of Airflow in the environment; by default one to the sandbox."""
 
     def set_connection(conn_id: str = CONN_ID, **fields: Any) -> None:
@@ -87,9 +88,7 @@ class TestService:
             "Name another one, or go without Airflow with --url",
         )
 
-    def test_a_wrong_field_of_a_connection_is_named(
-        self, run: Run, set_connection: Callable[..., None]
-    ) -> None:
+    def test_a_wrong_field_of_a_connection_is_named(self, run: Run, set_connection: SetConnection) -> None:
         set_connection(host="ftp://host")
         run("capacity", "--conn-id", CONN_ID).refused(2, "Error: the connection's host is 'ftp://host'")
         set_connection(extra={"timezone": "Mars"})
@@ -107,7 +106,7 @@ class TestService:
 
     @pytest.mark.at_night
     def test_a_broken_airflow_configuration_is_named_without_values(
-        self, start: Callable[..., Started], monkeypatch: pytest.MonkeyPatch
+        self, start: Start, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         wrong = "nothing://airflow:the-password@host/airflow"
         monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", wrong)
@@ -118,7 +117,7 @@ class TestService:
         assert "the-password" not in ended.err + ended.out
 
     def test_a_connection_and_an_address_are_not_both_taken(
-        self, run: Run, sandbox: Sandbox, set_connection: Callable[..., None]
+        self, run: Run, sandbox: Sandbox, set_connection: SetConnection
     ) -> None:
         set_connection()
         run("capacity", "--conn-id", CONN_ID, "--url", sandbox.url).refused(2, "--url")
@@ -126,7 +125,7 @@ class TestService:
 
     @pytest.mark.usefixtures("no_pauses")
     def test_the_token_is_the_one_that_airflow_s_tasks_share(
-        self, run: Run, sandbox: Sandbox, set_connection: Callable[..., None], forgotten_token: str
+        self, run: Run, sandbox: Sandbox, set_connection: SetConnection, forgotten_token: str
     ) -> None:
         from airflow.models import Variable
 
@@ -144,7 +143,7 @@ class TestService:
     @pytest.mark.usefixtures("no_pauses", "forgotten_token")
     @pytest.mark.parametrize("extra", [{"refresh_token": "another"}, {"access_token": "another"}])
     def test_the_token_of_a_replaced_credential_is_code_1(
-        self, run: Run, set_connection: Callable[..., None], extra: dict[str, str]
+        self, run: Run, set_connection: SetConnection, extra: dict[str, str]
     ) -> None:
         set_connection(login=demo.USERNAME, password=demo.PASSWORD, extra={})
         assert run("token", "refresh", "--conn-id", CONN_ID).code == 0
@@ -152,9 +151,7 @@ class TestService:
         set_connection(extra=extra)
         run("token", "status", "--conn-id", CONN_ID).refused(1, "another credential")
 
-    def test_a_connection_in_airflows_database_is_found(
-        self, start: Callable[..., Started], sandbox: Sandbox
-    ) -> None:
+    def test_a_connection_in_airflows_database_is_found(self, start: Start, sandbox: Sandbox) -> None:
         from airflow.models import Connection
 
         task = sandbox.control.add_task(lots=[30])["task_id"]
@@ -176,7 +173,7 @@ class TestStorage:
         run: Run,
         sandbox: Sandbox,
         connected: None,
-        set_connection: Callable[..., None],
+        set_connection: SetConnection,
         bucket: dict[str, Any],
     ) -> None:
         set_connection("my_storage", **bucket)
@@ -204,10 +201,10 @@ class TestStorage:
     def test_what_airflow_logs_of_a_connection_is_not_in_the_rows(
         self,
         run: Run,
-        start: Callable[..., Started],
+        start: Start,
         sandbox: Sandbox,
         connected: None,
-        set_connection: Callable[..., None],
+        set_connection: SetConnection,
         bucket: dict[str, Any],
         monkeypatch: pytest.MonkeyPatch,
         as_json: str,
@@ -233,7 +230,7 @@ class TestStorage:
 
 
 def test_a_log_line_controls_no_terminal(
-    sandbox: Sandbox, set_connection: Callable[..., None], tmp_path: Path
+    sandbox: Sandbox, set_connection: SetConnection, tmp_path: Path
 ) -> None:
     set_connection()
     task = sandbox.control.add_task("clear\x1b[2J", lots=[1])["task_id"]

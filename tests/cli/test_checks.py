@@ -18,6 +18,9 @@ pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 CHECKS = json.dumps({"columns": {"price": {"filled": 0.95}}})
 
+#: Lands the task of the test.
+Land = Callable[..., Ended]
+
 
 @pytest.fixture
 def task(sandbox: Sandbox) -> str:
@@ -28,7 +31,7 @@ def task(sandbox: Sandbox) -> str:
 
 
 @pytest.fixture
-def land(run: Run, connected: None, task: str, folder: Path) -> Callable[..., Ended]:
+def land(run: Run, connected: None, task: str, folder: Path) -> Land:
     """Lands what is there, by the name of a run."""
 
     def land(name: str, *options: object) -> Ended:
@@ -39,14 +42,14 @@ def land(run: Run, connected: None, task: str, folder: Path) -> Callable[..., En
 
 
 @pytest.fixture
-def grown(sandbox: Sandbox, land: Callable[..., Ended], task: str) -> None:
+def grown(sandbox: Sandbox, land: Land, task: str) -> None:
     """Run `good` has landed 100 rows, and there are 40 more that fail."""
     assert land("good").code == 0
     sandbox.control.grow(task, 40)
 
 
 @pytest.fixture
-def failed(grown: None, land: Callable[..., Ended]) -> Ended:
+def failed(grown: None, land: Land) -> Ended:
     """How run `bad` has ended, which has read the 40 rows."""
     return land("bad")
 
@@ -69,7 +72,7 @@ class TestProfile:
             "'tea', '\\u0060coffee\\u0060\\n'."
         )
 
-    def test_columns_have_a_line_each(self, run: Run, land: Callable[..., Ended], folder: Path) -> None:
+    def test_columns_have_a_line_each(self, run: Run, land: Land, folder: Path) -> None:
         land("good")
         profile = run("landing", "profile", folder, "-o", "json").json
         columns = {line["column"]: line for line in profile}
@@ -82,9 +85,7 @@ class TestProfile:
         assert " ".join(header.split()) == names
         assert ["price", "100", "100", "%"] in [line.split()[:4] for line in table]
 
-    def test_runs_have_a_line_each(
-        self, run: Run, grown: None, land: Callable[..., Ended], folder: Path
-    ) -> None:
+    def test_runs_have_a_line_each(self, run: Run, grown: None, land: Land, folder: Path) -> None:
         land("second", "--on-failed-checks", "warn")
         lines = shown(run("landing", "profile", folder, "--by", "run"), "table")
         assert [(line["run"], line["rows"], line["price"]) for line in lines] == [

@@ -258,10 +258,9 @@ def test_names_that_the_file_cannot_have_are_changed_and_said(
 
 
 @pytest.mark.parametrize(
-    "task_id",
-    ["{{ conn.other.password }}", "{% raw %}", "{# x", "a\nb", pytest.param("a" * 201, id="long")],
+    "task_id", ["{{ conn.other.password }}", "{% raw %}", "{# x", "a\nb", pytest.param("a" * 201, id="long")]
 )
-def test_a_task_with_an_unacceptable_id_is_left_out_by_name(
+def test_a_task_with_an_unacceptable_id_is_left_out_and_said(
     sandbox: Sandbox, run: Run, add: Add, file: Path, merge: Merge, caplog: Any, task_id: str
 ) -> None:
     shop = add("shop")
@@ -281,11 +280,7 @@ def test_tasks_with_one_name_get_a_part_of_their_ids(
     file.write_text("- id: elsewhere\n  name: SHOP\n")
     merge()
     names = {task.id: task.name for task in read_collection_tasks(file).tasks}
-    assert names == {
-        "elsewhere": "SHOP",
-        first: f"Shop ({first[:8]})",
-        second: f"shop ({second[:8]})",
-    }
+    assert names == {"elsewhere": "SHOP", first: f"Shop ({first[:8]})", second: f"shop ({second[:8]})"}
     merge()
     assert names == {task.id: task.name for task in read_collection_tasks(file).tasks}
 
@@ -297,11 +292,7 @@ def test_tasks_with_one_name_get_a_part_of_their_ids(
         ("f.json", "", "it must be a .yaml file with a line for each key"),
         ("f.json", '[{"id": "a", "name": "b"}]', "it must be a .yaml file with a line for each key"),
         ("f.yaml", "- id: a\n  name: b\n- {id: c, name: d}\n", "no entry in { }"),
-        (
-            "f.yaml",
-            "- id: a\n  title: b\n",
-            "line 2, title` is 'b'; a collection task has no such key",
-        ),
+        ("f.yaml", "- id: a\n  title: b\n", "line 2, title` is 'b'; a collection task has no such key"),
         ("f.yaml", "- id: a\n  name: \udcff\n", "it is not UTF-8"),
         ("f.yaml", None, "Is a directory"),
     ],

@@ -69,10 +69,7 @@ def test_the_version_is_that_of_the_package(run: Run) -> None:
         ("capacity --url localhost:8155", "--url must begin with https:// or http://"),
         ("status --colour", "--colour"),
         ("analytics --from yesterday", "yesterday"),
-        (
-            "analytics --from 2026-01-05 --to 2026-01-01",
-            "--from is '2026-01-05'; it must not be after --to",
-        ),
+        ("analytics --from 2026-01-05 --to 2026-01-01", "--from is '2026-01-05'; it must not be after --to"),
         ("analytics --member ''", "--member is ''"),
         ("land t", "DESTINATION"),
         ("land t FOLDER --format csv --compression snappy", "--compression is 'snappy'"),

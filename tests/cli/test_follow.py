@@ -34,7 +34,6 @@ def advancing(monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox) -> list[float]:
 
 
 def queried(sandbox: Sandbox, path: str) -> int:
-    """Return how many requests for a path the sandbox has answered."""
     return sum(sandbox.control.counters().get(path, {}).values())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ import pytest
 from airflow_provider_webcollect.collection_tasks import read_collection_tasks
 from airflow_provider_webcollect.sandbox import Sandbox, demo
 from tests.airflow.conftest import airflow_database, airflow_home  # noqa: F401  # fixtures
-from tests.cli.conftest import Run, contents
-from tests.cli.processes import Started
+from tests.cli.conftest import Run, Start, contents
 from tests.interruption import until
 from tests.sandbox.plain_client import Client, data
 
@@ -33,7 +31,6 @@ def dags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def dag_in(folder: Path) -> Any:
-    """Return the DAG of the file that was written."""
     names: dict[str, Any] = {"__file__": str(folder / "collect.py")}
     exec(compile((folder / "collect.py").read_text(), folder / "collect.py", "exec"), names)
     [dag] = [value for value in names.values() if type(value).__name__ == "DAG"]
@@ -50,16 +47,12 @@ def test_the_tasks_that_ran_get_a_file_and_a_dag(run: Run, dags: Path) -> None:
     *connect, test = ended.out.splitlines()
     assert [line.split()[:4] for line in connect] == [["airflow", "connections", "add", "webcollect_default"]]
     assert test == f"AIRFLOW__CORE__DAGS_FOLDER={dags} airflow dags test collect"
+    assert len([line for line in (dags / "collect.py").read_text().splitlines() if line]) <= 8
     dag = dag_in(dags)
     assert dag.dag_id == "collect"
     lands = [task.destination for task in dag.tasks if task.task_id.endswith(".land")]
     assert len(lands) == len(names)
     assert f"file://{dags.parent}/landed/Price~_list" in lands
-
-
-def test_the_dag_is_about_six_lines(run: Run, dags: Path) -> None:
-    run("init", dags)
-    assert len([line for line in (dags / "collect.py").read_text().splitlines() if line]) <= 8
 
 
 def test_without_discovery_ids_are_enough_and_nothing_is_sent(
@@ -181,7 +174,7 @@ def test_the_dag_names_a_connection_other_than_the_usual_one(
 
 
 def test_a_terminal_is_asked_for_a_missing_connection(
-    start: Callable[..., Started], sandbox: Sandbox, dags: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, sandbox: Sandbox, dags: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = start("init", dags / "given", terminal=True)
     assert given.end() == 0

@@ -9,13 +9,12 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_webcollect.sandbox import Control, Sandbox, demo
-from tests.cli.conftest import Run, json_lines
+from tests.cli.conftest import Run, Start, json_lines
 from tests.cli.processes import WEBCOLLECT, Started
 from tests.cli.test_read import cursor
 from tests.interruption import until
@@ -43,7 +42,7 @@ pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_a_reader_that_ends_at_once_or_after_a_row_is_no_failure(
-    start: Callable[..., Started], run: Run, sandbox: Sandbox, tmp_path: Path, command: list[str], taken: int
+    start: Start, run: Run, sandbox: Sandbox, tmp_path: Path, command: list[str], taken: int
 ) -> None:
     task, folder = sandbox.control.add_task(lots=[4000])["task_id"], str(tmp_path / "landed")
     run("land", task, folder)
@@ -81,7 +80,7 @@ def test_an_interrupt_during_imports_gives_no_traceback(module: str) -> None:
 
 
 def test_the_sandbox_serves_with_the_options_given_until_ctrl_c(
-    start: Callable[..., Started], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = tmp_path / "url"
     serving = start("sandbox", "--port", 0, "--ready-file", ready, "--speed", 50, "--no-enforce-limits")
@@ -115,7 +114,7 @@ def test_json_has_letters_as_they_are_on_any_terminal(run: Run, sandbox: Sandbox
 
 
 def test_an_interrupted_read_into_a_full_pipe_says_its_offset(
-    start: Callable[..., Started], run: Run, sandbox: Sandbox, task: str
+    start: Start, run: Run, sandbox: Sandbox, task: str
 ) -> None:
     reading = start("read", task, reading=False)
     waiting = [0]
@@ -160,7 +159,7 @@ def test_a_terminal_that_knows_no_such_characters_gets_others(task: str) -> None
 
 @pytest.mark.at_night
 def test_a_missing_airflow_database_is_said_in_a_sentence(
-    start: Callable[..., Started], sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow"))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.sandbox import Sandbox
-from tests.cli.conftest import Run, Show, contents, json_lines
-from tests.cli.processes import Started
+from tests.cli.conftest import Run, Show, Start, contents, json_lines
 from tests.interruption import until
 
 pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.usefixtures("connected")]
@@ -26,13 +24,11 @@ def task(sandbox: Sandbox) -> str:
 
 
 def manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest."""
     content: dict[str, Any] = json.loads((folder / "_manifest.json").read_text())
     return content
 
 
 def parts(folder: Path) -> list[str]:
-    """Return the names of the parts that the manifest lists."""
     return [part["name"] for part in manifest(folder)["parts"]]
 
 
@@ -145,7 +141,7 @@ class TestInterrupted:
     @pytest.mark.parametrize("terminal", [False, True])
     def test_the_same_command_goes_on_after_the_last_part(
         self,
-        start: Callable[..., Started],
+        start: Start,
         run: Run,
         caplog: pytest.LogCaptureFixture,
         sandbox: Sandbox,
@@ -197,7 +193,7 @@ def test_a_kill_after_the_commit_leaves_nothing_to_go_on_with(
 
 
 def test_a_terminal_shows_a_bar_and_keeps_only_the_result(
-    start: Callable[..., Started], sandbox: Sandbox, folder: Path
+    start: Start, sandbox: Sandbox, folder: Path
 ) -> None:
     task = sandbox.control.add_task(lots=[600])["task_id"]
     sandbox.control.fail("/data/all", kind="slow", seconds=0.3, times=None)

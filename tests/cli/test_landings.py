@@ -15,8 +15,7 @@ import yaml
 
 from airflow_provider_webcollect.collection_tasks import read_collection_tasks
 from airflow_provider_webcollect.sandbox import Sandbox
-from tests.cli.conftest import OUTPUTS, Run, Show, shown
-from tests.cli.processes import Started
+from tests.cli.conftest import OUTPUTS, Run, Show, Start, shown
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -51,12 +50,10 @@ def landed(land: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def names(folder: Path) -> list[str]:
-    """Return the names of the files in a folder."""
     return sorted(path.name for path in folder.iterdir())
 
 
 def parts(folder: Path) -> list[Path]:
-    """Return the parts, in order."""
     return sorted(folder.glob("part-*"))
 
 
@@ -229,7 +226,7 @@ class TestByKey:
         assert found == [row.replace("T0", times[0]).replace("T1", times[1]) for row in rows]
 
     def test_times_are_in_utc_wherever_it_runs(
-        self, start: Callable[..., Started], folder: Path, times: list[str], monkeypatch: pytest.MonkeyPatch
+        self, start: Start, folder: Path, times: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("TZ", "Asia/Tokyo")
         ended = start("landing", "latest", folder, "--key", "url", "-o", "json")
@@ -255,7 +252,7 @@ class TestByKey:
         ended = run("landing", "changes", folder, "--key", "url", "--since", "3")
         ended.refused(2, "--since is 3; the last commit of", " is 2;")
 
-    def test_a_run_without_rows_is_accepted_and_others_are_named(
+    def test_a_run_without_rows_is_said_with_the_last_runs(
         self, run: Run, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         ended = run("landing", "changes", folder, "--key", "url", "--since-run", "third")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox
 from tests.airflow.conftest import airflow_database, airflow_home  # noqa: F401  # fixtures
-from tests.cli.conftest import Run, Show
-from tests.cli.processes import Started
+from tests.cli.conftest import Run, Show, Start
 from tests.postgresql import PostgreSQL
 
 pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.usefixtures("connected")]
@@ -47,7 +45,6 @@ def rows(database: str, columns: str = "id, title", table: str = TABLE) -> list[
 
 
 def truth(sandbox: Sandbox, task: str, *columns: str) -> list[tuple[Any, ...]]:
-    """Return the rows of a task as the table has them."""
     return [tuple(row[name] for name in columns) for row in sandbox.control.true_rows(task)]
 
 
@@ -215,9 +212,7 @@ def test_a_connection_that_does_not_lead_to_a_warehouse_is_named(
 
 
 @pytest.mark.usefixtures("database")
-def test_a_terminal_shows_a_bar_and_keeps_only_the_result(
-    start: Callable[..., Started], landed: Path
-) -> None:
+def test_a_terminal_shows_a_bar_and_keeps_only_the_result(start: Start, landed: Path) -> None:
     loading = start("load", landed, TABLE, *DUCKDB, "-o", "json", terminal=True)
     assert loading.end() == 0
     assert "Loading" in loading.err

@@ -10,13 +10,16 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox
 from tests.airflow.conftest import airflow_database, airflow_home  # noqa: F401  # fixtures
-from tests.cli.conftest import Run, Show
+from tests.cli.conftest import Run
 from tests.cli.processes import on_terminal
 
 pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.usefixtures("connected")]
 
 NAME = "Prices of shops"
 VARIABLE = "WEBCOLLECT_COLLECTION_TASKS"
+#: An id that the service does not know, and the file with it.
+GONE = "00000000-0000-4000-8000-000000000000"
+FILE_OF_GONE = f"- id: {GONE}\n  name: Gone\n"
 
 
 @pytest.fixture
@@ -35,7 +38,6 @@ def path(tmp_path: Path, task: str, other: str) -> Path:
 
 @pytest.fixture
 def file(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of all commands."""
     monkeypatch.setenv(VARIABLE, str(path))
     return path
 
@@ -81,9 +83,8 @@ class TestTaken:
     def test_a_uuid_that_is_not_in_the_file_goes_to_the_service(self, run: Run, sandbox: Sandbox) -> None:
         task = sandbox.control.add_task(lots=[1])["task_id"]
         assert run("status", task, "-o", "json").json[0]["status"] == "Finished"
-        unknown = "0" * 8 + "-0000-4000-8000-" + "0" * 12
-        ended = run("status", unknown)
-        assert (ended.code, ended.err) == (1, f"The service does not know {unknown}.\n")
+        ended = run("status", GONE)
+        assert (ended.code, ended.err) == (1, f"The service does not know {GONE}.\n")
 
 
 class TestWhichFile:
@@ -121,9 +122,8 @@ class TestWhichFile:
         ]
         assert run("analytics", "--task", "News", *option).code == 0
         assert run("task", "start", NAME, "--dry-run", *option, "-o", "json").code == 0
-        unknown = "0" * 8 + "-0000-4000-8000-" + "0" * 12
-        path.write_text(f"- id: {unknown}\n  name: Gone\n")
-        assert run("status", "gone", *option).err == f"The service does not know Gone ({unknown}).\n"
+        path.write_text(FILE_OF_GONE)
+        assert run("status", "gone", *option).err == f"The service does not know Gone ({GONE}).\n"
         run("status", NAME, "--collection-tasks", "gone.yaml").refused(
             2, "--collection-tasks is 'gone.yaml'; it cannot be read"
         )
@@ -182,9 +182,6 @@ class TestShown:
             names = {row["task"]: row["name"] for row in run(*command, "-o", "json").json}
             assert (names[task], names[unnamed]) == (NAME, "Called so by the service")
 
-    def test_a_task_that_is_given_by_its_id_has_its_name_too(self, show: Show, task: str) -> None:
-        assert [row["name"] for row in show("status", task)] == [NAME]
-
     def test_runs_are_followed_by_name(self, run: Run, task: str) -> None:
         ended = run("follow", task, "-o", "json")
         assert f"{NAME} Finished, 4/4 sub-tasks" in ended.err
@@ -222,15 +219,13 @@ class TestShown:
     def test_an_error_names_the_task_that_the_service_does_not_know(
         self, run: Run, path: Path, folder: Path, command: list[str]
     ) -> None:
-        gone = "0" * 8 + "-0000-4000-8000-" + "0" * 12
-        path.write_text(f"- id: {gone}\n  name: Gone\n")
+        path.write_text(FILE_OF_GONE)
         where = [folder] if command == ["land"] else []
-        run(*command, gone, *where).refused(3, f"(asked for task Gone ({gone}))")
+        run(*command, GONE, *where).refused(3, f"(asked for task Gone ({GONE}))")
 
     def test_a_copy_that_was_not_made_is_named(self, run: Run, path: Path, task: str) -> None:
-        gone = "0" * 8 + "-0000-4000-8000-" + "0" * 12
-        path.write_text(f"- id: {gone}\n  name: Gone\n")
-        assert f"these were not: Gone ({gone}): " in run("task", "copy", task, gone).err
+        path.write_text(FILE_OF_GONE)
+        assert f"these were not: Gone ({GONE}): " in run("task", "copy", task, GONE).err
 
     def test_a_landing_names_its_task_and_the_one_before(
         self, run: Run, task: str, other: str, folder: Path, caplog: pytest.LogCaptureFixture

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox
-from tests.cli.conftest import Run, json_lines
-from tests.cli.processes import Started
+from tests.cli.conftest import Run, Start, json_lines
 from tests.interruption import PATIENCE, until
 
 pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.usefixtures("connected")]
@@ -64,7 +62,7 @@ def test_no_more_rows_are_requested_than_wanted(run: Run, sandbox: Sandbox, task
 
 
 def test_rows_are_written_early_and_an_interrupt_says_the_offset(
-    start: Callable[..., Started], run: Run, sandbox: Sandbox, task: str
+    start: Start, run: Run, sandbox: Sandbox, task: str
 ) -> None:
     sandbox.control.fail("/data/all", kind="slow", seconds=2 * PATIENCE, times=None, after=1)
     reading = start("read", task)

@@ -12,8 +12,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox, demo
-from tests.cli.conftest import Run, Show, shown
-from tests.cli.processes import Started
+from tests.cli.conftest import Run, Show, Start, shown
 from tests.interruption import PATIENCE, until
 from tests.operations import URLS, WITH_COMMAND, Operation, Scene, each, holds
 from tests.sandbox.plain_client import Client
@@ -112,7 +111,7 @@ class TestCopy:
         assert LATER in ended.err
 
     def test_an_interrupt_is_said_to_leave_the_outcome_open(
-        self, start: Callable[..., Started], sandbox: Sandbox, idle: str
+        self, start: Start, sandbox: Sandbox, idle: str
     ) -> None:
         sandbox.control.fail("/task/copy", kind="drip", seconds=2 * PATIENCE)
         copying = start("task", "copy", idle)
@@ -136,7 +135,7 @@ def test_a_task_that_the_service_does_not_move_is_the_answer_no(
     ("answer", "code"), [("y", 0), ("n", 1), pytest.param("", 1, marks=pytest.mark.at_night)]
 )
 def test_before_tasks_are_deleted_it_is_asked_on_a_terminal(
-    start: Callable[..., Started], sandbox: Sandbox, idle: str, answer: str, code: int
+    start: Start, sandbox: Sandbox, idle: str, answer: str, code: int
 ) -> None:
     deleting = start("task", "delete", idle, demo.TASK_ID, "-o", "csv", terminal=True)
     until(lambda: "Delete 2 tasks (" in deleting.err)

@@ -17,21 +17,22 @@ pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.
 
 COUNT = "select count(*) n from landing"
 
+#: Lands the task of the test.
+Land = Callable[..., Ended]
+
 
 @pytest.fixture
 def task(sandbox: Sandbox) -> str:
-    """A task with 300 rows."""
     return str(sandbox.control.add_task(lots=[300])["task_id"])
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """A folder that is not there yet."""
     return tmp_path / "table"
 
 
 @pytest.fixture
-def land(run: Run, connected: None, task: str, table: Path) -> Callable[..., Ended]:
+def land(run: Run, connected: None, task: str, table: Path) -> Land:
     """Lands what is new in the table, in parts of 100 rows."""
 
     def land(*options: object) -> Ended:
@@ -42,7 +43,7 @@ def land(run: Run, connected: None, task: str, table: Path) -> Callable[..., End
 
 
 def test_rows_land_in_a_table_and_the_commands_find_them_there(
-    run: Run, land: Callable[..., Ended], sandbox: Sandbox, task: str, table: Path, output: str
+    run: Run, land: Land, sandbox: Sandbox, task: str, table: Path, output: str
 ) -> None:
     [landed] = shown(land("-o", output), output)
     [verified] = shown(run("landing", "verify", table, "-o", output), output)
@@ -76,7 +77,6 @@ TABLE = "lake.shop.prices"
 
 @pytest.fixture
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The catalog of an Airflow connection."""
     reason = "the SQL catalog needs SQLAlchemy 2"
     pytest.importorskip("pyiceberg.catalog.sql", exc_type=ImportError, reason=reason)
     from pyiceberg.catalog import load_catalog

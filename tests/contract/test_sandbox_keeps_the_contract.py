@@ -76,7 +76,6 @@ def real_values(sandbox: Sandbox) -> dict[str, Any]:
 
 
 def with_values(request: Any, values: dict[str, Any]) -> Any:
-    """The same request, about these things."""
     if isinstance(request, dict):
         return {k: values[k] if k in values else with_values(v, values) for k, v in request.items()}
     return [with_values(item, values) for item in request] if isinstance(request, list) else request

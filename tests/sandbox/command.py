@@ -30,13 +30,11 @@ class Running:
         self.url = ready.read_text()
 
     def kill(self) -> None:
-        """Kill the process, and wait until it is gone."""
         self.process.kill()
         self.process.wait()
 
     @property
     def output(self) -> str:
-        """What it has printed."""
         return self._output.read_text()
 
     def line(self, beginning: str) -> str:

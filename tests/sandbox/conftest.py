@@ -14,6 +14,8 @@ from airflow_provider_webcollect.sandbox import Sandbox, state, world
 from airflow_provider_webcollect.sandbox.settings import make_settings
 from tests.sandbox.plain_client import Client
 
+StartSandbox = Callable[..., Client]
+
 
 class RealTime:
     """What sandboxes of this process take for real time: it passes while a test sleeps.
@@ -42,14 +44,14 @@ def real_time(monkeypatch: pytest.MonkeyPatch) -> RealTime:
 
 
 @pytest.fixture
-def start_sandbox() -> Iterator[Callable[..., Client]]:
+def start_sandbox() -> Iterator[StartSandbox]:
     """Starts a sandbox with settings and gives a client of it."""
     with ExitStack() as stack:
         yield lambda **settings: Client(stack.enter_context(Sandbox(make_settings(settings))))
 
 
 @pytest.fixture
-def client(request: pytest.FixtureRequest, start_sandbox: Callable[..., Client]) -> Client:
+def client(request: pytest.FixtureRequest, start_sandbox: StartSandbox) -> Client:
     """A client of a sandbox with the settings of the test's marker, which tolerates any speed of calling."""
     marker = request.node.get_closest_marker("webcollect_sandbox")
     return start_sandbox(**{"enforce_limits": False, **(marker.kwargs if marker else {})})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from requests.adapters import HTTPAdapter
 
 from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.sandbox.operations import OPERATIONS
-from tests.sandbox.conftest import RealTime
+from tests.sandbox.conftest import RealTime, StartSandbox
 from tests.sandbox.plain_client import Client, data, refusal
 
 STATS = "/cloudextraction/task/stats"
@@ -35,7 +34,7 @@ def call(client: Client, method: str, path: str, headers: dict[str, str] | None 
 
 
 @pytest.mark.parametrize(("method", "path"), MAIN_PATHS)
-def test_every_endpoint_wants_a_credential_five_take_an_api_key(
+def test_every_endpoint_wants_a_credential_and_five_take_a_key(
     client: Client, method: str, path: str
 ) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong"}):
@@ -61,7 +60,7 @@ def test_a_wrong_credential_is_refused(client: Client, headers: dict[str, str]) 
     [("GET", STATS, None, 20, 1.0), ("POST", STATUS_V2, TASKS, 5, 1.0), ("POST", STATUS_V1, TASKS, 1, 5.0)],
 )
 def test_limits_let_in_a_number_of_requests_in_a_period(
-    start_sandbox: Callable[..., Client],
+    start_sandbox: StartSandbox,
     real_time: RealTime,
     method: str,
     path: str,
@@ -81,7 +80,7 @@ def test_limits_let_in_a_number_of_requests_in_a_period(
     assert client.call(method, path, json=json).status_code == 200
 
 
-def test_limits_count_callers_apart(start_sandbox: Callable[..., Client]) -> None:
+def test_limits_count_callers_apart(start_sandbox: StartSandbox) -> None:
     client = start_sandbox(general_rate=1)
     other = client.session.get_adapter("http://")
     assert isinstance(other, HTTPAdapter)

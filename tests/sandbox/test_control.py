@@ -14,7 +14,7 @@ import requests
 
 from airflow_provider_webcollect.sandbox import Control, Sandbox, SandboxError, Settings, demo
 from tests.interruption import PATIENCE
-from tests.sandbox.conftest import RealTime
+from tests.sandbox.conftest import RealTime, StartSandbox
 from tests.sandbox.plain_client import Client, data
 
 STATS = "/cloudextraction/task/stats"
@@ -55,7 +55,7 @@ def test_a_sandbox_stops_while_it_is_answering() -> None:
     dripping.close()
 
 
-def test_sandboxes_do_not_know_each_other(start_sandbox: Callable[..., Client]) -> None:
+def test_sandboxes_do_not_know_each_other(start_sandbox: StartSandbox) -> None:
     one, other = start_sandbox(), start_sandbox()
     one.control.add_task("mine")
     assert [t["task_id"] for t in other.control.tasks()].count("mine") == 0
@@ -110,7 +110,7 @@ def test_earlier_runs_ended_an_hour_apart_the_last_an_hour_ago(client: Client) -
     assert [now - start - lasts for start in starts] == pytest.approx([7200, 3600], abs=0.001)
 
 
-def test_a_task_gets_an_id_from_the_seed(start_sandbox: Callable[..., Client]) -> None:
+def test_a_task_gets_an_id_from_the_seed(start_sandbox: StartSandbox) -> None:
     first, second = (start_sandbox().control.add_task()["task_id"] for _ in range(2))
     assert first == second
     assert len(first) == 36
@@ -210,7 +210,7 @@ def test_every_loopback_name_with_the_own_port_can_control(client: Client, host:
     assert "mine" not in [task["task_id"] for task in client.control.tasks()]
 
 
-def test_a_sandbox_for_other_machines_has_any_name_but_no_pages() -> None:
+def test_a_remote_sandbox_takes_any_host_name_but_no_origin() -> None:
     with Sandbox(host="0.0.0.0", allow_remote=True) as sandbox:
         now = f"{sandbox.url}/_sandbox/now"
         by_name = requests.post(now, headers={"Host": "sandbox:8155"}, timeout=PATIENCE)
@@ -315,7 +315,7 @@ def test_the_log_can_be_asked_by_path_and_emptied(client: Client) -> None:
     assert client.control.counters() == {}
 
 
-def test_control_is_not_counted_against_limits(start_sandbox: Callable[..., Client]) -> None:
+def test_control_is_not_counted_against_limits(start_sandbox: StartSandbox) -> None:
     client = start_sandbox(general_rate=1)
     for _ in range(5):
         client.control.now()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.data import BlockCache
+from tests.sandbox.conftest import StartSandbox
 from tests.sandbox.plain_client import Client, data
 
 
@@ -101,7 +101,7 @@ def test_marking_covers_what_is_there_and_not_what_comes_later(client: Client) -
     ]
 
 
-def test_the_same_seed_gives_the_same_rows(start_sandbox: Callable[..., Client]) -> None:
+def test_the_same_seed_gives_the_same_rows(start_sandbox: StartSandbox) -> None:
     one, same, other = (start_sandbox(seed=seed, general_rate=100) for seed in (1, 1, 2))
     rows, again, others = (client.rows(demo.FINISHED_TASK_ID) for client in (one, same, other))
     assert rows == again != others
@@ -148,7 +148,7 @@ def test_a_run_collects_the_given_rows_and_repeats_them(client: Client) -> None:
     ],
 )
 def test_every_run_collects_a_file_and_repeats_it(
-    start_sandbox: Callable[..., Client], tmp_path: Path, name: str, content: str, rows: list[dict[str, str]]
+    start_sandbox: StartSandbox, tmp_path: Path, name: str, content: str, rows: list[dict[str, str]]
 ) -> None:
     table = tmp_path / name
     table.write_text(content, encoding="utf-8")
@@ -184,7 +184,7 @@ class TestProducts:
             assert without == [[], [], [0], [], [], [0], [], []]
             assert len({row[key] for rows in runs for row in rows if row[key]}) == 40 + 7
 
-    def test_tasks_and_seeds_have_others(self, client: Client, start_sandbox: Callable[..., Client]) -> None:
+    def test_tasks_and_seeds_have_others(self, client: Client, start_sandbox: StartSandbox) -> None:
         same, other = (start_sandbox(data="products", seed=seed, general_rate=100) for seed in (1, 2))
         all_runs = [self.runs(service, 2) for service in (client, client, same, other)]
         assert all_runs[0] == all_runs[2]
@@ -213,7 +213,7 @@ class TestProducts:
     ],
 )
 def test_a_file_that_is_no_table_is_refused(
-    start_sandbox: Callable[..., Client], tmp_path: Path, name: str, content: str, problem: str
+    start_sandbox: StartSandbox, tmp_path: Path, name: str, content: str, problem: str
 ) -> None:
     table = tmp_path / name
     table.write_text(content)

@@ -30,7 +30,7 @@ COUNTS = answer({"extractingCount": 1})
 
 
 class TestCredentials:
-    def test_a_key_goes_to_five_endpoints_the_token_to_the_others(
+    def test_a_key_goes_to_five_endpoints_and_the_token_to_others(
         self, on_clock: Connect, sandbox: Sandbox, scene: Scene
     ) -> None:
         credentials = Credentials(
@@ -139,7 +139,6 @@ class TestCredentials:
 
 
 def redirect(to: str, status: int = 307) -> dict[str, Any]:
-    """Return the sandbox's failure that is a redirect."""
     return {"kind": "raw", "status": status, "headers": {"Location": to}}
 
 

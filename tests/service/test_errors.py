@@ -162,7 +162,7 @@ def shown_by(failure: BaseException) -> str:
 
 @pytest.mark.parametrize("bad", ["SECRET\n", "SEC RET", "SECRET\x00", "SECRÉT", " SECRET"])
 @pytest.mark.parametrize("field", ["access_token", "api_key", "datahub_api_key"])
-def test_a_credential_unfit_for_a_header_is_refused_unseen(
+def test_a_credential_unfit_for_headers_is_refused_not_shown(
     on_clock: Connect, sandbox: Sandbox, bad: str, field: str
 ) -> None:
     given: dict[str, Any] = {field: bad}

@@ -95,7 +95,7 @@ def test_more_rows_are_asked_for_again_after_good_pages() -> None:
         ("more than is read", errors.ResponseTooLarge),
     ],
 )
-def test_a_silent_service_ends_in_its_last_error(said: str, error: type[Exception]) -> None:
+def test_a_service_that_refuses_every_size_is_an_error(said: str, error: type[Exception]) -> None:
     with serving(limited(0, REFUSALS[said])) as server, client_of(server) as client:
         with pytest.raises(error):
             pages_of(client, 1000)

@@ -22,7 +22,6 @@ from tests.simulation.samples import ALL_HISTORIES
 
 
 def moments(limiter: RateLimiter, clock: Clock, count: int) -> list[float]:
-    """Return when each of these requests in a row is sent."""
     sent = []
     for _ in range(count):
         clock.time += limiter.reserve().wait
@@ -31,7 +30,6 @@ def moments(limiter: RateLimiter, clock: Clock, count: int) -> list[float]:
 
 
 def mean_gap(sent: list[float]) -> float:
-    """Return the seconds between two requests, on average."""
     return (sent[-1] - sent[0]) / (len(sent) - 1)
 
 
@@ -146,9 +144,7 @@ on_the_way = strategies.floats(0, 3, allow_nan=False)
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(strategies.lists(strategies.tuples(on_the_way, on_the_way), min_size=6, max_size=40))
-def test_the_limit_holds_however_late_requests_arrive(
-    delays: list[tuple[float, float]],
-) -> None:
+def test_the_limit_holds_however_late_requests_arrive(delays: list[tuple[float, float]]) -> None:
     """Five status queries per second are allowed (contract.md, Limits), as they arrive."""
     clock = Clock()
     limiter = RateLimiter(STATUS_INTERVALS[RateLimit.STATUS_V2], clock.now)

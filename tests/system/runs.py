@@ -36,16 +36,13 @@ class Runs:
         return [self.service.control.add_task(**facts)["task_id"] for _ in range(count)]
 
     def tasks(self, *dag_ids: str) -> list[TaskInstance]:
-        """Return the task instances of the runs of these DAGs."""
         runs = [run for run in self._runs if run[0] in dag_ids]
         return [task for run in runs for task in self.cluster.task_instances(*run)]
 
     def states(self, *dag_ids: str) -> Counter[str | None]:
-        """Return how many task instances of these DAGs are in which state."""
         return Counter(task.state for task in self.tasks(*dag_ids))
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until a condition is true."""
         self.cluster.wait_for(condition, PATIENCE, what)
 
     def outcomes(self) -> set[str]:

@@ -49,7 +49,6 @@ class Landings:
     root: str
 
     def conf(self, ids: Sequence[str]) -> dict[str, object]:
-        """Return what a DAG run needs to land some of the tasks."""
         return {"conn_id": self.service.conn_id, "ids": ids, "destination": f"s3://{self.root}"}
 
     def folder(self, task_id: str) -> Folder:
@@ -101,7 +100,6 @@ class SourcesRun:
         self._run_id = cluster.trigger(self.dag_id, landings.conf(landings.ids))
 
     def tasks(self) -> dict[str, TaskInstance]:
-        """Return Airflow's task instances by source."""
         task_instances = self._cluster.task_instances(self.dag_id, self._run_id)
         return {self._landings.ids[int(task.task_id.removeprefix("land_"))]: task for task in task_instances}
 
@@ -147,7 +145,6 @@ class SourcesRun:
         self._cluster.wait_for(are_there, 180, f"retries on {worker}")
 
     def wait(self) -> None:
-        """Wait until all is landed."""
         assert self._cluster.wait(self.dag_id, self._run_id, 240) == "success"
 
 

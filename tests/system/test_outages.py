@@ -78,7 +78,6 @@ class Work(Runs):
         assert self.states(WAITS, STARTS, LANDINGS)["success"] == 0
 
     def all_wait(self) -> bool:
-        """Return whether all waits are deferred."""
         return self.states(WAITS, STARTS) == {"deferred": 18}
 
     def finish(self, *, cleared: str | None = None) -> None:
@@ -120,7 +119,6 @@ class Route:
         )
 
     def close(self) -> None:
-        """Break all connections, and refuse new ones."""
         self._processes.kill("route")
 
 

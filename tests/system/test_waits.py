@@ -24,7 +24,6 @@ MOST_REFUSED = 0.02
 
 
 def start_tasks(service: Service, run_seconds: float) -> list[str]:
-    """Start the collection tasks of a DAG run, which take this long."""
     service.control.configure(run_seconds=run_seconds, wait_seconds=0)
     return [service.control.add_task(state="Extracting")["task_id"] for _ in range(PER_RUN)]
 

@@ -17,8 +17,6 @@ EPOCH = pendulum.naive(2026, 1, 1)
 
 
 class Clock:
-    """Tells the time that it is set to."""
-
     now = 0.0
 
     def __call__(self) -> float:
@@ -27,15 +25,12 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The time that waits are judged at."""
     clock = Clock()
     monkeypatch.setattr(time, "time", clock)
     return clock
 
 
 class Log:
-    """Keeps what is logged."""
-
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -57,7 +52,6 @@ def shown(
 
 
 def by_id(task_ids: Iterable[str], *statuses: TaskStatus) -> dict[str, TaskStatus | None]:
-    """Return what a poll of tasks shows."""
     return dict.fromkeys(task_ids) | {status.task_id: status for status in statuses}
 
 
@@ -72,6 +66,13 @@ class PolledWait:
         """Return the end of the wait by what a poll shows now; None if it goes on."""
         self.clock.now = now
         return self.wait.judge(polled)
+
+    def failure(self, now: float, polled: Mapping[str, Any]) -> str:
+        """Return why the wait has failed by what a poll shows now."""
+        ended = self.at(now, polled)
+        assert ended
+        assert ended.outcome is Outcome.FAILED
+        return ended.reason
 
     def outcome(self, now: float, *statuses: TaskStatus | None) -> Outcome | None:
         """Return how a wait for tasks has ended by what is shown now; None if it goes on."""

@@ -54,10 +54,8 @@ class Service:
         self.trouble = lambda keys: None
 
     def gaps(self) -> list[float]:
-        """Return the seconds between questions."""
         return [later - earlier for (earlier, _), (later, _) in itertools.pairwise(self.queries)]
 
     @property
     def asked(self) -> list[list[str]]:
-        """The keys of each question."""
         return [keys for _, keys in self.queries]

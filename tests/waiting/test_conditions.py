@@ -70,11 +70,9 @@ def test_target_and_failure_states_end_the_wait_others_do_not(
 
 
 def test_the_reason_names_the_bad_ones_first(clock: Clock) -> None:
-    ended = PolledWait(clock, TaskStates(task_ids=("a", "b"))).at(
-        0, by_id("ab", shown("Finished"), shown("Stopped", "b"))
-    )
-    assert ended
-    assert ended.reason == "b is Stopped; a is Finished"
+    wait = PolledWait(clock, TaskStates(task_ids=("a", "b")))
+    polled = by_id("ab", shown("Finished"), shown("Stopped", "b"))
+    assert wait.failure(0, polled) == "b is Stopped; a is Finished"
 
 
 @pytest.mark.parametrize(
@@ -128,10 +126,7 @@ class TestCapacity:
         wait = PolledWait(clock, Capacity(max_active_tasks=5))
         odd = {"account": RunningCounts(extracting_count=1)}
         assert [wait.at(now, odd) for now in (1, 60, 599)] == [None] * 3
-        ended = wait.at(600, odd)
-        assert ended
-        assert ended.outcome is FAILED
-        assert "does not say how many tasks are active" in ended.reason
+        assert "does not say how many tasks are active" in wait.failure(600, odd)
 
 
 #: Conditions that miss something, what they are shown when it is missing, and when it is there; and how the
@@ -173,11 +168,9 @@ class TestWhatIsMissing:
         for now, seen in ((5000, there), (5060, missing), (5120, missing), (5150, there), (5200, missing)):
             assert wait.at(now, seen) is None
         assert wait.at(5299, missing) is None
-        ended = wait.at(5300, missing)
-        assert ended
-        assert ended.outcome is FAILED
-        assert explained in ended.reason
-        assert "`missing_timeout`" in ended.reason
+        reason = wait.failure(5300, missing)
+        assert explained in reason
+        assert "`missing_timeout`" in reason
 
     def test_what_never_was_there_is_missing_since_the_wait_began(
         self, condition: Condition, missing: Any, there: Any, explained: str, clock: Clock
@@ -185,9 +178,7 @@ class TestWhatIsMissing:
         wait = PolledWait(clock, condition)
         assert wait.at(5000, missing) is None
         assert wait.wait.is_in_doubt
-        ended = wait.at(5001, missing)
-        assert ended
-        assert ended.outcome is FAILED
+        assert wait.failure(5001, missing)
 
 
 def extracting(rows: int | None, began: int = 30, task_id: str = "a") -> TaskStatus:
@@ -204,11 +195,9 @@ class TestWithoutNewRows:
     def test_it_ends_the_wait_with_the_rows_and_their_time(self, wait: PolledWait) -> None:
         polls = ((10, 4), (60, 5), (120, 5), (159, 5))
         assert [wait.outcome(now, extracting(rows)) for now, rows in polls] == [None] * 4
-        ended = wait.at(160, {"a": extracting(5)})
-        assert ended
-        assert ended.outcome is FAILED
-        assert "a is Extracting, 5 rows, no new ones since 1970-01-01 00:01:00 UTC: look at" in ended.reason
-        assert "raise `no_new_rows_for` (100 s)" in ended.reason
+        reason = wait.failure(160, {"a": extracting(5)})
+        assert "a is Extracting, 5 rows, no new ones since 1970-01-01 00:01:00 UTC: look at" in reason
+        assert "raise `no_new_rows_for` (100 s)" in reason
 
     @pytest.mark.parametrize(
         "between",
@@ -241,9 +230,7 @@ def test_each_task_is_missing_for_a_time_of_its_own(clock: Clock) -> None:
     assert wait.at(1, by_id("ab", shown("Extracting", "b"))) is None
     assert wait.at(200, by_id("ab")) is None
     assert wait.at(299, by_id("ab")) is None
-    ended = wait.at(300, by_id("ab"))
-    assert ended
-    assert ended.outcome is FAILED
+    assert wait.failure(300, by_id("ab"))
 
 
 class TestWhileOthersArePolled:
@@ -264,14 +251,10 @@ class TestWhileOthersArePolled:
     def test_a_missing_task_is_not_missing_for_longer(self, clock: Clock) -> None:
         wait = PolledWait(clock, TaskStates(task_ids=("a", "b"), missing_timeout=100))
         other = {"b": shown("Extracting", "b")}
-        for now, polled in (
-            (1, {"a": None, **other}),
-            (50, {"a": None, **other}),
-            (150, other),
-            (250, other),
-        ):
+        missing = {"a": None, **other}
+        for now, polled in ((1, missing), (50, missing), (150, other), (250, other)):
             assert wait.at(now, polled) is None
-        assert wait.at(251, {"a": None})
+        assert wait.failure(251, {"a": None})
 
 
 def test_a_condition_survives_the_way_through_json() -> None:

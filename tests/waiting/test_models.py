@@ -77,7 +77,6 @@ class Service:
         )
 
     def rows(self, run: Run, now: float) -> int:
-        """Return how many rows a run has collected."""
         until = min(now, run.ended, self.stalls_at)
         return int(max(0.0, until - run.extracts) / PER_ROW)
 

@@ -199,9 +199,7 @@ def test_a_process_remembers_a_refusal_without_its_note(account: Account) -> Non
     assert account.refreshes == [400]
 
 
-def test_an_unsent_renewal_leaves_the_note_of_another_token(
-    account: Account,
-) -> None:
+def test_an_unsent_renewal_leaves_the_note_of_another_token(account: Account) -> None:
     doubtful = note(OF_ANOTHER, RenewalState.DOUBTFUL)
     account.store.save(doubtful)
     account.fail("/token", times=None, status=429, code="TooManyRequests", message="later")
@@ -302,9 +300,7 @@ def test_a_revoked_session_is_found_out_once_for_all(account: Account) -> None:
     assert account.refreshes == [400]
 
 
-def test_an_old_credential_does_not_overwrite_a_newer_token(
-    account: Account,
-) -> None:
+def test_an_old_credential_does_not_overwrite_a_newer_token(account: Account) -> None:
     old = account.process()
     old.send(CALL)
     account.process(credentials=account.login()).send(CALL)

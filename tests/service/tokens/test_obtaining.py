@@ -16,9 +16,7 @@ from tests.interruption import PATIENCE, Pauses
 from tests.service.tokens.cases import CALL, SETTINGS, STATS, Account, note
 
 
-def test_the_refresh_token_gives_a_token_and_a_stored_successor(
-    account: Account,
-) -> None:
+def test_the_refresh_token_gives_a_token_and_a_stored_successor(account: Account) -> None:
     account.process().send(CALL)
     stored = account.stored
     assert stored.access_token not in {None, account.sandbox.access_token}
@@ -86,9 +84,7 @@ def test_each_process_draws_its_own_moment_of_early_renewal() -> None:
     assert len(moments) == 20
 
 
-def test_a_failed_early_renewal_leaves_the_token_in_use(
-    account: Account,
-) -> None:
+def test_a_failed_early_renewal_leaves_the_token_in_use(account: Account) -> None:
     account.process().send(CALL)
     account.store_with(age=1e6, rest=6000)
     account.sandbox.control.clear_requests()
@@ -161,9 +157,7 @@ def test_a_service_in_trouble_says_nothing_of_the_keepers_token(account: Account
     assert account.refreshes == [200]
 
 
-def test_rejected_workers_write_nothing_over_the_keepers_token(
-    account: Account,
-) -> None:
+def test_rejected_workers_write_nothing_over_the_keepers_token(account: Account) -> None:
     class Recording(MemoryTokenStore):
         written = 0
 

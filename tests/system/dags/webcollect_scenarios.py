@@ -56,7 +56,6 @@ def scenario_dag(dag_id: str, **params: Any) -> DAG:
 
 
 def collection_task(number: int) -> str:
-    """Return the template of the id of one of the run's collection tasks."""
     return f"{{{{ params.ids[{number}] }}}}"
 
 
@@ -67,7 +66,6 @@ def wait(number: int, **arguments: Any) -> WebCollectTaskStatusSensor:
 
 
 def start(number: int, **arguments: Any) -> WebCollectStartSubTasksOperator:
-    """Start one of the run's collection tasks."""
     return WebCollectStartSubTasksOperator(
         task_id=f"start_{number}", collection_task_id=collection_task(number), **arguments
     )
