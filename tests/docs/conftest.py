@@ -14,7 +14,7 @@
   They may use ``sandbox`` (unless the page starts one itself), ``AIRFLOW_3`` and ``AIRFLOW_3_3``, and
   ``DBT``, which is the environment of `make test-dbt`, or None.
 - ``<!--- run-dag: prices --->`` runs the DAG ``prices`` of the blocks above, or of the folder of DAGs, by
-  ``dag.test()``. It must succeed; ``dag_run`` is a `tests.airflow.dag_runs.FinishedRun`.
+  ``dag.test()``, with short pauses. It must succeed; ``dag_run`` is a `tests.airflow.dag_runs.FinishedRun`.
 - ``<!--- file: tests/test_prices.py --->`` writes the next block, of any language, to a file, and does not
   run it.
 - ``<!--- skip: next "needs a cluster" --->`` leaves the next block out. There may be a condition: ``<!---

@@ -32,6 +32,8 @@ STARTS_SANDBOX = re.compile(r"^python -m airflow_provider_webcollect\.sandbox\b"
 NOT_RUN = ("text", "json", "toml", "yaml", "ini", "dockerfile", "diff")
 #: What a shell sets for itself.
 OF_THE_SHELL = {"_", "OLDPWD", "SHLVL"}
+#: The pauses of tasks, which are by default longer than the runs of the sandbox.
+PAUSES = {"poke_interval", "late_rows_delay"}
 #: Seconds that a block of shell may take; exit code 124 says that it took longer.
 LIMIT = 300
 
@@ -165,6 +167,9 @@ class World:
         assert dag, (
             f"no name of a block above, or of a file in {self._dags}, is the DAG {dag_id} or a task of it"
         )
+        for task in dag.tasks:
+            for name in PAUSES & vars(task).keys():
+                setattr(task, name, 0.2)
         dag_run = directive.namespace["dag_run"] = run_dag(dag)
         assert dag_run.state == "success", f"{dag_id} ended as {dag_run.state}: {dag_run.states}"
 
