@@ -117,6 +117,9 @@ def matchers(pattern: str) -> tuple[Callable[[bytes], Any], Callable[[bytes], An
 class RowChecks(msgspec.Struct, frozen=True, kw_only=True):
     """Checks of the number of rows.
 
+    What is usual is the median of the last ten landings by other runs. With fewer than four of them, checks
+    that compare with it are skipped.
+
     :ivar min: the least number. Of these three, only rows count that break no rule about values, if there is
         ``max_wrong``.
     :ivar min_of_usual: the least multiple of what is usual; ``max_of_usual`` is the greatest.
@@ -134,15 +137,19 @@ class ColumnChecks(msgspec.Struct, frozen=True, kw_only=True):
     """Checks of the values of a column.
 
     A value is there if it is not null, not blank text, and not an empty list or object. The first six are
-    rules about values, which single rows break. All of them but ``required`` are about values that are there.
+    rules about values, which single rows break. All of them but ``required`` are about values that are there,
+    as the service sent them.
 
     :ivar required: each row has a value.
-    :ivar pattern: a regular expression of RE2 that each value matches as a whole; needs the extra
-        ``patterns``.
-    :ivar min: each value is a number, also one in a text, and at least this one; ``max`` is the greatest.
-        Numbers are compared as 64-bit floats.
+    :ivar pattern: a `regular expression of RE2 <https://github.com/google/re2/wiki/Syntax>`__ that each value
+        matches as a whole; of a value that is no text, its JSON. It needs the extra ``patterns``, also where
+        DAG files are read.
+    :ivar min: each value is a number, and at least this one; ``max`` is the greatest. A text is a number if
+        it is a plain one (``-1.5``, ``2e3``), or if it fits the column's type. Numbers are compared as 64-bit
+        floats.
     :ivar values: the allowed values, as texts; of a value that is no text, its JSON is compared.
-    :ivar unique: no value is there twice; the first of two is right.
+    :ivar unique: no value is there twice in the run; the first of two is right. The first million different
+        values are compared.
     :ivar filled: at least this share of the rows has a value, 0 to 1.
     :ivar filled_of_usual: the least multiple of the share that is usual.
     """
@@ -163,8 +170,9 @@ class InputChecks(msgspec.Struct, frozen=True, kw_only=True):
     :ivar column: of the rows, which has the input that a row comes from.
     :ivar missing: the largest share of the inputs that may have no row, 0 to 1.
     :ivar action_id: the loop; only needed if several loops of the task have a list.
-    :ivar match: ``text``: letter case and blanks at the ends do not count; ``url``: of a URL, neither do the
-        scheme, a last slash, the fragment, the order of the query, and how characters are percent-encoded.
+    :ivar match: ``text``: letter case and blanks at the ends do not count; ``url``: neither do the scheme and
+        its usual port, a last slash, the fragment, the order of the query, and how characters are
+        percent-encoded. The letter case of a URL counts, except for the host.
     :ivar on_missing: ``fail``, or ``warn``: missing inputs alone do not fail the landing, whatever
         ``on_failed_checks`` says.
     """

@@ -118,23 +118,31 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     All runs of a DAG share one ``destination``: each run adds the new rows. A batch (``lotno``), or with
     ``mode="full"`` the whole history, is landed in a folder for this run alone.
 
-    Returns ``{"collection_task_name", "destination", "manifest", "commit", "rows", "usual_rows", "bytes",
-    "parts", "quarantined_rows", "quarantined", "filled", "missing_inputs", "checks", "uris", "objects",
-    "duration"}``, the duration in seconds. The name is None if it is not known. ``commit`` is the number of
-    the landing's last commit, with which a consumer can say what it has seen:
-    ``read_landing(…).uris(since=…)`` names what came after it. ``usual_rows`` is the median of the last ten
-    runs that have landed rows there, None if there are fewer than four. ``quarantined_rows`` of this run wait
-    for a person's decision, and ``quarantined`` has the numbers of the commits that have quarantined them.
-    ``filled`` has, for each column, the share of the rows that have a value, and ``checks`` the outcome of
-    each check. ``missing_inputs`` is ``{"count", "inputs"}``, with the first 1,000 inputs without a row; None
-    if they are not known, or not checked. ``uris`` and ``objects`` (paths without scheme and bucket) name the
-    parts that this run has landed. They are empty if there are none, None if there are more than 1,000. Of an
-    incremental landing, rows, bytes and parts count only these, and ``total_rows`` counts all rows; a full
-    one has no ``total_rows``. With ``sources``, they are sums, without ``collection_task_name``,
-    ``manifest``, ``commit``, ``quarantined``, ``filled``, ``missing_inputs`` and ``checks``, and ``sources``
-    lists the results of each source. The ``extra`` of the events of outlet assets has the same contents, but
-    without the lists if there are several sources, and ``webcollect_conn_id``, ``collection_task_id`` and
-    ``lotno`` (for several ``collection_task_ids`` and ``collection_task_names``).
+    Returns a dict:
+
+    * ``collection_task_name``: None if it is not known.
+    * ``destination``, ``manifest``: the destination as it was given, and the landing's manifest.
+    * ``commit``: the number of the landing's last commit, with which a consumer can say what it has seen:
+      ``read_landing(…).uris(since=…)`` names what came after it.
+    * ``rows``, ``bytes``, ``parts``: of the landing; if it is incremental, of what this run has landed, and
+      ``total_rows`` of all.
+    * ``usual_rows``: the median of the last ten runs that have landed rows there; None if there are fewer
+      than four.
+    * ``quarantined_rows``: rows of this run that wait for a person's decision; ``quarantined`` has the
+      numbers of the commits that have quarantined them. ``waiting`` is about all such rows of the landing.
+    * ``filled``: by column, the share of the rows that have a value, 0 to 1.
+    * ``checks``: the outcome of each check of this run's rows.
+    * ``missing_inputs``: ``{"count", "inputs"}``, with the first 1,000 inputs without a row; None if they are
+      not known, or not checked.
+    * ``changes``, with ``whole_runs_key``: how many keys are ``new``, ``changed`` and ``gone``.
+    * ``uris``, ``objects``: the parts that this run has landed, in any of its attempts, with and without
+      scheme and bucket; None if there are more than 1,000. ``read_landing(…).uris(new_only=run_id)`` has all.
+    * ``duration``: seconds.
+    * ``sources``, if there are several: the result of each. Numbers are then sums, ``uris`` and ``objects``
+      have all, and the other keys of one landing are left out.
+
+    The ``extra`` of the events of outlet assets has the same contents, see
+    :class:`~airflow_provider_webcollect.assets.LandingEvent`.
 
     Without ``outlets``, the outlet is an asset of the destination, if that is no template and the task is not
     mapped. With ``sources``, an outlet that is the asset of a source's folder gets the event of a landing of

@@ -223,7 +223,9 @@ class RunRecord(Counts, frozen=True, kw_only=True, omit_defaults=True):
 class Landing(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that commits and manifests share.
 
-    :ivar format: the file format, with its ``compression``; ``encoding`` has its other options.
+    :ivar version: of the layout of the files.
+    :ivar format: the file format, with its ``compression``; ``encoding`` has its other options, such as
+        ``column_types``.
     :ivar table_format: of the table that the landing is; None for a folder.
     :ivar columns: field names of all parts so far, in order; None for JSON lines without fixed columns.
     :ivar next_offset: the service's cursor after the last page, which ``last_page`` identifies.
@@ -231,6 +233,7 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
     :ivar earlier_rows: how many of the landing's rows the source no longer has (``on_reset="append"``).
     :ivar run: whose rows these are.
     :ivar started_at: when the attempt began that has made the commit at ``finished_at``; ISO 8601 in UTC.
+    :ivar provider_version: of the provider that has made the commit.
     :ivar checks: the outcomes of the checks of the commit's rows.
     :ivar missing_inputs: of the last run that has read rows; None if they are not known, or not checked.
     """

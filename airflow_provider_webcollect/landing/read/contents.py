@@ -386,10 +386,11 @@ class LandedData:
         those of now. The row is its last one, and ``landed_at`` is when the first whole run without it was
         committed. A key that is back is ``new``. Rows from before the newest whole run do not count.
 
-        A run is whole if all its rows have landed: it makes nothing gone while rows of it are quarantined,
-        once some were discarded, or if checks have failed with ``on_failed_checks="warn"``; accepted rows
-        count as passed. A run that was interrupted, or found nothing new, has landed nothing. What
-        ``overwrite`` or ``on_reset="full"`` has replaced is not known: then all keys are new.
+        A run is whole if all its rows have landed: it makes nothing gone while rows of it are quarantined, or
+        more inputs are missing than its check accepts; once some rows were discarded; or if checks have
+        failed with ``on_failed_checks="warn"``. Accepted rows count as passed. A run that was interrupted, or
+        found nothing new, has landed nothing. What ``overwrite`` or ``on_reset="full"`` has replaced is not known:
+        then all keys are new.
 
         :param key: a column, or several that together identify what a row is about.
         :param since: the moment: the number of a commit, 0 for the beginning; or a time with a zone, also as
