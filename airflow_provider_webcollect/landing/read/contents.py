@@ -389,8 +389,8 @@ class LandedData:
         A run is whole if all its rows have landed: it makes nothing gone while rows of it are quarantined, or
         more inputs are missing than its check accepts; once some rows were discarded; or if checks have
         failed with ``on_failed_checks="warn"``. Accepted rows count as passed. A run that was interrupted, or
-        found nothing new, has landed nothing. What ``overwrite`` or ``on_reset="full"`` has replaced is not known:
-        then all keys are new.
+        found nothing new, has landed nothing. What ``overwrite`` or ``on_reset="full"`` has replaced is not
+        known: then all keys are new.
 
         :param key: a column, or several that together identify what a row is about.
         :param since: the moment: the number of a commit, 0 for the beginning; or a time with a zone, also as
