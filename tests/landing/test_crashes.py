@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import signal
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -17,7 +16,7 @@ from tests.landing.conftest import Folder
 from tests.landing.formats.parts import as_texts
 from tests.landing.tables import IcebergTable, Table, same, sql_catalog
 from tests.simulation.forks import Forks, running
-from tests.simulation.samples import ALL_HISTORIES, SEED
+from tests.simulation.samples import ALL_HISTORIES, chance_of
 from tests.storages import Storage
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
@@ -101,7 +100,7 @@ def kill_and_land(lander: Forks, sandbox: Sandbox, storage: Storage, kill: Calla
 
 def test_each_row_lands_once_wherever_it_is_killed(lander: Forks, sandbox: Sandbox, storage: Storage) -> None:
     """Kills in the place of random requests, uploads, renames, listings and removals; then retries."""
-    chance = random.Random(f"{SEED} operations")
+    chance = chance_of("operations")
     kill_and_land(lander, sandbox, storage, lambda: {"kill_at": chance.randint(1, 60)})
 
 
@@ -110,7 +109,7 @@ def test_each_row_lands_once_wherever_it_is_killed(lander: Forks, sandbox: Sandb
 def test_each_row_lands_once_whenever_it_is_killed(lander: Forks, sandbox: Sandbox, storage: Storage) -> None:
     """Kills after random times."""
     sandbox.control.configure(latency=0.02)
-    chance = random.Random(f"{SEED} times")
+    chance = chance_of("times")
     kill_and_land(lander, sandbox, storage, lambda: {"kill_after": chance.uniform(0, 0.6)})
 
 

@@ -49,7 +49,7 @@ from tests.landing.conftest import Folder
 from tests.landing.decisions import Ledger, Row, Target, Verdict, repeated
 from tests.landing.pages import Rows, job
 from tests.landing.tables import Table, same, tables_in
-from tests.simulation.samples import ALL_HISTORIES, SEED
+from tests.simulation.samples import histories
 from tests.simulation.steps import (
     LOST,
     Crash,
@@ -626,9 +626,9 @@ def harms(
 @pytest.mark.parametrize("kind", COUNTS)
 def test_each_row_is_landed_or_waits_or_was_discarded_once(tmp_path: Path, kind: str) -> None:
     every, by_day = COUNTS[kind]
-    seeds = range(every) if ALL_HISTORIES else random.Random(SEED).sample(range(every), by_day)
-    for seed, harm in zip(seeds, harms(tmp_path, kind, seeds), strict=True):
-        assert not harm, f"{kind} {seed}"
+    numbers = histories(kind, every, by_day=by_day)
+    for number, harm in zip(numbers, harms(tmp_path, kind, numbers), strict=True):
+        assert not harm, f"history {number} of a {kind}"
 
 
 @pytest.mark.parametrize(("kind", "seeds"), UNCONDITIONAL.items())

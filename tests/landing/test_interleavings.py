@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import random
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from airflow_provider_webcollect.service.settings import ClientTiming
 from airflow_provider_webcollect.service.threads import Stop
 from tests.landing.conftest import OTHER_RUN, SERVERS, Folder, Landing
 from tests.landing.pages import PAGE, Rows, changed, job, true_rows, unreachable
-from tests.simulation.samples import ALL_HISTORIES, SEED
+from tests.simulation.samples import ALL_HISTORIES, chance_of
 from tests.simulation.steps import (
     LOST,
     Crash,
@@ -214,7 +213,7 @@ def test_two_landings_that_meet_do_each_other_no_harm(
 
 def operations(state: str, first: str, second: str) -> Iterator[tuple[int, bool]]:
     """Yield the operations to hold a landing at, and whether it is killed there."""
-    chance = random.Random(f"{SEED} {state} {first} {second}")
+    chance = chance_of(f"{state} {first} {second}")
     for operation in itertools.count(chance.randint(1, STRIDE), STRIDE):
         for is_killed in (False, True) if ALL_HISTORIES else (chance.random() < 0.5,):
             yield operation, is_killed

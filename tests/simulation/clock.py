@@ -1,9 +1,14 @@
-"""An event loop whose time passes as soon as there is nothing else to do; and turns of one in real time."""
+"""Time that passes as soon as there is nothing else to do: of an event loop, and of events that a test sets.
+
+No test waits, and the same events come in the same order each time. :class:`Turns` alone is of real time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import heapq
+import itertools
 import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -32,6 +37,25 @@ def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
             runner.run(test(*arguments, **named))
 
     return run
+
+
+class Timeline:
+    """Lets things happen at their moments; of those at the same moment, what was set first comes first."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = itertools.count()
+
+    def after(self, delay: float, event: Callable[[], object]) -> None:
+        """Set what happens after some seconds."""
+        heapq.heappush(self._events, (self.now + delay, next(self._numbers), event))
+
+    def pass_time(self) -> None:
+        """Let all happen that is set, and what is set meanwhile."""
+        while self._events:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
 
 
 class Turns:

@@ -1,6 +1,7 @@
 """By day a sample of the histories, interleavings and cases is tried, at night all of them.
 
-A sample is drawn with SEED, which pytest prints; ``make test SEED=7`` draws the one of that seed again.
+A sample is drawn with SEED, which pytest prints; ``make test SEED=7`` draws another, the same each time. A
+random history comes from its number alone: with ``WEBCOLLECT_HISTORY=1234``, that one is tried and no other.
 """
 
 from __future__ import annotations
@@ -14,11 +15,28 @@ import pytest
 ALL_HISTORIES = os.environ.get("WEBCOLLECT_ALL_HISTORIES") == "1"
 #: What the sample is drawn with.
 SEED = os.environ.get("WEBCOLLECT_SEED", "1")
+#: The number of the only history that is tried.
+HISTORY = os.environ.get("WEBCOLLECT_HISTORY")
+
+
+def chance_of(name: str) -> random.Random:
+    """Return what the choices of a test are drawn with, other ones for each SEED."""
+    return random.Random(f"{SEED} {name}")
+
+
+def histories(name: str, every: int, *, by_day: int) -> list[int]:
+    """Return the numbers of the random histories that are tried.
+
+    :param every: how many there are.
+    """
+    if HISTORY is not None:
+        return [int(HISTORY)]
+    return [*range(every)] if ALL_HISTORIES else chance_of(name).sample(range(every), by_day)
 
 
 def leave_to_the_night(name: str, cases: list[pytest.Item], count: int) -> None:
     """Mark all cases but ``count`` of them, which are drawn with SEED."""
-    kept = random.Random(f"{SEED} {name}").sample(cases, min(count, len(cases)))
+    kept = chance_of(name).sample(cases, min(count, len(cases)))
     for case in cases:
         if case not in kept:
             case.add_marker(pytest.mark.at_night)

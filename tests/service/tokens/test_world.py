@@ -2,13 +2,12 @@
 
 In a world in which processes on two hosts share a token, everything goes wrong by chance. Time, the store,
 the service and the order of steps are the world's; what decides is the package's own. Each history comes from
-its seed alone, so one that fails can be repeated.
+its number alone, so one that fails can be repeated.
 """
 
 from __future__ import annotations
 
 import functools
-import heapq
 import itertools
 import random
 from collections.abc import Callable
@@ -25,17 +24,17 @@ from airflow_provider_webcollect.service.settings import Credentials
 from airflow_provider_webcollect.service.tokens import Register, StoredToken, TokenStore, renewal
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from tests.service.tokens.cases import SETTINGS
+from tests.simulation.clock import Timeline
+from tests.simulation.samples import histories
 
 
-@pytest.mark.by_day(1)
-@pytest.mark.parametrize("first", range(52))
 def test_no_history_loses_or_spends_twice(
-    first: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(renewal, "_unsaved", {})
     caplog.set_level("CRITICAL")
-    for seed in range(first, 2080, 52):
-        world = World(seed)
+    for number in histories("tokens", 2080, by_day=40):
+        world = World(number)
         try:
             world.run()
             was_alive = world.is_alive()
@@ -43,8 +42,9 @@ def test_no_history_loses_or_spends_twice(
             works = all("ok" in process.results for process in world.processes)
             assert works or not was_alive, "the fleet does not work within two calls"
         except AssertionError as error:
+            pytest.fail(f"history {number}: {error}\n" + "\n".join(world.log[-60:]))
+        finally:
             world.end()
-            pytest.fail(f"seed {seed}: {error}\n" + "\n".join(world.log[-60:]))
 
 
 T = TypeVar("T")
@@ -226,19 +226,18 @@ class Process:
         return accepted
 
 
-class World:
+class World(Timeline):
     """Runs one history.
 
-    :param faults: the chance that a step goes wrong.
+    :ivar faults: the chance that a step goes wrong.
     """
 
-    def __init__(self, seed: int, faults: float = 0.04) -> None:
-        self.chance = random.Random(seed)
-        random.seed(seed)  # the moment at which each process renews
-        self.now, self.faults = 1_000_000.0, faults
+    def __init__(self, number: int) -> None:
+        super().__init__(now=1_000_000.0)
+        self.chance = random.Random(number)
+        random.seed(number)  # the moment at which each process renews
+        self.faults = 0.04
         self.log: list[str] = []
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
         self.service = Service(self.chance.random() < 0.7, self.chance.random() < 0.3, self.chance)
         self.texts = Texts(self)
         self.killed: list[greenlet] = []
@@ -254,7 +253,7 @@ class World:
         """Let things go wrong for a while."""
         end = self.now + LENGTH
         for process in self.processes:
-            self.at(self.chance.uniform(0, 5), functools.partial(self.call_now_and_then, process, end))
+            self.after(self.chance.uniform(0, 5), functools.partial(self.call_now_and_then, process, end))
         for trouble in (
             self.drop,
             self.drop_twice,
@@ -265,8 +264,8 @@ class World:
             self.outage,
         ):
             for _ in range(self.chance.choice((0, 0, 1, 3))):
-                self.at(self.chance.uniform(0, LENGTH), trouble)
-        self.go_on()
+                self.after(self.chance.uniform(0, LENGTH), trouble)
+        self.pass_time()
 
     def settle(self) -> None:
         """Have all go well, and every process make two calls."""
@@ -277,8 +276,8 @@ class World:
         # whoever has an old credential finds that out by the first call
         for _ in range(3 if self.is_changed else 2):
             for process in self.processes:
-                self.at(self.chance.uniform(0, 3), functools.partial(self.call, process))
-            self.go_on()
+                self.after(self.chance.uniform(0, 3), functools.partial(self.call, process))
+            self.pass_time()
 
     def is_alive(self) -> bool:
         """Whether a refresh token that still works has survived, where the fleet could find it."""
@@ -302,14 +301,6 @@ class World:
         for running in self.killed:
             running.throw()
 
-    def at(self, delay: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (self.now + delay, next(self._order), action))
-
-    def go_on(self) -> None:
-        while self._events:
-            self.now, _, action = heapq.heappop(self._events)
-            action()
-
     def goes_wrong(self) -> bool:
         return self.chance.random() < self.faults
 
@@ -319,11 +310,11 @@ class World:
         self.log.append(f"{self.now:.2f} the service drops its access tokens")
         self.service.access.clear()
         for process in self.processes:
-            self.at(self.chance.uniform(0, 0.5), functools.partial(self.call, process))
+            self.after(self.chance.uniform(0, 0.5), functools.partial(self.call, process))
 
     def drop_twice(self) -> None:
         self.drop()
-        self.at(self.chance.uniform(0, 8), self.drop)
+        self.after(self.chance.uniform(0, 8), self.drop)
 
     def kill(self) -> None:
         self.kill_one(self.chance.choice(self.processes))
@@ -363,7 +354,7 @@ class World:
             self.call(process)
         together = self.chance.random() < 0.5
         gap = 60 - self.now % 60 if together else self.chance.uniform(1, 400)
-        self.at(gap + self.chance.uniform(0, 0.3), functools.partial(self.call_now_and_then, process, end))
+        self.after(gap + self.chance.uniform(0, 0.3), functools.partial(self.call_now_and_then, process, end))
 
     def call(self, process: Process) -> None:
         if process.running is None:
@@ -396,7 +387,7 @@ class World:
         if process.running is not running:
             # the world has ended, and Python clears up: nothing that is done now has an effect
             raise GreenletExit
-        self.at(seconds, functools.partial(self.go_on_with, process, running))
+        self.after(seconds, functools.partial(self.go_on_with, process, running))
         running.parent.switch()
 
     def stall(self, process: Process) -> float:
@@ -428,7 +419,7 @@ class World:
         # what fails may have taken effect
         if not is_out_of_order and (not fails or self.chance.random() < 0.5):
             # also if the process is killed meanwhile
-            self.at(duration * self.chance.random(), lambda: outcome.append(access()))
+            self.after(duration * self.chance.random(), lambda: outcome.append(access()))
         self.wait(process, duration)
         if fails or is_out_of_order:
             raise OSError("out of order")
@@ -446,7 +437,7 @@ class World:
         before.append(sent)
         if self.goes_wrong():
             # while the token is sent, or soon after
-            self.at(self.chance.uniform(0, 2), functools.partial(self.kill_one, process))
+            self.after(self.chance.uniform(0, 2), functools.partial(self.kill_one, process))
         fate = self.chance.choice(("unsent", "lost", "unanswered", "slow")) if self.goes_wrong() else "well"
         duration = (
             self.chance.uniform(0.1, 1) if fate == "well" else self.chance.uniform(0.1, LONGEST_EXCHANGE)
@@ -460,7 +451,7 @@ class World:
                 outcome.append(refusal)
 
         if fate not in {"unsent", "lost"}:
-            self.at(duration * self.chance.random(), arrive)
+            self.after(duration * self.chance.random(), arrive)
         self.wait(process, duration)
         if fate == "unsent":
             sent.state = "unsent"
