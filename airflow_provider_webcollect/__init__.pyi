@@ -12,6 +12,7 @@ from airflow_provider_webcollect.sensors.webcollect import (
 from airflow_provider_webcollect.sensors.webcollect import (
     WebCollectTaskStatusSensor as WebCollectTaskStatusSensor,
 )
+from airflow_provider_webcollect.task_group import WebCollectTaskGroup as WebCollectTaskGroup
 from airflow_provider_webcollect.transfers.landing_to_warehouse import (
     WebCollectLoadOperator as WebCollectLoadOperator,
 )
